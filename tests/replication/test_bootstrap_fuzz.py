@@ -16,7 +16,7 @@ from tests.replication.test_bootstrap import drop_claims, follower, gathered
 from tests.replication.test_fuzz import KNOWN, MESSAGES, NUMBERS, PURE_BYTES_MAX, Encoded
 from tests.replication.test_replica_checkpoint import put
 from tests.stores import SMALL
-from walkit.errors import CorruptionError, DivergenceError, FormatVersionError
+from walkit.errors import CorruptionError, DivergenceError, FormatVersionError, StorageError
 from walkit.events import EventSink
 from walkit.format.manifest import LogEnd, Manifest, decode_manifest, encode_manifest
 from walkit.format.names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME
@@ -277,7 +277,7 @@ def test_thousands_of_bootstrap_messages_leave_the_replica_as_it_was(tmp_path: P
                         over = session.is_over
                     except WireError:
                         broken, over = broken + 1, True
-                    except (CorruptionError, DivergenceError, FormatVersionError):
+                    except (CorruptionError, DivergenceError, FormatVersionError, StorageError):
                         refused, over = refused + 1, True
                     if session.finished:
                         finished += 1

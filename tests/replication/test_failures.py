@@ -16,14 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import walkit
+from tests.commit.fake_segments import Task
 from tests.log.crashes import SMALL
 from tests.replication.crafted import crafted_primary, first_batch, welcome
 from tests.replication.sim_network import History, history_of
 from tests.replication.test_grpc import WAIT_S, quick, until
-from walkit.errors import WalkitError
+from walkit._threads import Bell, LogThread
+from walkit.errors import StorageError, WalkitError
 from walkit.format.manifest import EpochRecord
 from walkit.models import CrashingStorage
-from walkit.replication import Primary, ProtocolError, Replica, ReplicaFailedError
+from walkit.replication import DeltaReader, Primary, ProtocolError, Replica, ReplicaFailedError
 from walkit.replication.actions import Adopt, Import
 from walkit.replication.connection import Destination
 from walkit.replication.connection import told as told_by
@@ -319,3 +321,49 @@ def test_content_of_a_real_primary_passes() -> None:
         first_batch(history, lineage=history.manifest.lineage),
     ):
         check_content(message)
+
+
+def test_a_reader_whose_load_gets_no_thread_fails_and_wakes_who_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refuse the threads that read the log: the delta reader ends in its error, and a wait for a record with it."""
+    with walkit.open(tmp_path) as log:
+        log.append(b"v", key=b"k")
+    start = LogThread.start
+
+    def none_left(thread: LogThread) -> None:
+        if thread.name == "walkit-delta-load":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(LogThread, "start", none_left)
+    reader = DeltaReader(tmp_path, "127.0.0.1:1")
+    reader.start()
+    try:
+        with pytest.raises(ReplicaFailedError, match="can't start new thread"):
+            reader.wait_for(1, WAIT_S)
+    finally:
+        reader.stop()
+
+
+def test_a_wait_ends_though_its_ring_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lose the ring that says that a log was replaced, as an interrupt of another waiter can: the wait ends anyway."""
+
+    class Lost(Bell):
+        def set(self) -> None:
+            """Wake nothing."""
+
+    def full(*_: object) -> None:
+        raise StorageError("no space left", name="manifest")
+
+    log = ImportedLog(CrashingStorage())
+    with monkeypatch.context() as patch:
+        patch.setattr(ImportedLog, "_open", full)
+        with pytest.raises(StorageError):
+            log.reopen()
+    assert log.is_reopening and not log.closed
+    monkeypatch.setattr("walkit.replication.imported_log.LOOK_S", 0.05)
+    log._reopened = Lost()
+    waiter = Task(lambda: log.wait_for(1))
+    log.close()
+    assert waiter.result() is False

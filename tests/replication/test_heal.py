@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -126,7 +127,7 @@ def test_a_damaged_segment_gets_the_frames_of_a_peer(
     assert tried.ok and tried.changed and tried.dry_run
     assert contents(log) == before, "a dry run changes nothing"
     report = heal(log, peer.address)
-    assert report.ok and [s.segment for s in report.segments] == [s.segment for s in tried.segments]
+    assert report.ok and [replace(s, kept_as="") for s in report.segments] == list(tried.segments)
     assert_as(log, kept)
     for segment in report.segments:
         assert (
@@ -277,31 +278,6 @@ def test_a_torn_tail_does_not_keep_what_was_promised_from_being_healed(tmp_path:
         assert 100 < opened.acked_lsn < 200
         assert [r.lsn for r in opened.read()] == list(range(1, opened.acked_lsn + 1))
     log.close()
-
-
-@pytest.mark.parametrize("damage", ["missing", "empty", "no header", "cut short"])
-def test_a_segment_in_use_that_cannot_be_used_is_never_called_whole(tmp_path: Path, damage: str) -> None:
-    """Spoil the segment in use of a killed writer in a way that heal does not mend: it says so, and why."""
-    options = walkit.LogOptions(segment_bytes=64 * 1024, idle_marker_ms=0)
-    log = walkit.open(tmp_path / "log", options=options)
-    fill(log, 50)
-    log.sync()
-    killed = Path(shutil.copytree(tmp_path / "log", tmp_path / "killed"))
-    log.close()
-    (path,) = (p for p in segments(killed) if any(p.read_bytes()[:SEGMENT_HEADER_BYTES]))
-    if damage == "missing":
-        path.unlink()
-    elif damage == "no header":
-        write(path, 0, bytes(SEGMENT_HEADER_BYTES))
-    else:
-        write_short(path, 0 if damage == "empty" else 60_000)
-    before = contents(killed)
-    with Primary(tmp_path / "log") as primary:
-        for dry_run in (True, False):
-            report = heal(killed, primary.address, dry_run=dry_run)
-            assert not report.ok and not report.changed
-            assert [s.segment for s in report.segments] == [path.name] and report.segments[0].why_not
-    assert contents(killed) == before
 
 
 def test_a_frame_that_cannot_fit_is_not_taken_in(tmp_path: Path) -> None:

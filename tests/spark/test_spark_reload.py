@@ -6,13 +6,17 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 import walkit
 from tests.spark.trimmed import OPTIONS, STEPS, Step, Told, make_store, told_in_process, values_of
@@ -20,14 +24,14 @@ from tests.state.histories import diff_of, newest_of, random_rows, write
 from walkit.errors import HistoryTrimmedError
 from walkit.record import RECORD_SCHEMA
 from walkit.spark import changes, diff, replay
-from walkit.spark.combine import newest_up_to
+from walkit.spark.combine import newest_up_to, of_keys
 from walkit.spark.facts import LogFacts
-from walkit.spark.reload import reload
+from walkit.spark.reload import reload, reload_touched
 from walkit.state import DIFF_SCHEMA
 from walkit.store import Store
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -127,23 +131,60 @@ def _newest(
     }
 
 
-@pytest.mark.parametrize(
-    ("left", "right"), [(250, 300), (300, 250), (300, 300), (0, 300), (299, 300), (0, 0)]
-)
 def test_a_diff_of_one_log_shuffles_touched_keys(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], left: int, right: int
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two LSNs of a log, in both orders, equal, and at its ends: the rows of an oracle; the plan joins touched keys."""
+    """Two LSNs of a log, in both orders, equal, and at its ends: the rows of an oracle; touched keys alone are joined.
+
+    A short range is left to those who read; the diffs are asked in one job.
+    """
     rows = random_rows(11, 300, keys=40)
     write(str(tmp_path / "log"), rows)
-    df = load(spark, tmp_path / "log")
-    for unchanged in (False, True):
-        found = diff((df, left), (df, right), unchanged=unchanged)
-        assert ("BroadcastHashJoin" in plan_of(found, capsys)) == (not unchanged)
-        shown = [tuple(row.values()) for row in found.select(*DIFF_SCHEMA.names).toArrow().to_pylist()]
-        assert sorted(shown) == sorted(
-            diff_of(newest_of(rows, left), newest_of(rows, right), unchanged=unchanged)
-        )
+    df, asked, expected = load(spark, tmp_path / "log"), [], {}
+    for left, right in ((250, 300), (300, 250), (300, 300), (0, 300), (299, 300), (0, 0)):
+        for unchanged in (False, True):
+            found = diff((df, left), (df, right), unchanged=unchanged)
+            by_spark = abs(left - right) not in (50, 1)
+            assert ("BroadcastHashJoin" in plan_of(found, capsys)) == (not unchanged and by_spark)
+            case = f"{left} {right} {unchanged}"
+            asked.append(found.select(F.lit(case).alias("case"), *DIFF_SCHEMA.names))
+            expected[case] = diff_of(newest_of(rows, left), newest_of(rows, right), unchanged=unchanged)
+    shown: dict[str, list[Any]] = {case: [] for case in expected}
+    for row in reduce(DataFrame.union, asked).toArrow().to_pylist():
+        shown[row.pop("case")].append(tuple(row.values()))
+    for case, found_rows in shown.items():
+        assert sorted(found_rows) == sorted(expected[case]), case
+
+
+def test_a_feed_is_read_by_the_keys_that_it_touches(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Changes of ranges of a log over three epochs: found by those who read and by Spark, in each form, the same rows.
+
+    Of a range that is much of a partition the keys are found by Spark.
+    """
+    rows = random_rows(17, 400, keys=60)
+    write(str(tmp_path / "log"), rows, 3)
+    df = load(spark, tmp_path / "log", partitions=3)
+    for first, last in ((391, None), (201, 230), (400, 400)):
+        narrowed = reload_touched(df, first, last)
+        assert narrowed is not None
+        touched = {key for _, key, _ in rows[first - 1 : last] if key is not None}
+        read = narrowed.toArrow()
+        assert set(read["key"].to_pylist()) <= touched
+        early = read.filter(pc.less(read["lsn"], first))
+        assert len(early) <= 3 * len(touched) and len(read.schema) == len(df.columns)
+    many = load(spark, tmp_path / "log", partitions=200)
+    assert reload_touched(df, 1, 20) is None and reload_touched(many, 391, None) is None
+    feeds: list[Callable[[], DataFrame]] = [
+        lambda: changes(df, 201, 230),
+        lambda: changes(df, 391, net=True),
+        lambda: changes(df, 301, 330, style="cdc"),
+    ]
+    found = [sorted(map(tuple, make().collect()), key=repr) for make in feeds]
+    monkeypatch.setattr(sys.modules["walkit.spark.changes"], "reload_touched", lambda *_: None)
+    assert found == [sorted(map(tuple, make().collect()), key=repr) for make in feeds]
+    assert all(found)
 
 
 @pytest.mark.slow
@@ -253,3 +294,24 @@ def test_what_is_superseded_in_a_part_is_left_out() -> None:
         for row in found:
             kind, key, value = rows[row["lsn"] - 1]
             assert (row["kind"], row["key"], row["value"]) == (kind, key, value)
+
+
+def test_of_wanted_keys_the_newest_and_all_from_an_lsn_on() -> None:
+    """Seeded records in batches of seven, and some keys: all their records from an LSN on, and the newest before it."""
+    rows = random_rows(9, 200, keys=30)
+    records = [
+        {"lsn": lsn, "kind": kind, "key": key, "value": value, "timestamp": None}
+        for lsn, (kind, key, value) in enumerate(rows, 1)
+    ]
+    batches = [pa.RecordBatch.from_pylist(records[n : n + 7], RECORD_SCHEMA) for n in range(0, 200, 7)]
+    for wanted in ([], [b""], [b"", b"key-3", b"absent"], sorted({row[1] for row in rows if row[1]})):
+        for first in (1, 8, 150, 201):
+            read = [*of_keys(batches, pa.array(wanted, pa.binary()), first)]
+            assert all(batch.schema.equals(RECORD_SCHEMA) for batch in read)
+            found = {
+                row["lsn"]: (row["kind"], row["key"], row["value"]) for b in read for row in b.to_pylist()
+            }
+            newest = {lsn for key, (_, lsn, _) in newest_of(rows, first - 1).items() if key in wanted}
+            later = {lsn for lsn in range(first, 201) if rows[lsn - 1][1] in wanted}
+            assert found == {lsn: rows[lsn - 1] for lsn in newest | later}
+            assert sum(map(len, read)) == len(found)

@@ -58,7 +58,12 @@ class Lifetime:
     def end(self) -> None:
         """Note that nothing of the log is written any more, and wake those that follow it."""
         self.ended = True
+        self._check()
         self.wake_followers()
+
+    def _check(self) -> None:
+        """Assert that what has ended takes no more work, either."""
+        assert self.closed or not self.ended
 
     def wake_followers(self) -> None:
         """Wake those that follow the log: they look again."""

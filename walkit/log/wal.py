@@ -223,8 +223,9 @@ class WriteAheadLog(CursorSurface):
 
     def _follow(self, wanted: int, timeout: float | None) -> Iterator[Record]:
         lifetime, core, news = self._lifetime, self._core, Bell()
+        delivery, ring = self._driver.delivery, news.set
         lifetime.followers.add(news)
-        observation = Observation(self._driver.delivery, lambda _: news.set(), news=True)
+        delivery.add_bell(ring)
         try:
             while True:
                 news.clear()
@@ -242,7 +243,7 @@ class WriteAheadLog(CursorSurface):
                     return
         finally:
             lifetime.followers.discard(news)
-            observation.close()
+            delivery.remove_bell(ring)
 
     # -- marks
 

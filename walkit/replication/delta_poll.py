@@ -278,6 +278,9 @@ class DeltaPolls:
         seen_after_lsn: int,
         now_ms: float,
     ) -> list[Reply]:
+        unanswered = next((s for s in self._sessions.values() if s.epoch == 1), None)
+        if len(self._sessions) >= self.options.sessions_max and unanswered is not None:
+            self._close(unanswered, None)  # its reader never asked again: the first answer may have been lost
         if len(self._sessions) >= self.options.sessions_max:
             text = f"{len(self._sessions):,} readers have a session"
             return [Reply(token, PollRefusal(reason="full", message=text))]

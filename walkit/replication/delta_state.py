@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from walkit._text import counted
 from walkit.commit.commit_signal import CommitSignal
+from walkit.errors import GapError
 from walkit.format.frame import FrameHeader
 from walkit.read.view import frames_to_batches
 from walkit.record import Batch
@@ -48,6 +49,8 @@ class ReaderState(KeyedSurface):
         self._follower = Follower(self._table, 0)
         self._changed = CommitSignal()
         self.reached = Reached(0, 0)
+        self.is_whole = True
+        """Whether the table has what `applied_lsn` says; not so once a range came to it in part."""
 
     @property
     def table(self) -> KeyedTable:
@@ -80,7 +83,8 @@ class ReaderState(KeyedSurface):
     def apply(self, frames: Iterable[tuple[FrameHeader, memoryview]], last_lsn: int) -> tuple[int, int, int]:
         """Apply the frames that end at or before this LSN and are not in the state; return (records, decode, insert).
 
-        Times in ns. A frame that ends after it comes whole with the next range. One caller at a time.
+        Times in ns. A frame that ends after it comes whole with the next range. GapError where a record between the
+        state and the frames is missing. One caller at a time.
         """
         first = self.applied_lsn + 1
         whole = [
@@ -90,10 +94,13 @@ class ReaderState(KeyedSurface):
         ]
         if not whole:
             return 0, 0, 0
+        if whole[0][0].first_lsn > first:
+            raise GapError(first, whole[0][0].first_lsn)
         began = perf_counter_ns()
         batches = list(frames_to_batches(iter(whole), first, None))
         decoded = perf_counter_ns()
         with self._follower.lock:
+            self.is_whole = False
             for batch in batches:
                 self._table.apply_arrow(batch)
             newest = whole[-1][0]
@@ -102,14 +109,17 @@ class ReaderState(KeyedSurface):
                 self.cache.put(first, records, newest.last_lsn)
             self.reached = Reached(newest.last_lsn, newest.epoch_id)
             self._follower.applied_lsn = newest.last_lsn
+            self.is_whole = True
         inserted = perf_counter_ns()
         self.wake()
         return newest.last_lsn - first + 1, decoded - began, inserted - decoded
 
-    def image(self) -> tuple[StateImage, Reached]:
-        """Return the state of one moment as a snapshot has it, and how far it is."""
+    def image(self) -> tuple[StateImage, Reached] | None:
+        """Return the state of one moment as a snapshot has it, and how far it is; None where it is not whole."""
         with self._follower.lock:
             reached = self.reached
+            if not self.is_whole:
+                return None
             return StateImage(reached.lsn, self._table.snapshot_format, self._table.snapshot()), reached
 
     def wait_for(self, lsn: int, timeout: float | None, over: object) -> bool:

@@ -1,4 +1,4 @@
-"""The thread of a loop: started once, and waited for by whoever ends the loop."""
+"""The thread of a loop: started once, and waited for by whatever ends the loop."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from walkit._threads import LogThread
 
 
 class LoopThread:
-    """Runs a loop on one thread of its own, at most once. Every method is safe from any thread."""
+    """Runs a loop on one thread of its own, at most once. Every method is safe from any thread.
+
+    `run` looks first whether it is to stop: a thread that was just started, and has not begun it, is not waited for.
+    """
 
     def __init__(self, run: Callable[[], None]) -> None:
         self._run = run
         self._unstarted = deque([True])
+        """Taken by the one call that starts the thread: a lock might be held already by the thread that a finaliser
+        interrupts."""
         self._thread: LogThread | None = None
 
     @property
@@ -26,49 +31,56 @@ class LoopThread:
     @property
     def ended(self) -> bool:
         """Whether it was started and has ended."""
-        return self._thread is not None and self._thread.ended
+        thread = self._thread
+        return thread is not None and thread.ended
 
     @property
     def running(self) -> bool:
-        """Whether it was started and has not ended."""
-        return self._thread is not None and not self._thread.ended
+        """Whether it was started, or is being started, and has not ended."""
+        thread = self._thread
+        return thread is not None and not thread.ended
 
     @property
     def name(self) -> str:
         """What the thread is called; empty before the start."""
-        return "" if self._thread is None else self._thread.name
+        thread = self._thread
+        return "" if thread is None else thread.name
 
     def start(self, name: str) -> None:
-        """Start the thread, the first time. RuntimeError where the system has none to give; then try again."""
+        """Start the thread, the first time; of two calls at once the other one returns without waiting.
+
+        RuntimeError or MemoryError where the system has no thread to give: then the next call tries again.
+        """
         with uninterrupted():
             try:
-                self._unstarted.pop()  # of two callers at once one starts it; a lock might be the caller's own already
+                self._unstarted.pop()
             except IndexError:
                 return
             thread = LogThread(target=self._run, name=name, daemon=True)
             self._thread = thread  # first: a concurrent stop waits for it
             try:
                 thread.start()
-            except RuntimeError:
+            except (RuntimeError, MemoryError):
                 self._thread = None
                 self._unstarted.append(True)
                 raise
+            self._check()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for the thread's end; returns at once on the thread itself.
-
-        One that has not come to life yet is not waited for: its loop looks first whether it is to stop.
-        """
+        """Wait for the thread's end, at most `timeout` seconds; returns at once on the thread itself."""
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread() and thread.ident is not None:
+        if thread is not None and self._is_waited_for(thread):
             thread.join(timeout)
 
     def hangs(self) -> bool:
         """Whether it is at work still, seen from another thread that has waited for its end."""
         thread = self._thread
-        return (
-            thread is not None
-            and thread is not threading.current_thread()
-            and thread.ident is not None
-            and not thread.ended
-        )
+        return thread is not None and self._is_waited_for(thread) and not thread.ended
+
+    @staticmethod
+    def _is_waited_for(thread: LogThread) -> bool:
+        return thread is not threading.current_thread() and thread.ident is not None
+
+    def _check(self) -> None:
+        """Assert that the thread was started by the one call that may; while no start is under way."""
+        assert len(self._unstarted) == (self._thread is None), "a loop could be started twice, or never again"

@@ -246,11 +246,13 @@ class Primary:
             ).start()
             yield from session.run()
         finally:
-            session.close()
-            self._calls.leave(session)
-            with self._lock:
-                self._sessions.discard(session)
-                self._traffic.add(session.core.traffic)
+            try:
+                session.close()
+            finally:  # else its place would be taken for good
+                self._calls.leave(session)
+                with self._lock:
+                    self._sessions.discard(session)
+                    self._traffic.add(session.core.traffic)
 
     def _watch(self, stopped: Bell) -> None:
         """Look at the time for what cannot: sessions whose peers read nothing, delta readers that are gone."""

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 from walkit._threads import Bell
@@ -348,15 +349,17 @@ class Session:
 
     def close(self) -> None:
         """Release files and observer; the claim remains until its lease is over."""
-        self.core.gone(now_ms(), "the call is over")
-        self._report()
-        self._room.close()
-        if self.core.key:
-            self._registry.acknowledged(self._id, self.core.acked)
-            self._registry.save(now=True)
-            self._claims.leave(self.core.key)
-        self._unwatch()
-        self._reader.close()
-        if self._planned is not None:
-            self._planned.close()
-        self._shared.leave()
+        with ExitStack() as rest:  # a file that does not close must not keep the others, nor the claim
+            rest.callback(self._shared.leave)
+            if self._planned is not None:
+                rest.callback(self._planned.close)
+            rest.callback(self._reader.close)
+            rest.callback(self._unwatch)
+            if self.core.key:
+                rest.callback(self._claims.leave, self.core.key)
+            self.core.gone(now_ms(), "the call is over")
+            self._report()
+            self._room.close()
+            if self.core.key:
+                self._registry.acknowledged(self._id, self.core.acked)
+                self._registry.save(now=True)

@@ -1,9 +1,9 @@
 """The change feed in Spark: what each record did to its key, with the values before and after it.
 
-Records are read twice: those of the range for the keys that they touch, without values where the DataFrame is a load
-as it is (`walkit.spark.reload`), and those of the touched keys up to the end of the range. Only these are shuffled, by
-key, and a window over them in LSN order gives each its predecessor. The window spills to disk, so that a key with most
-of the records does not have to fit a worker's memory.
+Only records of the keys that the range touches are shuffled, by key, and a window over them in LSN order gives each
+its predecessor. Of a load as it is (`walkit.spark.reload`), with a range of few bytes, each reader of a partition finds
+these keys itself, and gives Spark nothing else. Else records are read twice, once for the keys. The window spills to
+disk, so that a key with most of the records does not have to fit a worker's memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from walkit.record import Kind
 from walkit.spark.facts import LogFacts
 from walkit.spark.merge import refuse_log_ids
 from walkit.spark.plan import records_of
-from walkit.spark.reload import reload
+from walkit.spark.reload import reload, reload_touched
 from walkit.spark.replay import BROADCAST_LSNS, of_touched_keys, records_up_to
 
 Style: TypeAlias = Literal["images", "cdc"]
@@ -60,12 +60,16 @@ def changes(
         noted.require_records(first_lsn)
     facts = LogFacts.of(df)
     newest = last_lsn if facts is None else min(facts.last_lsn, last_lsn or facts.last_lsn)
-    again = reload(df, "lsn bigint, key binary", first_lsn=first_lsn, last_lsn=last_lsn)
-    numbers, records = (records, records) if again is None else again
-    keyed = _columns(records, style).where(F.col("key").isNotNull())
     few = newest is not None and newest - first_lsn < BROADCAST_LSNS
-    # A key that only shares a hash has no record in the range, and so no row.
-    relevant = of_touched_keys(keyed, numbers, first_lsn, few=few)
+    narrowed = reload_touched(df, first_lsn, last_lsn) if few else None
+    if narrowed is None:
+        again = reload(df, "lsn bigint, key binary", first_lsn=first_lsn, last_lsn=last_lsn)
+        numbers, records = (records, records) if again is None else again
+        keyed = _columns(records, style).where(F.col("key").isNotNull())
+        # A key that only shares a hash has no record in the range, and so no row.
+        relevant = of_touched_keys(keyed, numbers, first_lsn, few=few)
+    else:
+        relevant = _columns(narrowed, style)
     found = _net(relevant, first_lsn) if net else _each(relevant, first_lsn)
     return _as_cdc(found) if style == "cdc" else found.drop("timestamp").withMetadata("lsn", {})
 

@@ -1,4 +1,4 @@
-"""The newest record of each key within a part of a log, found where the part is read, before anything is shuffled."""
+"""What of a part of a log is left out where the part is read, before Spark sees it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from walkit._arrow import numbers_of
+from walkit.record import RECORD_SCHEMA
 from walkit.state.reduce import FinalState
 
 COMBINED_SCHEMA = "lsn bigint, kind tinyint, key binary, value binary"
@@ -34,3 +36,22 @@ def newest_up_to(batches: Iterable[pa.RecordBatch], lsns: Sequence[int]) -> Iter
             yield from state.newest().to_batches()
             state, at, rest = FinalState(), at + 1, rest.slice(within)
     yield from state.newest().to_batches()
+
+
+def of_keys(batches: Iterable[pa.RecordBatch], keys: pa.Array, first_lsn: int) -> Iterator[pa.RecordBatch]:
+    """Yield the records that have one of `keys`; of those before `first_lsn` only the newest of each key.
+
+    `batches` are records of a log in LSN order, with the columns of `RECORD_SCHEMA`. Records before `first_lsn` come
+    without their time. In memory are the newest of them.
+    """
+    state = FinalState()
+    for batch in batches:
+        found = batch.filter(pc.is_in(batch.column("key"), value_set=keys))
+        early = int(np.searchsorted(numbers_of(found.column("lsn"), np.int64), first_lsn))
+        if early:
+            state.add(found.slice(0, early))
+        if early < len(found):
+            yield found.slice(early)
+    for batch in state.newest().to_batches():
+        time = RECORD_SCHEMA.field("timestamp")
+        yield batch.append_column(time, pa.nulls(len(batch), time.type))

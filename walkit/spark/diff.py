@@ -34,7 +34,7 @@ from walkit.spark.causes import SideLog, cause_fields, with_causes
 from walkit.spark.combine import COMBINED_SCHEMA
 from walkit.spark.facts import LogFacts
 from walkit.spark.merge import refuse_log_ids
-from walkit.spark.reload import reload
+from walkit.spark.reload import reload, reload_touched
 from walkit.spark.replay import BROADCAST_LSNS, of_touched_keys, records_up_to
 from walkit.spark.workers import make_importable
 from walkit.state.diff import DIFF_SCHEMA, diff_states, narrowed
@@ -175,6 +175,9 @@ def _of_touched_keys(df: DataFrame, rows: DataFrame, earlier: int, later: int) -
     """
     if later - earlier > BROADCAST_LSNS:
         return None
+    narrowed = reload_touched(df, earlier + 1, later)
+    if narrowed is not None:
+        return narrowed.select(*rows.columns)
     again = reload(df, "lsn bigint, key binary", first_lsn=earlier + 1, last_lsn=later)
     if again is None:
         return None

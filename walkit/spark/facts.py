@@ -22,6 +22,9 @@ METADATA_KEY = "walkit"
 SEVERAL_KEY = "walkit_logs"
 """Under this name the metadata have a list of facts, one for each log of a load of several."""
 
+TOUCHED_KEY = "walkit_touched_from"
+"""Under this name the metadata have an LSN where only records of keys that a record from there on touches are read."""
+
 SOURCE_NAME = "walkit"
 """The name of the data source."""
 

@@ -37,10 +37,12 @@ OPTIONS = (*OF_A_LOAD, *OF_A_STREAM)
 
 NEWEST_OF = "newestOf"
 """What walkit gives itself: LSNs, with commas. A partition has only the newest record of each key up to each."""
+TOUCHED_FROM = "touchedFrom"
+"""And: an LSN. Only records of keys that a record from there on has, where finding these keys costs little."""
 PLANNED = "planned"
 """And: a `LogPoint` that the log has to have, its log id, epoch id (both in hexadecimal digits) and LSN with commas."""
 
-OPTION_NAMES = {name.lower(): name for name in (*OPTIONS, NEWEST_OF, PLANNED)}
+OPTION_NAMES = {name.lower(): name for name in (*OPTIONS, NEWEST_OF, TOUCHED_FROM, PLANNED)}
 
 OF_SPARK = (
     *("paths", "owner", "provider", "location", "comment", "collation", "external"),
@@ -85,6 +87,8 @@ class LoadOptions:
     max_bytes: int | None
     newest_of: tuple[int, ...]
     """See `NEWEST_OF`; without LSNs all records are read."""
+    touched_from: int | None
+    """See `TOUCHED_FROM`."""
     planned: LogPoint | None
     """See `PLANNED`."""
     given: frozenset[str]
@@ -134,6 +138,7 @@ def read_options(options: Mapping[str, Any]) -> LoadOptions:
         max_records=_number(given, "maxRecordsPerTrigger"),
         max_bytes=_number(given, "maxBytesPerTrigger"),
         newest_of=tuple(_own(NEWEST_OF, given, lambda lsns: [int(lsn) for lsn in lsns]) or ()),
+        touched_from=_number(given, TOUCHED_FROM),
         planned=_own(PLANNED, given, _point),
         given=frozenset(OPTION_NAMES[name] for name in given if name in OPTION_NAMES),
     )

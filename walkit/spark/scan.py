@@ -24,6 +24,9 @@ from walkit.storage.address import storage_at
 PARTITION_BYTES = 128 << 20
 """How many bytes of frames a partition has at most, about, where the user does not say how many he wants."""
 
+TOUCHED_BYTES = 32 << 20
+"""Each partition reads so many bytes more, at most, and no more than its own, for the keys that are wanted."""
+
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPart:
@@ -50,6 +53,9 @@ class Scan:
     lsns: LsnFilter
     newest_of: tuple[int, ...] = ()
     """Where there are LSNs: of each partition, only the newest record of each key up to one of them."""
+    touched_from: int = 0
+    """Where it is an LSN: only records of the keys that the records in `touched` have from there on."""
+    touched: tuple[FrameRange, ...] = ()
 
     @property
     def log_id(self) -> str:
@@ -85,6 +91,7 @@ def plan_log(path: str, options: LoadOptions) -> Scan:
     if base < end or not base:
         begin = base + 1 if base else first_lsn
         ranges = ranges_of(view, newest, parts=parts, first_lsn=begin, last_lsn=last_lsn)
+    touched = _touched(ranges, options.touched_from, parts)
     point = LogPoint.of(view.manifest, end)
     facts = LogFacts(
         log_id=f"{view.manifest.log_id:016x}",
@@ -108,6 +115,8 @@ def plan_log(path: str, options: LoadOptions) -> Scan:
         parts=parts,
         lsns=LsnFilter(first_lsn=first_lsn, last_lsn=last_lsn),
         newest_of=options.newest_of,
+        touched_from=(options.touched_from or 0) if touched else 0,
+        touched=touched,
     )
 
 
@@ -153,6 +162,26 @@ def _plan_intact(path: str, options: LoadOptions) -> Scan:
     )
 
 
+def _touched(
+    ranges: Sequence[FrameRange], first_lsn: int | None, parts: int | None
+) -> tuple[FrameRange, ...]:
+    """Return the ranges with records from `first_lsn` on; none where each partition would read much more by them."""
+    found = [frames for frames in ranges if first_lsn is not None and first_lsn <= frames.last_lsn]
+    size = sum(_bytes_from(frames, first_lsn or 0) for frames in found)
+    total = sum(_bytes_from(frames, 0) for frames in ranges)
+    return tuple(found) if size <= min(TOUCHED_BYTES, total // _count(total, parts)) else ()
+
+
+def _bytes_from(frames: FrameRange, first_lsn: int) -> int:
+    """Return how many bytes of a range are those of records from `first_lsn` on, about."""
+    size, lsns = frames.end_position - frames.start_position, frames.last_lsn - frames.first_lsn + 1
+    return size * (frames.last_lsn - max(first_lsn, frames.first_lsn) + 1) // lsns
+
+
+def _count(total: int, parts: int | None) -> int:
+    return parts or max(os.cpu_count() or 1, -(-total // PARTITION_BYTES))
+
+
 def share(ranges: Sequence[FrameRange], parts: int | None) -> tuple[tuple[FrameRange, ...], ...]:
     """Put neighbouring ranges together into at most `parts` partitions of about the same size in bytes.
 
@@ -160,7 +189,7 @@ def share(ranges: Sequence[FrameRange], parts: int | None) -> tuple[tuple[FrameR
     `PARTITION_BYTES`. Each one costs about 60 ms, so the ranges themselves would be too many.
     """
     total = sum(frames.end_position - frames.start_position for frames in ranges)
-    count = parts or max(os.cpu_count() or 1, -(-total // PARTITION_BYTES))
+    count = _count(total, parts)
     groups: list[list[FrameRange]] = [[] for _ in range(count)]
     before = 0
     for frames in ranges:

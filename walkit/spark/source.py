@@ -52,9 +52,9 @@ from pyspark.sql.types import StructField, StructType
 
 from walkit.read.ranges import read_ranges
 from walkit.spark.columns import LOG_FIELDS, RECORD_STRUCT, require_subset
-from walkit.spark.combine import newest_up_to
+from walkit.spark.combine import newest_up_to, of_keys
 from walkit.spark.errors import noted
-from walkit.spark.facts import SEVERAL_KEY, SOURCE_NAME
+from walkit.spark.facts import SEVERAL_KEY, SOURCE_NAME, TOUCHED_KEY
 from walkit.spark.filters import LsnFilter, take_filters
 from walkit.spark.hosts import on_a_worker
 from walkit.spark.many import ManyReader
@@ -154,6 +154,8 @@ class Loaded:
         noted = first.facts.to_metadata()
         if more:
             noted = {SEVERAL_KEY: [asdict(plan.facts) for plan in self.plans if isinstance(plan, Scan)]}
+        if first.touched:
+            noted[TOUCHED_KEY] = first.touched_from
         return [StructField(lsn.name, lsn.dataType, lsn.nullable, noted), *others]
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -228,18 +230,31 @@ class WalkitReader(DataSourceReader):
         wanted = to_arrow_schema(self.schema, timezone="UTC")
         # Where there is no partition, Spark makes one whose value is None.
         part = partition.value or ()
-        batches = self._of_snapshot(part) if isinstance(part, SnapshotPart) else self._of_ranges(part)
+        batches = (
+            self._of_snapshot(part)
+            if isinstance(part, SnapshotPart)
+            else self._of_ranges(part, self._of_frames)
+        )
         with on_a_worker(self.scan.path):
-            for batch in newest_up_to(batches, self.scan.newest_of) if self.scan.newest_of else batches:
+            for batch in self._wanted(batches):
                 columns = [batch.column(name) for name in wanted.names]
                 yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+    def _wanted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        scan = self.scan
+        if scan.newest_of:
+            return newest_up_to(batches, scan.newest_of)
+        if not scan.touched:
+            return batches
+        records = self._of_ranges(scan.touched, self._of_frames.and_from(scan.touched_from))
+        keys = pa.chunked_array((batch.column("key").drop_null().unique() for batch in records), pa.binary())
+        return of_keys(batches, keys.unique(), scan.touched_from)
 
     def _of_snapshot(self, part: SnapshotPart) -> Iterator[pa.RecordBatch]:
         for batch in snapshot_batches(storage_at(self.scan.path), part.lsn, part.identity):
             yield self.lsns.pick_within(batch)
 
-    def _of_ranges(self, ranges: Iterable[FrameRange]) -> Iterator[pa.RecordBatch]:
-        lsns = self._of_frames
+    def _of_ranges(self, ranges: Iterable[FrameRange], lsns: LsnFilter) -> Iterator[pa.RecordBatch]:
         first_lsn, last_lsn = lsns.bounds()
         scan = self.scan
         for batch in read_ranges(scan.path, ranges, first_lsn=first_lsn, last_lsn=last_lsn, planned=scan.end):
