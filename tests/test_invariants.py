@@ -358,11 +358,23 @@ def _buffers() -> AlignedBuffers:
     return buffers
 
 
+class Silent:
+    """A call whose peer says nothing."""
+
+    def cancel(self) -> None:
+        """See Call."""
+
+    def is_stalled(self, now_ms: float) -> bool:
+        """See Call."""
+        return False
+
+
 def _calls() -> CallTable:
     calls = CallTable(places=2, holds=2)
     for key in ("a", "b"):
-        calls.enter(key)
-        assert calls.seat(key, key, "replica", frozenset()) is None
+        call = Silent()
+        calls.enter(call)
+        assert calls.seat(call, key, "replica", frozenset()) is None
     return calls
 
 
@@ -414,7 +426,7 @@ BROKEN: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (_election, changed("_given", True)),
     (SealSequencer, inside("_over", lambda over: over.add(0))),
     (_loader, inside("_ends", list.reverse)),
-    (_loader, inside("_retired", lambda files: files.append(None))),
+    (_loader, changed("_tail", SimpleNamespace(users=-1, is_replaced=False))),
     (_delivery, changed("observers", (print, len))),
     (_segment, changed("frames", 1)),
     (_election, changed("leaders", -1)),
@@ -445,7 +457,7 @@ BROKEN: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (_gatherer, inside("_keys", lambda keys: keys.append(b"k"))),
     (_buffers, changed("_free_bytes", 0)),
     (_calls, changed("places", 1)),
-    (_calls, inside("_waiting", lambda waiting: waiting.update({"a": None}))),
+    (_calls, lambda calls: vars(calls)["_waiting"].update(dict.fromkeys(vars(calls)["_seated"].values()))),
     (_stored, changed("_log_id", 1)),
     (_stored, changed("_durable", (641, 640))),
     (_replica_loop, changed("_waiting_bytes", 1)),
