@@ -356,6 +356,7 @@ def test_a_wait_ends_though_its_ring_was_lost(monkeypatch: pytest.MonkeyPatch) -
     def full(*_: object) -> None:
         raise StorageError("no space left", name="manifest")
 
+    monkeypatch.setattr("walkit.replication.imported_log.Bell", Lost)
     log = ImportedLog(CrashingStorage())
     with monkeypatch.context() as patch:
         patch.setattr(ImportedLog, "_open", full)
@@ -363,7 +364,6 @@ def test_a_wait_ends_though_its_ring_was_lost(monkeypatch: pytest.MonkeyPatch) -
             log.reopen()
     assert log.is_reopening and not log.closed
     monkeypatch.setattr("walkit.replication.imported_log.LOOK_S", 0.05)
-    log._reopened = Lost()
     waiter = Task(lambda: log.wait_for(1))
     log.close()
     assert waiter.result() is False

@@ -45,7 +45,6 @@ def test_a_start_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch, erro
         patch.setattr(LogThread, "start", refused)
         with pytest.raises(type(error)):
             loop.start("the loop")
-    loop._check()
     loop.join()
     assert not (loop.begun or loop.ended or loop.running or loop.hangs()) and loop.name == ""
     loop.start("the loop")
