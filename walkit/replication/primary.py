@@ -242,7 +242,7 @@ class Primary:
             if not context.add_callback(session.hang_up):
                 return  # the call has ended already
             LogThread(
-                target=session.listen, args=(requests,), name="walkit-publisher-ear", daemon=True
+                target=session.listen, args=(requests,), name="walkit-publisher-receiver", daemon=True
             ).start()
             yield from session.run()
         finally:
