@@ -448,7 +448,7 @@ BROKEN: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (lambda: LoopThread(print), changed("_thread", threading.current_thread())),
     (lambda: LoopThread(print), inside("_unstarted", lambda unstarted: unstarted.append(True))),
     (lambda: DeviceWorker("log", print), inside("_jobs", lambda jobs: jobs.append(("sync", print)))),
-    (lambda: Lifetime("log"), changed("ended", True)),
+    (Lifetime, changed("ended", True)),
     (lambda: EndWatch(CrashingStorage(), lambda: (0, 0)), changed("_callbacks", (print,))),
     (_signal, changed("wanted", False)),
     (_admission, changed("checkpoint_lsn", 6)),
