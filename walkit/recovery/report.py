@@ -92,9 +92,13 @@ class RecoveryReport:
 
     def __str__(self) -> str:
         """Return the report as text: the outcome, then one line for each decision, loss, cut and hole."""
-        read = f"{counted(self.frames_scanned, 'frame')} in {counted(self.segments_scanned, 'segment')} scanned"
+        read = (
+            f"{counted(self.frames_scanned, 'frame')} in {counted(self.segments_scanned, 'segment')} scanned"
+        )
         last = f"last LSN {self.last_lsn:,}" if self.last_lsn else "no records"
-        first = f"recovery of {self.location}: {self.verdict}; {last}; {read}; {self.duration_s * 1000:.1f} ms"
+        first = (
+            f"recovery of {self.location}: {self.verdict}; {last}; {read}; {self.duration_s * 1000:.1f} ms"
+        )
         return "\n".join([first, *outcome_lines(self.decisions, self.lost, self.cuts, self.holes)])
 
     def _repr_html_(self) -> str:
