@@ -136,7 +136,7 @@ def repair(
 def _locked(storage: Storage) -> LogLockedError:
     """Return the error of a log that has a writer; it names the writer where the storage can say who it is."""
     pid, command, same_process = None, None, False
-    with contextlib.suppress(StorageError):  # in a folder that can only be read nobody can be asked
+    with contextlib.suppress(StorageError):  # a folder that can only be read does not say it
         lock = storage.lock(LOCK_NAME)
         if isinstance(lock, LockHolder):
             pid, command, same_process = lock.pid, lock.command, lock.same_process
