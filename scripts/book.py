@@ -30,6 +30,7 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
+from traitlets.config import Config
 
 ROOT = Path(__file__).resolve().parent.parent
 if not __package__:  # run as a script: the checkout is what it is about, installed or not
@@ -57,6 +58,7 @@ PAGE_STYLE = """
 .walkit-pages { max-width: 76rem; margin: 1rem auto; font: 14px system-ui, sans-serif; }
 .walkit-pages a { margin-right: 1.5rem; color: var(--jp-content-link-color); }
 .plotly-graph-div { margin-top: .6rem; }
+.modebar-btn:focus-visible { outline: 2px solid var(--jp-brand-color1) !important; }
 .jp-InputArea-editor { overflow-x: auto; }
 """
 
@@ -72,10 +74,20 @@ class Page:
 
 
 def execute(notebook: Any, folder: Path) -> None:
-    """Run a notebook in a kernel of its own, in `folder`; its outputs are in it afterwards."""
-    NotebookClient(
-        notebook, timeout=CELL_TIMEOUT_S, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
-    ).execute()
+    """Run a notebook in a kernel of its own, in `folder`; its outputs are in it afterwards.
+
+    The kernel listens on Unix sockets that only this user can open: on TCP it would say for each notebook that anybody
+    can listen. Their paths are short (Linux has 107 bytes for one, macOS 103), which those below a TMPDIR may not be.
+    """
+    with tempfile.TemporaryDirectory(prefix="walkit-book-", dir="/tmp") as sockets:
+        NotebookClient(
+            notebook,
+            timeout=CELL_TIMEOUT_S,
+            kernel_name="python3",
+            resources={"metadata": {"path": str(folder)}},
+            coalesce_streams=True,  # else what is printed in parts is shown in parts
+            config=Config({"KernelManager": {"transport": "ipc", "ip": f"{sockets}/kernel"}}),
+        ).execute()
 
 
 def beside(path: Path, folder: Path) -> Path:

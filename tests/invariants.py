@@ -24,12 +24,16 @@ def check_log(log: walkit.WriteAheadLog) -> None:
     parts = log.parts
     driver = parts.driver
     with driver.lock:
-        for part in (parts.core, driver.election, driver.writer.sequencer):
+        for part in (parts.core, driver.election, driver.writer.sequencer, driver.signal):
             part._check()
-    parts.segments._check()
-    parts.segments.maintenance._check()
-    parts.holds._check()
-    parts.holds.claims._check()
+    for other in (
+        parts.segments,
+        parts.segments.maintenance,
+        parts.holds,
+        parts.holds.claims,
+        parts.lifetime,
+    ):
+        other._check()
 
 
 def check_store(store: walkit.Store) -> None:

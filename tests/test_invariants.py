@@ -8,7 +8,9 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,16 +23,20 @@ from tests.invariants import changed, check_log, check_store, inside
 from walkit.commit.commit_signal import CommitSignal
 from walkit.commit.core import OrderingCore
 from walkit.commit.delivery import Delivery
+from walkit.commit.device_worker import DeviceWorker
 from walkit.commit.election import LeaderElection
 from walkit.commit.seal_sequencer import SealSequencer
 from walkit.commit.timer import CommitClock
+from walkit.compaction.rewriter import FrameGatherer
 from walkit.errors import JournalFullError
 from walkit.events import EventSink
 from walkit.format.frame import FrameIdentity
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.log.claims import ClaimTable, _Seen
+from walkit.log.lifetime import Lifetime
 from walkit.models import CrashingStorage
 from walkit.record import Batch, Kind, Record
+from walkit.replication.calls import CallTable
 from walkit.replication.connection import Destination
 from walkit.replication.delta_buffer import DeltaBuffer
 from walkit.replication.delta_loader import RangeLoader
@@ -39,11 +45,17 @@ from walkit.replication.delta_messages import DeltaEnd
 from walkit.replication.delta_poller import DeltaPoller
 from walkit.replication.delta_replayer import DeltaReplayer
 from walkit.replication.delta_state import ReaderState
+from walkit.replication.end_watch import EndWatch
 from walkit.replication.identity import mint
 from walkit.replication.import_engine import ImportEngine
+from walkit.replication.imported_log import ImportedLog
+from walkit.replication.loop_thread import LoopThread
 from walkit.replication.publisher import Publisher
 from walkit.replication.record_cache import RecordCache
 from walkit.replication.registry import ReplicaRegistry
+from walkit.replication.replica_loop import ReplicaLoop
+from walkit.replication.replica_opening import Opened
+from walkit.replication.replica_store import ReplicaStore
 from walkit.replication.shared_runs import SharedRuns
 from walkit.replication.source import StoredSource
 from walkit.replication.states import StateTracker
@@ -52,7 +64,9 @@ from walkit.segments.active_segment import OpenSegment
 from walkit.segments.maintenance_worker import MaintenanceWorker
 from walkit.segments.manifest_store import ManifestStore
 from walkit.state import KeyedTable
+from walkit.state.admission import Admission
 from walkit.state.journal import Ring
+from walkit.storage.direct import AlignedBuffers
 
 SMALL = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_marker_ms=0)
 OWNER = uuid.UUID(int=1)
@@ -318,6 +332,72 @@ def _sequencer() -> SealSequencer:
     return sequencer
 
 
+def _signal() -> CommitSignal:
+    signal = CommitSignal()
+    signal.call_next_locked(print)
+    return signal
+
+
+def _admission() -> Admission:
+    admission = Admission(8, 0, refuses=True)
+    admission.attach(SimpleNamespace(refusal=None, queued_lsn=lambda: 5, events=EventSink()))
+    admission.begin(3)
+    assert admission.admit(2)
+    return admission
+
+
+def _gatherer() -> FrameGatherer:
+    storage = CrashingStorage()
+    storage.create()
+    return FrameGatherer(storage.open("new", "create"), 1, 64, None)
+
+
+def _buffers() -> AlignedBuffers:
+    buffers = AlignedBuffers()
+    buffers.give(buffers.take(4096))
+    return buffers
+
+
+class Silent:
+    """A call whose peer says nothing."""
+
+    def cancel(self) -> None:
+        """See Call."""
+
+    def is_stalled(self, now_ms: float) -> bool:
+        """See Call."""
+        return False
+
+
+def _calls() -> CallTable:
+    calls = CallTable(places=2, holds=2)
+    for key in ("a", "b"):
+        call = Silent()
+        calls.enter(call)
+        assert calls.seat(call, key, "replica", frozenset()) is None
+    return calls
+
+
+def _stored() -> StoredSource:
+    storage = CrashingStorage()
+    with walkit.open(storage=storage) as log:
+        log.append(b"x")
+    source = StoredSource(storage)
+    assert source.durable()[0] == 1
+    return source
+
+
+def _replica_loop() -> ReplicaLoop:
+    store = _replica_store()
+    opened = Opened(store.log, store, Subscriber("replica"))
+    return ReplicaLoop(opened, None, Destination("127.0.0.1:1"))  # type: ignore[arg-type]  # it is not begun
+
+
+def _replica_store() -> ReplicaStore:
+    with closing(ImportedLog(CrashingStorage())) as log:
+        return ReplicaStore(log)
+
+
 ENDED = Manifest(log_id=7, end=LogEnd(last_lsn=5, position=640))
 BROKEN: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (_core, changed("durable_lsn", 6)),
@@ -346,7 +426,7 @@ BROKEN: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (_election, changed("_given", True)),
     (SealSequencer, inside("_over", lambda over: over.add(0))),
     (_loader, inside("_ends", list.reverse)),
-    (_loader, inside("_retired", lambda files: files.append(None))),
+    (_loader, changed("_tail", SimpleNamespace(users=-1, is_replaced=False))),
     (_delivery, changed("observers", (print, len))),
     (_segment, changed("frames", 1)),
     (_election, changed("leaders", -1)),
@@ -365,6 +445,26 @@ BROKEN: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (_delta_loop, inside("_loads", lambda loads: loads.add(1))),
     (_delta_loop, inside("_named", lambda named: named.update({1: 1}))),
     (_delta_loop, changed("_probe_ms", 1.0)),
+    (lambda: LoopThread(print), changed("_thread", threading.current_thread())),
+    (lambda: LoopThread(print), inside("_unstarted", lambda unstarted: unstarted.append(True))),
+    (lambda: DeviceWorker("log", print), inside("_jobs", lambda jobs: jobs.append(("sync", print)))),
+    (Lifetime, changed("ended", True)),
+    (lambda: EndWatch(CrashingStorage(), lambda: (0, 0)), changed("_callbacks", (print,))),
+    (_signal, changed("wanted", False)),
+    (_admission, changed("checkpoint_lsn", 6)),
+    (_admission, changed("_failure", OSError())),
+    (_admission, inside("_wanting", lambda wanting: wanting.update({1: 0}))),
+    (_gatherer, inside("_keys", lambda keys: keys.append(b"k"))),
+    (_buffers, changed("_free_bytes", 0)),
+    (_calls, changed("places", 1)),
+    (_calls, lambda calls: vars(calls)["_waiting"].update(dict.fromkeys(vars(calls)["_seated"].values()))),
+    (_stored, changed("_log_id", 1)),
+    (_stored, changed("_manifest", None)),
+    (_replica_loop, changed("_waiting_bytes", 1)),
+    (_replica_loop, changed("_reopened", True)),
+    (_replica_loop, inside("core", changed("end", LogEnd(last_lsn=1, position=64)))),
+    (_replica_store, changed("_by_itself", object())),
+    (_replica_store, changed("begins_lsn", 2)),
 ]
 
 

@@ -19,7 +19,7 @@ def progress_bar(
 
     `delay_s` keeps a bar away from what takes less than that.
     """
-    looked_at = sys.stderr.isatty() or hasattr(builtins, "__IPYTHON__")
+    is_live = sys.stderr.isatty() or hasattr(builtins, "__IPYTHON__")
     return tqdm(
         total=total,
         desc=title,
@@ -27,6 +27,6 @@ def progress_bar(
         unit_scale=total >= 1000,
         disable=not show,
         file=sys.stderr,
-        mininterval=0.1 if looked_at else QUIET_INTERVAL_S,
-        delay=delay_s if looked_at else QUIET_INTERVAL_S,
+        mininterval=0.1 if is_live else QUIET_INTERVAL_S,
+        delay=delay_s if is_live else QUIET_INTERVAL_S,
     )

@@ -202,6 +202,32 @@ def test_observers_that_come_and_go_at_once_are_not_lost(rig: DriverHarness) -> 
     assert sorted(map(repr, delivery.observers)) == sorted(map(repr, stay))
 
 
+@pytest.mark.parametrize(("in_flight_max", "completion"), [(1, False), (2, False), (2, True)])
+def test_a_bell_rings_after_each_frame_and_needs_no_thread(in_flight_max: int, completion: bool) -> None:
+    """Append alone, by one and in groups: the bell rings once the records are acknowledged, by who wrote them."""
+    rig = DriverHarness(in_flight_max=in_flight_max, completion=completion)
+    rung: list[tuple[int, str]] = []
+
+    def ring() -> None:
+        rung.append((rig.core.acked_lsn, threading.current_thread().name))
+
+    rig.driver.delivery.add_bell(ring)
+    try:
+        for _ in range(3):
+            rig.append()
+        assert [lsn for lsn, _ in rung] == [1, 2, 3]
+        rig.queued()
+        rig.append()
+        wait_until(lambda: rig.core.acked_lsn == 5 and rung[-1][0] == 5, "the bell of the last frame")
+        assert not any("delivery" in name for _, name in rung)
+        rig.driver.delivery.remove_bell(ring)
+        before = len(rung)
+        rig.append()
+        assert len(rung) == before and rig.driver.delivery.bells == ()
+    finally:
+        rig.driver.stop(LogClosedError("the test is over"))
+
+
 @pytest.mark.parametrize("cancelled", [False, True])
 def test_a_loop_that_is_closed_hurts_nobody(rig: DriverHarness, cancelled: bool) -> None:
     """Close a loop whose task awaits a ticket, cancelled before or not: only the second is an event; others go on."""

@@ -29,6 +29,8 @@ class TcpProxy:
         self.answers_flow.set()
         self.hold_after = b""
         """Where a request holds these bytes, the answers are held back from then on."""
+        self.cut_after: int | None = None
+        """So many bytes more are answered, then all connections end; None for no end."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -55,12 +57,22 @@ class TcpProxy:
                     flow.wait()
                 elif self.hold_after and self.hold_after in data:
                     self.answers_flow.clear()
+                if flow is not None and self._is_used_up(len(data)):
+                    self.cut()
+                    return
                 if self.trouble == "hole":
                     continue
                 sink.sendall(self._spoiled(data) if self.trouble == "flip" else data)
         for end in (source, sink):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def _is_used_up(self, size: int) -> bool:
+        with self._lock:
+            if self.cut_after is None:
+                return False
+            self.cut_after = left = self.cut_after - size
+        return left < 0
 
     def _spoiled(self, data: bytes) -> bytes:
         with self._lock:

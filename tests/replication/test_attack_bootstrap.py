@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -31,6 +32,7 @@ from walkit.replication.end_watch import EndWatch
 from walkit.replication.messages import Chunk, Plan
 from walkit.replication.snapshot_checks import SnapshotChecks
 from walkit.replication.source import StoredSource
+from walkit.segments.manifest_store import load_manifest
 from walkit.storage.file import FileStorage
 
 
@@ -229,3 +231,24 @@ def test_a_plan_says_nothing_that_its_frames_do_not_bear_out(
                 assert plan is planned.plan and session.finished
             assert (BOOTSTRAP_READY_NAME in gathered(folder)) == (plan is planned.plan)
             session.folder.clear()
+
+
+def test_a_plan_that_the_disk_has_no_room_for_is_refused_before_anything_is_fetched(
+    primary: FileStorage, tmp_path: Path
+) -> None:
+    """Plan a snapshot of more bytes than are free: ENOSPC, no question, no part, and the old log stays."""
+    folder = tmp_path / "r"
+    walkit.copy(primary, folder)
+    storage = FileStorage(str(folder))
+    own, before = load_manifest(storage), storage.names()
+    with closing(PlannedFiles(StoredSource(primary), SnapshotChecks(primary, EventSink()))) as planned:
+        plan, size = planned.plan, storage.free_bytes() + 1
+        large = replace(plan, sizes=(*plan.sizes, size), snapshot_lsn=own.end.last_lsn)
+        session = Bootstrapping(folder, own)
+        with pytest.raises(walkit.StorageError, match="bytes free") as caught:
+            session.take(large)
+        assert caught.value.errno == errno.ENOSPC
+        assert not session.asked and not session.finished
+        assert not [name for name in gathered(folder) if name.endswith(".part")]
+        assert set(before) <= set(storage.names()) and load_manifest(storage) == own
+        assert walkit.verify(folder).ok

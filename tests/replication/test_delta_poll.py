@@ -361,15 +361,30 @@ def test_an_error_ends_all_sessions_and_the_next_poll_begins_one() -> None:
 
 def test_sessions_are_bounded_and_the_place_of_one_that_expired_is_given_again() -> None:
     """Open one session too many: refused; once the first has expired there is room."""
-    readers = Readers(options=DeltaOptions(sessions_max=2, expiry_ms=100))
-    readers.begin()
+    readers = Readers(options=DeltaOptions(sessions_max=2, expiry_ms=100, interval_ms=0))
+    readers.answered(readers.next(readers.begin(), wait_ms=0))
     readers.wait(50)
-    readers.begin()
+    readers.answered(readers.next(readers.begin(), wait_ms=0))
     assert readers.refused(readers.ask(PollRequest())).reason == "full"
     readers.wait(50)
     readers.begin()
     counts = readers.core.counts
     assert (readers.core.sessions, counts.sessions_opened, counts.sessions_closed) == (2, 3, 1)
+
+
+def test_a_session_that_was_never_asked_again_makes_room() -> None:
+    """Open sessions by first polls alone, more than there is room for: they go after a while, and no other does."""
+    readers = Readers(options=DeltaOptions(sessions_max=3, interval_ms=0, retry_ms=1_000))
+    last = readers.answered(readers.next(readers.begin(), wait_ms=0))
+    readers.begin()
+    readers.begin()
+    readers.wait(999)
+    assert readers.refused(readers.ask(PollRequest())).reason == "full"
+    readers.wait(1)
+    assert {readers.begin().session_id for _ in range(2)} == {1003, 1004}
+    assert readers.refused(readers.ask(PollRequest())).reason == "full"
+    assert readers.core.sessions == 3 and readers.core.counts.sessions_closed == 2
+    assert readers.answered(readers.next(last, wait_ms=0)).session_id == last.session_id
 
 
 def test_what_a_reader_has_applied_is_known_and_never_goes_back() -> None:

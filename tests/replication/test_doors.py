@@ -19,13 +19,14 @@ from tests.log.imports import frames_of
 from tests.replication.callers import UNLIMITED, WAIT_S, Caller, sealed, until
 from tests.replication.crafted import crafted_primary, welcome
 from tests.replication.sim_network import history_of
-from walkit.errors import FormatVersionError, OptionsError
+from walkit.errors import FormatVersionError, OptionsError, StorageError
 from walkit.format.layout import MANIFEST_BYTES_MAX
 from walkit.format.manifest import MANIFEST_NAME, LogEnd
 from walkit.models import CrashingStorage
 from walkit.replication import ClientTLS, DeltaReader, Primary, Replica, Tokens, walkit_pb2
 from walkit.replication.backoff import Backoff
 from walkit.replication.delta_wire import POLL_METHOD
+from walkit.replication.frame_reader import FrameReader
 from walkit.replication.identity import Identity, mint
 from walkit.replication.identity_file import OwnIdentity, keep_identity
 from walkit.replication.messages import (
@@ -220,6 +221,27 @@ def test_an_id_has_one_live_session(log: walkit.WriteAheadLog) -> None:
         until(lambda: primary.status().followers == (), "the first session to end")
         with Caller(primary.address) as third:
             assert isinstance(third.prove(first.identity, "twin").next(), Welcome)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a call that gRPC drops
+def test_an_id_is_free_though_a_file_of_its_session_does_not_close(
+    log: walkit.WriteAheadLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fail the closing of the file that a session reads: its replica has a place again, and its claim is left."""
+
+    def broken(_: FrameReader) -> None:
+        raise StorageError("close: EIO", name="segment")
+
+    with Primary(log) as primary:
+        first = Caller(primary.address)
+        first.welcomed("twin")
+        assert first.identity is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(FrameReader, "close", broken)
+            first.close()
+            until(lambda: primary.status().followers == (), "the first session to end")
+        with Caller(primary.address) as second:
+            assert isinstance(second.prove(first.identity, "twin").next(), Welcome)
 
 
 def test_a_replica_comes_back_while_its_dead_session_lingers(

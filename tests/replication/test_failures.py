@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -16,14 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import walkit
+from tests.commit.fake_segments import Task
 from tests.log.crashes import SMALL
 from tests.replication.crafted import crafted_primary, first_batch, welcome
 from tests.replication.sim_network import History, history_of
 from tests.replication.test_grpc import WAIT_S, quick, until
-from walkit.errors import WalkitError
+from walkit._threads import Bell, LogThread
+from walkit.errors import StorageError, WalkitError
 from walkit.format.manifest import EpochRecord
 from walkit.models import CrashingStorage
-from walkit.replication import Primary, ProtocolError, Replica, ReplicaFailedError
+from walkit.replication import DeltaReader, Primary, ProtocolError, Replica, ReplicaFailedError
 from walkit.replication.actions import Adopt, Import
 from walkit.replication.connection import Destination
 from walkit.replication.connection import told as told_by
@@ -319,3 +322,74 @@ def test_content_of_a_real_primary_passes() -> None:
         first_batch(history, lineage=history.manifest.lineage),
     ):
         check_content(message)
+
+
+def test_a_reader_whose_load_gets_no_thread_fails_and_wakes_who_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refuse the threads that read the log: the delta reader ends in its error, and a wait for a record with it."""
+    with walkit.open(tmp_path) as log:
+        log.append(b"v", key=b"k")
+    start = LogThread.start
+
+    def none_left(thread: LogThread) -> None:
+        if thread.name == "walkit-delta-load":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(LogThread, "start", none_left)
+    reader = DeltaReader(tmp_path, "127.0.0.1:1")
+    reader.start()
+    try:
+        with pytest.raises(ReplicaFailedError, match="can't start new thread"):
+            reader.wait_for(1, WAIT_S)
+    finally:
+        reader.stop()
+
+
+def test_a_wait_ends_though_its_ring_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lose the ring that says that a log was replaced, as an interrupt of another waiter can: the wait ends anyway."""
+
+    class Lost(Bell):
+        def set(self) -> None:
+            """Wake nothing."""
+
+    def full(*_: object) -> None:
+        raise StorageError("no space left", name="manifest")
+
+    monkeypatch.setattr("walkit.replication.imported_log.Bell", Lost)
+    log = ImportedLog(CrashingStorage())
+    with monkeypatch.context() as patch:
+        patch.setattr(ImportedLog, "_open", full)
+        with pytest.raises(StorageError):
+            log.reopen()
+    assert log.is_reopening and not log.closed
+    monkeypatch.setattr("walkit.replication.imported_log.LOOK_S", 0.05)
+    waiter = Task(lambda: log.wait_for(1))
+    log.close()
+    assert waiter.result() is False
+
+
+@pytest.mark.parametrize("name", ["walkit-publisher-claims", "walkit-publisher-watch"])
+def test_a_primary_that_gets_no_thread_serves_nothing_and_starts_later(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Refuse one of a primary's threads: its address is free, no thread of it is left, and the next start serves."""
+    start = LogThread.start
+
+    def none_left(thread: LogThread) -> None:
+        if thread.name == name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with walkit.open(storage=CrashingStorage(), options=SMALL) as log:
+        log.append(b"v", key=b"k")
+        primary = Primary(log)
+        with monkeypatch.context() as patch:
+            patch.setattr(LogThread, "start", none_left)
+            with pytest.raises(RuntimeError, match="can't start"):
+                primary.start()
+        assert primary.status().state == "stopped"
+        assert not [t for t in threading.enumerate() if t.name.startswith("walkit-publisher-claims")]
+        with primary, Replica(CrashingStorage(), primary.address, backoff=quick()) as replica:
+            replica.wait_for(1, WAIT_S)

@@ -127,8 +127,14 @@ MUTANTS = (
     Mutant(
         "a short load counted as a whole one",
         f"{REPLAYER}.loaded",
-        "if end.lsn != part.end.lsn:",
+        "if end.lsn != part.end.lsn and not is_full:",
         "if False:",
+    ),
+    Mutant(
+        "the rest of a full load skipped",
+        f"{REPLAYER}.loaded",
+        "self._parts.insert(self._parts.index(part) + 1, _Part(self._numbers, end, part.end))",
+        "end = part.end",
     ),
     Mutant(
         "loads applied in the order in which they come",

@@ -108,6 +108,25 @@ def test_a_flipped_bit_is_refused_and_a_copy_salvaged(page: RecoveryPage) -> Non
         assert verify(folder).ok == (folder.name.rpartition("-")[2] != "bit"), folder
 
 
+def test_a_log_that_another_fault_has_removed_is_not_offered(page: RecoveryPage) -> None:
+    """Flip a bit, then cancel another fault in its midst: the refused log is gone, and so are the buttons for it."""
+    done(page, "bit")
+    assert page.salvage.visible and page.heal.visible
+    session = page.session
+    page.fault.value = "missing"
+    page.do.clicks += 1
+    wait_until(lambda: session.busy, "the fault has begun")
+    session.jobs.cancel()
+    wait_until(lambda: not session.busy, "the fault is cancelled")
+    page.refresh()
+    assert session.recovery.newest is not None and session.recovery.newest.fault == "bit"
+    assert not page.salvage.visible and not page.heal.visible
+    for again in (session.recovery.salvage, session.recovery.heal):
+        again()
+        wait_until(lambda: not session.busy, "it is refused")
+        assert "there is no refused log to" in (session.jobs.problem or "")
+
+
 def test_a_missing_segment_is_refused(page: RecoveryPage) -> None:
     """Remove a sealed segment: SegmentMissingError with its data; no row applies, and the page says why."""
     report = done(page, "missing")

@@ -5,16 +5,23 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.invariants import changed, inside
+from walkit.errors import WalkitError
+from walkit.views.demo_store import Shelf
+from walkit.views.fault_lab import FaultLab
+from walkit.views.fault_reports import FaultReport, Outcome, Refusal
 from walkit.views.history import History
 from walkit.views.jobs import Job, Jobs
 from walkit.views.looking import Looking
 from walkit.views.overview import Point
+from walkit.views.recovery_lab import Killed, RecoveryLab
 from walkit.views.replica_history import ReplicaHistory
 from walkit.views.replication_lab import ReplicationLab
 from walkit.views.session import Session
@@ -58,6 +65,22 @@ def _looking() -> Looking:
     return looking
 
 
+def _recovery() -> RecoveryLab:
+    """A lab whose newest fault was refused, and whose log is gone."""
+    lab = RecoveryLab(
+        "nowhere", Jobs("walkit-test"), lambda load: Killed("", load, 0), lambda name, data: None
+    )
+    lab.reports = (_report(1), _report(2, refusal=Refusal.of(WalkitError("damaged"))))
+    return lab
+
+
+def _report(number: int, refusal: Refusal | None = None) -> FaultReport:
+    outcome = Outcome(policy="prefix", refusal=refusal)
+    return FaultReport(
+        fault="bit", number=number, place="", steps=(), acked_lsn=0, promise="", outcome=outcome
+    )
+
+
 SEAT = SimpleNamespace(name="replica 1", link=None, child=None, ended="", close=lambda: None)
 SPOILED: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (_history, inside("_counts", deque.pop)),
@@ -71,6 +94,15 @@ SPOILED: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (_looking, lambda looking: changed("_found", deque([print]))(looking) or changed("_job", None)(looking)),
     (Session, inside("_writers", lambda writers: writers.append(None))),
     (Session, changed("runs", (None,))),
+    (lambda: FaultLab("nowhere"), changed("_last", Path("nowhere/fault-0-bit"))),
+    (_recovery, inside("_faults", changed("_last", Path("nowhere/fault-0-bit")))),
+    (_recovery, changed("reports", (_report(2), _report(1)))),
+    (_recovery, changed("reports", tuple(map(_report, range(9))))),
+    (_recovery, changed("reports", (replace(_report(1), salvage=Outcome(policy="salvage")),))),
+    (_recovery, lambda lab: changed("reports", (replace(lab.newest, mended=lab.newest.outcome),))(lab)),
+    (lambda: Shelf("nowhere"), changed("_number", 2)),
+    (lambda: Shelf("nowhere"), changed("_hold", object())),
+    (lambda: Shelf("nowhere"), changed("_upkeep_bytes", 1)),
     (ReplicationLab, inside("_belongings", inside("seats", lambda seats: seats.update({"replica 1": SEAT})))),
 ]
 

@@ -54,6 +54,10 @@ class CommitSignal:
         self._latches, self._callbacks = [], []
         self.wanted = False
 
+    def _check(self) -> None:
+        """Assert that the leader is asked to look where anything waits; needs the lock held."""
+        assert self.wanted or not (self._latches or self._callbacks), "a thread waits that nothing wakes"
+
     def call_next_locked(self, callback: Callable[[], object]) -> None:
         """Call back once after the next frame, from the leader: it must only wake something. Needs the lock held."""
         self._callbacks.append(callback)

@@ -147,6 +147,8 @@ class Completion:
             frame.forget()
         if waits:
             self.delivery.wake_tasks(waits)
+        if frame.count:
+            self.delivery.ring()
 
     def _complete_landed(self, frame: SealedFrame) -> None:
         """Completion order, a frame has landed: wake waiters and callbacks; observers wait for those before it."""
@@ -164,6 +166,8 @@ class Completion:
             self.delivery.put(frame, observers)
         else:
             frame.forget()
+        if frame.count:
+            self.delivery.ring()
 
     # -- from several threads; the queue keeps the order, so the driver's lock is held
 

@@ -2,7 +2,8 @@
 
 A callback that blocks delays only its like, one that raises is reported as an event and nothing else happens: the
 commit path never waits for user code (AutoMQ ran callbacks on an I/O thread under the callback lock: #1808). Of an
-observer, which is called for every frame, the first error is an event, and later ones are counted.
+observer, which is called for every frame, the first error is an event, and later ones are counted. Bells, which run no
+user code, are rung by the committing thread itself: a thread between them and it would cost each frame two switches.
 
 What waits is bounded in bytes: beyond `bytes_max` only the LSNs of acknowledged frames are kept, and observers get the
 frames from the log when their turn comes. A callback waits with its ticket, whose record is released.
@@ -25,7 +26,9 @@ from walkit.commit.ticket import Ticket, TicketCallback, new_latch, open_latch
 from walkit.events import EventSink
 
 Observer = Callable[[Any], object]
-"""Takes a SealedFrame; one that only wants to know that there is something new may get a Lag, too."""
+"""Takes a SealedFrame."""
+Ring = Callable[[], object]
+"""Wakes something, and does no more: it neither waits nor raises, as a committing thread calls it."""
 
 
 def with_callbacks(submissions: Sequence[Any]) -> list[Ticket]:
@@ -66,8 +69,6 @@ class Lag:
     """Acknowledged frames that observers have not seen and of which nothing but the LSNs is kept."""
 
     __slots__ = ("first_lsn", "frames", "last_lsn", "taken")
-    buffers = ()
-    position = next_position = -1
 
     def __init__(self, frame: SealedFrame) -> None:
         self.first_lsn = frame.first_lsn
@@ -95,14 +96,16 @@ class Delivery:
         self._busy = False
         self._drained = CommitSignal(self._lock)
         self.observers: tuple[Observer, ...] = ()
+        self.bells: tuple[Ring, ...] = ()
+        """Rung after each acknowledged frame by the thread that completes it: for what reads the log itself."""
         self.bytes_max: int | None = None
         """Most bytes of frames that wait for observers. None: no bound."""
         self.reread: Callable[[int, int], Iterator[SealedFrame]] | None = None
         """Reads acknowledged frames from the log, by their first and last LSN; raises where they are not there."""
         self.when_durable: tuple[Callable[[int], object], ...] = ()
         """Called on the delivery thread, with the durable LSN, after a sync has moved it."""
-        self._lost: dict[Observer, Callable[[Exception], object] | None] = {}
-        """What to call when an observer cannot be given its frames; None for one that only wants news."""
+        self._lost: dict[Observer, Callable[[Exception], object]] = {}
+        """What to call when an observer cannot be given its frames."""
         self._raised: dict[Observer, Raised] = {}
         self.errors = 0
         """How many errors observers and callbacks have raised."""
@@ -183,18 +186,16 @@ class Delivery:
         observer: Observer,
         lost: Callable[[Exception], object] | None = None,
         *,
-        news: bool = False,
         callback: object = None,
     ) -> Raised:
         """Call `observer(frame)` for every frame acknowledged from now on; return the count of what it raises.
 
         Where frames cannot be given to it, because they were trimmed or cannot be read, it is left, and `lost(error)`
-        is called. With `news` it takes a Lag for the frames in it, and is never left. `callback` is what the event of
-        its first error names, where that is another.
+        is called. `callback` is what the event of its first error names, where that is another.
         """
         raised = Raised(observer if callback is None else callback, self._events)
         with self._lock:
-            self._lost[observer] = None if news else lost or (lambda _: None)
+            self._lost[observer] = lost or (lambda _: None)
             self._raised[observer] = raised
             self.observers = (*self.observers, observer)
             self._check()
@@ -212,6 +213,21 @@ class Delivery:
             self._lost.pop(observer, None)
             self._raised.pop(observer, None)
             self._check()
+
+    def add_bell(self, ring: Ring) -> None:
+        """Ring after every frame acknowledged from now on."""
+        with self._lock:
+            self.bells = (*self.bells, ring)
+
+    def remove_bell(self, ring: Ring) -> None:
+        """Ring no more; does nothing where it was not added. A frame that is done at this moment may still ring."""
+        with self._lock:
+            self.bells = tuple(each for each in self.bells if each != ring)
+
+    def ring(self) -> None:
+        """Ring every bell: a frame with records is acknowledged."""
+        for ring in self.bells:
+            ring()
 
     def await_durable(self, act: Callable[[int], object]) -> None:
         """Call `act(durable LSN)` on the delivery thread after each sync that is no frame's own."""
@@ -293,9 +309,6 @@ class Delivery:
         with self._lagging:
             lag.taken = True
             self._lag_frames -= lag.frames - 1
-        for observer in observers:
-            if self._lost.get(observer, lag) is None:
-                self._observe(observer, lag)
         after = lag.first_lsn - 1
         try:
             if self.reread is None or not self._readers(observers):
@@ -309,8 +322,8 @@ class Delivery:
                 self.lose(observer, after, error)
 
     def _readers(self, observers: tuple[Observer, ...]) -> list[Observer]:
-        """Return those that still observe, and want the frames themselves."""
-        return [o for o in observers if o in self.observers and self._lost.get(o) is not None]
+        """Return those that still observe."""
+        return [o for o in observers if o in self.observers]
 
     def _call_back(self, tickets: Sequence[Ticket]) -> None:
         waits: list[TaskWait] = []
@@ -346,7 +359,7 @@ class Delivery:
             self.errors += 1
             self._events.emit("walkit.callback.fail", what=name_of(callback), error=repr(error))
 
-    def _observe(self, observer: Observer, frame: SealedFrame | Lag) -> None:
+    def _observe(self, observer: Observer, frame: SealedFrame) -> None:
         try:
             observer(frame)
         except BaseException as error:  # noqa: BLE001 - user code, and the next frame may please it

@@ -45,6 +45,7 @@ class DeviceWorker:
                     thread.start()
                     self._thread = thread
             self._jobs.append((name, job))
+            self._check()
         open_latch(self._bell)
         return True
 
@@ -68,6 +69,12 @@ class DeviceWorker:
                     job()
                 except BaseException as error:  # noqa: BLE001 - what comes later is waited for, too
                     self._broken(error)
+
+    def _check(self) -> None:
+        """Assert that a thread is there for what is queued or under way; needs the guard held."""
+        assert self._thread is not None or not (self._jobs or self._doing), (
+            "jobs wait, and no thread does them"
+        )
 
     def close(self, timeout: float) -> bool:
         """Take no more, and end once what is queued has been done; False where that is not so after `timeout` s."""

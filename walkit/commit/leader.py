@@ -248,11 +248,9 @@ class Leader:
     def _write_alone(self, ticket: SingleTicket, group: Sequence[Submitted]) -> AppendResult | None:
         """Write the frame of a caller that found the path idle; return the result, unless others came meanwhile.
 
-        The way of a lone writer: encode, seal, write, acknowledge, and give the lead up with the last step. The rules
-        of each are the core's; what is rare is FrameWriter's, which does the same for groups, with locks and turns.
+        The way of a lone writer. The rules are the core's; what is rare is FrameWriter's, which does this for groups.
         """
-        core, writer, watch, counters = self._core, self._writer, self._watch, self._counters
-        alone = False
+        core, writer, watch, counters, alone = self._core, self._writer, self._watch, self._counters, False
         try:
             begun = perf_counter_ns()
             if ticket.columns is None and core.sink is None:
@@ -306,6 +304,8 @@ class Leader:
                 writer.finish(frame, acked, problem)
                 return None
             frame.forget()
+            for ring in self._delivery.bells:
+                ring()
             return new_tuple(
                 AppendResult, (frame.first_lsn, frame.last_lsn, frame.position, frame.next_position)
             )

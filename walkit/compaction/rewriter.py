@@ -111,6 +111,8 @@ class FrameGatherer:
         span = last_lsn - self._first_lsn + 1
         if span <= 0:
             return
+        self._check()
+        assert not self._lsns or self._lsns[-1] <= last_lsn
         first, count = self._first_lsn, len(self._lsns)
         timed = any(kind & HAS_TIMESTAMP for kind in self._kinds)
         offsets = None if count == span else [lsn - first for lsn in self._lsns]
@@ -128,6 +130,12 @@ class FrameGatherer:
         self.bytes_max = max(self.bytes_max, footprint, body.raw_bytes)
         self._first_lsn, self._packed = last_lsn + 1, False
         self._begin()
+
+    def _check(self) -> None:
+        """Assert that what waits is as many of each column, and of no earlier frame."""
+        columns = (self._kinds, self._keys, self._values, self._stamps)
+        assert all(len(column) == len(self._lsns) for column in columns)
+        assert not self._lsns or self._first_lsn <= self._lsns[0]
 
 
 def _kinds_left(columns: DecodedColumns, kept: Sequence[int]) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from walkit._text import counted
 from walkit.commit.delivery import Delivery
 from walkit.commit.frame import SealedFrame
 from walkit.errors import GapError, OptionsError
@@ -121,13 +122,9 @@ class Observation:
         delivery: Delivery,
         callback: Callable[[ObservedFrames], object],
         *,
-        news: bool = False,
         durable_lsn: Callable[[], int] | None = None,
     ) -> None:
-        """Begin. With `news` the callback only wants to know that there is something new: it may get less than that.
-
-        With `durable_lsn`, which returns the last durable LSN, frames are shown when they are on stable storage.
-        """
+        """Begin. With `durable_lsn`, which returns the last durable LSN, frames are shown when they are durable."""
         if not callable(callback):
             raise OptionsError(
                 f"callback={callback!r}: a callable that takes ObservedFrames",
@@ -142,7 +139,12 @@ class Observation:
         if durable_lsn is not None:
             self._gate = DurableGate(self._show, durable_lsn, delivery.reread, delivery.bytes_max)
             delivery.await_durable(self._look)
-        self._raised = delivery.observe(self._see, self._lose, news=news, callback=callback)
+        self._raised = delivery.observe(self._see, self._lose, callback=callback)
+
+    def __repr__(self) -> str:
+        state = "lost" if self.error is not None else "closed" if self._closed else "open"
+        name = getattr(self._callback, "__qualname__", None) or type(self._callback).__qualname__
+        return f"<Observation by {name} {state}: {counted(self.errors, 'error')}>"
 
     @property
     def errors(self) -> int:

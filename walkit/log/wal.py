@@ -223,9 +223,10 @@ class WriteAheadLog(CursorSurface):
 
     def _follow(self, wanted: int, timeout: float | None) -> Iterator[Record]:
         lifetime, core, news = self._lifetime, self._core, Bell()
-        lifetime.followers.add(news)
-        observation = Observation(self._driver.delivery, lambda _: news.set(), news=True)
+        delivery, ring = self._driver.delivery, news.set
         try:
+            lifetime.followers.add(news)
+            delivery.add_bell(ring)
             while True:
                 news.clear()
                 ended, failed = lifetime.ended, core.failure is not None and not core.in_flight
@@ -242,7 +243,7 @@ class WriteAheadLog(CursorSurface):
                     return
         finally:
             lifetime.followers.discard(news)
-            observation.close()
+            delivery.remove_bell(ring)
 
     # -- marks
 

@@ -28,7 +28,7 @@ class LogStatistics:
     records_appended: int = _counter("records", "records given an LSN since opening")
     records_acked: int = _counter("records", "records acknowledged since opening")
     user_bytes: int = _counter("bytes", "bytes of keys and values written since opening")
-    frames_written: int = _counter("frames", "frames written since opening, marks included")
+    frames_written: int = _counter("frames", "frames written since opening, marker frames included")
     frame_bytes: int = _counter("bytes", "bytes of frames written since opening, padding included")
     padding_bytes: int = _counter("bytes", "zero bytes that fill frames up to the alignment")
     alignment: int = _metric(

@@ -14,8 +14,7 @@ from walkit.segments.frame_walk import Readable
 from walkit.segments.manifest_store import LOST_FOLDER
 from walkit.segments.orphan_files import KEPT_NEW_NAME
 from walkit.storage.bulk import data_ranges
-from walkit.storage.interface import Storage, StorageFile
-from walkit.storage.interface import remove_if_there as remove_if_there
+from walkit.storage.interface import Storage, StorageFile, remove_if_there
 
 STEP_BYTES = len(ZEROS)
 

@@ -34,7 +34,10 @@ from walkit.segments.gathered import SNAPSHOT_KEY
 from walkit.segments.identity import check_identity
 from walkit.segments.manifest_store import read_if_there, write_whole
 from walkit.state.snapshot import identity_at, verify_snapshot
-from walkit.storage.interface import Storage, StorageFile
+from walkit.storage.interface import LimitedSpace, Storage, StorageFile
+
+FREE_LEFT_BYTES = 64 << 20
+"""So much of the disk stays free of what is gathered: for the replica's own log, and for its neighbours."""
 
 
 def part_name(number: int) -> str:
@@ -61,7 +64,8 @@ class BootstrapFolder:
     def prepare(self, plan: Plan, log_id: int, lineage: tuple[EpochRecord, ...]) -> tuple[Want, ...]:
         """Begin to gather this plan, and return what is missing of it; what is there of an earlier one is used.
 
-        DivergenceError where it is another history than the replica's; CorruptionError for a plan that cannot be.
+        DivergenceError where it is another history than the replica's; CorruptionError for a plan that cannot be;
+        StorageError, of a disk that has no room for all of it, too: nothing is fetched then.
         """
         manifest = _checked_plan(plan)
         if manifest.log_id != log_id or manifest.lineage[: len(lineage)] != lineage:
@@ -82,10 +86,12 @@ class BootstrapFolder:
         facts = replace(manifest, extra={SNAPSHOT_KEY: plan.snapshot_lsn})
         write_whole(self._storage, BOOTSTRAP_PLAN_NAME, f"{BOOTSTRAP_PLAN_NAME}.new", encode_manifest(facts))
         there = {name: self._size(name) for name in self._names if name in usable}
-        return tuple(
+        wants = tuple(
             Want(index, min(there.get(name, 0), size), size)
             for index, (name, size) in enumerate(zip(self._names, plan.sizes, strict=True))
         )
+        _require_room(self._storage, sum(want.size - want.offset for want in wants))
+        return wants
 
     def store(self, chunk: Chunk) -> None:
         """Write bytes into their part; not on stable storage on return. StorageError."""
@@ -213,6 +219,20 @@ class BootstrapFolder:
             raise CorruptionError(
                 f"the snapshot at LSN {lsn:,} came damaged: {error}. It is fetched again", segment=name
             ) from error
+
+
+def _require_room(storage: Storage, missing_bytes: int) -> None:
+    """StorageError where a storage that knows its room has none for what is missing of a plan.
+
+    Frames bear out the sizes of segments; how large a state is that a snapshot holds, nothing in a plan tells.
+    """
+    free = storage.free_bytes() if isinstance(storage, LimitedSpace) else None
+    if free is not None and missing_bytes > max(free - FREE_LEFT_BYTES, 0):
+        raise StorageError(
+            f"{storage.location} has {free:,} bytes free, and the primary's log takes {missing_bytes:,} more; "
+            f"{FREE_LEFT_BYTES:,} stay free. Nothing was fetched",
+            errno=errno.ENOSPC,
+        )
 
 
 def _checked_plan(plan: Plan) -> Manifest:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from walkit.replication.messages import Refusal
 
 WAITING_MAX = 32
-"""So many callers may be without a place; one more takes the room of the one that has waited longest."""
+"""So many callers may owe their first message; one more takes the room of the one that has waited longest."""
+
+C = TypeVar("C")
 
 
 class Call(Protocol):
@@ -21,11 +23,23 @@ class Call(Protocol):
         """Return whether a message has waited too long for the peer to read."""
 
 
+def enter_waiting(waiting: dict[C, None], call: C) -> C | None:
+    """Note a call whose peer has said nothing yet; return the one to be cancelled for it, None where there is room.
+
+    An honest peer speaks at once, so the one that has waited longest goes: silent peers cannot keep others out. Needs
+    the lock held that `waiting` changes under.
+    """
+    longest = next(iter(waiting)) if len(waiting) >= WAITING_MAX else None
+    if longest is not None:
+        del waiting[longest]
+    waiting[call] = None
+    return longest
+
+
 class CallTable:
     """The calls that have a place, and those that wait for one. Safe from any thread.
 
-    A caller gets its place with its hello. An honest one says it at once, so when too many wait, the one that has
-    waited longest goes, and silent callers cannot keep others out.
+    A caller gets its place with its hello.
     """
 
     def __init__(self, places: int, holds: int) -> None:
@@ -37,10 +51,8 @@ class CallTable:
     def enter(self, call: Call) -> None:
         """Take in a new caller, which has said nothing yet."""
         with self._lock:
-            longest = next(iter(self._waiting)) if len(self._waiting) >= WAITING_MAX else None
-            if longest is not None:
-                del self._waiting[longest]
-            self._waiting[call] = None
+            longest = enter_waiting(self._waiting, call)
+            self._check()
         if longest is not None:
             longest.cancel()
 
@@ -64,6 +76,7 @@ class CallTable:
                 return Refusal(reason="full", message=text)
             self._waiting.pop(call, None)
             self._seated[key] = call
+            self._check()
         return None
 
     def seated(self) -> frozenset[str]:
@@ -76,6 +89,11 @@ class CallTable:
         with self._lock:
             self._waiting.pop(call, None)
             self._seated = {key: other for key, other in self._seated.items() if other is not call}
+
+    def _check(self) -> None:
+        """Assert that no more wait, or have a place, than may, and none does both; needs the lock held."""
+        assert len(self._waiting) <= WAITING_MAX and len(self._seated) <= self.places
+        assert self._waiting.keys().isdisjoint(self._seated.values()), "a call that has a place waits for one"
 
     def cancel_stalled(self, now_ms: float) -> None:
         """Cancel the calls whose peers do not read what is sent to them."""

@@ -95,7 +95,11 @@ class Connection:
         self._channel = destination.channel(frame_bytes_max)
         metadata = () if destination.token is None else ((TOKEN_KEY, destination.token),)
         self._call = self._channel.stream_stream(METHOD)(self._outgoing(), metadata=metadata)
-        LogThread(target=self._listen, name="walkit-replica-ear", daemon=True).start()
+        try:
+            LogThread(target=self._listen, name="walkit-replica-receiver", daemon=True).start()
+        except RuntimeError:  # the system has no thread to give
+            self.close()
+            raise
 
     def send(self, message: FromSubscriber) -> None:
         """Queue a message to the publisher; a publisher that takes none of them loses the connection."""

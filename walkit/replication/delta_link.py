@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from walkit.errors import OptionsError, WalkitError
 from walkit.replication.access import TOKEN_KEY
 from walkit.replication.connection import Destination, told
+from walkit.replication.content import plain_text
 from walkit.replication.delta_messages import PollAnswer, PollRefusal, PollRequest
 from walkit.replication.delta_service import DELTA_BYTES_SENT_MAX
 from walkit.replication.delta_wire import ANSWER_WORDS_BYTES, POLL_METHOD, decode_reply, encode_poll
@@ -64,7 +65,7 @@ class PollLink:
             return "the connection was given up"
         except grpc.RpcError as error:
             if error.code() == grpc.StatusCode.UNIMPLEMENTED:
-                return PollUnknownError(error.details() or "the call is not known there")
+                return PollUnknownError(plain_text(error.details() or "the call is not known there"))
             found = told(error, self._destination)
             return found if isinstance(found, OptionsError | str) else str(found)
         except WalkitError as error:

@@ -25,13 +25,15 @@ from walkit.read.cursor import lies_in
 from walkit.read.reader import live_view
 from walkit.read.view import LogView, frames_to_batches
 from walkit.record import Batch, Record
-from walkit.replication.delta_messages import DeltaEnd, PollAnswer
+from walkit.replication.delta_messages import DeltaEnd
 from walkit.segments.frame_walk import READ_BYTES, FrameWalk
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import Storage, StorageFile
 
 ENDS_MAX = 1024
 """So many ends of ranges are kept; the oldest goes."""
+LOAD_BYTES_MAX = 2 << 20
+"""A load has about so many bytes at most, whatever size the named ends gave it."""
 HOP_FROM_BYTES = 256 << 10
 """So many bytes before a range are read over with it, in one request; more are passed by their headers."""
 TRIES = 3
@@ -49,7 +51,7 @@ class Reached(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoadedRange:
-    """The frames that hold the records of a range, whole; `end` is the range's end, as far as it was found."""
+    """The frames that hold the records of a range, whole; `end` is how far it was found, or loaded at once."""
 
     frames: Frames = field(repr=False)
     size_bytes: int
@@ -73,23 +75,6 @@ def check_history(manifest: Manifest, log_id: int, reached: Reached) -> None:
         )
 
 
-def check_opening(
-    storage: Storage, answer: PollAnswer, asked_lsn: int, log_id: int, reached: Reached
-) -> None:
-    """Refuse an answer of an opening whose log is not the one a reader has followed: DivergenceError.
-
-    `asked_lsn` is what was applied when it was asked for: it may be late, and the reader further by now. Another error
-    says that the manifest cannot be read, so that it is not known.
-    """
-    if answer.log_id == log_id:
-        check_history(load_manifest(storage), log_id, reached)
-    if answer.end.lsn < asked_lsn:
-        raise DivergenceError(
-            f"the log ends with LSN {answer.end.lsn:,} now, and the reader has applied {asked_lsn:,}",
-            first_lsn=answer.end.lsn + 1,
-        )
-
-
 class _End(NamedTuple):
     """Where a frame ends; `chain` is what the next one has to carry, None where that is not known."""
 
@@ -102,22 +87,27 @@ def _end_of(header: FrameHeader) -> _End:
     return _End(header.last_lsn, header.end_position, header.header_crc)
 
 
-class _Tail(NamedTuple):
+@dataclass(slots=True)
+class _Tail:
+    """The open segment, and how many loads read it; a replaced one is closed by the last of them."""
+
     file: StorageFile
     segment: SegmentHeader
+    users: int = 0
+    is_replaced: bool = False
 
 
 class RangeLoader:
     """Reads ranges of one log. Safe from any thread; loads run side by side."""
 
-    def __init__(self, storage: Storage, log_id: int) -> None:
-        self._storage, self._log_id = storage, log_id
+    def __init__(self, storage: Storage, log_id: int, *, stop_at_bytes: int = LOAD_BYTES_MAX) -> None:
+        """A load ends with the frame with which it has so many bytes, also where more was asked for."""
+        self._storage, self._log_id, self._stop_at_bytes = storage, log_id, stop_at_bytes
         self._lock = threading.Lock()
         self._tail: _Tail | None = None
         self._ends: list[_End] = []
         """By LSN: where the frames of ranges end."""
-        self._users = 0
-        self._retired: list[StorageFile] = []
+        self._closed = False
 
     def note(self, header: FrameHeader) -> None:
         """Keep the end of a frame that is verified: the next range is likely to begin there."""
@@ -139,15 +129,12 @@ class RangeLoader:
                 del self._ends[:-ENDS_MAX]
 
     def load(self, first_lsn: int, last_lsn: int, known: DeltaEnd, reached: Reached) -> LoadedRange:
-        """Return the frames that hold these LSNs; the log is durable up to `known`, which is at or after them.
+        """Return the frames that hold these LSNs, or the first of them; the log is durable up to `known`, at or after.
 
         GapError where records of it are gone, DivergenceError where the log is another one than the state at `reached`
         came of, CorruptionError for damage, StorageError for what may pass.
         """
-        with self._in_use():
-            frames = self._from_tail(first_lsn, last_lsn, known) or self._from_view(
-                first_lsn, last_lsn, reached
-            )
+        frames = self._from_tail(first_lsn, last_lsn, known) or self._from_view(first_lsn, last_lsn, reached)
         expected, size = first_lsn, 0
         for header, _ in frames:
             if header.first_lsn > expected or header.records != header.last_lsn - header.first_lsn + 1:
@@ -175,41 +162,44 @@ class RangeLoader:
         for record in view.records(first_lsn, last_lsn):
             yield record
             wanted = record.lsn + 1
-        if wanted > last_lsn:
-            return
         # The newest are durable by what the primary has said, and the log's own files do not say so yet.
-        loaded = self.load(wanted, last_lsn, known, reached)
-        if loaded.end.lsn < last_lsn:
-            raise StorageError(
-                f"the log ends with LSN {loaded.end.lsn:,} here, and LSN {last_lsn:,} is durable"
-            )
-        for batch in frames_to_batches(iter(loaded.frames), wanted, last_lsn):
-            yield from Batch.from_arrow(batch)
+        while wanted <= last_lsn:
+            loaded = self.load(wanted, last_lsn, known, reached)
+            if loaded.end.lsn < wanted:
+                raise StorageError(
+                    f"the log ends with LSN {loaded.end.lsn:,} here, and LSN {last_lsn:,} is durable"
+                )
+            for batch in frames_to_batches(iter(loaded.frames), wanted, last_lsn):
+                yield from Batch.from_arrow(batch)
+            wanted = loaded.end.lsn + 1
 
     def _check(self) -> None:
         """Assert that the ends are in order and bounded; with the lock held."""
-        assert self._users >= 0 and len(self._ends) <= ENDS_MAX
+        assert len(self._ends) <= ENDS_MAX
         assert all(before.lsn < after.lsn for before, after in pairwise(self._ends))
-        assert self._users or not self._retired, "a file that no load uses is closed"
+        assert self._tail is None or (self._tail.users >= 0 and not self._tail.is_replaced)
 
     def close(self) -> None:
-        """Close the files that no load uses; a load under way closes its own at its end."""
+        """Close the open segment; a load that reads it closes it at its end."""
         with self._lock:
-            if self._tail is not None:
-                self._retired.append(self._tail.file)
-                self._tail = None
-            self._close_retired()
+            self._closed = True
+        self._replace_tail(None)
 
     # -- the open segment
 
     def _from_tail(self, first_lsn: int, last_lsn: int, known: DeltaEnd) -> Frames | None:
         """Return the range's frames from the segment that is open here; None where they are not all in it."""
+        with self._tail_in_use() as tail:
+            return (
+                None
+                if tail is None or first_lsn < tail.segment.first_lsn
+                else self._read_tail(tail, first_lsn, last_lsn, known)
+            )
+
+    def _read_tail(self, tail: _Tail, first_lsn: int, last_lsn: int, known: DeltaEnd) -> Frames | None:
         with self._lock:
-            tail = self._tail
             at = bisect_left(self._ends, first_lsn, key=lambda each: each.lsn)
             before = self._ends[at - 1] if at else None
-        if tail is None or first_lsn < tail.segment.first_lsn:
-            return None
         segment = tail.segment
         start = _End(segment.first_lsn - 1, segment.start_position, segment.chain)
         if before is not None and before.position >= start.position:
@@ -228,10 +218,12 @@ class RangeLoader:
                     return None
         walk = self._walk(tail, start, known.position, body=True)
         frames: Frames = []
+        size = 0
         for header, frame in walk:
             if header.records and header.last_lsn >= first_lsn:
                 frames.append((header, frame))
-            if header.last_lsn >= last_lsn:
+                size += header.footprint
+            if header.last_lsn >= last_lsn or size >= self._stop_at_bytes:
                 return frames
         if walk.error is not None:
             raise walk.error
@@ -260,9 +252,13 @@ class RangeLoader:
                 check_history(view.manifest, self._log_id, reached)
                 if first_lsn < view.complete_from_lsn:
                     raise GapError(first_lsn, view.complete_from_lsn)
-                frames = [
-                    (header, frame) for header, frame, _ in view.frames(first_lsn, last_lsn) if header.records
-                ]
+                frames, size = [], 0
+                for header, frame, _ in view.frames(first_lsn, last_lsn):
+                    if header.records:
+                        frames.append((header, frame))
+                        size += header.footprint
+                    if size >= self._stop_at_bytes:
+                        break
                 self._keep_tail(view)
                 return frames
             except (CorruptionError, GapError):
@@ -277,26 +273,31 @@ class RangeLoader:
         if span is None or span.record.flags & SegmentFlag.COMPACTED or view.manifest.gaps_of(span.record):
             return
         with suppress(StorageError, CorruptionError, GapError):  # it only makes later loads quicker
-            opened = _Tail(*view.opened(span))
-            with self._lock:
-                if self._tail is not None:
-                    self._retired.append(self._tail.file)
-                self._tail = opened
-                self._check()
+            self._replace_tail(_Tail(*view.opened(span)))
+
+    def _replace_tail(self, opened: _Tail | None) -> None:
+        with self._lock:
+            replaced = [each for each in (self._tail, opened if self._closed else None) if each is not None]
+            self._tail = None if self._closed else opened
+            for tail in replaced:
+                tail.is_replaced = True
+            unused = [tail.file for tail in replaced if not tail.users]
+            self._check()
+        for file in unused:
+            file.close()
 
     @contextmanager
-    def _in_use(self) -> Iterator[None]:
+    def _tail_in_use(self) -> Iterator[_Tail | None]:
         with self._lock:
-            self._users += 1
+            tail = self._tail
+            if tail is not None:
+                tail.users += 1
         try:
-            yield
+            yield tail
         finally:
-            with self._lock:
-                self._users -= 1
-                self._close_retired()
-
-    def _close_retired(self) -> None:
-        if not self._users:
-            retired, self._retired = self._retired, []
-            for file in retired:
-                file.close()
+            if tail is not None:
+                with self._lock:
+                    tail.users -= 1
+                    unused = tail.is_replaced and not tail.users
+                if unused:
+                    tail.file.close()

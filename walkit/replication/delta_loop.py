@@ -16,9 +16,11 @@ from walkit._threads import Bell, LogThread
 from walkit.errors import DivergenceError, OptionsError, WalkitError
 from walkit.events import EventSink
 from walkit.replication.connection import Destination
+from walkit.replication.content import plain_text
 from walkit.replication.delta_link import POLL_WAIT_MS, Heard, PollLink, PollUnknownError
-from walkit.replication.delta_loader import LoadedRange, RangeLoader, check_history, check_opening
+from walkit.replication.delta_loader import LoadedRange, RangeLoader, check_history
 from walkit.replication.delta_messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
+from walkit.replication.delta_opening import Opening
 from walkit.replication.delta_poller import DeltaPoller
 from walkit.replication.delta_replayer import ApplyRange, DeltaReplayer, EndReplay, LoadRange, ReplayStep
 from walkit.replication.delta_state import ReaderFigures, ReaderState
@@ -34,6 +36,8 @@ SILENCE_MS = 200.0
 LOOK_MS = 50.0
 PROBE_MS = 5_000.0
 """A primary that answers no polls is asked again after this time."""
+CHECK_MS = 5_000.0
+"""So often it looks at the log itself also while polls are answered: a primary may be wrong about it."""
 STOP_S = 30.0
 """How long a stop waits for what is under way on a thread: a storage may hang."""
 REFUSALS_MAX = 2
@@ -78,10 +82,11 @@ class DeltaLoop:
         self._upkeep_thread: LogThread | None = None
         self._sessions_before = 0
         self._probe_ms: float | None = None
-        self._asked_ms = self._look_ms = now_ms()
+        self._asked_ms = self._look_ms = self._looked_ms = now_ms()
         self._asked_ns = perf_counter_ns()
         self._looking, self._silence_ms, self._refused = False, SILENCE_MS, 0
-        self._epochs: set[int] = set()
+        self._owed_lsn = 0  # what the log itself had at the last look
+        self._opening = Opening(source.storage, log_id)
         self._named: dict[int, int] = {}  # by part of the replay: when it was named, ns
         self._loads: set[int] = set()  # parts that are read from the log
 
@@ -134,7 +139,7 @@ class DeltaLoop:
     def _hangs(self) -> bool:
         """Say whether a thread is still at work that a stop has waited for; the status has it as the trouble."""
         upkeep = self._upkeep_thread
-        hung = [upkeep.name] if upkeep is not None and upkeep.ident and not upkeep.ended else []
+        hung = [upkeep.name] if upkeep is not None and not upkeep.ended else []
         hung += [self.thread.name] if self.thread.hangs() else []
         if hung:
             self.trouble = (
@@ -150,10 +155,11 @@ class DeltaLoop:
             if self.stopping:
                 return
             if self.upkeep is not None:
-                self._upkeep_thread = LogThread(
+                upkeep = LogThread(
                     target=self.upkeep.run, name=f"walkit-delta-upkeep {self.name}", daemon=True
                 )
-                self._upkeep_thread.start()
+                upkeep.start()
+                self._upkeep_thread = upkeep
             self._follow()
         except BaseException as error:  # noqa: BLE001 - nothing else tells the waiting callers that the thread is gone
             self._fail(error)
@@ -227,7 +233,8 @@ class DeltaLoop:
             return self._answered(request, heard, came_ns, now)
         if isinstance(heard, PollRefusal):
             self.refusals += 1
-            self.trouble = f"the primary refused a poll ({heard.reason}): {heard.message}"
+            said = plain_text(f"{heard.reason}): {heard.message}")
+            self.trouble = f"the primary refused a poll ({said}"
             self.poller.refused(request, heard, now)
             if self.poller.closed is not None:
                 self._probe_ms = now + PROBE_MS if heard.reason == "version" else now + PROBE_MS / 10
@@ -262,32 +269,29 @@ class DeltaLoop:
         self.figures.time("poll", max(came_ns - self._asked_ns, 0))
         if taken.end.lsn <= self.replayer.known.lsn:  # how long the primary lets a poll wait for news
             self._silence_ms = min(max(SILENCE_MS, 1.5 * (now - self._asked_ms)), 1.5 * POLL_WAIT_MS)
-        if taken.epoch_id is not None and taken.epoch_id not in self._epochs:
-            try:
-                check_opening(
-                    self._source.storage, taken, request.applied.lsn, self._log_id, self.state.reached
-                )
-            except DivergenceError as error:
-                return [EndReplay(error)]
-            except WalkitError as error:
-                # Frames of a history that is not known are not applied: a later answer brings their range.
-                self.trouble = str(error)
-                return ()
-            self._epochs = {taken.epoch_id}
+        try:
+            taken = self._opening.checked(taken, request.applied.lsn, self.state.reached, now)
+        except DivergenceError as error:
+            return [EndReplay(error)]
+        except WalkitError as error:
+            # Frames of a history that is not known are not applied: a later answer brings their range.
+            self.trouble = str(error)
+            return ()
         return self._replay(taken, came_ns, now)
 
     # -- the log's own end
 
     def _look(self, now: float) -> None:
-        """Look how far the log is durable, as its own slot and manifest say, while no poll is answered."""
+        """Look how far the log is durable, as its own slot and manifest say: while no poll is answered, else seldom."""
         heard_ms = self.answered_ms if self.answered_ms is not None else -self._silence_ms
         silent = now - heard_ms >= self._silence_ms
         idle = self.poller.wake_at_ms is not None or now - self._asked_ms >= self._silence_ms
         if now < self._look_ms:
             return
         self._look_ms = now + LOOK_MS if silent else heard_ms + self._silence_ms
-        if silent and (idle or self.poller.closed is not None) and not self._looking:
-            self._looking = True
+        alone = silent and (idle or self.poller.closed is not None)
+        if (alone or now - self._looked_ms >= CHECK_MS) and not self._looking:
+            self._looking, self._looked_ms = True, now
             self._workers.do(self._look_at_log)
 
     def _look_at_log(self) -> None:
@@ -295,7 +299,10 @@ class DeltaLoop:
         end: DeltaEnd | WalkitError
         try:
             found, manifest = self._source.end_and_manifest()
-            check_history(manifest, self._log_id, reached)
+            try:
+                check_history(manifest, self._log_id, reached)
+            except DivergenceError:  # the manifest may be older than what is applied
+                check_history(self._source.manifest(), self._log_id, reached)
             end = DeltaEnd(*found)
         except WalkitError as error:
             end = error
@@ -309,8 +316,12 @@ class DeltaLoop:
         if isinstance(end, WalkitError):
             self.trouble = str(end)
             return ()
+        now, owed_lsn, self._owed_lsn = now_ms(), self._owed_lsn, end.lsn
+        heard = self.answered_ms is not None and now - self.answered_ms < self._silence_ms
+        if heard and owed_lsn <= self.replayer.known.lsn:
+            return ()  # the primary names this end soon, and its frames may come along
         told = PollAnswer(version=0, session_id=0, session_epoch=0, end=end)
-        return self._replay(told, came_ns, now_ms())
+        return self._replay(told, came_ns, now)
 
     # -- ranges
 
@@ -370,7 +381,10 @@ class DeltaLoop:
         try:
             records, decode_ns, insert_ns = self.state.apply(frames, step.last_lsn)
         except Exception as error:  # noqa: BLE001 - it ends the replay: the state may have a part of the range
-            return self.replayer.apply_failed(step.number, error)
+            if not (by_delta and isinstance(error, WalkitError) and self.state.is_whole):
+                return self.replayer.apply_failed(step.number, error)
+            self.trouble = str(error)
+            return self.replayer.spoiled(step.number, now_ms())
         done = perf_counter_ns()
         if frames:
             self.loader.note(frames[-1][0])

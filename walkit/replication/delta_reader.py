@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from walkit.commit.to_end import run_to_end
-from walkit.config import as_lsn, as_seconds
+from walkit.config import as_lsn
 from walkit.errors import (
     GapError,
     HistoryTrimmedError,
@@ -33,7 +33,8 @@ from walkit.replication.connection import destination_of
 from walkit.replication.delta_checkpoint import DeltaCheckpoint
 from walkit.replication.delta_loader import RangeLoader, Reached
 from walkit.replication.delta_loop import DeltaLoop
-from walkit.replication.delta_messages import DELTA_VERSION_MAX, DELTA_VERSION_MIN, DeltaEnd
+from walkit.replication.delta_messages import DELTA_VERSION_MAX, DeltaEnd
+from walkit.replication.delta_options import check_reader_options
 from walkit.replication.delta_poller import DeltaPoller
 from walkit.replication.delta_replayer import DeltaReplayer, ReplayLimits
 from walkit.replication.delta_restore import refuse_gone, refuse_short, restored_state
@@ -46,8 +47,6 @@ from walkit.segments.manifest_store import load_manifest
 from walkit.storage.address import Place, storage_at
 
 CHECKPOINT_S = 30.0
-SECONDS_MAX = 86_400.0
-CACHE_BYTES_MAX = 1 << 40
 
 
 class DeltaReader:
@@ -94,7 +93,7 @@ class DeltaReader:
     ) -> None:
         destination = destination_of(source, token, tls, insecure)
         self._address = destination.address
-        _check_options(version, checkpoint_s, interval_ms, cache_bytes)
+        check_reader_options(version, checkpoint_s, interval_ms, cache_bytes, limits)
         self._storage, self._events = storage_at(storage), EventSink(events)
         self._name = claim or f"delta-{secrets.token_hex(4)}"
         self._limits = limits or ReplayLimits()
@@ -111,7 +110,7 @@ class DeltaReader:
             loop = DeltaLoop(
                 name=self._name,
                 destination=destination,
-                loader=RangeLoader(self._storage, self._log_id),
+                loader=RangeLoader(self._storage, self._log_id, stop_at_bytes=2 * self._limits.load_bytes),
                 source=shared,
                 replayer=DeltaReplayer(
                     DeltaEnd(reached.lsn, self._position_of(reached.lsn)),
@@ -206,7 +205,8 @@ class DeltaReader:
     def checkpoint(self) -> int:
         """Take a checkpoint now; return the LSN of the newest one.
 
-        OptionsError where the reader has no folder for it, LogClosedError once it is stopped; SnapshotError.
+        OptionsError where the reader has no folder for it, LogClosedError once it is stopped; SnapshotError; the error
+        that ended the reader, where the state has a part of a range.
         """
         upkeep = self._loop.upkeep
         if upkeep is None or not self._checkpointed:
@@ -214,6 +214,8 @@ class DeltaReader:
         self._refuse_child()
         if self._loop.stopping:
             raise LogClosedError(f"the delta reader of {self._storage.location} is stopped")
+        if self._loop.error is not None and not self._state.is_whole:
+            raise self._loop.error
         return run_to_end(upkeep.save, "checkpoint", events=self._events)
 
     def status(self) -> DeltaReaderStatus:
@@ -368,21 +370,6 @@ class DeltaReader:
                 return header.end_position
             return view.spans[0].record.start_position
         return 0
-
-
-def _check_options(version: int, checkpoint_s: float, interval_ms: float, cache_bytes: int) -> None:
-    """Refuse what no reader can have: OptionsError."""
-    if version not in range(DELTA_VERSION_MIN, DELTA_VERSION_MAX + 1):
-        raise OptionsError(f"version={version!r}: 0, 1 or 2", option="version", wanted=version)
-    for value, name in ((checkpoint_s, "checkpoint_s"), (interval_ms, "interval_ms")):
-        if not 0 <= as_seconds(value, name) <= SECONDS_MAX:
-            raise OptionsError(f"{name}={value!r}: from 0 to {SECONDS_MAX:,}", option=name, wanted=value)
-    if type(cache_bytes) is not int or not 0 <= cache_bytes <= CACHE_BYTES_MAX:
-        raise OptionsError(
-            f"cache_bytes={cache_bytes!r}: a whole number from 0 (none) to {CACHE_BYTES_MAX:,}",
-            option="cache_bytes",
-            wanted=cache_bytes,
-        )
 
 
 def _stop_dropped(loop: DeltaLoop) -> None:

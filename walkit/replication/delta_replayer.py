@@ -10,12 +10,20 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal, TypeAlias
 
-from walkit.errors import DivergenceError, StorageError, WalkitError
+from walkit.errors import DivergenceError, OptionsError, StorageError, WalkitError
 from walkit.replication.backoff import Backoff
 from walkit.replication.delta_messages import DeltaEnd, PollAnswer, delta_frames
+
+_LIMITS_MOST = {
+    "loads_max": 64,
+    "load_bytes": 1 << 30,
+    "bytes_max": 1 << 40,
+    "parts_max": 1 << 20,
+    "tries_max": 1 << 20,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +37,7 @@ class LoadRange:
 
 @dataclass(frozen=True, slots=True)
 class ApplyRange:
-    """Apply this to the state, and report `done` or `apply_failed`.
+    """Apply this to the state, and report `done`, `apply_failed`, or of a delta `spoiled`.
 
     `payload` is what was loaded, or the (header, bytes) of each frame of a delta.
     """
@@ -64,6 +72,17 @@ class ReplayLimits:
     """Ranges that wait at the same time; above that a delta is not kept, and its range is loaded."""
     tries_max: int = 10
     """How often a load is tried before its error ends the replay."""
+
+    def __post_init__(self) -> None:
+        """OptionsError for a number out of its bounds: with no load nothing would ever come."""
+        for each in fields(self):
+            value, most = getattr(self, each.name), _LIMITS_MOST[each.name]
+            if type(value) is not int or not 1 <= value <= most:
+                raise OptionsError(
+                    f"limits.{each.name}={value!r}: a whole number from 1 to {most:,}",
+                    option="limits",
+                    wanted=value,
+                )
 
 
 @dataclass(slots=True)
@@ -172,13 +191,20 @@ class DeltaReplayer:
     def loaded(
         self, number: int, payload: object, size_bytes: int, end: DeltaEnd, now_ms: float
     ) -> list[ReplayStep]:
-        """A load has brought its records, of so many bytes, up to `end`; fewer than asked for are a failed load."""
+        """A load has brought its records, of so many bytes, up to `end`.
+
+        Fewer than asked for are a failed load, unless it has as many bytes as a load may: then the rest is loaded next.
+        """
         part = self._part(number, "loading")
         if part is None:
             return []
-        if end.lsn != part.end.lsn:
+        is_full = part.first.lsn < end.lsn < part.end.lsn and size_bytes >= self.limits.load_bytes
+        if end.lsn != part.end.lsn and not is_full:
             text = f"the log ends with LSN {end.lsn:,} for this reader, and LSN {part.end.lsn:,} is durable"
             return self.load_failed(number, StorageError(text), now_ms)
+        if is_full:
+            self._numbers += 1
+            self._parts.insert(self._parts.index(part) + 1, _Part(self._numbers, end, part.end))
         part.state, part.payload, part.size_bytes, part.end = "ready", payload, size_bytes, end
         self.counts.loads += 1
         self.counts.loaded_bytes += size_bytes
@@ -210,6 +236,15 @@ class DeltaReplayer:
     def apply_failed(self, number: int, error: Exception) -> list[ReplayStep]:
         """The state could not take a range: the replay ends, as it may have taken a part of it."""
         return [] if self._part(number, "applying") is None else self._fail(error)
+
+    def spoiled(self, number: int, now_ms: float) -> list[ReplayStep]:
+        """A delta cannot be taken apart, and the state has none of it, or whole frames alone: its range is loaded."""
+        part = self._part(number, "applying")
+        if part is None:
+            return []
+        part.state, part.size_bytes = "waiting", 0
+        self.counts.damaged += 1
+        return self._pump(now_ms)
 
     def tick(self, now_ms: float) -> list[ReplayStep]:
         """Time has passed."""

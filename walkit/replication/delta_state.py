@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 
@@ -12,11 +12,12 @@ import numpy.typing as npt
 
 from walkit._text import counted
 from walkit.commit.commit_signal import CommitSignal
+from walkit.errors import GapError
 from walkit.format.frame import FrameHeader
 from walkit.read.view import frames_to_batches
 from walkit.record import Batch
 from walkit.recovery.report import report_html
-from walkit.replication.delta_loader import Reached
+from walkit.replication.delta_loader import Frames, Reached
 from walkit.replication.record_cache import RecordCache
 from walkit.state.applier import Follower
 from walkit.state.machine import StateImage
@@ -25,6 +26,8 @@ from walkit.state.table import KeyedTable
 
 SAMPLES_MAX = 1 << 16
 """So many of the newest latencies of each kind are kept."""
+PART_BYTES = 4 << 20
+"""Frames of about so many bytes, as they are unpacked, are applied at a time: a range may be packed a thousandfold."""
 LATENCIES = {
     "poll": "from a poll to its answer",
     "answer": "from an answer with a delta until its records are in the state",
@@ -48,6 +51,8 @@ class ReaderState(KeyedSurface):
         self._follower = Follower(self._table, 0)
         self._changed = CommitSignal()
         self.reached = Reached(0, 0)
+        self.is_whole = True
+        """Whether the table has what `applied_lsn` says; not so once a range came to it in part."""
 
     @property
     def table(self) -> KeyedTable:
@@ -80,7 +85,8 @@ class ReaderState(KeyedSurface):
     def apply(self, frames: Iterable[tuple[FrameHeader, memoryview]], last_lsn: int) -> tuple[int, int, int]:
         """Apply the frames that end at or before this LSN and are not in the state; return (records, decode, insert).
 
-        Times in ns. A frame that ends after it comes whole with the next range. One caller at a time.
+        Times in ns. A frame that ends after it comes whole with the next range. GapError where a record between the
+        state and the frames is missing. One caller at a time.
         """
         first = self.applied_lsn + 1
         whole = [
@@ -88,12 +94,22 @@ class ReaderState(KeyedSurface):
             for header, frame in frames
             if header.records and first <= header.last_lsn <= last_lsn
         ]
-        if not whole:
-            return 0, 0, 0
+        records = decode_ns = insert_ns = 0
+        for part in _parts_of(whole):
+            took = self._apply_part(part)
+            records, decode_ns, insert_ns = records + took[0], decode_ns + took[1], insert_ns + took[2]
+            self.wake()
+        return records, decode_ns, insert_ns
+
+    def _apply_part(self, whole: Frames) -> tuple[int, int, int]:
+        first = self.applied_lsn + 1
+        if whole[0][0].first_lsn > first:
+            raise GapError(first, whole[0][0].first_lsn)
         began = perf_counter_ns()
         batches = list(frames_to_batches(iter(whole), first, None))
         decoded = perf_counter_ns()
         with self._follower.lock:
+            self.is_whole = False
             for batch in batches:
                 self._table.apply_arrow(batch)
             newest = whole[-1][0]
@@ -102,14 +118,16 @@ class ReaderState(KeyedSurface):
                 self.cache.put(first, records, newest.last_lsn)
             self.reached = Reached(newest.last_lsn, newest.epoch_id)
             self._follower.applied_lsn = newest.last_lsn
+            self.is_whole = True
         inserted = perf_counter_ns()
-        self.wake()
         return newest.last_lsn - first + 1, decoded - began, inserted - decoded
 
-    def image(self) -> tuple[StateImage, Reached]:
-        """Return the state of one moment as a snapshot has it, and how far it is."""
+    def image(self) -> tuple[StateImage, Reached] | None:
+        """Return the state of one moment as a snapshot has it, and how far it is; None where it is not whole."""
         with self._follower.lock:
             reached = self.reached
+            if not self.is_whole:
+                return None
             return StateImage(reached.lsn, self._table.snapshot_format, self._table.snapshot()), reached
 
     def wait_for(self, lsn: int, timeout: float | None, over: object) -> bool:
@@ -193,6 +211,20 @@ class ReaderFigures:
     def by_rate(self) -> tuple[HitRow, ...]:
         """Return the bytes by path, by the bytes of the second in which they came; the last one is not in it."""
         return _rows(self._by_rate)
+
+
+def _parts_of(frames: Frames) -> Iterator[Frames]:
+    """Yield the frames in order, so many at a time that their bodies have about `PART_BYTES` once they are unpacked."""
+    part: Frames = []
+    size = 0
+    for header, frame in frames:
+        part.append((header, frame))
+        size += header.body_raw_bytes
+        if size >= PART_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def _class_of(size: int) -> int:

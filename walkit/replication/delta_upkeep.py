@@ -173,8 +173,10 @@ class ReaderUpkeep:
         with self._saving:
             self._saved_s = time.monotonic()
             if self._checkpoint is not None and self._state.applied_lsn > self.saved_lsn:
-                image, reached = self._state.image()
-                self.saved_lsn = self._checkpoint.save(image, reached, load_manifest(self._storage))
+                found = self._state.image()
+                if found is None:  # a range came to the state in part: the reader ends with that error
+                    return self.saved_lsn
+                self.saved_lsn = self._checkpoint.save(*found, load_manifest(self._storage))
                 self.checkpoints += 1
                 self.trouble = ""
             return self.saved_lsn

@@ -21,11 +21,18 @@ class Workers:
         self._threads: list[LogThread] = []
 
     def do(self, job: Callable[[], object]) -> None:
-        """Have a thread do this. Called by one thread, which bounds how many jobs there are at a time."""
+        """Have a thread do this. Called by one thread, which bounds how many jobs there are at a time.
+
+        RuntimeError where the system has no thread to give, and there is none yet.
+        """
         if len(self._threads) < self._most:
             thread = LogThread(target=self._work, name=self._name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            try:
+                thread.start()
+                self._threads.append(thread)  # only now: `stop` cannot wait for one that never began
+            except RuntimeError:  # those that there are do it
+                if not self._threads:
+                    raise
         self._jobs.put(job)
 
     def stop(self) -> None:

@@ -42,6 +42,7 @@ class EndWatch:
                 LogThread(target=self._run, args=(over,), name="walkit-end-watch", daemon=True).start()
                 self._over = over  # not before the thread runs: else no later one is started
             self._callbacks = (*self._callbacks, news)
+            self._check()
         return lambda: self._remove(news)
 
     def _remove(self, news: Callable[[], object]) -> None:
@@ -50,6 +51,11 @@ class EndWatch:
             if not self._callbacks and self._over is not None:
                 self._over.set()
                 self._over = None
+            self._check()
+
+    def _check(self) -> None:
+        """Assert that a thread watches while there is something to call, and none else; needs the lock held."""
+        assert (self._over is None) == (not self._callbacks)
 
     def _run(self, over: Bell) -> None:
         cell: Cell | None = None

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 
 from walkit.errors import StorageError
 from walkit.format.durable_slot import DurableSlot
-from walkit.format.layout import SegmentFlag
+from walkit.format.layout import POSITION_MAX, SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
 from walkit.recovery.facts import SegmentFinding, look_at
 from walkit.recovery.survey import FrameSpan, Region, SegmentSurvey
 from walkit.recovery.tolerant_file import TolerantFile
+from walkit.replication.frame_batch import FrameLimits
+from walkit.replication.role import is_replica
 from walkit.segments.frame_walk import last_chain_of
 from walkit.storage.interface import Storage
 
@@ -28,10 +30,26 @@ class DamagedRange:
     before: LogEnd
     after: LogEnd
     has_chain: bool = True
+    until: int = 0
+    """Frames after `after` are taken, too, up to this position: a durable slot may be old, or gone."""
+
+    @property
+    def furthest(self) -> int:
+        """No frame is taken that ends after this position."""
+        return max(self.after.position, self.until)
+
+    @property
+    def only_asked(self) -> bool:
+        """Whether nothing is known to be missing: a peer is asked whether it has more."""
+        return self.before == self.after
 
     def ends_at(self, end: LogEnd) -> bool:
         """Say whether frames that end there fill the range."""
         return (end if self.has_chain else replace(end, chain=self.after.chain)) == self.after
+
+    def lacks_markers_alone(self, end: LogEnd) -> bool:
+        """Say whether frames that end there lack none with records: LSNs are dense."""
+        return end.position < self.after.position and end.last_lsn == self.after.last_lsn
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,53 +68,101 @@ class DamagedSegment:
     """Why it cannot be healed, in words; "" where it may be."""
     torn: bool = False
     """Whether damage stands at its end that nothing promised: it stays as it is, for the next opening to judge."""
+    limits: FrameLimits | None = None
+    """What intact segments of its epoch say of frames; None where there are none."""
+    too_short: bool = False
+    """Whether its file gets back the length that was reserved for it, too."""
 
     @property
     def bytes_damaged(self) -> int:
-        """Bytes of frames that are to be fetched."""
-        return sum(r.after.position - r.before.position for r in self.ranges)
+        """Bytes of frames that are to be fetched, at most."""
+        return sum(r.furthest - r.before.position for r in self.ranges)
+
+    @property
+    def only_asked(self) -> bool:
+        """Whether nothing of it is known to be damaged: a peer is asked whether it has more."""
+        return not self.why_not and not self.too_short and all(r.only_asked for r in self.ranges)
 
 
 def find_damage(
     storage: Storage, manifest: Manifest, slot: DurableSlot, reached: Callable[[int], object]
 ) -> list[DamagedSegment]:
-    """Return the segments that are damaged, in log order; every frame is read. `reached` gets the bytes read so far."""
+    """Return the segments that are damaged, in log order; every frame is read. `reached` gets the bytes read so far.
+
+    The segment in use of a log that was not closed is among them where a peer may have more of it: see `only_asked`.
+    """
     found: list[DamagedSegment | None] = []
     done = 0
     findings = [look_at(storage, manifest, record, tolerant=True) for record in manifest.segments]
     for index, finding in enumerate(findings):
+        before = manifest.segments[index - 1] if index else None
         if finding.sealed:
-            before = manifest.segments[index - 1] if index else None
-            found.append(_sealed(storage, manifest, finding, before))
+            damaged = _sealed(storage, manifest, finding, before)
         else:
-            later = findings[index + 1 :]
-            last = not any(f.header is not None for f in later if not f.sealed)
-            found.append(
-                _unsealed(storage, manifest, finding, _end_of(finding, later, slot), slot, last=last)
-            )
+            around = _Around(storage, manifest, slot, tuple(findings[:index]), tuple(findings[index + 1 :]))
+            damaged = _headless(around, finding) if finding.header is None else _in_use(around, finding)
+        if damaged is not None:
+            found.append(replace(damaged, limits=_limits_of(findings, finding.record.epoch)))
         done += finding.file_bytes
         reached(done)
     return [damaged for damaged in found if damaged is not None]
 
 
-def _end_of(
-    finding: SegmentFinding, later: list[SegmentFinding], slot: DurableSlot
-) -> tuple[LogEnd, bool] | None:
-    """Return where the frames of an unsealed segment end for certain, and whether the chain there is known.
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What one unsealed segment is judged with: the log's manifest and durable slot, and the segments beside it."""
 
-    That is where the next one begins, as far as the durable slot tells that all before it is on stable storage.
-    """
-    header = finding.header
-    if header is None or slot.epoch_id != header.epoch_id:
+    storage: Storage
+    manifest: Manifest
+    slot: DurableSlot
+    earlier: tuple[SegmentFinding, ...]
+    later: tuple[SegmentFinding, ...]
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no later segment is in use."""
+        return not any(f.header is not None for f in self.later if not f.sealed)
+
+    @property
+    def follows_sealed(self) -> bool:
+        """Whether what is sealed ends right before it."""
+        return all(f.sealed for f in self.earlier)
+
+    def certain_end(self, epoch_id: int, start: int) -> tuple[LogEnd, bool] | None:
+        """Return where the frames of a segment end for certain, and whether the chain there is known.
+
+        That is where the next one begins, as far as the durable slot tells that all before it is on stable storage.
+        """
+        if self.slot.epoch_id != epoch_id:
+            return None
+        following = [f.header for f in self.later if f.header is not None and f.header.start_position > start]
+        if following:
+            after = min(following, key=lambda each: each.start_position)
+            end = LogEnd(last_lsn=after.first_lsn - 1, position=after.previous_end, chain=after.chain)
+            return (end, True) if end.position <= self.slot.position else None
+        return LogEnd(last_lsn=self.slot.lsn, position=self.slot.position), False
+
+    def asks_until(self, finding: SegmentFinding, start: int) -> int:
+        """Return how far a peer may have frames of this log after all that it knows of; 0 where none is asked.
+
+        That is the room of the segment in use and of those made ahead. A replica asks for nothing: it follows.
+        """
+        if not self.is_last or is_replica(self.storage, self.manifest):
+            return 0
+        room = sum(_room(f) for f in (finding, *self.later) if not f.sealed)
+        return min(start + room, POSITION_MAX) if room else 0
+
+
+def _room(finding: SegmentFinding) -> int:
+    return max(max(finding.file_bytes, finding.record.reserved_bytes) - SEGMENT_HEADER_BYTES, 0)
+
+
+def _limits_of(findings: list[SegmentFinding], epoch: int) -> FrameLimits | None:
+    """Return what the intact headers of an epoch say of its frames; None where there is none."""
+    headers = [f.header for f in findings if f.header is not None and f.header.epoch == epoch]
+    if not headers:
         return None
-    following = [
-        f.header for f in later if f.header is not None and f.header.start_position > header.start_position
-    ]
-    if following:
-        after = min(following, key=lambda each: each.start_position)
-        end = LogEnd(last_lsn=after.first_lsn - 1, position=after.previous_end, chain=after.chain)
-        return (end, True) if end.position <= slot.position else None
-    return LogEnd(last_lsn=slot.lsn, position=slot.position), False
+    return FrameLimits(headers[0].alignment, max(header.frame_bytes_max for header in headers))
 
 
 def _sealed(
@@ -123,38 +189,65 @@ def _sealed(
     return DamagedSegment(record, header, finding.present, finding.file_bytes, ranges, end.position, why)
 
 
-def _unsealed(
-    storage: Storage,
-    manifest: Manifest,
-    finding: SegmentFinding,
-    certain: tuple[LogEnd, bool] | None,
-    slot: DurableSlot,
-    *,
-    last: bool,
-) -> DamagedSegment | None:
-    """Judge one that the manifest does not seal; `last` says that no later one has a header."""
-    record, header = finding.record, finding.header
-    if finding.unused or header is None:
-        if finding.unused or not (finding.error or finding.nonzero_until):
-            return None
+def _headless(around: _Around, finding: SegmentFinding) -> DamagedSegment | None:
+    """Judge one that the manifest does not seal, and whose header is not there or cannot be used.
+
+    Its frames can come anew where the log before it ends in a seal; after a segment in use they are put into that one.
+    """
+    manifest, record, slot = around.manifest, finding.record, around.slot
+    epoch = manifest.epoch_of(record.epoch)
+    garbage = bool(finding.error or finding.nonzero_until)
+    ranges: tuple[DamagedRange, ...] = ()
+    end = manifest.end
+    own = not is_replica(around.storage, manifest) and manifest.ack_order == "append"
+    if own and around.follows_sealed and epoch is not None:
+        certain = around.certain_end(epoch.id, end.position)
+        until = around.asks_until(finding, end.position)
+        if certain is not None and certain[0].position > end.position:
+            ranges = (DamagedRange(end, *certain, until=until),)
+        elif until and not garbage:
+            ranges = (DamagedRange(end, end, until=until),)
+    if not ranges:
+        in_use = any(f.header is not None for f in around.earlier if not f.sealed)
+        if not garbage or (in_use and around.is_last and slot.epoch_id == (epoch.id if epoch else 0)):
+            return None  # what the slot knows of is asked for with the segment before it
         why = f"the manifest does not seal it, and its header cannot be used: {finding.reason}"
         return DamagedSegment(record, None, finding.present, finding.file_bytes, (), 0, why)
+    end_position = ranges[0].after.position
+    return DamagedSegment(record, None, finding.present, finding.file_bytes, ranges, end_position)
+
+
+def _in_use(around: _Around, finding: SegmentFinding) -> DamagedSegment | None:
+    """Judge one that the manifest does not seal, and whose header is intact."""
+    manifest, slot, record, header = around.manifest, around.slot, finding.record, finding.header
+    assert header is not None
+    certain = around.certain_end(header.epoch_id, header.start_position)
     stop = header.start_position + max(finding.file_bytes - header.offset_of(header.start_position), 0)
-    regions = _surveyed(storage, manifest, finding, header, stop)
+    regions = _surveyed(around.storage, manifest, finding, header, stop)
     known = slot.position if slot.epoch_id in {e.id for e in manifest.lineage} else 0
     promised = max(known, manifest.end.position, finding.promised_position)
+    last = around.is_last
     tail = next((i for i, r in enumerate(regions) if last and _is_torn(r, promised)), len(regions))
     torn = any(not region.zeros for region in regions[tail:])
     intact = [region for region in regions[:tail] if region.intact]
     end = intact[-1].after if intact else _begin(header)
     ranges = _ranges([r for r in regions[:tail] if r.start_position < end.position], header, end)
+    until = 0 if header.flags & SegmentFlag.IMPORTED else around.asks_until(finding, header.start_position)
+    until = until if until > end.position else 0
     if certain is not None and certain[0].position > end.position:
-        ranges = (*ranges, DamagedRange(end, *certain))
+        ranges = (*ranges, DamagedRange(end, *certain, until=until))
         end = certain[0]
-    if not ranges:
+    elif until:
+        ranges = (*ranges, DamagedRange(end, end, until=until))
+    short = last and finding.cut_short
+    why = ""
+    if short and certain is None:
+        why = "its file was cut short, and no durable slot says where its frames ended"
+    if not ranges and not short:
         return None
+    size = finding.file_bytes
     return DamagedSegment(
-        record, header, finding.present, finding.file_bytes, ranges, end.position, torn=torn
+        record, header, finding.present, size, ranges, end.position, why, torn=torn, too_short=short
     )
 
 

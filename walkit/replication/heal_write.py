@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import tempfile
+from dataclasses import replace
+
 from walkit.errors import CorruptionError
-from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
-from walkit.format.manifest import Manifest, SegmentState
+from walkit.format.durable_slot import DurableSlot, encode_slot
+from walkit.format.layout import (
+    DURABLE_SLOTS_BYTES,
+    FRAME_BYTES_LIMIT,
+    SEGMENT_HEADER_BYTES,
+    SegmentFlag,
+    align_up,
+)
+from walkit.format.manifest import LogEnd, Manifest, SegmentState
 from walkit.format.names import HEAL_NEW_NAME
 from walkit.format.segment import SegmentHeader
-from walkit.recovery.lost_found import copy_part, keep_part, remove_if_there
+from walkit.recovery.lost_found import copy_part, keep_part
 from walkit.recovery.tolerant_file import TolerantFile
 from walkit.replication.frame_batch import FrameRun
 from walkit.replication.heal_ranges import DamagedSegment
 from walkit.segments.frame_walk import walk_segment
-from walkit.segments.manifest_store import LOST_FOLDER
-from walkit.storage.interface import Storage, StorageFile
+from walkit.segments.manifest_store import DURABLE_NAME, LOST_FOLDER
+from walkit.storage.file import FileStorage
+from walkit.storage.interface import Storage, StorageFile, remove_if_there
 
 
 class HealedFile:
     """Gathers one segment anew beside the damaged one. Used by one thread; to be closed.
 
-    With `dry_run` nothing is written, and `publish` changes nothing.
+    With `dry_run` it is gathered and checked in a temporary folder of the system, and `publish` changes nothing.
     """
 
     def __init__(
@@ -28,13 +39,27 @@ class HealedFile:
         self._storage, self._manifest, self._damaged, self._dry_run = storage, manifest, damaged, dry_run
         self._header = damaged.header
         self._file: StorageFile | None = None
+        self._aside = tempfile.TemporaryDirectory(prefix="walkit-heal-") if dry_run else None
+        self._beside: Storage = storage if self._aside is None else FileStorage(self._aside.name)
+        self._end_position = damaged.end_position
+        self._largest = 0
+        """Bytes of the largest frame that came, or of the body of one before it was compressed."""
+
+    @property
+    def has_header(self) -> bool:
+        """Whether it is known where its frames belong: there was a header, or a frame has come."""
+        return self._header is not None
 
     def add(self, run: FrameRun) -> None:
-        """Write frames of a peer to their place; the first ones say what a header that is made anew has to say."""
+        """Write frames of a peer to their place; the first ones say where a header that is made anew belongs."""
         if self._header is None:
             self._header = _header_of(self._manifest, self._damaged, run)
-        if not self._dry_run:
-            self._begun().write(self._header.offset_of(run.start_position), [run.data])
+        self._largest = max(self._largest, *(max(h.footprint, h.body_raw_bytes) for h in run.headers))
+        self._begun().write(self._header.offset_of(run.start_position), [run.data])
+
+    def ends_at(self, position: int) -> None:
+        """Say where the last frame ends, now that all that a peer has has come."""
+        self._end_position = position
 
     def publish(self) -> str:
         """Check the whole segment as the device has it, and let it take its name; durable on return.
@@ -42,14 +67,16 @@ class HealedFile:
         Returns where the damaged file is kept; "" where there was none. CorruptionError where the frames that were kept
         and those that came are no whole: then nothing was changed.
         """
-        if self._dry_run:
-            return ""
         file = self._begun()
+        if self._damaged.header is None:
+            file.write(0, [self._proved_header().encode()])
         file.sync()
         file.drop_cached()
-        self.close()
+        self._close_file()
         self._check()
         record, kept = self._damaged.record, ""
+        if self._dry_run:
+            return ""
         if self._damaged.present:
             kept = f"{record.name}.damaged"
             old = TolerantFile(self._storage.open(record.name, "read"))
@@ -62,8 +89,23 @@ class HealedFile:
         self._storage.sync_directory()
         return kept
 
+    def _proved_header(self) -> SegmentHeader:
+        """Return the header made anew with limits that its frames and the segments of its epoch bear out.
+
+        Of what the peer says of its own segment nothing is taken over but the alignment, which each frame has shown.
+        """
+        header, limits = self._header, self._damaged.limits
+        assert header is not None
+        known = header.alignment if limits is None else limits.frame_bytes_max
+        return replace(header, frame_bytes_max=max(known, align_up(self._largest, header.alignment)))
+
     def close(self) -> None:
         """Close the file; what was not published is overwritten by the next try, or goes with the next opening."""
+        self._close_file()
+        if self._aside is not None:
+            self._aside.cleanup()
+
+    def _close_file(self) -> None:
         file, self._file = self._file, None
         if file is not None:
             file.close()
@@ -74,8 +116,8 @@ class HealedFile:
             return self._file
         header, damaged = self._header, self._damaged
         assert header is not None
-        remove_if_there(self._storage, HEAL_NEW_NAME)
-        self._file = file = self._storage.open(HEAL_NEW_NAME, "create")
+        remove_if_there(self._beside, HEAL_NEW_NAME)
+        self._file = file = self._beside.open(HEAL_NEW_NAME, "create")
         file.write(0, [header.encode()])
         sealed = damaged.record.state is SegmentState.SEALED
         end = header.offset_of(damaged.end_position)
@@ -106,9 +148,10 @@ class HealedFile:
         """Walk every frame of the new file. CorruptionError where they are not one chain up to the end."""
         damaged, header = self._damaged, self._header
         assert header is not None
-        record, end = damaged.record, damaged.end_position
-        file = self._storage.open(HEAL_NEW_NAME, "read")
+        record, end = damaged.record, self._end_position
+        file = self._beside.open(HEAL_NEW_NAME, "read")
         try:
+            header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name) or header
             gaps = self._manifest.gaps_of(record)
             walk = walk_segment(file, header, record, end, gaps=gaps)
             for _ in walk.steps():
@@ -129,28 +172,57 @@ class HealedFile:
 
 
 def _header_of(manifest: Manifest, damaged: DamagedSegment, run: FrameRun) -> SegmentHeader:
-    """Return the header of a sealed segment made anew, of what the manifest says of it and the peer of its frames."""
-    record, begin = damaged.record, damaged.ranges[0].before
+    """Return the header of a segment made anew, of what this log says of it and the peer of where its frames stand.
+
+    Its frame limit is as wide as the format allows, until the frames have come.
+    """
+    record, begin, alignment = damaged.record, damaged.ranges[0].before, run.limits.alignment
+    sealed = record.state is SegmentState.SEALED
     epoch = manifest.epoch_of(record.epoch)
-    if epoch is None or run.start_position != record.start_position:
+    start = record.start_position if sealed else align_up(begin.position, alignment)
+    if epoch is None or run.start_position != start:
         raise CorruptionError(
-            f"the peer's frames begin at position {run.start_position:,}, and segment {record.name} at "
-            f"{record.start_position:,}",
+            f"the peer's frames begin at position {run.start_position:,}, and segment {record.name} at {start:,}",
             segment=record.name,
-            position=record.start_position,
+            position=start,
             found=run.start_position,
+        )
+    if damaged.limits is not None and damaged.limits.alignment != alignment:
+        raise CorruptionError(
+            f"the peer's frames stand at multiples of {alignment:,}, and those of this epoch here at multiples of "
+            f"{damaged.limits.alignment:,}",
+            segment=record.name,
+            position=start,
+            expected=damaged.limits.alignment,
+            found=alignment,
         )
     return SegmentHeader(
         log_id=manifest.log_id,
         epoch=epoch.number,
         epoch_id=epoch.id,
         number=record.number,
-        start_position=record.start_position,
+        start_position=start,
         previous_end=begin.position,
-        first_lsn=record.first_lsn,
-        chain=record.start_chain,
-        alignment=run.limits.alignment,
-        frame_bytes_max=run.limits.frame_bytes_max,
+        first_lsn=record.first_lsn if sealed else begin.last_lsn + 1,
+        chain=record.start_chain if sealed else begin.chain,
+        alignment=alignment,
+        frame_bytes_max=FRAME_BYTES_LIMIT,
         created_us=record.created_us,
         flags=SegmentFlag(record.flags),
     )
+
+
+def lower_slot(storage: Storage, slot: DurableSlot, end: LogEnd) -> None:
+    """Store the durable slot with the position of `end`, which has the slot's LSN.
+
+    What it promised after that were frames without records. Both places are written, as the old slot is in one.
+    """
+    assert end.last_lsn == slot.lsn
+    cell = storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=True)
+    assert cell is not None
+    try:
+        for turn in (1, 2):
+            lowered = slot._replace(generation=slot.generation + turn, position=end.position)
+            cell.write(*encode_slot(lowered))
+    finally:
+        cell.close()

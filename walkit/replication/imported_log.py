@@ -34,6 +34,9 @@ from walkit.replication.replica_upkeep import ReplicaUpkeep
 from walkit.segments.manifest_store import ManifestStore
 from walkit.storage.interface import Storage
 
+LOOK_S = 1.0
+"""Time between two looks of a thread that waits for a log to be replaced: a ring can be lost."""
+
 
 class ImportedLog(ReadSurface):
     """A replica's log, open for importing: it can be read like any log, and has no append. Safe from any thread.
@@ -249,8 +252,9 @@ class ImportedLog(ReadSurface):
             if left is not None and left <= 0:
                 break
             self._wait_in(self._engine, lsn, left)
-            # Where the log is being replaced, wait for the other one; the bell wakes one, which wakes the next.
-            if self._is_reopening and self._reopened.wait(left):
+            # Where the log is being replaced, wait for the other one. The bell wakes one, which wakes the next; where
+            # an interrupt comes between the two, the rest look again by themselves.
+            if self._is_reopening and self._reopened.wait(min(left or LOOK_S, LOOK_S)):
                 self._reopened.set()
         return self._engine.end.last_lsn >= lsn
 

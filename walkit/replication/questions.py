@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from walkit.replication.calls import WAITING_MAX
+from walkit.replication.calls import enter_waiting
 from walkit.replication.transport import grpc
 
 Answer: TypeAlias = Callable[[bytes, Any], Iterator[bytes]]
@@ -18,8 +18,7 @@ class Questions:
     """Takes the question of each call. Safe from any thread.
 
     These calls are served as streams: gRPC would read the message of a unary call before any handler runs, so that a
-    caller that sends none would hold one of the primary's calls unseen, and for ever. At most `WAITING_MAX` callers may
-    owe their question; one more takes the room of the one that has waited longest.
+    caller that sends none would hold one of the primary's calls unseen, and for ever.
     """
 
     def __init__(self) -> None:
@@ -39,13 +38,11 @@ class Questions:
     def _question(self, requests: Iterator[bytes], context: Any) -> bytes | None:
         """Return the message of a call; None where the call ends without one."""
         with self._lock:
-            longest = next(iter(self._waiting)) if len(self._waiting) >= WAITING_MAX else None
-            self._waiting.pop(longest, None)
-            self._waiting[context] = None
+            longest = enter_waiting(self._waiting, context)
         if longest is not None:
             longest.cancel()
         try:
-            with suppress(grpc.RpcError):
+            with suppress(grpc.RpcError):  # the call has ended: nothing is left to answer
                 return next(requests, None)
         finally:
             with self._lock:

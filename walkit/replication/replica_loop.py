@@ -195,9 +195,16 @@ class ReplicaLoop:
             self._import_waiting()
             self._take(self.core.tick(now_ms()))
             self._report()
+            self._check()
             wake_at = self.core.wake_at_ms
             if not self.inbox and not self.stopping and wake_at is not None:
                 self._wake.wait(max(wake_at - now_ms(), 0) / 1000)
+
+    def _check(self) -> None:
+        """Assert what holds between two turns of the loop, on its thread: all that was gathered is imported."""
+        assert not self._waiting and not self._waiting_bytes, "frames wait that nothing imports"
+        assert self._replacing or not self._reopened
+        assert self._replacing or self._gave_up is not None or self.core.end.position == self.log.end.position
 
     def _give_up(self, cause: BaseException) -> None:
         """Note an error that is not one of walkit's, unless an earlier one has ended replication."""

@@ -109,7 +109,18 @@ class ReplicaStore(KeyedSurface):
             self._follower = Follower(table, self.log.durable_lsn)
             self._checkpointer = self._by_itself = None  # they ended with the log that they were for
         self._checkpoints()
+        self._check()
         self.wake()
+
+    def _check(self) -> None:
+        """Assert what holds between two imports, on the importing thread: the state is one that the log can give."""
+        with self._beginning:
+            assert self._by_itself is None or self._checkpointer is not None
+            assert self._recovery is not None or self.begins_lsn == 1
+        assert 0 <= self._table.applied_lsn <= self._follower.applied_lsn
+        assert self.log.closed or self._follower.applied_lsn <= self.log.durable_lsn, (
+            "what may be lost was applied"
+        )
 
     def feed(self, run: FrameRun) -> None:
         """Apply the records of frames that were just imported. Called by the importing thread, in order."""

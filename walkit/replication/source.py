@@ -19,7 +19,6 @@ from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.segment import SegmentHeader
 from walkit.log.level import level_of, require_promises
-from walkit.log.observe import Observation
 from walkit.log.wal import WriteAheadLog
 from walkit.read.reader import LogReader, live_view, view_of
 from walkit.read.view import LogView, Span
@@ -151,7 +150,7 @@ class OpenSource:
 
     def watch(self, news: Callable[[], object]) -> Callable[[], object]:
         """See Source. A sync that is no frame's own makes more durable too, and the end of the log is news."""
-        observation = Observation(self._delivery, lambda _: news(), news=True)
+        self._delivery.add_bell(news)
         synced: Callable[[int], object] = lambda _: news()  # noqa: E731 - it is left by its identity
         ended = _Follower(news)
         self._delivery.await_durable(synced)
@@ -160,7 +159,7 @@ class OpenSource:
         def unwatch() -> None:
             self._lifetime.followers.discard(ended)
             self._delivery.leave_durable(synced)
-            observation.close()
+            self._delivery.remove_bell(news)
 
         return unwatch
 
@@ -214,7 +213,13 @@ class StoredSource:
             self._generation = mark.generation
             if found[1] >= self._durable[1]:
                 self._durable, self._epoch_id = found[:2], found[2]
+            self._check()
             return self._durable
+
+    def _check(self) -> None:
+        """Assert that an end is one of the log whose manifest was read last; needs the lock held."""
+        known = self._manifest is not None and self._manifest.log_id == self._log_id
+        assert known or self._durable == (0, 0), "the end is of another log"
 
     def end_and_manifest(self) -> tuple[tuple[int, int], Manifest]:
         """Return what `durable` does, and the manifest that it went by, which costs no read of its own."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from threading import get_ident
 
 from walkit._threads import on_event_loop, on_log_thread
-from walkit.commit.commit_signal import CommitSignal
+from walkit.commit.commit_signal import CommitSignal, call_all
 from walkit.commit.ports import GatedQueue
 from walkit.errors import JournalFullError, LogClosedError, OptionsError
 
@@ -173,28 +173,31 @@ class Admission:
         with self._lock:
             self.checkpoint_lsn = max(self.checkpoint_lsn, lsn)
             self._failure = None
+            self._check()
             callbacks = self._news.notify_locked()
-        _call_all(callbacks)
+        call_all(callbacks)
 
     def failed(self, error: BaseException) -> None:
         """A checkpoint that was taken by itself failed: refuse the waiting appends that have no room."""
         with self._lock:
             self._failures += 1
             self._failure = error
+            self._check()
             callbacks = self._news.notify_locked()
-        _call_all(callbacks)
+        call_all(callbacks)
 
     def end(self) -> None:
         """No checkpoint comes any more: refuse the waiting appends."""
         with self._lock:
             self._ended = True
             callbacks = self._news.notify_locked()
-        _call_all(callbacks)
+        call_all(callbacks)
 
     def _over(self) -> bool:
         return self._ended or self._queue.refusal is not None
 
-
-def _call_all(callbacks: list[Callable[[], object]]) -> None:
-    for callback in callbacks:
-        callback()
+    def _check(self) -> None:
+        """Assert what holds between two checkpoints; needs the lock held. The rest holds of one thread alone."""
+        assert 0 <= self.checkpoint_lsn <= self._queue.queued_lsn(), "a checkpoint is newer than the log"
+        assert self._reserved_lsn >= 0 and self._failures >= (self._failure is not None)
+        assert min((*self._entering.copy().values(), *self._wanting.copy().values()), default=1) > 0

@@ -50,12 +50,19 @@ class AlignedBuffers:
         # Private: a forked child must not share what the parent is just writing from.
         return mmap.mmap(-1, capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
+    def _check(self) -> None:
+        """Assert that what is kept is counted, and bounded; needs the lock held."""
+        assert self._free_bytes == sum(len(m) for kept in self._free.values() for m in kept) <= self.bytes_max
+        assert all(len(memory) == size for size, kept in self._free.items() for memory in kept)
+
     def give(self, memory: mmap.mmap) -> None:
         """Keep the memory for the next write, or let it go where enough is kept."""
         with self._lock:
             if self._free_bytes + len(memory) <= self.bytes_max:
                 self._free_bytes += len(memory)
                 self._free.setdefault(len(memory), []).append(memory)
+            else:  # rarely: what is kept is enough
+                self._check()
 
 
 _buffers = AlignedBuffers()

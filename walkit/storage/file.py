@@ -179,6 +179,12 @@ class FileStorage:
         facts: dict[str, Any] = {"kind": "file", "path": self._root, "platform": sys.platform}
         return facts | (mount.as_dict() if mount else {"file_system": None, "in_memory": None})
 
+    def free_bytes(self) -> int:
+        """Return how many bytes the file system has left for this user. StorageError."""
+        with Translated("look at", "", self._root):
+            left = os.statvfs(self._root)
+        return left.f_bavail * left.f_frsize
+
     def close(self) -> None:
         """Nothing is held between calls."""
 

@@ -215,6 +215,14 @@ class PrivateFiles(Protocol):
         """Create a file that its owner alone may read and write; it must not be there (errno EEXIST)."""
 
 
+@runtime_checkable
+class LimitedSpace(Protocol):
+    """A storage that knows how much room is left. Optional: of any other nothing is known before it is full."""
+
+    def free_bytes(self) -> int:
+        """Return how many bytes more can be stored. StorageError."""
+
+
 def remove_if_there(storage: Storage, name: str) -> bool:
     """Remove a file that may be missing; False where it is. The folder is not synced. StorageError."""
     try:

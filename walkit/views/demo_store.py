@@ -69,11 +69,24 @@ class Shelf:
     def _begin(self, number: int) -> None:
         """Forget all of a store; the next one has this number."""
         self._number = number
-        self._path = os.path.join(self._folder, "store" if number == 1 else f"store-{number}")
+        self._path = self._path_of(number)
         self._store: Store | None = None
         self._hold: Hold | None = None
         self._history: tuple[Amplification, ...] = ()
         self._upkeep_bytes = 0
+
+    def _path_of(self, number: int) -> str:
+        return os.path.join(self._folder, "store" if number == 1 else f"store-{number}")
+
+    def _check(self) -> None:
+        """Assert what holds between two steps: nothing is kept of a store that is not open."""
+        with self._lock:
+            assert self._path == self._path_of(self._number)
+            is_open = self._store is not None
+            assert not (self._closed and is_open), "a store is open that nothing closes"
+            is_fresh = self._hold is None and not self._history and not self._upkeep_bytes
+            assert is_open or is_fresh or self._closed
+            assert len(self._history) <= STEPS_MAX and self._upkeep_bytes >= 0
 
     def do(self, step: Step) -> StepReport:
         """Do one step and say what it did. Raises what the store raises; LogClosedError where `close` comes."""
@@ -100,6 +113,7 @@ class Shelf:
             }[step](store)
         after = store.inventory()
         self._note(store, step, after, report)
+        self._check()
         return StepReport(
             step=step,
             words=words,
@@ -136,6 +150,7 @@ class Shelf:
         with self._lock:
             store, path = self._store, self._path
             self._begin(self._number + 1)
+        self._check()
         try:
             if store is not None:
                 store.close()

@@ -58,11 +58,24 @@ class FaultLab:
         self._folder = Path(folder)
         self._number = 0
         self._last: Path | None = None
+        """The log of the newest fault, where it was done to files; they stay until the next one."""
 
-    def number(self) -> int:
-        """Return the number of the next fault."""
-        self._number += 1
+    def _check(self) -> None:
+        """Assert what holds between two faults: the log that can be salvaged or healed is that of the newest one."""
+        assert self._number >= 0
+        if self._last is not None:
+            assert self._last.parent == self._folder and self._last.is_dir()
+            assert self._last.name.startswith(f"fault-{self._number}-"), "it is the log of an earlier fault"
+
+    def begin(self) -> int:
+        """Return the number of a new fault; from now on the log of the one before is not opened again."""
+        self._number, self._last = self._number + 1, None
         return self._number
+
+    def refused_log(self, report: FaultReport) -> Path | None:
+        """Return the log that a report says was refused; None where none was, or another fault has begun since."""
+        is_newest = report.outcome.refusal is not None and report.number == self._number
+        return self._last if is_newest else None
 
     def do(self, fault: FaultName, job: Job) -> FaultReport:
         """Do a fault to a log made for it, open the log again and say what came of it.
@@ -80,16 +93,15 @@ class FaultLab:
             raise OptionsError(
                 f"fault={fault!r}: it is done to the scratch log", option="fault", wanted=fault
             )
-        return doing[fault](self.number(), job)
+        return doing[fault](self.begin(), job)
 
     def salvage(self, report: FaultReport, job: Job) -> FaultReport:
         """Open a copy of the refused log with policy "salvage"; return the report with what that gave up."""
-        if self._last is None or report.outcome.refusal is None:
+        log = self.refused_log(report)
+        if log is None:
             raise OptionsError("there is no refused log to salvage", option="policy", wanted="salvage")
-        copy = self._last.with_name(f"{self._last.name}-salvaged")
-        shutil.rmtree(copy, ignore_errors=True)
         job.step(1, 2, "copying the files")
-        shutil.copytree(self._last, copy)
+        copy = _copied(log, "salvaged")
         job.step(2, 2, "opening the copy")
         return report.salvaged(opened(FileStorage(str(copy)), replace(OPTIONS, recovery="salvage")))
 
@@ -98,17 +110,17 @@ class FaultLab:
 
         OptionsError where there is no refused log; MissingExtraError without gRPC; ReplicationError, StorageError.
         """
-        if self._last is None or report.outcome.refusal is None:
+        log = self.refused_log(report)
+        if log is None:
             raise OptionsError("there is no refused log to heal", option="source", wanted="a peer")
-        from walkit.replication import Primary, heal  # gRPC: only for who asks for it
+        from walkit.replication import Primary, heal  # gRPC, which a session without it does not need
 
-        copy = self._last.with_name(f"{self._last.name}-healed")
-        shutil.rmtree(copy, ignore_errors=True)
         job.step(1, 3, "copying the files")
-        shutil.copytree(self._last, copy)
+        copy = _copied(log, "healed")
         job.step(2, 3, "taking what is damaged from a peer")
-        peer = _peer_of(self._last)
-        open_log(peer, options=OPTIONS).close()  # the child synced by itself: only a level says so to others
+        peer = _peer_of(log)
+        # The child synced its files without saying so; an opening notes how far they are durable, which is served.
+        open_log(peer, options=OPTIONS).close()
         with Primary(peer) as primary:
             healing = heal(copy, primary.address)
         job.step(3, 3, "opening the copy")
@@ -134,6 +146,7 @@ class FaultLab:
         job.step(3, STEPS, "opening the log")
         outcome = opened(FileStorage(str(path)), OPTIONS, path)
         self._last = path
+        self._check()
         return FaultReport(
             fault=fault,
             number=number,
@@ -276,6 +289,14 @@ class FaultLab:
 def _peer_of(path: Path) -> Path:
     """Return where the copy of a log is that was made before its damage."""
     return path.with_name(f"{path.name}-peer")
+
+
+def _copied(path: Path, what: str) -> Path:
+    """Copy the files of a log to a folder beside it, and return that."""
+    copy = path.with_name(f"{path.name}-{what}")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(path, copy)
+    return copy
 
 
 def opened(

@@ -84,7 +84,7 @@ class RecoveryPage(View):
         self.recovery.tell(session.recovery.reports)
         self.sweep.tell(session.recovery.sweep)
         newest, busy = session.recovery.newest, session.busy
-        is_refused = newest is not None and newest.outcome.refusal is not None
+        is_refused = session.recovery.has_refused_log
         for button, done in (
             (self.salvage, newest is not None and newest.salvage is not None),
             (self.heal, newest is not None and newest.healing is not None),

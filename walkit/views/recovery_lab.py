@@ -60,6 +60,12 @@ class RecoveryLab:
         """The report of the last fault; None before the first."""
         return self.reports[-1] if self.reports else None
 
+    @property
+    def has_refused_log(self) -> bool:
+        """Whether the log of the last fault could not be opened, and copies of it can be."""
+        newest = self.newest
+        return newest is not None and self._faults.refused_log(newest) is not None
+
     def do(self, fault: FaultName, load: ContinuousLoad | None = None) -> None:
         """Do a fault and open the log again; `load` is of the writers that are started where none are at work."""
         self._jobs.start(FAULTS[fault].job, lambda job: self._do(fault, load or ContinuousLoad(), job))
@@ -79,6 +85,7 @@ class RecoveryLab:
     def _do(self, fault: FaultName, load: ContinuousLoad, job: Job) -> None:
         made = self._scratch(fault, load) if fault in OF_THE_SCRATCH_LOG else self._faults.do(fault, job)
         self.reports = (*self.reports, made)[-REPORTS_MAX:]
+        self._check()
 
     def _scratch(self, fault: FaultName, load: ContinuousLoad) -> FaultReport:
         killed = self._kill(load)
@@ -95,7 +102,7 @@ class RecoveryLab:
             )
         return FaultReport(
             fault=fault,
-            number=self._faults.number(),
+            number=self._faults.begin(),
             place="the scratch log on this disk",
             steps=tuple(steps),
             acked_lsn=killed.acked_lsn,
@@ -106,16 +113,29 @@ class RecoveryLab:
         )
 
     def _salvage(self, job: Job) -> None:
-        if not self.reports:
-            raise OptionsError("there is no refused log to salvage", option="policy", wanted="salvage")
-        *earlier, newest = self.reports
-        self.reports = (*earlier, self._faults.salvage(newest, job))
+        self._complete(lambda newest: self._faults.salvage(newest, job), "salvage", "policy", "salvage")
 
     def _heal(self, job: Job) -> None:
+        self._complete(lambda newest: self._faults.heal(newest, job), "heal", "source", "a peer")
+
+    def _complete(
+        self, more: Callable[[FaultReport], FaultReport], what: str, option: str, wanted: str
+    ) -> None:
+        """Put the newest report with more in it in its place. OptionsError where there is none."""
         if not self.reports:
-            raise OptionsError("there is no refused log to heal", option="source", wanted="a peer")
+            raise OptionsError(f"there is no refused log to {what}", option=option, wanted=wanted)
         *earlier, newest = self.reports
-        self.reports = (*earlier, self._faults.heal(newest, job))
+        self.reports = (*earlier, more(newest))
+        self._check()
+
+    def _check(self) -> None:
+        """Assert what holds between two jobs, on their thread: reports are in order, and few are kept."""
+        numbers = [report.number for report in self.reports]
+        assert len(numbers) <= REPORTS_MAX and numbers == sorted(set(numbers))
+        opened = [report for report in self.reports if report.outcome.refusal is None]
+        assert all(report.salvage is None and report.healing is None for report in opened)
+        assert all((r.healing is None) == (r.mended is None) for r in self.reports)
+        self._faults._check()
 
     def _measure(self, job: Job) -> None:
         points = sweep_points(
