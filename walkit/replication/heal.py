@@ -193,8 +193,9 @@ def _heal_locked(
     with RangeLink(peer, frame_bytes_max) as link:
         healer = _Healer(storage, manifest, slot, link, dry_run)
         outcomes = [found for segment in damaged if (found := healer.heal(segment)) is not None]
-    known = {outcome.segment for outcome in outcomes}
-    outcomes += _left_over(storage, manifest, read_durable_slot(storage), known)
+    if not outcomes or not dry_run:  # of a log that is as damaged as before an opening says no more than that
+        known = {outcome.segment for outcome in outcomes}
+        outcomes += _left_over(storage, manifest, read_durable_slot(storage), known)
     return tuple(outcomes), len(manifest.segments)
 
 
@@ -285,7 +286,7 @@ class _Healer:
         )
 
     def _publish(self, damaged: DamagedSegment, new: HealedFile, given_up: LogEnd | None) -> str:
-        kept = new.publish() if new.has_header else ""
+        kept = new.publish() if new.has_header or damaged.too_short else ""
         if not self.dry_run and damaged.record.state is SegmentState.SEALED:
             index_segment(self.storage, self.manifest, damaged.record)
         if not self.dry_run and given_up is not None:

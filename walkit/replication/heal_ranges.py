@@ -18,6 +18,8 @@ from walkit.replication.role import is_replica
 from walkit.segments.frame_walk import last_chain_of
 from walkit.storage.interface import Storage
 
+CUT_SHORT = "its file was cut short, and no durable slot says where its frames ended"
+
 
 @dataclass(frozen=True, slots=True)
 class DamagedRange:
@@ -207,14 +209,23 @@ def _headless(around: _Around, finding: SegmentFinding) -> DamagedSegment | None
             ranges = (DamagedRange(end, *certain, until=until),)
         elif until and not garbage:
             ranges = (DamagedRange(end, end, until=until),)
-    if not ranges:
-        in_use = any(f.header is not None for f in around.earlier if not f.sealed)
-        if not garbage or (in_use and around.is_last and slot.epoch_id == (epoch.id if epoch else 0)):
-            return None  # what the slot knows of is asked for with the segment before it
-        why = f"the manifest does not seal it, and its header cannot be used: {finding.reason}"
-        return DamagedSegment(record, None, finding.present, finding.file_bytes, (), 0, why)
-    end_position = ranges[0].after.position
-    return DamagedSegment(record, None, finding.present, finding.file_bytes, ranges, end_position)
+    short = around.is_last and finding.cut_short
+    known, why = epoch is not None and slot.epoch_id == epoch.id, ""
+    in_use = any(f.header is not None for f in around.earlier if not f.sealed)
+    if short and not known:
+        why = CUT_SHORT
+    elif not ranges and not (known and in_use and around.is_last):
+        why = (
+            f"the manifest does not seal it, and its header cannot be used: {finding.reason}"
+            if garbage
+            else ""
+        )
+    if not ranges and not short and not why:
+        return None  # what the slot knows of is asked for with the segment before it
+    end_position = ranges[0].after.position if ranges else 0
+    return DamagedSegment(
+        record, None, finding.present, finding.file_bytes, ranges, end_position, why, too_short=short
+    )
 
 
 def _in_use(around: _Around, finding: SegmentFinding) -> DamagedSegment | None:
@@ -242,7 +253,7 @@ def _in_use(around: _Around, finding: SegmentFinding) -> DamagedSegment | None:
     short = last and finding.cut_short
     why = ""
     if short and certain is None:
-        why = "its file was cut short, and no durable slot says where its frames ended"
+        why = CUT_SHORT
     if not ranges and not short:
         return None
     size = finding.file_bytes
