@@ -1,4 +1,4 @@
-"""Random damage to logs whose writer died, healed: dry and in earnest alike, and never called whole where it is not."""
+"""Random damage to logs and replicas that were not closed, healed: both runs agree, and what is gone is said."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +17,11 @@ import walkit
 from tests.replication.callers import WAIT_S
 from tests.replication.test_heal import OPTIONS, contents, fill, segments
 from walkit.errors import CorruptionError
-from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.replication import Primary, Replica, heal
+from walkit.replication.imported_log import ImportedLog
 from walkit.segments.manifest_store import DURABLE_NAME
+from walkit.storage import FileStorage
 
 LOGS = settings().max_examples // 4
 """25; 500 with HYPOTHESIS_PROFILE=thorough."""
@@ -98,3 +101,32 @@ def test_what_is_called_whole_has_all_that_the_peer_has(tmp_path: Path, peer_has
             outcomes[report.ok, report.changed] += 1
             shutil.rmtree(folder)
     assert outcomes[True, True] > LOGS // 5 and (peer_has == HERE or outcomes[False, False])
+
+
+def test_a_replica_that_is_called_whole_has_all_that_it_had(tmp_path: Path) -> None:
+    """Damage a killed replica at random and heal it from its primary: both runs agree, and "ok" means all 500."""
+    chance, outcomes = random.Random(3), Counter[bool]()
+    killed, options = tmp_path / "killed", walkit.LogOptions(segment_bytes=96 * 1024)
+    with (
+        walkit.open(tmp_path / "log", options=replace(OPTIONS, idle_marker_ms=0)) as log,
+        Primary(log) as primary,
+    ):
+        fill(log, 500)
+        with Replica(tmp_path / "r", primary.address, options=options) as replica:
+            replica.wait_for(500, WAIT_S)
+            shutil.copytree(tmp_path / "r", killed, ignore=shutil.ignore_patterns("*.new"))
+        fill(log, 20)
+        for number in range(LOGS):
+            folder = Path(shutil.copytree(killed, tmp_path / f"turn {number}"))
+            spoil(chance, folder)
+            tried = heal(folder, primary.address, dry_run=True)
+            report = heal(folder, primary.address)
+            assert [replace(s, kept_as="") for s in report.segments] == list(tried.segments)
+            with suppress(CorruptionError), closing(ImportedLog(FileStorage(folder), options)) as opened:
+                found = [record.lsn for record in opened.read()]
+                assert found == list(range(1, len(found) + 1))
+                assert not report.ok or len(found) >= 500, (number, report.text())
+                assert all(s.flags & SegmentFlag.IMPORTED for s in opened.manifest.sealed)
+                outcomes[report.ok] += 1
+            shutil.rmtree(folder)
+    assert outcomes[True] > LOGS // 5

@@ -129,8 +129,8 @@ def heal(
     each segment as it was or healed, and the same call does the rest. Holes, lost ranges that are recorded, compacted
     segments, snapshots and the manifest are not healed.
 
-    Of a log whose writer died the peer is asked, too, for frames of the same epoch after all that this log knows of:
-    its durable slot may be gone with its tail. Nothing of a replica's end is asked for, as it lags and follows.
+    Of a log that was not closed the peer is asked, too, for frames of the same epoch after all that this log knows of:
+    its durable slot may be gone with its tail. As many are taken as its unsealed segments have room for.
     `dry_run` fetches, gathers in a temporary folder of the system, and judges as the real run does; it changes nothing.
     What the next opening refuses beside the damaged segments it says where there are none, the real run in any case.
     `progress` is called with (bytes read, bytes to read).

@@ -209,7 +209,7 @@ def _header_of(manifest: Manifest, damaged: DamagedSegment, run: FrameRun) -> Se
         alignment=alignment,
         frame_bytes_max=FRAME_BYTES_LIMIT,
         created_us=record.created_us,
-        flags=SegmentFlag(record.flags),
+        flags=SegmentFlag(record.flags) | (SegmentFlag.IMPORTED if damaged.imported else SegmentFlag(0)),
     )
 
 
