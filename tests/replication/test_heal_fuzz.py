@@ -56,7 +56,10 @@ def spoil(chance: random.Random, log: Path) -> None:
     if chance.randrange(5) < 2:
         (log / DURABLE_NAME).unlink()
     for _ in range(chance.choice((1, 1, 2, 3))):
-        path = chance.choice(segments(log)[-4:] if chance.randrange(3) else segments(log))
+        there = segments(log)
+        if not there:
+            return
+        path = chance.choice(there[-4:] if chance.randrange(3) else there)
         data = path.read_bytes()
         after = chance.choice(SPOIL)(chance, data) if data else None
         if after is None:
