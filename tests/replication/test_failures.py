@@ -430,3 +430,22 @@ def test_a_primary_whose_calls_get_no_thread_stops(monkeypatch: pytest.MonkeyPat
         with Replica(CrashingStorage(), primary.address, backoff=quick()):
             assert refused.wait(WAIT_S)
             Task(primary.stop).join()
+
+
+def test_a_replica_that_gets_no_thread_to_receive_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse the thread that receives, once: the connection is lost with these words, and the next one has it all."""
+    start, refused = LogThread.start, list[str]()
+
+    def none_left(thread: LogThread) -> None:
+        if thread.name == "walkit-replica-receiver" and not refused:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(LogThread, "start", none_left)
+    with walkit.open(storage=CrashingStorage(), options=SMALL) as log, Primary(log) as primary:
+        log.append(b"v", key=b"k")
+        with Replica(CrashingStorage(), primary.address, backoff=quick()) as replica:
+            replica.wait_for(1, WAIT_S)
+            assert any("can't start new thread" in span.why for span in replica.status().history)
+    assert refused
