@@ -223,6 +223,7 @@ def test_an_id_has_one_live_session(log: walkit.WriteAheadLog) -> None:
             assert isinstance(third.prove(first.identity, "twin").next(), Welcome)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a call that gRPC drops
 def test_an_id_is_free_though_a_file_of_its_session_does_not_close(
     log: walkit.WriteAheadLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

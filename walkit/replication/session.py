@@ -317,7 +317,10 @@ class Session:
             return frozenset()
 
     def _move_claim(self, first_lsn: int) -> None:
-        epoch_id = epoch_of(self._source.manifest().lineage, first_lsn - 1)
+        manifest = self._source.manifest()
+        if first_lsn <= manifest.low_watermark:
+            return  # frames that a trim has left stand there: nothing keeps them, until the replica has passed them
+        epoch_id = epoch_of(manifest.lineage, first_lsn - 1)
         self._claims.want(self.core.key, first_lsn, epoch_id, self._lose_claim)
 
     def _lose_claim(self, error: WalkitError) -> None:
