@@ -56,7 +56,9 @@ def _follow_delta(args: argparse.Namespace) -> int:
     for option in ("new_identity", "rewind", "force_rewind", "checkpoint_every", "codec"):
         if getattr(args, option) not in (None, False):
             name = option.replace("_", "-")
-            raise UsageError(f"--{name} is for replicas: a delta reader has no log and no identity of its own")
+            raise UsageError(
+                f"--{name} is for replicas: a delta reader has no log and no identity of its own"
+            )
     with quiet_grpc():
         from walkit.replication.commands import follow_delta as following
 
