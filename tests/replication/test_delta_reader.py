@@ -189,7 +189,8 @@ def test_an_older_reader_reads_the_log_up_to_the_answered_end(
     lsn = mixed(log, random.Random(version), 40)
     reader.wait_for(lsn, WAIT_S)
     assert dict(reader.state.items()) == expected(log, lsn)
-    assert (reader.statistics().deltas, reader.statistics().looks) == (0, 0)
+    assert reader.statistics().deltas == 0 < reader.statistics().polls
+    assert reader.statistics().looks <= 1  # one where the machine takes seconds for this
 
 
 def test_the_writer_opens_the_log_again_and_the_reader_continues(stack: ExitStack, tmp_path: Path) -> None:
