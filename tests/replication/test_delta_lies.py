@@ -21,7 +21,14 @@ from tests.replication.test_delta_reader import expected, quick
 from walkit._threads import LogThread
 from walkit.errors import DivergenceError, GapError, OptionsError, StorageError, WalkitError
 from walkit.models import FaultyStorage
-from walkit.replication import DeltaReader, Primary, ReplayLimits, delta_loop, delta_opening
+from walkit.replication import (
+    DeltaReader,
+    Primary,
+    ReplayLimits,
+    ReplicaFailedError,
+    delta_loop,
+    delta_opening,
+)
 from walkit.replication.delta_loader import RangeLoader, Reached
 from walkit.replication.delta_messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest, delta_frames
 from walkit.replication.delta_state import ReaderState
@@ -337,6 +344,9 @@ def test_a_state_that_has_a_part_of_a_range_is_never_saved(
     wait_until(lambda: reader.error is not None)
     with pytest.raises(WalkitError, match="no memory"):
         reader.checkpoint()
+    with pytest.raises(ReplicaFailedError, match="in part"):
+        reader.state.get(b"k")
+    assert "LSN 1" in repr(reader.state) and "live keys" in reader.state._repr_html_()
     monkeypatch.undo()
     reader.stop()
     with DeltaReader(tmp_path / "log", primary.address, checkpoint=tmp_path / "own") as again:

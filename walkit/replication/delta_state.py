@@ -18,6 +18,7 @@ from walkit.read.view import frames_to_batches
 from walkit.record import Batch
 from walkit.recovery.report import report_html
 from walkit.replication.delta_loader import Frames, Reached
+from walkit.replication.failures import ReplicaFailedError
 from walkit.replication.record_cache import RecordCache
 from walkit.state.applier import Follower
 from walkit.state.machine import StateImage
@@ -42,7 +43,8 @@ LATENCIES = {
 class ReaderState(KeyedSurface):
     """Keys to values, as the log has them up to `applied_lsn`; a Mapping. Safe from any thread.
 
-    A frame is applied whole, so a transaction is seen all or not at all. It stays readable after the reader is stopped.
+    A frame is applied whole, so a transaction is seen all or not at all. It stays readable after the reader is stopped;
+    ReplicaFailedError where the application of a frame has failed in its midst.
     """
 
     def __init__(self, cache_bytes: int = 0) -> None:
@@ -51,13 +53,18 @@ class ReaderState(KeyedSurface):
         self._follower = Follower(self._table, 0)
         self._changed = CommitSignal()
         self.reached = Reached(0, 0)
-        self.is_whole = True
-        """Whether the table has what `applied_lsn` says; not so once a range came to it in part."""
+        self._torn = ""
+        """Why frames came to the table in part, which is then what the log was at no LSN."""
 
     @property
     def table(self) -> KeyedTable:
         """The table itself: to restore it before anything is applied."""
         return self._table
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the table has what `applied_lsn` says; not so once frames came to it in part."""
+        return not self._torn
 
     @property
     def applied_lsn(self) -> int:
@@ -109,16 +116,18 @@ class ReaderState(KeyedSurface):
         batches = list(frames_to_batches(iter(whole), first, None))
         decoded = perf_counter_ns()
         with self._follower.lock:
-            self.is_whole = False
-            for batch in batches:
-                self._table.apply_arrow(batch)
-            newest = whole[-1][0]
-            if self.cache.bytes_max:
-                records = (record for batch in batches for record in Batch.from_arrow(batch))
-                self.cache.put(first, records, newest.last_lsn)
+            try:
+                for batch in batches:
+                    self._table.apply_arrow(batch)
+                newest = whole[-1][0]
+                if self.cache.bytes_max:
+                    records = (record for batch in batches for record in Batch.from_arrow(batch))
+                    self.cache.put(first, records, newest.last_lsn)
+            except BaseException as error:
+                self._torn = f"{type(error).__name__}: {error}"
+                raise
             self.reached = Reached(newest.last_lsn, newest.epoch_id)
             self._follower.applied_lsn = newest.last_lsn
-            self.is_whole = True
         inserted = perf_counter_ns()
         return newest.last_lsn - first + 1, decoded - began, inserted - decoded
 
@@ -126,7 +135,7 @@ class ReaderState(KeyedSurface):
         """Return the state of one moment as a snapshot has it, and how far it is; None where it is not whole."""
         with self._follower.lock:
             reached = self.reached
-            if not self.is_whole:
+            if self._torn:
                 return None
             return StateImage(reached.lsn, self._table.snapshot_format, self._table.snapshot()), reached
 
@@ -142,13 +151,18 @@ class ReaderState(KeyedSurface):
             self._changed.notify_locked()
 
     def _see_acknowledged(self) -> None:
-        """See KeyedSurface: what is applied is all that there is."""
+        """See KeyedSurface: what is applied is all that there is; ReplicaFailedError where some of it came in part."""
+        if self._torn:
+            raise ReplicaFailedError(
+                f"the records after LSN {self.applied_lsn:,} are in this state in part: {self._torn}",
+                cause=self._torn,
+            )
 
     def __repr__(self) -> str:
         return f"<ReaderState of {counted(len(self._table), 'key')} at LSN {self.applied_lsn}>"
 
     def _repr_html_(self) -> str:
-        facts = [("live keys", f"{len(self):,}"), ("applied LSN", f"{self.applied_lsn:,}")]
+        facts = [("live keys", f"{len(self._table):,}"), ("applied LSN", f"{self.applied_lsn:,}")]
         return report_html("state of a delta reader", facts)
 
 
