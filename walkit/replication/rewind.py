@@ -68,6 +68,9 @@ class RewindReport:
         said = f"{self.location} was rewound to LSN {self.end_lsn:,}: {cut} went, {kept}"
         return [said, *(f"  forced past {name}" for name in self.forced_past)]
 
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return asdict(self) | {

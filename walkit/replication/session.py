@@ -6,11 +6,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from walkit._threads import Bell
-from walkit.errors import ClaimError, DivergenceError, GapError, LogClosedError, OptionsError, WalkitError
+from walkit.errors import (
+    ClaimError,
+    DivergenceError,
+    GapError,
+    LogClosedError,
+    OptionsError,
+    StorageError,
+    WalkitError,
+)
 from walkit.events import EventSink
 from walkit.format.manifest import EpochRecord
 from walkit.replication.actions import Admit, End, MakePlan, MoveHold, PublisherStep, Read, ReadPart, Send
@@ -352,11 +360,11 @@ class Session:
 
     def close(self) -> None:
         """Release files and observer; the claim remains until its lease is over."""
-        with ExitStack() as rest:  # a file that does not close must not keep the others, nor the claim
+        with ExitStack() as rest:  # what fails here must not keep the claim, or the source's observer
             rest.callback(self._shared.leave)
             if self._planned is not None:
                 rest.callback(self._planned.close)
-            rest.callback(self._reader.close)
+            rest.callback(self._close_reader)
             rest.callback(self._unwatch)
             if self.core.key:
                 rest.callback(self._claims.leave, self.core.key)
@@ -366,3 +374,7 @@ class Session:
             if self.core.key:
                 self._registry.acknowledged(self._id, self.core.acked)
                 self._registry.save(now=True)
+
+    def _close_reader(self) -> None:
+        with suppress(StorageError):  # it has only read
+            self._reader.close()
