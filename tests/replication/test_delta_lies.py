@@ -187,6 +187,32 @@ def test_the_primary_of_a_copy_is_not_followed(
     assert reader.state[b"k"] in (b"1", b"2")
 
 
+def test_an_opening_that_goes_on_beside_the_log_is_not_followed(
+    stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Put a backup in the place of a log that a process still writes, and write it: none of the first one's records."""
+    monkeypatch.setattr(delta_opening, "GRACE_MS", 50.0)
+    monkeypatch.setattr(delta_loop, "CHECK_MS", 1e9)
+    place = tmp_path / "log"
+    first = stack.enter_context(walkit.open(place))
+    first.append(b"1", key=b"k")
+    primary = stack.enter_context(Primary(first))
+    shutil.copytree(place, tmp_path / "backup")
+    place.rename(tmp_path / "elsewhere")
+    (tmp_path / "backup").rename(place)
+    second = stack.enter_context(walkit.open(place))
+    for n in range(2, 6):
+        second.append(b"second %d" % n, key=b"k")
+        first.append(b"first %d" % n, key=b"k")
+    reader = stack.enter_context(DeltaReader(place, primary.address, backoff=quick()))
+    reader.wait_for(5, WAIT_S)
+    wait_until(lambda: reader.statistics().polls > 1 or reader.error is not None)
+    first.append(b"first 6", key=b"k")
+    with pytest.raises(DivergenceError):
+        reader.wait_for(6, WAIT_S)
+    assert reader.state == {b"k": b"second 5"}
+
+
 def test_frames_of_an_opening_that_is_not_in_the_manifest_yet_are_read(
     stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
