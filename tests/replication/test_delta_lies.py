@@ -264,6 +264,29 @@ def test_no_frame_is_applied_after_a_hole(tmp_path: Path) -> None:
     assert state.apply(frames, 3)[0] == 2
 
 
+@pytest.mark.parametrize("openings", [1, 2])
+def test_frames_of_two_histories_are_never_in_one_state(tmp_path: Path, openings: int) -> None:
+    """Give a state frames of a log, then those of a copy that was written on: DivergenceError, and none is in it."""
+    with walkit.open(tmp_path / "log") as log:
+        log.append(b"1", key=b"k")
+    shutil.copytree(tmp_path / "log", tmp_path / "copy")
+    for place, times in (("log", openings), ("copy", 1)):
+        for _ in range(times):
+            with walkit.open(tmp_path / place) as log:
+                for _ in range(3 - times):
+                    log.append(place.encode(), key=b"k")
+    state = ReaderState()
+    for place, first, last in (("log", 1, 2), ("copy", 3, 3)):
+        with closing(_loader_of(tmp_path / place)) as loader:
+            frames = loader.load(first, last, DeltaEnd(last), Reached(0, 0)).frames
+        if place == "log":
+            state.apply(frames, last)
+            continue
+        with pytest.raises(DivergenceError, match="two histories"):
+            state.apply(frames, last)
+    assert (state.applied_lsn, state[b"k"]) == (2, b"log")
+
+
 def test_a_range_is_loaded_in_pieces_whatever_its_ends_say(tmp_path: Path) -> None:
     """Load a whole log whose end is named without a position: a bounded part at a time, and all of it in order."""
     with walkit.open(tmp_path / "log", options=tiny()) as log:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from walkit._text import counted
 from walkit.commit.commit_signal import CommitSignal
-from walkit.errors import GapError
+from walkit.errors import DivergenceError, GapError
 from walkit.format.frame import FrameHeader
 from walkit.read.view import frames_to_batches
 from walkit.record import Batch
@@ -53,6 +53,8 @@ class ReaderState(KeyedSurface):
         self._follower = Follower(self._table, 0)
         self._changed = CommitSignal()
         self.reached = Reached(0, 0)
+        self._epoch = (0, 0)
+        """Number and id of the epoch of the last frame; 0 where none was applied yet."""
         self._torn = ""
         """Why frames came to the table in part, which is then what the log was at no LSN."""
 
@@ -93,7 +95,7 @@ class ReaderState(KeyedSurface):
         """Apply the frames that end at or before this LSN and are not in the state; return (records, decode, insert).
 
         Times in ns. A frame that ends after it comes whole with the next range. GapError where a record between the
-        state and the frames is missing. One caller at a time.
+        state and the frames is missing, DivergenceError where they are of another history. One caller at a time.
         """
         first = self.applied_lsn + 1
         whole = [
@@ -112,6 +114,7 @@ class ReaderState(KeyedSurface):
         first = self.applied_lsn + 1
         if whole[0][0].first_lsn > first:
             raise GapError(first, whole[0][0].first_lsn)
+        epoch = self._epoch_after(whole)
         began = perf_counter_ns()
         batches = list(frames_to_batches(iter(whole), first, None))
         decoded = perf_counter_ns()
@@ -126,10 +129,26 @@ class ReaderState(KeyedSurface):
             except BaseException as error:
                 self._torn = f"{type(error).__name__}: {error}"
                 raise
-            self.reached = Reached(newest.last_lsn, newest.epoch_id)
+            self.reached, self._epoch = Reached(newest.last_lsn, newest.epoch_id), epoch
             self._follower.applied_lsn = newest.last_lsn
         inserted = perf_counter_ns()
         return newest.last_lsn - first + 1, decoded - began, inserted - decoded
+
+    def _epoch_after(self, frames: Frames) -> tuple[int, int]:
+        """Return number and id of the last frame's epoch; DivergenceError for one that does not follow.
+
+        Numbers of epochs grow along a log, so frames of two histories are never in one state, whatever their way.
+        """
+        number, epoch_id = self._epoch
+        for header, _ in frames:
+            if header.epoch < number or (header.epoch == number and header.epoch_id != epoch_id):
+                raise DivergenceError(
+                    f"record {header.first_lsn:,} is of epoch {header.epoch_id:#018x}, number {header.epoch:,}, and "
+                    f"the one before it of {epoch_id:#018x}, number {number:,}: they are of two histories",
+                    first_lsn=header.first_lsn,
+                )
+            number, epoch_id = header.epoch, header.epoch_id
+        return number, epoch_id
 
     def image(self) -> tuple[StateImage, Reached] | None:
         """Return the state of one moment as a snapshot has it, and how far it is; None where it is not whole."""
