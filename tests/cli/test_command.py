@@ -137,6 +137,10 @@ BAD_ARGUMENTS: tuple[list[str], ...] = (
     ["serve", "LOG", "--listen", "0.0.0.0:0"],
     ["serve", "LOG", "--listen", "[::]:0", "--token", "secret"],
     ["serve", "LOG", "--listen", "127.0.0.1:99999"],
+    *(
+        ["follow", "127.0.0.1:9", "LOG/own", "--delta", "LOG", *option]
+        for option in (["--rewind"], ["--new-identity"], ["--checkpoint-every", "5"], ["--codec", "zstd"])
+    ),
 )
 
 
