@@ -19,7 +19,7 @@ if not __package__:  # run as a script: the checkout is what it is about, instal
 from walkit._html import BLUE, GREEN, PURPLE, Markup, join, tag  # noqa: E402
 
 TARGET = ROOT / "notebooks" / "map.svg"
-WIDTH, HEIGHT = 1000, 760
+WIDTH, HEIGHT = 1000, 770
 BOX, BOX_HEIGHT = 212, 62
 PLACES = {
     "01": (30, 72, "One record on disk", "bytes, checksums, promises"),
@@ -89,7 +89,7 @@ def place(number: str) -> Markup:
 def reading_path(reader: str, y: float) -> Markup:
     """Return one reader's line of numbered stops, first to last."""
     colour, stops = PATHS[reader]
-    first, step = 230, 165 if len(stops) < 5 else 135
+    first, step = 196, 165 if len(stops) < 5 else 143
     last = first + step * (len(stops) - 1)
     drawn = [
         words(30, y + 5, reader, "name"),

@@ -49,6 +49,7 @@ class Pairs(TableReport):
 def test_a_report_is_text_html_and_a_dictionary_by_the_same_rows() -> None:
     """With a head, notes, a warning and a line below: numbers are to the right, markup is escaped, warnings are red."""
     report = Kinds()
+    assert str(report) == report.text()
     assert report.text().splitlines() == [
         *("plain & simple", "a warning"),
         *("kind    count", "put     2,000", "delete      7"),

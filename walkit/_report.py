@@ -47,6 +47,9 @@ class TableReport(ABC):
         lines = aligned(rows[0], rows[1:], right=self._right()) if rows else []
         return "\n".join([*self.notes, *lines, *self._lines_below()])
 
+    def __str__(self) -> str:
+        return self.text()
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return {**({"bench": self.bench} if self.bench else {}), **self._facts()}

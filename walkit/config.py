@@ -378,7 +378,8 @@ def _check_window(options: LogOptions) -> None:
     policy = options.policy
     if policy is not None and (isinstance(policy, type) or not callable(getattr(policy, "decide", None))):
         raise OptionsError(
-            f"policy={policy!r} has no decide(queue): see walkit.commit.policy",
+            f"policy={policy!r} has no decide(queue): give an object, such as walkit.policy.Linger(...) or "
+            "walkit.policy.named('adaptive')",
             option="policy",
             wanted=policy,
         )

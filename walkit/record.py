@@ -20,6 +20,10 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 """Bytes that can be written, checksummed and sliced without a copy."""
 
 
+SHOWN_BYTES = 64
+"""Of a key or value these are shown in a notebook."""
+
+
 class Kind(IntEnum):
     """What a record does to keyed state. Printed it is a word, `put`; it counts, compares and is JSON as its number."""
 
@@ -72,6 +76,15 @@ class Record(NamedTuple):
     value: bytes | None
     timestamp: datetime | None = None
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Show the record in IPython, also within a list, without the bytes of a long key or value."""
+        said = (_shortened(v) if isinstance(v, bytes) else repr(v) for v in self)
+        printer.text(f"Record({', '.join(f'{n}={t}' for n, t in zip(self._fields, said, strict=True))})")
+
+    def _repr_html_(self) -> str:
+        said = ("absent" if v is None else _shortened(v) if isinstance(v, bytes) else v for v in self[1:])
+        return titled(f"Record {self.lsn:,}", list(zip(self._fields[1:], said, strict=True)))
+
     def arrow(self) -> pa.RecordBatch:
         """Return the Arrow batch of a bundle record, as it was given to `append_bundle`; it shares the value's memory.
 
@@ -89,6 +102,13 @@ class Record(NamedTuple):
                 expected="an Arrow IPC stream of one batch",
                 found=None if self.value is None else f"{len(self.value):,} bytes",
             ) from error
+
+
+def _shortened(value: bytes) -> str:
+    """Return the bytes as Python writes them; of more than `SHOWN_BYTES` the first, and how many there are."""
+    if len(value) <= SHOWN_BYTES:
+        return repr(value)
+    return f"{value[:SHOWN_BYTES]!r}... ({counted(len(value), 'byte')})"
 
 
 def encode_bundle(batch: pa.RecordBatch) -> bytes:

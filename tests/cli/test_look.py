@@ -95,6 +95,7 @@ def test_repair_from_the_command_line(originals: Path, tmp_path: Path, run: Run)
     assert (dry.code, told["lsns_lost"], told["dry_run"], told["manifest_rebuilt"]) == (1, 1, True, True)
     refused = run("repair", copy.path)
     assert refused.code == 1 and copy.used(1) in refused.err
+    assert "--from HOST:PORT" in refused.err and "--policy salvage" in refused.err
     after = {n: data for n, (data, _) in contents(copy.path).items() if n != "lock"}
     assert after == {n: data for n, (data, _) in before.items() if n != "lock"}
     done = run("repair", copy.path, "--policy", "salvage")

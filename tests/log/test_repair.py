@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from itertools import pairwise, product
 from typing import Any
 
@@ -243,8 +244,9 @@ def test_repair_refuses_what_it_must_not_touch() -> None:
     with walkit.open(storage=storage, options=OPTIONS) as log:
         log.append(b"x")
         for dry_run in (False, True):
-            with pytest.raises(LogLockedError):
+            with pytest.raises(LogLockedError, match="in this process") as locked:
                 walkit.repair(storage, dry_run=dry_run)
+            assert locked.value.pid == os.getpid()
     with pytest.raises(OptionsError, match="hope"):
         walkit.repair(storage, policy="hope")  # type: ignore[arg-type]
     with pytest.raises(walkit.LogNotFoundError):

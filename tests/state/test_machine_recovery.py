@@ -213,6 +213,15 @@ def test_a_store_does_not_take_away_the_snapshots_of_a_machine() -> None:
         assert walkit.recover(log, Counter()).snapshot is not None
 
 
+class OnlyFed:
+    """What a replay needs of a machine, and nothing by which it is saved."""
+
+    applied_lsn = 0
+
+    def apply(self, batch: Batch) -> None:
+        """Take the records for nothing."""
+
+
 def test_wrong_arguments_are_refused_before_anything_is_written() -> None:
     """A reader, a Store's log, a machine ahead of its log, a closed log, no machine, no callable: typed; no file."""
     storage, machine = saved(), Counter()
@@ -222,6 +231,8 @@ def test_wrong_arguments_are_refused_before_anything_is_written() -> None:
         cases: list[tuple[Callable[[], object], str]] = [
             (lambda: walkit.checkpoint(log, ahead), "machine"),
             (lambda: walkit.checkpoint(log, object()), "machine"),  # type: ignore[arg-type]
+            (lambda: walkit.checkpoint(log, OnlyFed()), "machine"),  # type: ignore[arg-type]
+            (lambda: walkit.recover(log, OnlyFed()), "machine"),  # type: ignore[arg-type]
             (lambda: walkit.recover(log, object()), "machine"),  # type: ignore[arg-type]
             (lambda: walkit.recover("path", machine), "log"),  # type: ignore[arg-type]
             (lambda: walkit.recover(log, machine, progress=7), "progress"),  # type: ignore[arg-type]

@@ -158,6 +158,7 @@ def test_services_are_in_order_and_the_same_again(
         lambda: MeasuredLatency((1.0,)),
         lambda: MeasuredLatency((2.0, 1.0)),
         lambda: Stalls(every_s=0, duration_ms=1),
+        lambda: DeviceModel(name="d", latency=700),  # type: ignore[arg-type]
         lambda: DeviceModel(name="d", latency=ConstantLatency(1), iops=0),
         lambda: DeviceModel(name="d", latency=ConstantLatency(1), queue_depth=0),
         lambda: DeviceModel(name="d", latency=ConstantLatency(1), failure_rate=1.5),

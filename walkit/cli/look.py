@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from walkit._text import aligned, bounds, counted
-from walkit.cli.output import bar, publish
+from walkit.cli.output import bar, publish, say
+from walkit.errors import CorruptionError
 from walkit.recovery.examine.frametable import FrameRow
 from walkit.recovery.examine.report import (
     RangeVerdict,
@@ -58,10 +59,25 @@ def verify(args: argparse.Namespace) -> int:
     return 0 if report.ok else 1
 
 
+WAYS_ON = (
+    "What is damaged comes back from a replica or a copy: walkit repair LOG --from HOST:PORT. Where there is none, "
+    "--policy salvage keeps all intact frames and gives the rest up: copy the folder first"
+)
+"""What a person does next where a repair is refused."""
+
+
 def repair(args: argparse.Namespace) -> int:
     """Repair a log. Returns 1 where something that was promised had to be given up; a refusal exits with 1, too."""
-    with bar(f"repair {args.log}") as progress:
-        report = repair_log(args.log, policy=args.policy or "prefix", dry_run=args.dry_run, progress=progress)
+    try:
+        with bar(f"repair {args.log}") as progress:
+            report = repair_log(
+                args.log, policy=args.policy or "prefix", dry_run=args.dry_run, progress=progress
+            )
+    except CorruptionError as error:
+        if args.debug or args.policy == "salvage":
+            raise
+        say(f"walkit repair: {error}. {WAYS_ON}")
+        return 1
     publish(report.lines, report.to_dict, as_json=args.json, out=args.out)
     return 0 if report.ok else 1
 

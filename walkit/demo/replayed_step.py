@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from walkit.workload.oracle import Changes
+
+WORDS = {"I": "inserted", "D": "deleted", "C": "changed", "N": "unchanged"}
+"""What a diff says of a key, in words."""
 
 
 def replay_with_spark(out: Path, parts: Parts, printer: ProgressPrinter) -> dict[str, Any]:
@@ -40,9 +45,15 @@ def replay_with_spark(out: Path, parts: Parts, printer: ProgressPrinter) -> dict
     with printer.part("what differs between primary and replica"):
         both = walkit_spark.diff(log, load("replica-log"), unchanged=True)
         counts = {row["change"]: row["count"] for row in both.groupBy("change").count().collect()}
-    found = ", ".join(f"{change} {sum(c == change for c, _, _ in changes.values()):,}" for change in "IDC")
-    printer.say(f"   from LSN {lsns[0]:,} to {lsns[1]:,}: {found}; primary and replica: {counts}")
+    found = Counter(change for change, _, _ in changes.values())
+    printer.say(
+        f"   from LSN {lsns[0]:,} to {lsns[1]:,}: {_said(found)}; primary and replica: {_said(counts)}"
+    )
     return {**states, "spark_changes": changes, "spark_replica_counts": counts}
+
+
+def _said(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{counts[change]:,} {word}" for change, word in WORDS.items() if counts.get(change))
 
 
 def _state(frame: DataFrame) -> dict[bytes, bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from walkit._text import counted
 from walkit.commit.delivery import Delivery
 from walkit.commit.frame import SealedFrame
 from walkit.errors import GapError, OptionsError
@@ -139,6 +140,11 @@ class Observation:
             self._gate = DurableGate(self._show, durable_lsn, delivery.reread, delivery.bytes_max)
             delivery.await_durable(self._look)
         self._raised = delivery.observe(self._see, self._lose, callback=callback)
+
+    def __repr__(self) -> str:
+        state = "lost" if self.error is not None else "closed" if self._closed else "open"
+        name = getattr(self._callback, "__qualname__", None) or type(self._callback).__qualname__
+        return f"<Observation by {name} {state}: {counted(self.errors, 'error')}>"
 
     @property
     def errors(self) -> int:

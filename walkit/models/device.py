@@ -148,6 +148,12 @@ class DeviceModel:
     """How likely each I/O fails, from 0 to 1."""
 
     def __post_init__(self) -> None:
+        if not hasattr(self.latency, "mean_us"):
+            raise OptionsError(
+                f"latency={self.latency!r}: a distribution, such as walkit.models.ConstantLatency(us=700)",
+                option="latency",
+                wanted=self.latency,
+            )
         for option in ("iops", "bytes_per_s"):
             if getattr(self, option) is not None:
                 _positive(option, getattr(self, option))

@@ -7,7 +7,7 @@ from html import escape
 
 from walkit.plots.facts import Spread, drawn_by, error_bars, spread_words
 from walkit.plots.style import Figure, Theme, colour, figure, go
-from walkit.plots.units import count_text, duration_text, log_counts
+from walkit.plots.units import LOG_SECONDS, count_text, duration_text, sizes_axis
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star", "hexagon")
 """Marks of the engines, in the order of the colours: they differ without colour too."""
@@ -30,7 +30,6 @@ def engine_times(
         name: {size: Spread.of(list(sizes[size])) for size in sorted(sizes)}
         for name, sizes in seconds.items()
     }
-    counts = [size for sizes in spreads.values() for size in sizes]
     rounds = [one.number for sizes in spreads.values() for one in sizes.values()]
     words = "; ".join(
         f"{name}: " + ", ".join(f"{count_text(size)} {duration_text(s.median)}" for size, s in sizes.items())
@@ -42,8 +41,12 @@ def engine_times(
         alt=f"Median seconds over records, a line for each engine; {words}; n {min(rounds)} to {max(rounds)}",
         theme=theme,
         height=380,
-        xaxis={"type": "log", "title": {"text": "records"}, **log_counts(min(counts), max(counts))},
-        yaxis={"type": "log", "title": {"text": "seconds"}, "tickformat": "~g", "nticks": 5},
+        xaxis={
+            "type": "log",
+            "title": {"text": "records"},
+            **sizes_axis(size for s in seconds.values() for size in s),
+        },
+        yaxis={"type": "log", "title": {"text": "median time"}, **LOG_SECONDS},
     )
     for index, (name, sizes) in enumerate(spreads.items()):
         drawing.add_trace(

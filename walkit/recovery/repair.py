@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
@@ -10,14 +11,14 @@ from walkit._html import facts, join, tag
 from walkit._text import counted, lsn_range
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import RecoveryPolicy, check_progress
-from walkit.errors import LogLockedError, OptionsError
+from walkit.errors import LogLockedError, OptionsError, StorageError
 from walkit.format.manifest import MANIFEST_NAME, HoleRecord, LostRecord
 from walkit.recovery.apply import apply_plan, settle_unsealed
 from walkit.recovery.lost_found import keep_part
 from walkit.recovery.plan import RecoveryPlan
 from walkit.recovery.planning import plan_recovery
 from walkit.recovery.rebuild import Rebuilt, completed, manifest_of
-from walkit.recovery.report import Cut, SegmentDecision
+from walkit.recovery.report import Cut, SegmentDecision, outcome_lines
 from walkit.recovery.scan import Progress, read_durable_slot
 from walkit.recovery.tolerant_file import TolerantFile
 from walkit.segments.manifest_store import LOCK_NAME, ManifestStore
@@ -84,21 +85,13 @@ class RepairReport:
         """Return the report as text, one line for each decision, loss, cut and note."""
         return [
             f"repair of {self.location} (policy {self.policy})",
-            *(f"segment {d.segment}: row {d.row}, {d.decision}: {d.meaning}" for d in self.decisions),
-            *(
-                f"lost: {lsn_range(g.first_lsn, g.last_lsn)}, positions {g.start_position:,} to "
-                f"{g.end_position:,} of {g.segment}: {g.reason}"
-                for g in self.lost
-            ),
-            *(
-                f"cut: position {c.position:,} of {c.segment} ({counted(c.bytes, 'byte')}), kept as {c.kept_as}: "
-                f"{c.reason}"
-                for c in self.cuts
-            ),
-            *(f"hole: positions {h.start_position:,} to {h.end_position:,}" for h in self.holes),
+            *outcome_lines(self.decisions, self.lost, self.cuts, self.holes),
             *(f"note: {note}" for note in self.notes),
             self.summary(),
         ]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
 
     def _repr_html_(self) -> str:
         title, *said, last = self.lines()
@@ -134,10 +127,22 @@ def repair(
     began = time.perf_counter()
     if dry_run:
         if storage.is_locked(LOCK_NAME):
-            raise LogLockedError(storage.location, pid=None, command=None, same_process=False)
+            raise _locked(storage)
         plan, rebuilt = _plan(storage, policy, progress)
         return _report(storage, plan, rebuilt, began, dry_run=True)
     return run_to_end(lambda: _repair(storage, policy, relayed(progress), began), "repair")
+
+
+def _locked(storage: Storage) -> LogLockedError:
+    """Return the error of a log that has a writer; it names the writer where the storage can say who it is."""
+    pid, command, same_process = None, None, False
+    with contextlib.suppress(StorageError):  # a folder that can only be read does not say it
+        lock = storage.lock(LOCK_NAME)
+        if isinstance(lock, LockHolder):
+            pid, command, same_process = lock.pid, lock.command, lock.same_process
+        else:  # the writer has left meanwhile
+            lock.release()
+    return LogLockedError(storage.location, pid=pid, command=command, same_process=same_process)
 
 
 def _repair(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -90,6 +90,17 @@ class RecoveryReport:
 
         return replace(self, phases=(*self.phases, phase))
 
+    def __str__(self) -> str:
+        """Return the report as text: the outcome, then one line for each decision, loss, cut and hole."""
+        read = (
+            f"{counted(self.frames_scanned, 'frame')} in {counted(self.segments_scanned, 'segment')} scanned"
+        )
+        last = f"last LSN {self.last_lsn:,}" if self.last_lsn else "no records"
+        first = (
+            f"recovery of {self.location}: {self.verdict}; {last}; {read}; {self.duration_s * 1000:.1f} ms"
+        )
+        return "\n".join([first, *outcome_lines(self.decisions, self.lost, self.cuts, self.holes)])
+
     def _repr_html_(self) -> str:
         return report_html(
             f"Recovery of {self.location}: {self.verdict}",
@@ -148,6 +159,29 @@ class PhaseClock:
         first_s = last.duration_s - duration_s
         self.phases.append(replace(last, duration_s=first_s))
         self.phases.append(Phase(name=name, started_s=last.started_s + first_s, duration_s=duration_s))
+
+
+def outcome_lines(
+    decisions: Iterable[SegmentDecision],
+    lost: Iterable[LostRecord],
+    cuts: Iterable[Cut],
+    holes: Iterable[HoleRecord],
+) -> list[str]:
+    """Return one line of text for each decision, loss, cut and hole."""
+    return [
+        *(f"segment {d.segment}: row {d.row}, {d.decision}: {d.meaning}" for d in decisions),
+        *(
+            f"lost: {lsn_range(g.first_lsn, g.last_lsn)}, positions {g.start_position:,} to {g.end_position:,} of "
+            f"{g.segment}: {g.reason}"
+            for g in lost
+        ),
+        *(
+            f"cut: position {c.position:,} of {c.segment} ({counted(c.bytes, 'byte')})"
+            f"{f', kept as {c.kept_as}' if c.kept_as else ''}: {c.reason}"
+            for c in cuts
+        ),
+        *(f"hole: positions {h.start_position:,} to {h.end_position:,}" for h in holes),
+    ]
 
 
 def report_html(

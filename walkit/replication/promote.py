@@ -52,6 +52,9 @@ class PromotionReport:
         facts = [f"  {name}: {value}" for name, value in self._facts()]
         return [f"{self.location} {done}", *facts, f"{NOT_FENCED}."]
 
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return asdict(self) | {"old_primary_fenced": False}

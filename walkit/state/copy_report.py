@@ -37,6 +37,9 @@ class CopyReport:
         """Return the report as lines of text."""
         return [f"{self.location} is a copy of {self.source}", *(f"  {k}: {v}" for k, v in self._facts())]
 
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return asdict(self) | {

@@ -28,7 +28,7 @@ from walkit.recovery.report import report_html
 from walkit.state.applier import Follower
 from walkit.state.checkpoint import CheckpointReport, checkpointer_on
 from walkit.state.machine import StateMachine
-from walkit.state.replay import ReplayProgress, ReplayReport, check_arguments, replay
+from walkit.state.replay import ReplayProgress, ReplayReport, check_arguments, check_saved, replay
 from walkit.state.restore import Restored, restore_newest
 from walkit.state.snapshot import SnapshotInfo
 
@@ -93,6 +93,7 @@ def recover(
     OptionsError.
     """
     check_arguments(log, machine, progress)
+    check_saved(machine)
     events = getattr(log, "events", None) or EventSink()
     for attempt in range(ATTEMPTS_MAX):
         seen = _Seen(*log._now())
@@ -154,6 +155,7 @@ def checkpoint(log: WriteAheadLog, machine: StateMachine, *, trim: bool = True) 
             wanted=log,
         )
     check_arguments(log, machine, None)
+    check_saved(machine)
     log._refuse_closed()
     with _lock:
         if log.parts.trimmer.state_lsn is not None:

@@ -139,6 +139,22 @@ def replay(
     )
 
 
+SAVED = ("snapshot_format", "snapshot", "restore", "checksum")
+"""What a machine has beside `apply` and `applied_lsn` where its state is saved and restored."""
+
+
+def check_saved(machine: object) -> None:
+    """Refuse a machine whose state cannot be saved and restored: OptionsError."""
+    absent = [name for name in SAVED if not hasattr(machine, name)]
+    if absent:
+        raise OptionsError(
+            f"{type(machine).__name__} has no {', '.join(absent)}: a state machine that is saved or restored has "
+            f"{', '.join(SAVED)} beside apply and applied_lsn (walkit.StateMachine)",
+            option="machine",
+            wanted=machine,
+        )
+
+
 def check_arguments(log: object, machine: object, progress: object) -> None:
     """Refuse what cannot be replayed: OptionsError."""
     if not isinstance(log, ReadSurface) or not hasattr(machine, "applied_lsn"):

@@ -238,6 +238,11 @@ class ScanReport:
             return f"ok: {checked} checked; {lsn_range(self.first_lsn, self.last_lsn)}"
         return f"NOT OK: {counted(len(self.problems), 'problem')}; {checked} are intact"
 
+    def __str__(self) -> str:
+        """Return the report as text: what was looked at, each problem and note, the outcome."""
+        said = [f"problem: {p}" for p in self.problems] + [f"note: {note}" for note in self.notes]
+        return "\n".join([f"{self.tool} of {self.location} ({self.state})", *said, self.summary()])
+
     def _repr_html_(self) -> str:
         title = f"{self.tool} of {self.location} ({self.state}): {'ok' if self.ok else 'NOT OK'}"
         facts = [
