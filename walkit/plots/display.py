@@ -34,7 +34,7 @@ except ImportError as error:
 __all__ = ["Figure", "figure_html", "go", "make_subplots"]
 
 OFFLINE: Mapping[str, Any] = {"displaylogo": False, "plotlyServerURL": "", "showSendToCloud": False}
-"""What plotly is told of a figure: it has no logo, and no button that would send its data to plotly's cloud."""
+"""How plotly shows a figure: without a logo, and without a button that would send its data to plotly's cloud."""
 CONFIG: Mapping[str, Any] = {"responsive": True, **OFFLINE}
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
 _numbers = count(1)

@@ -130,7 +130,7 @@ class TextInput(pn.widgets.TextInput):
     _stylesheets = [*pn.widgets.TextInput._stylesheets, FOCUS_CSS]
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)  # type: ignore[no-untyped-call]
+        super().__init__(**options)
 
 
 FIGURE_CSS = """
