@@ -268,7 +268,7 @@ def cuts_html(recovery: RecoveryReport) -> str:
             f"{cut.position:,}",
             f"{cut.bytes:,}",
             f"{cut.first_lsn:,}",
-            cut.reason,
+            tag("div", cut.reason, style="min-width:11em"),  # beside names that do not break
             tag("code", cut.segment),
             tag("code", cut.kept_as or "nothing: all zero"),
         )
