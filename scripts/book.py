@@ -58,6 +58,7 @@ PAGE_STYLE = """
 .walkit-pages { max-width: 76rem; margin: 1rem auto; font: 14px system-ui, sans-serif; }
 .walkit-pages a { margin-right: 1.5rem; color: var(--jp-content-link-color); }
 .plotly-graph-div { margin-top: .6rem; }
+.modebar-btn:focus-visible { outline: 2px solid var(--jp-brand-color1) !important; }
 .jp-InputArea-editor { overflow-x: auto; }
 """
 
@@ -84,6 +85,7 @@ def execute(notebook: Any, folder: Path) -> None:
             timeout=CELL_TIMEOUT_S,
             kernel_name="python3",
             resources={"metadata": {"path": str(folder)}},
+            coalesce_streams=True,  # else what is printed in parts is shown in parts
             config=Config({"KernelManager": {"transport": "ipc", "ip": f"{sockets}/kernel"}}),
         ).execute()
 

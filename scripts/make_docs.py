@@ -191,9 +191,12 @@ def build(source: Path, out: Path) -> None:
     (out / "_static" / "webpack-macros.html").unlink(missing_ok=True)  # a template of the theme, and no page
     for page in out.rglob("*.html"):  # where no script runs the theme would be neither light nor dark
         html = page.read_text("utf-8").replace('data-theme="auto"', 'data-theme="light"', 1)
-        page.write_text(PARAMETERS.sub(parameters, html), encoding="utf-8")
+        html = NUMBER.sub(r'<td class="number">\1</td>', PARAMETERS.sub(parameters, html))
+        page.write_text(html, encoding="utf-8")
 
 
+NUMBER = re.compile(r"<td>([-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]\d+)?%?|-?inf|NaN)</td>")
+"""A number in a table of results: numbers are set flush right, words flush left."""
 PARAMETERS = re.compile(r"<dl>\s*((?:<dd>(?:(?!</?d[dlt]\b).)*</dd>\s*)+)</dl>", re.DOTALL)
 """The parameters of a long signature: Sphinx makes a list of definitions of them that define nothing."""
 

@@ -26,11 +26,14 @@ def check_log(log: walkit.WriteAheadLog) -> None:
     with driver.lock:
         for part in (parts.core, driver.election, driver.writer.sequencer, driver.signal):
             part._check()
-    parts.segments._check()
-    parts.segments.maintenance._check()
-    parts.holds._check()
-    parts.holds.claims._check()
-    parts.lifetime._check()
+    for other in (
+        parts.segments,
+        parts.segments.maintenance,
+        parts.holds,
+        parts.holds.claims,
+        parts.lifetime,
+    ):
+        other._check()
 
 
 def check_store(store: walkit.Store) -> None:

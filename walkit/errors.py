@@ -142,8 +142,10 @@ class LogNotFoundError(WalkitError, FileNotFoundError):
 
     code = "log-not-found"
 
-    def __init__(self, path: str) -> None:
-        super().__init__(f"no log at {path}: there is no manifest. walkit.open(path) makes a new one")
+    def __init__(
+        self, path: str, why: str = "there is no manifest. walkit.open(path) makes a new one"
+    ) -> None:
+        super().__init__(f"no log at {path}: {why}")
         self.path = self.filename = path
         self.errno = ENOENT
 

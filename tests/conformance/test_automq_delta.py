@@ -4,9 +4,7 @@ The scenarios are those of its delta of confirmed data, of its sessions and thei
 its source. `WHERE` is the table, in words; a test below walks it, so that it cannot name a test that is not there.
 
 Without a meaning here, and why: a commit that a poll asks for, and snapshots of partitions that wait for a replay (the
-reader has one state, and announces an LSN with it); link records into another node's channel (left out, by the issue);
-the cache of snapshot reads with its gap rule for each key (the reader holds the whole state, and passes no range over:
-decision 0093).
+reader has one state, and announces an LSN with it); link records into another node's channel (left out, by the issue).
 """
 
 from __future__ import annotations
@@ -94,6 +92,11 @@ WHERE: dict[str, tuple[str, ...]] = {
         "replication/test_delta_replay::test_a_readers_state_is_the_logs_at_each_lsn_that_it_announces",
         "replication/test_delta_kill::test_killed_at_random_moments_the_reader_is_never_wrong_and_ends_equal",
     ),
+    "the cache of snapshot reads: no answer has a gap in it, and its memory is bounded": (
+        "replication/test_record_cache::test_an_answer_is_all_that_the_log_has_or_none",
+        "replication/test_record_cache::test_each_key_knows_from_where_it_is_whole",
+        "replication/test_record_cache::test_the_bound_is_of_memory",
+    ),
     # -- hazards
     "a mismatch leaves its listener registered": (
         "replication/test_delta_poll::test_a_mismatch_leaves_nothing_that_takes_frames",
@@ -117,6 +120,15 @@ WHERE: dict[str, tuple[str, ...]] = {
     "a reset is overtaken by an answer from before it": (
         "replication/test_delta_replay::test_a_new_session_is_taken_and_an_answer_that_does_not_fit_is_not",
         "replication/test_delta_attack::test_no_frame_of_an_opening_is_applied_before_its_history_is_known",
+    ),
+    "what the server says is taken as it is": (
+        "replication/test_delta_lies::test_a_lie_costs_time_alone",
+        "replication/test_delta_lies::test_a_lie_about_which_log_it_is_ends_the_reader",
+        "replication/test_delta_lies::test_the_primary_of_a_copy_is_not_followed",
+    ),
+    "a range that failed in part is a hole": (
+        "replication/test_delta_lies::test_no_frame_is_applied_after_a_hole",
+        "replication/test_delta_lies::test_a_state_that_has_a_part_of_a_range_is_never_saved",
     ),
     "an overloaded reader drops what waits": (
         "replication/test_delta_replay::test_bytes_and_loads_are_bounded",

@@ -435,6 +435,43 @@ def test_the_inspector_shows_a_frame_and_runs_are_compared(
         assert seen.inaccessible() == []
 
 
+FOCUSED = """() => {
+    let at = document.activeElement;
+    while (at.shadowRoot && at.shadowRoot.activeElement) at = at.shadowRoot.activeElement;
+    const style = getComputedStyle(at), box = at.getBoundingClientRect();
+    return {
+        name: (at.getAttribute("aria-label") || at.innerText || at.title || "").trim(), tag: at.tagName,
+        on_screen: box.width > 0 && box.bottom > 0 && box.top < innerHeight,
+        marked: style.outlineStyle === "auto" || style.outlineStyle === "solid" && parseFloat(style.outlineWidth) >= 2,
+    };
+}"""
+"""The element that has the focus, in whatever shadow: what it says, and whether one sees it and that it has it."""
+
+
+def test_the_keyboard_is_enough(browser: Browser, server: Server, windows: list[Seen]) -> None:
+    """Tab over Live: the skip link is first, and leads past the pages; each stop is seen; Enter turns the page."""
+    with looking(browser, server, windows) as seen:
+        page = seen.page
+        on_live(seen)
+        assert page.evaluate("document.querySelector('a, button, input').className") == "skip"
+        page.locator(".skip").focus()
+        stops = []
+        for _ in range(45):
+            page.keyboard.press("Tab")
+            stops.append(page.evaluate(FOCUSED))
+        stops = [stop for stop in stops if stop["tag"] != "BODY"]
+        assert stops[0]["name"] == "walkit, start anew"
+        assert [stop for stop in stops if not (stop["on_screen"] and stop["marked"])] == []
+        assert {stop["tag"] for stop in stops} >= {"A", "BUTTON", "INPUT", "SELECT"}
+        page.locator(".skip").focus()
+        page.keyboard.press("Enter")
+        page.keyboard.press("Tab")
+        assert page.evaluate(FOCUSED)["name"] == "Start"
+        page.get_by_role("link", name="Recovery", exact=True).focus()
+        page.keyboard.press("Enter")
+        page.get_by_role("button", name="Break and recover").wait_for()
+
+
 def test_a_phone_shows_all_of_it(browser: Browser, server: Server, windows: list[Seen]) -> None:
     """Each page, as the tests before have left it, 390 px wide: not scrolled sideways, no figure's word cut."""
     with looking(browser, server, windows) as seen:

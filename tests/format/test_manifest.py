@@ -276,7 +276,6 @@ def test_the_lost_ranges_of_a_segment() -> None:
     manifest = replace(PLAIN, segments=(segment,), end=end, holes=(hole,), lost=(lost,))
     assert decode_manifest(encode_manifest(manifest), "log") == manifest
     assert manifest.gaps_of(segment) == (hole, lost) == manifest.gaps
-    assert manifest.holes_of(segment) == (hole,)
     assert (manifest.frames_end_of(segment), manifest.gap_after(64), manifest.gap_after(0)) == (64, 192, 0)
     assert manifest.complete_from_lsn == 4
     assert replace(manifest, lost=()).frames_end_of(segment) == 192
@@ -303,10 +302,10 @@ def test_the_holes_of_a_segment() -> None:
         PLAIN, segments=(segment,), end=LogEnd(last_lsn=3, position=192, chain=9), holes=(hole,)
     )
     assert decode_manifest(encode_manifest(manifest), "log") == manifest
-    assert manifest.holes_of(segment) == (hole,)
+    assert manifest.gaps_of(segment) == (hole,)
     assert (manifest.complete_from_lsn, replace(manifest, holes=()).complete_from_lsn) == (1, 4)
-    assert manifest.holes_of(replace(segment, end_position=64)) == ()
-    assert manifest.holes_of(replace(segment, flags=int(SegmentFlag.COMPACTED))) == ()
+    assert manifest.gaps_of(replace(segment, end_position=64)) == ()
+    assert manifest.gaps_of(replace(segment, flags=int(SegmentFlag.COMPACTED))) == ()
 
 
 def test_absurd_lengths_allocate_nothing() -> None:

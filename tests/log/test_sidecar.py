@@ -333,7 +333,7 @@ def test_segments_with_holes_have_an_index(monkeypatch: pytest.MonkeyPatch) -> N
                 assert (index is None) is in_front
                 if index is not None:
                     assert len(index.positions) == record.frames
-                    indexed += bool(manifest.holes_of(record))
+                    indexed += bool(manifest.gaps_of(record))
             with walkit.open(storage=image, mode="r") as reader:
                 for first in range(1, wanted[-1][0] + 1):
                     assert [(r.lsn, r.value) for r in reader.read(first)] == [

@@ -18,7 +18,14 @@ def test_engines_show_their_number_and_spread() -> None:
     assert list(arrow.x) == [100, 9_000] and list(arrow.y) == pytest.approx([0.02, 0.3])
     assert list(arrow.error_y.arrayminus) == pytest.approx([0.01, 0.1])
     assert spark.name == "&lt;Spark&gt;" and spark.marker.symbol != arrow.marker.symbol
+    assert list(drawing.layout.xaxis.ticktext) == ["100", "9k"]
     assert "n = 3" in str(drawing.layout) and "<svg" in svg_of(drawing)
+
+
+def test_many_sizes_have_the_marks_of_the_axis() -> None:
+    """Draw seven sizes: the axis has its own marks, which do not meet."""
+    drawing = engine_times({"Arrow": {100 * 2**n: [0.1, 0.2] for n in range(7)}})
+    assert drawing.layout.xaxis.tickvals is None and drawing.layout.xaxis.dtick == "D2"
 
 
 @pytest.mark.parametrize("given", [{}, {"Arrow": {}}, {"Arrow": {100: []}}])

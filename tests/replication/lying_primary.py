@@ -7,6 +7,9 @@ from dataclasses import replace
 from typing import Any, Self
 
 import walkit
+from walkit.format.checksum import crc32c
+from walkit.format.frame import FrameHeader, FrameIdentity, PreparedBody, seal_frame
+from walkit.format.layout import ALIGNMENT_BUFFERED
 from walkit.replication.delta_feed import DeltaFeed
 from walkit.replication.delta_messages import PollAnswer, PollRefusal, PollRequest, checksum_of
 from walkit.replication.delta_poll import DeltaOptions
@@ -43,6 +46,7 @@ class LyingPrimary:
         self.lies += said is not answer
         if said is None:
             context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no answer")
+            return
         yield said if isinstance(said, bytes) else encode_reply(said)
 
     def __enter__(self) -> Self:
@@ -52,6 +56,22 @@ class LyingPrimary:
     def __exit__(self, *_: object) -> None:
         self.feed.stop()
         self._server.stop(grace=None).wait()
+
+
+def frame_of(header: FrameHeader, body: bytes, count: int) -> bytes:
+    """Return an intact frame in the place of another one: with this body, which may be none, of so many records."""
+    prepared = PreparedBody(count, header.flags, 0, [body], len(body), len(body), crc32c(body))
+    buffers, _, _ = seal_frame(
+        prepared,
+        FrameIdentity(header.log_id, header.epoch, header.epoch_id),
+        position=header.position,
+        first_lsn=header.first_lsn,
+        durable_position=header.durable_position,
+        chain=header.chain,
+        sealed_us=header.sealed_us,
+        alignment=ALIGNMENT_BUFFERED,
+    )
+    return b"".join(buffers)
 
 
 def sealed(answer: PollAnswer, **facts: Any) -> PollAnswer:

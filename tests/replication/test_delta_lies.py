@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -15,12 +16,12 @@ import pytest
 import walkit
 from tests.commit.fake_segments import Task, wait_until
 from tests.log.logs import tiny
-from tests.replication.lying_primary import Lie, LyingPrimary, sealed
+from tests.replication.lying_primary import Lie, LyingPrimary, frame_of, sealed
 from tests.replication.test_delta_reader import expected, quick
 from walkit._threads import LogThread
 from walkit.errors import DivergenceError, GapError, OptionsError, StorageError, WalkitError
 from walkit.models import FaultyStorage
-from walkit.replication import DeltaReader, Primary, ReplayLimits, delta_loop
+from walkit.replication import DeltaReader, Primary, ReplayLimits, delta_loop, delta_opening
 from walkit.replication.delta_loader import RangeLoader, Reached
 from walkit.replication.delta_messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest, delta_frames
 from walkit.replication.delta_state import ReaderState
@@ -52,6 +53,12 @@ def _last_frame_left_out(answer: PollAnswer) -> PollAnswer:
     return sealed(answer, delta=answer.delta[: -header.footprint])
 
 
+def _bodies_that_are_none(answer: PollAnswer) -> PollAnswer:
+    frames = delta_frames(answer)
+    data = b"".join(frame_of(header, bytes(header.body_stored_bytes), header.records) for header, _ in frames)
+    return sealed(answer, delta=data)
+
+
 def _other_session(answer: PollAnswer, request: PollRequest) -> PollAnswer:
     return replace(answer, session_id=answer.session_id ^ 1, session_epoch=1)
 
@@ -72,6 +79,7 @@ HARMLESS: dict[str, Lie] = {
     "no log and no epoch": _with_delta(lambda a: sealed(a, log_id=None, epoch_id=None)),
     "the frames twice": _with_delta(lambda a: sealed(a, delta=2 * a.delta)),
     "junk for frames": _with_delta(lambda a: sealed(a, delta=bytes(len(a.delta)))),
+    "bodies that are none, in frames that are intact": _with_delta(_bodies_that_are_none),
     "a delta that is empty": lambda a, _: sealed(a, first=DeltaEnd(), delta=b""),
     "an end whose position is none": lambda a, _: sealed(
         a, end=DeltaEnd(a.end.lsn, 0), delta=None, first=None
@@ -81,7 +89,7 @@ HARMLESS: dict[str, Lie] = {
     "nothing new, for ever": lambda a, _: replace(a, end=DeltaEnd(1, 64), first=None, delta=None),
     "no answer at all": lambda *_: None,
     "no message": lambda *_: b"",
-    "a message that is too large": lambda *_: bytes(40 << 20),
+    "a message that is too large": lambda *_: bytes((32 << 20) + (64 << 10)),
     "an older number": lambda a, _: replace(a, session_epoch=max(a.session_epoch - 1, 0)),
     "a number that is far ahead": lambda a, _: replace(a, session_epoch=1 << 62),
     "another session at every poll": _other_session,
@@ -105,7 +113,7 @@ def test_a_lie_costs_time_alone(
     reader = stack.enter_context(
         DeltaReader(tmp_path / "log", primary.address, limits=LIMITS, backoff=quick())
     )
-    for turn in range(6):
+    for turn in range(3):
         log.append_many([b"%d" % turn * 100] * 9, [b"%d" % n for n in range(9)])
         lsn = log.append(b"one", key=b"%d" % turn).last_lsn
         reader.wait_for(lsn, WAIT_S)
@@ -127,8 +135,11 @@ LASTING: dict[str, tuple[Lie, type[Exception]]] = {
 
 
 @pytest.mark.parametrize("name", LASTING)
-def test_a_lie_about_which_log_it_is_ends_the_reader(stack: ExitStack, tmp_path: Path, name: str) -> None:
+def test_a_lie_about_which_log_it_is_ends_the_reader(
+    stack: ExitStack, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Name another log, another epoch, records that are not there: a typed error, and a state that the log had."""
+    monkeypatch.setattr(delta_opening, "GRACE_MS", 50.0)
     lie, kind = LASTING[name]
     log = stack.enter_context(walkit.open(tmp_path / "log", options=tiny()))
     lsn = log.append(b"first", key=b"k").last_lsn
@@ -148,8 +159,11 @@ def test_a_lie_about_which_log_it_is_ends_the_reader(stack: ExitStack, tmp_path:
     assert dict(reader.state.items()) == expected(log, reader.applied_lsn)
 
 
-def test_the_primary_of_a_copy_is_not_followed(stack: ExitStack, tmp_path: Path) -> None:
+def test_the_primary_of_a_copy_is_not_followed(
+    stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Poll the primary of a copy that was written on: DivergenceError, with no record of the copy in the state."""
+    monkeypatch.setattr(delta_opening, "GRACE_MS", 50.0)
     with walkit.open(tmp_path / "log") as log:
         log.append(b"1", key=b"k")
     shutil.copytree(tmp_path / "log", tmp_path / "copy")
@@ -164,6 +178,25 @@ def test_the_primary_of_a_copy_is_not_followed(stack: ExitStack, tmp_path: Path)
     with pytest.raises(DivergenceError, match="another copy"):
         reader.wait_for(3, WAIT_S)
     assert reader.state[b"k"] in (b"1", b"2")
+
+
+def test_frames_of_an_opening_that_is_not_in_the_manifest_yet_are_read(
+    stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Show a reader the manifest of before an opening for a while, as a mounted folder may: it has the log's state."""
+    place = tmp_path / "log"
+    walkit.open(place).close()
+    older = load_manifest(FileStorage(str(place)))
+    log = stack.enter_context(walkit.open(place))
+    primary = stack.enter_context(Primary(log))
+    monkeypatch.setattr(delta_opening, "load_manifest", lambda storage: older)
+    reader = stack.enter_context(DeltaReader(place, primary.address))
+    for n in range(1, 4):
+        reader.wait_for(log.append(b"%d" % n, key=b"k").last_lsn, WAIT_S)
+    assert reader.statistics().deltas == 0
+    monkeypatch.setattr(delta_opening, "load_manifest", load_manifest)
+    wait_until(lambda: reader.wait_for(log.append(b"x").last_lsn, WAIT_S) and reader.statistics().deltas > 0)
+    assert reader.error is None
 
 
 def test_a_log_that_is_put_away_under_its_primary_is_noticed(
@@ -210,6 +243,24 @@ def test_a_range_is_loaded_in_pieces_whatever_its_ends_say(tmp_path: Path) -> No
         assert at < found.end.lsn <= 200 and found.size_bytes < 5_000
         at = found.end.lsn
     loader.close()
+
+
+def test_what_is_packed_a_thousandfold_is_unpacked_a_part_at_a_time(tmp_path: Path) -> None:
+    """Apply 40 frames that have 1 MiB each once they are unpacked: a few of them are in memory at a time."""
+    with walkit.open(tmp_path / "log", options=walkit.LogOptions(codec="zstd")) as log:
+        for n in range(40):
+            log.append(bytes(1 << 20), key=b"%d" % (n % 2))
+    with closing(_loader_of(tmp_path / "log")) as loader:
+        found = loader.load(1, 40, DeltaEnd(40, 0), Reached(0, 0))
+    assert found.end.lsn == 40 and found.size_bytes < 1 << 20
+    state = ReaderState()
+    tracemalloc.start()
+    try:
+        assert state.apply(found.frames, 40)[0] == 40
+        assert tracemalloc.get_traced_memory()[1] < 24 << 20
+    finally:
+        tracemalloc.stop()
+    assert state == {b"0": bytes(1 << 20), b"1": bytes(1 << 20)}
 
 
 def test_files_of_a_log_that_is_read_from_its_beginning_are_few(stack: ExitStack, tmp_path: Path) -> None:

@@ -373,12 +373,17 @@ def test_sessions_are_bounded_and_the_place_of_one_that_expired_is_given_again()
 
 
 def test_a_session_that_was_never_asked_again_makes_room() -> None:
-    """Open sessions by first polls alone, many more than there is room for: one that asks on keeps its own."""
-    readers = Readers(options=DeltaOptions(sessions_max=3, interval_ms=0))
+    """Open sessions by first polls alone, more than there is room for: they go after a while, and no other does."""
+    readers = Readers(options=DeltaOptions(sessions_max=3, interval_ms=0, retry_ms=1_000))
     last = readers.answered(readers.next(readers.begin(), wait_ms=0))
-    for _ in range(50):
-        readers.begin()
-    assert readers.core.sessions == 3 and readers.core.counts.sessions_closed == 48
+    readers.begin()
+    readers.begin()
+    readers.wait(999)
+    assert readers.refused(readers.ask(PollRequest())).reason == "full"
+    readers.wait(1)
+    assert {readers.begin().session_id for _ in range(2)} == {1003, 1004}
+    assert readers.refused(readers.ask(PollRequest())).reason == "full"
+    assert readers.core.sessions == 3 and readers.core.counts.sessions_closed == 2
     assert readers.answered(readers.next(last, wait_ms=0)).session_id == last.session_id
 
 

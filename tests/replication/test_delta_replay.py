@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from random import Random
 from typing import Any
@@ -16,6 +18,7 @@ import walkit
 from tests.log.logs import tiny
 from walkit.errors import CorruptionError, DivergenceError, GapError, StorageError
 from walkit.format.frame import FrameHeader
+from walkit.format.layout import LSN_MAX, POSITION_MAX
 from walkit.models import CrashingStorage
 from walkit.read.view import frames_to_batches
 from walkit.record import Batch
@@ -149,6 +152,24 @@ def test_a_load_that_brings_less_than_is_durable_is_tried_again() -> None:
     assert core.tick(50) == [load]
 
 
+def test_a_load_that_is_full_leaves_the_rest_to_the_next() -> None:
+    """Bring as many bytes as a load may, and fewer records: they are applied, and the others are loaded after them."""
+    core = replayer(limits=ReplayLimits(loads_max=1, load_bytes=256, bytes_max=1024))
+    (load,) = loads(
+        core.answered(PollAnswer(version=0, session_id=1, session_epoch=1, end=DeltaEnd(9, 0)), 0)
+    )
+    assert load == LoadRange(load.number, 1, 9)
+    for last in (4, 8):
+        steps = core.loaded(load.number, "x", 256, end(last), 0)
+        assert applications(steps) == [(last - 3, last)]
+        (load,) = loads(steps)
+        assert (load.first_lsn, load.last_lsn) == (last + 1, 9)
+        assert core.done(next(s.number for s in steps if isinstance(s, ApplyRange)), 0) == []
+    (step,) = core.loaded(load.number, "x", 64, end(9), 0)
+    assert isinstance(step, ApplyRange) and core.done(step.number, 0) == []
+    assert (core.applied.lsn, core.parts, core.counts.retries) == (9, 0, 0)
+
+
 def test_what_is_reported_twice_changes_nothing() -> None:
     """Repeat every report: no step comes of the second."""
     core = replayer()
@@ -221,6 +242,54 @@ def test_a_delta_is_taken_where_it_continues_and_the_log_is_read_elsewhere() -> 
     (step,) = cores[0].loaded(1, "x", 1, DeltaEnd(2), 0)
     assert isinstance(step, ApplyRange)
     assert applications(cores[0].done(step.number, 0)) == [(3, 4)]
+
+
+def test_answers_that_no_server_gives_break_no_core() -> None:
+    """Answer with any ends, ranges and numbers, bring any part of loads: no core asserts, and no range is left out."""
+    for seed in range(150):
+        chance = Random(seed)
+        limits = ReplayLimits(
+            loads_max=2, load_bytes=chance.choice([1, 256, 1 << 20]), bytes_max=1024, parts_max=4
+        )
+        core, polls, now, steps = replayer(5, limits), poller(), 0.0, deque[ReplayStep]()
+        for _ in range(60):
+            now += 50 * chance.random()
+            request = polls.request(core.applied, now)
+            if request is not None:
+                answer = _any_answer(chance, core.known.lsn, request)
+                with suppress(ProtocolError):
+                    if polls.answered(request, answer, now) is not None:
+                        steps.extend(core.answered(answer, now))
+            while steps and chance.random() < 0.7:
+                step = steps.popleft()
+                if isinstance(step, EndReplay):
+                    assert isinstance(step.error, StorageError)
+                elif isinstance(step, ApplyRange):
+                    assert step.first_lsn == core.applied.lsn + 1
+                    steps.extend(core.done(step.number, now))
+                else:
+                    last = chance.choice([step.first_lsn - 1, step.first_lsn, step.last_lsn])
+                    steps.extend(
+                        core.loaded(step.number, "x", chance.choice([1, 300]), DeltaEnd(last, 0), now)
+                    )
+            steps.extend(core.tick(now))
+
+
+def _any_answer(chance: Random, lsn: int, request: PollRequest) -> PollAnswer:
+    def any_end() -> DeltaEnd:
+        near = chance.choice([0, 1, lsn, lsn + 1, lsn + 40, LSN_MAX])
+        return DeltaEnd(min(near, LSN_MAX), chance.choice([0, 64 * lsn % POSITION_MAX, POSITION_MAX]))
+
+    return PollAnswer(
+        version=chance.choice([0, 1, 2, 2, 3]),
+        session_id=chance.choice([0, 1, request.session_id]),
+        session_epoch=chance.choice([0, request.session_epoch, request.session_epoch, 1 << 62]),
+        end=any_end(),
+        log_id=LOG_ID,
+        first=chance.choice([None, any_end()]),
+        delta=chance.choice([None, b"", bytes(200)]),
+        crc=chance.choice([None, 0]),
+    )
 
 
 def test_a_delta_that_would_cut_a_range_that_waits_in_two_is_not_taken() -> None:

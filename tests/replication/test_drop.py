@@ -188,7 +188,7 @@ def test_many_who_start_a_replica_at_once_start_one_thread() -> None:
         caller.join()
     assert [t.name for t in threading.enumerate()].count("walkit-replica one") == 1
     replica.stop()
-    assert set(threads_of_replicas()) <= before | {"walkit-replica-ear"}
+    assert set(threads_of_replicas()) <= before | {"walkit-replica-receiver"}
 
 
 FORKS = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -356,6 +357,7 @@ def test_a_wait_ends_though_its_ring_was_lost(monkeypatch: pytest.MonkeyPatch) -
     def full(*_: object) -> None:
         raise StorageError("no space left", name="manifest")
 
+    monkeypatch.setattr("walkit.replication.imported_log.Bell", Lost)
     log = ImportedLog(CrashingStorage())
     with monkeypatch.context() as patch:
         patch.setattr(ImportedLog, "_open", full)
@@ -363,7 +365,31 @@ def test_a_wait_ends_though_its_ring_was_lost(monkeypatch: pytest.MonkeyPatch) -
             log.reopen()
     assert log.is_reopening and not log.closed
     monkeypatch.setattr("walkit.replication.imported_log.LOOK_S", 0.05)
-    log._reopened = Lost()
     waiter = Task(lambda: log.wait_for(1))
     log.close()
     assert waiter.result() is False
+
+
+@pytest.mark.parametrize("name", ["walkit-publisher-claims", "walkit-publisher-watch"])
+def test_a_primary_that_gets_no_thread_serves_nothing_and_starts_later(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Refuse one of a primary's threads: its address is free, no thread of it is left, and the next start serves."""
+    start = LogThread.start
+
+    def none_left(thread: LogThread) -> None:
+        if thread.name == name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with walkit.open(storage=CrashingStorage(), options=SMALL) as log:
+        log.append(b"v", key=b"k")
+        primary = Primary(log)
+        with monkeypatch.context() as patch:
+            patch.setattr(LogThread, "start", none_left)
+            with pytest.raises(RuntimeError, match="can't start"):
+                primary.start()
+        assert primary.status().state == "stopped"
+        assert not [t for t in threading.enumerate() if t.name.startswith("walkit-publisher-claims")]
+        with primary, Replica(CrashingStorage(), primary.address, backoff=quick()) as replica:
+            replica.wait_for(1, WAIT_S)

@@ -29,15 +29,17 @@ from walkit.replication.range_link import RangeLink
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage import FileStorage, Storage
 
-OPTIONS = walkit.LogOptions(segment_bytes=64 * 1024)
+OPTIONS = walkit.LogOptions(segment_bytes=64 * 1024, durability="interval", interval_ms=60_000)
+"""What is filled is synced once, at its end: only then does any of it count."""
 RECORDS = 600
 FLIPPED = b"\xa5" * 7
 
 
 def fill(log: walkit.WriteAheadLog, records: int = RECORDS) -> None:
-    """Append this many records of some 300 bytes, each in a frame of its own."""
+    """Append this many records of some 300 bytes, each in a frame of its own; they are durable on return."""
     for number in range(records):
         log.append(b"%d" % number * 70, key=b"key %d" % (number % 50))
+    log.sync()
 
 
 @pytest.fixture(scope="module")
@@ -251,16 +253,14 @@ def test_a_peer_that_ends_early_or_is_damaged_itself_gives_what_it_has(
 def test_a_torn_tail_does_not_keep_what_was_promised_from_being_healed(tmp_path: Path) -> None:
     """Damage a promised frame, and one that nothing promised: the first is healed, and the log is cut at the second."""
     crashing = CrashingStorage()
-    options = walkit.LogOptions(
-        segment_bytes=1 << 20, durability="interval", interval_ms=60_000, idle_marker_ms=0
-    )
+    options = replace(OPTIONS, segment_bytes=1 << 20, idle_marker_ms=0)
     log = walkit.open(crashing, options=options)
     fill(log, 100)
-    log.sync()
     with Primary(log) as primary, Replica(tmp_path / "replica", primary.address) as replica:
         replica.wait_for(100, WAIT_S)
     promised = log.parts.core.durable_position
-    fill(log, 100)
+    for _ in range(100):  # and no sync
+        log.append(bytes(300))
     storage = crashing.crash(keep="all")
     (name,) = (each for each in storage.names() if each.endswith(".segment") and _has_frames(storage, each))
     file = storage.open(name, "write")
@@ -298,6 +298,7 @@ def test_a_compacted_segment_is_left(tmp_path: Path) -> None:
     with walkit.Store.open(tmp_path / "p", options=OPTIONS) as store:
         for number in range(RECORDS):
             store.put(b"key %d" % (number % 20), b"%d" % number * 70)
+        store.log.sync()
         with Primary(store) as primary, Replica(tmp_path / "r", primary.address, options=OPTIONS) as replica:
             replica.wait_for(store.log.acked_lsn, WAIT_S)
         assert store.compact().segments_rewritten

@@ -13,7 +13,7 @@ import pytest
 import walkit
 from tests.replication.callers import WAIT_S, until
 from tests.replication.proxy import TcpProxy
-from tests.replication.test_heal import OPTIONS, contents, fill, segments, write, write_short
+from tests.replication.test_heal import contents, fill, segments, write, write_short
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd
 from walkit.format.segment import SegmentHeader
@@ -28,6 +28,7 @@ from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 from walkit.storage import FileStorage
 
 COUNT = 50
+OPTIONS = walkit.LogOptions(segment_bytes=64 * 1024)
 PLAIN = replace(OPTIONS, idle_marker_ms=0)
 
 
@@ -37,7 +38,6 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("killed")
     with walkit.open(path / "log", options=PLAIN) as log:
         fill(log, COUNT)
-        log.sync()
         shutil.copytree(path / "log", path / "killed")
     return path / "killed"
 
@@ -213,7 +213,8 @@ def test_a_peer_that_lacks_a_marker_alone_gives_all_records(tmp_path: Path, seal
 def test_a_header_made_anew_takes_no_limit_from_the_peer(tmp_path: Path, alone: bool) -> None:
     """Heal a damaged header from a peer whose own says 1 GiB a frame: the limit is this epoch's, or its frames'."""
     with walkit.open(tmp_path / "log", options=PLAIN) as log:
-        fill(log, 50 if alone else 400)
+        fill(log, 50 if alone else 300)
+        log.wait_idle()
         copy = Path(shutil.copytree(tmp_path / "log", tmp_path / "peer"))
     walkit.open(copy).close()
     for path in segments(copy):
@@ -282,5 +283,5 @@ def test_a_connection_that_is_cut_in_the_midst_of_a_heal(tmp_path: Path) -> None
             now = {path.name: path.read_bytes() for path in segments(tmp_path / "log")}
             assert all(data in (damaged[name], whole[name]) for name, data in now.items())
             healed.add(sum(now[name] != damaged[name] for name in now))
-    assert now == whole and healed == {0, 1, 2}
+    assert now == whole and healed >= {0, 2}  # what is answered after a range's end counts, too
     assert walkit.verify(tmp_path / "log").ok

@@ -45,7 +45,6 @@ def test_a_start_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch, erro
         patch.setattr(LogThread, "start", refused)
         with pytest.raises(type(error)):
             loop.start("the loop")
-    loop._check()
     loop.join()
     assert not (loop.begun or loop.ended or loop.running or loop.hangs()) and loop.name == ""
     loop.start("the loop")
@@ -96,7 +95,11 @@ def test_a_thread_that_has_not_come_to_life_is_not_waited_for(monkeypatch: pytes
 def test_a_join_waits_and_says_what_hangs() -> None:
     """Join a loop that waits for an event: False after the time, when it hangs; and its end after the event."""
     go = threading.Event()
-    loop = LoopThread(lambda: go.wait(WAIT_S) and None)
+
+    def run() -> None:
+        go.wait(WAIT_S)
+
+    loop = LoopThread(run)
     loop.start("the loop")
     loop.join(0.01)
     assert loop.running and loop.hangs() and not loop.ended

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from tests.replication.test_delta_reader import WAIT_S, mixed
 from walkit.errors import GapError, HistoryTrimmedError, LogClosedError, OptionsError, RecordTypeError
 from walkit.record import Kind, Record
 from walkit.replication import DeltaReader, Primary
-from walkit.replication.record_cache import RECORD_BYTES, RecordCache
+from walkit.replication.record_cache import KEY_BYTES, RECORD_BYTES, RecordCache
 
 KEYS = [b"a", b"b", b"c"]
 STEPS = st.lists(
@@ -34,7 +36,7 @@ def test_an_answer_is_all_that_the_log_has_or_none(
     steps: list[tuple[int, list[bytes | None]]], room: int
 ) -> None:
     """Put ranges, some after a gap, into a cache of few records: answers equal the log, bytes are bounded."""
-    cache = RecordCache(room * (RECORD_BYTES + 6))
+    cache = RecordCache(room * (RECORD_BYTES + KEY_BYTES + 6))
     log: list[Record] = []
     for skipped, keys in steps:
         log += [record(len(log) + n + 1, b"a") for n in range(skipped)]  # which the cache never sees
@@ -53,7 +55,7 @@ def test_an_answer_is_all_that_the_log_has_or_none(
 
 def test_each_key_knows_from_where_it_is_whole() -> None:
     """Fill a cache of three records with a rare and a common key: the rare one's answer reaches further back."""
-    cache = RecordCache(3 * (RECORD_BYTES + 6))
+    cache = RecordCache(3 * (RECORD_BYTES + 6) + 2 * KEY_BYTES)
     keys = [b"a", b"a", b"b", b"a", b"a"]
     cache.put(1, [record(n, key) for n, key in enumerate(keys, 1)], 5)
     assert cache.records_of(b"a", 2) is None and cache.records_of(b"z", 2) is None
@@ -66,10 +68,32 @@ def test_each_key_knows_from_where_it_is_whole() -> None:
 
 def test_a_record_above_the_bound_leaves_nothing() -> None:
     """Put a record larger than the cache: nothing is kept, nothing is claimed to be, and the next one is."""
-    cache = RecordCache(1000)
+    cache = RecordCache(2000)
     cache.put(1, [record(1, b"a"), record(2, b"b", bytes(2000)), record(3, b"c")], 3)
     assert cache.records_of(b"b", 2) is None and cache.records_of(b"a", 1) is None
     assert [r.lsn for r in cache.records_of(b"c", 3) or ()] == [3]
+
+
+@pytest.mark.parametrize("keys", [1, 100, 1 << 30])
+def test_the_bound_is_of_memory(keys: int) -> None:
+    """Fill a cache with records of one key, of a few, and of a key each: the process takes no more than the bound."""
+    bound = 2 << 20
+    tracemalloc.start()
+    try:
+        cache, lsn = RecordCache(bound), 0
+        while cache.records_of(b"none", 1) is not None:
+            lsn += 1
+            new = Record(
+                lsn,
+                Kind.PUT,
+                b"key %d" % (lsn % keys),
+                b"%d" % lsn * 10,
+                datetime(2026, 1, 1, microsecond=lsn, tzinfo=UTC),
+            )
+            cache.put(lsn, [new], lsn)
+        assert 0.6 * bound < tracemalloc.get_traced_memory()[0] < 1.15 * bound
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 4_000, 1 << 20])

@@ -29,6 +29,7 @@ from walkit.replication.publisher import Publisher
 from walkit.replication.registry import ReplicaRegistry
 from walkit.replication.replica_claims import ReplicaClaims, replicas_with_claims
 from walkit.segments.claim_files import claims_locked
+from walkit.segments.manifest_store import load_manifest
 from walkit.storage.file import FileStorage
 
 
@@ -48,6 +49,28 @@ def test_a_replica_of_a_log_that_is_written_elsewhere_holds_it_back(tmp_path: Pa
                 until(lambda: primary.status().followers[0].held_from is not None, "the status")
                 until(lambda: [c.first_lsn for c in log.claims()] == [201], "the claim to move")
             assert log.trim(200) == 200
+
+
+def test_a_replica_below_the_low_watermark_streams_on_and_is_kept_from_there(tmp_path: Path) -> None:
+    """Trim within a segment, and follow from its first record on: one session, and a claim once it has passed that."""
+    told: list[tuple[str, dict[str, Any]]] = []
+    with (
+        walkit.open(tmp_path / "p", events=lambda *event: told.append(event)) as log,
+        Primary(log, lease_s=1.0) as primary,
+    ):
+        for _ in range(40):
+            log.append_many([bytes(8_000)] * 50)
+        assert log.trim(1_900) == 1_900
+        assert load_manifest(FileStorage(str(tmp_path / "p"))).low_watermark == 1_900
+        with Replica(tmp_path / "r", primary.address) as replica:
+            replica.wait_for(2_000, WAIT_S)
+            until(lambda: [c.first_lsn for c in log.claims()] == [2_001], "the claim")
+            assert replica.log.first_lsn == 1
+            until(lambda: [f.held_from for f in primary.status().followers] == [2_001], "the status")
+    names = [name for name, _ in told]
+    assert "walkit.replica.unclaimed" not in names
+    states = [about["state"] for name, about in told if name == "walkit.session.move"]
+    assert states.count("streaming") == 1
 
 
 def test_a_session_moves_and_renews_its_claim(tmp_path: Path) -> None:

@@ -67,6 +67,33 @@ def test_the_old_primary_follows_the_new_one_after_a_rewind(tmp_path: Path) -> N
     assert walkit.verify(tmp_path / "old").ok
 
 
+@pytest.mark.parametrize("more", [0, 5])
+def test_a_promotion_without_records_is_taken_back_where_that_is_asked(tmp_path: Path, more: int) -> None:
+    """Promote, write nothing, follow the old primary: refused; with `rewind` the epoch goes, and it follows at once."""
+    followed(tmp_path / "old", tmp_path / "new")
+    promote(tmp_path / "new")
+    Store.open(tmp_path / "new", options=SMALL).close()
+    events: list[dict[str, object]] = []
+    with Store.open(tmp_path / "old", options=SMALL) as store, Primary(store) as primary:
+        last = put(store, more) if more else store.log.acked_lsn
+        with Replica(tmp_path / "new", primary.address, options=SMALL) as replica:
+            until(lambda: isinstance(replica.error, DivergenceError), "the refusal")
+        assert len(load_manifest(FileStorage(str(tmp_path / "new"))).lineage) == 2
+        with Replica(
+            tmp_path / "new",
+            primary.address,
+            options=SMALL,
+            rewind=True,
+            events=lambda name, about: events.append(dict(about)) if name.endswith("rewind") else None,
+        ) as replica:
+            until(lambda: replica.status().state == "streaming" and bool(events), "the contact")
+            replica.wait_for(put(store, 1), 30)
+            assert replica.error is None and replica.store.items() == store.items()
+    assert [(event["end_lsn"], event["last_lsn"]) for event in events] == [(60, 60)]
+    report = rewind(tmp_path / "new", last + 2)
+    assert (report.bytes_cut, report.epochs_cut) == (0, 0)
+
+
 def test_without_being_asked_nothing_is_rewound(tmp_path: Path) -> None:
     """Follow a diverged log without `rewind`: DivergenceError, and all 100 records are still there."""
     with diverged(tmp_path, tmp_path / "old") as (_, address):

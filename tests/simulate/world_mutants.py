@@ -131,6 +131,12 @@ MUTANTS = (
         "if False:",
     ),
     Mutant(
+        "the rest of a full load skipped",
+        f"{REPLAYER}.loaded",
+        "self._parts.insert(self._parts.index(part) + 1, _Part(self._numbers, end, part.end))",
+        "end = part.end",
+    ),
+    Mutant(
         "loads applied in the order in which they come",
         f"{REPLAYER}._pump",
         "head = self._parts[0] if self._parts else None",

@@ -329,6 +329,8 @@ def test_a_figure_is_drawn_and_is_a_picture_without_scripts(site: Site, browser:
     page.locator(".js-plotly-plot .main-svg").first.wait_for()
     colour = "getComputedStyle(document.querySelector('.main-svg .gtitle, .main-svg .xtick text')).fill"
     assert page.evaluate(colour) == "rgb(214, 217, 222)"
+    assert page.get_by_role("button", name="Download plot").count() == 1
+    assert page.get_by_role("button", name="Share chart").count() == 0, "no data leaves the page"
     page.evaluate("document.documentElement.dataset.theme = 'light'")
     page.wait_for_function(f"{colour} === 'rgb(51, 55, 61)'")
     page.context.close()

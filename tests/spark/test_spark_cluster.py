@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import walkit
+from tests.conftest import Checkout
+from tests.test_docs import examples
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -39,3 +42,26 @@ def test_two_executors_read_a_log(tmp_path: Path) -> None:
     with walkit.open(path, "r") as log:
         changed = walkit.diff((log, 500), log).num_rows
     assert said == {"executors": 2, "found": [1000, 50, changed], "verified": 1}
+
+
+def test_each_block_of_the_page_runs(checkout: Checkout, tmp_path: Path) -> None:
+    """Run the page's blocks in a fresh process and folder each, as a person does: three records, two live keys."""
+    pytest.importorskip("grpc_status", reason="the extra connect is not installed")
+    page = (checkout.root / "docs/how-to/spark-on-a-cluster.md").read_text()
+    anywhere, blocks = examples(page)
+    assert (len(anywhere), len(blocks)) == (0, 2)
+    unset = {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "JAVA_HOME"}
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    for number, block in enumerate(blocks):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        done = subprocess.run(
+            [sys.executable, "-c", block],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=400,
+        )
+        assert done.returncode == 0, f"{block}\n{done.stderr[-2000:]}"
+        assert done.stdout.split()[-2:] == ["3", "2"], block

@@ -134,10 +134,7 @@ def _newest(
 def test_a_diff_of_one_log_shuffles_touched_keys(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two LSNs of a log, in both orders, equal, and at its ends: the rows of an oracle; touched keys alone are joined.
-
-    A short range is left to those who read; the diffs are asked in one job.
-    """
+    """Two LSNs of a log, in both orders, equal, and at its ends, in one job: an oracle's rows, by plans that join."""
     rows = random_rows(11, 300, keys=40)
     write(str(tmp_path / "log"), rows)
     df, asked, expected = load(spark, tmp_path / "log"), [], {}
@@ -159,10 +156,7 @@ def test_a_diff_of_one_log_shuffles_touched_keys(
 def test_a_feed_is_read_by_the_keys_that_it_touches(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Changes of ranges of a log over three epochs: found by those who read and by Spark, in each form, the same rows.
-
-    Of a range that is much of a partition the keys are found by Spark.
-    """
+    """Feeds of short ranges over three epochs: readers leave other keys out, and the rows are those of a join."""
     rows = random_rows(17, 400, keys=60)
     write(str(tmp_path / "log"), rows, 3)
     df = load(spark, tmp_path / "log", partitions=3)

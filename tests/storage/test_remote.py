@@ -12,7 +12,7 @@ import pytest
 import walkit
 from tests.storage import test_memory
 from tests.storage.test_throttled import Clock
-from walkit.models import REMOTE, ConstantLatency, CrashingStorage, DeviceModel, RemoteStorage
+from walkit.models import REMOTE, ConstantLatency, CrashingStorage, DeviceModel, FaultyStorage, RemoteStorage
 from walkit.models.device import Device
 from walkit.storage import Storage
 
@@ -101,6 +101,21 @@ def test_a_request_that_fails_takes_its_time_and_does_nothing() -> None:
         storage.open("file", "create")
     assert (caught.value.errno, clock.now_ns, storage.failures) == (errno.EIO, 10 * MS, 1)
     assert storage.inner.names() == []
+
+
+def test_a_sync_that_fails_leaves_its_bytes_to_the_next() -> None:
+    """Write 1,000 bytes and fail a sync, then sync: the second has them to send, 1 ms of the link after its 10 ms."""
+    clock, faulty = Clock(), FaultyStorage(CrashingStorage())
+    faulty.create()
+    storage = RemoteStorage(faulty, FAR, clock_ns=clock.read, sleep=clock.sleep)
+    file = storage.open("file", "create")
+    file.write(0, [bytes(1000)])
+    faulty.fail("sync")
+    with pytest.raises(walkit.StorageError):
+        file.sync()
+    began_ns = clock.now_ns
+    file.sync()
+    assert clock.now_ns - began_ns == 11 * MS and storage.bytes_written == 1000
 
 
 def test_requests_of_several_threads_wait_side_by_side() -> None:

@@ -56,7 +56,7 @@ VALUE_SHOWN = 60
 """Characters of a value that are shown."""
 
 NOT_DONE = "<p class='wrong'>Not done.</p>"
-FIGURE_CONFIG = {"responsive": True, "displaylogo": False, "plotlyServerURL": ""}
+FIGURE_CONFIG = {"responsive": True, "displaylogo": False, "plotlyServerURL": "", "showSendToCloud": False}
 
 
 def write_report(result: DemoResult) -> Path:

@@ -9,13 +9,9 @@ from typing import Final
 FORMAT_VERSION: Final = 0
 """0 until the last feature that needs a field has landed; then frozen as 1."""
 
-LSN_NONE: Final = 0
-EPOCH_NONE: Final = 0
-
 SEGMENT_MAGIC: Final = b"WALKITSG"
 MANIFEST_MAGIC: Final = b"WALKITMF"
 FRAME_MAGIC: Final = 0x464B4C57
-FRAME_MAGIC_BYTES: Final = FRAME_MAGIC.to_bytes(4, "little")
 
 ALIGNMENT_BUFFERED: Final = 64
 ALIGNMENT_DIRECT: Final = 4096

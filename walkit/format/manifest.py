@@ -221,13 +221,6 @@ class Manifest:
         """Return how many LSNs between the first and the last of a segment belong to holes or are lost."""
         return sum(gap.lsns for gap in self.gaps_of(segment))
 
-    def holes_of(self, segment: SegmentRecord) -> tuple[HoleRecord, ...]:
-        """Return the holes among the frames of a sealed segment; one after its last frame is not among them.
-
-        Compaction leaves none: what it writes covers their LSNs.
-        """
-        return tuple(g for g in self.gaps_of(segment) if isinstance(g, HoleRecord))
-
     @property
     def gaps(self) -> tuple[Gap, ...]:
         """The holes and the lost ranges, in position order."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.format.manifest import SegmentRecord, SegmentState
 from walkit.log.progress import LogProgress
-from walkit.read.openview import view_of_open
-from walkit.read.view import LogView
+from walkit.read.view import LogView, Span
 from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.segment_set import SegmentSet
 from walkit.storage.interface import Storage
@@ -45,8 +45,29 @@ class LogContents:
         """Return the frames that are on stable storage now."""
         return self._view_to(self._progress.durable_position)
 
-    def _view_to(self, position: int) -> LogView:
-        return view_of_open(self._storage, self._manifest_store, self._segments, position)
+    def _view_to(self, end_position: int) -> LogView:
+        """Return the view of all frames below `end_position`, which the caller knows to be written."""
+        # The open segments first: see `first_lsn`.
+        open_segments = list(self._segments.open_segments)
+        manifest = self._manifest_store.current
+        sealed = manifest.sealed
+        spans = [Span(s, s.end_position, s.last_lsn) for s in sealed]
+        numbers = {s.number for s in sealed}
+        for segment in open_segments:
+            header = segment.header
+            if header is None or segment.number in numbers:
+                continue
+            record = SegmentRecord(
+                number=segment.number,
+                state=SegmentState.PREPARED,
+                epoch=header.epoch,
+                start_position=header.start_position,
+                first_lsn=header.first_lsn,
+                flags=int(header.flags),
+            )
+            spans.append(Span(record, min(segment.end_position, end_position), None))
+        within = tuple(s for s in spans if s.end_position > s.record.start_position)
+        return LogView(self._storage, manifest, within)
 
     def used_bytes(self) -> int:
         """Return the bytes of the segment files, headers included, as far as they are used."""

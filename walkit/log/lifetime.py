@@ -6,8 +6,6 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from walkit.errors import LogClosedError
-
 
 class Follower(Protocol):
     """What is woken where a log ends: a Bell, mostly."""
@@ -19,8 +17,7 @@ class Follower(Protocol):
 class Lifetime:
     """Whether a log is open, being closed, or closed; and what its closing ends first. Safe from any thread."""
 
-    def __init__(self, location: str) -> None:
-        self._location = location
+    def __init__(self) -> None:
         self._closers: list[Callable[[], object]] = []
         self._lock = threading.Lock()
         """Held while `_closers` changes."""
@@ -49,11 +46,6 @@ class Lifetime:
         """Call back all that `on_close` has noted."""
         for closer in self._closers:
             closer()
-
-    def require_open(self, what: str = "") -> None:
-        """LogClosedError once the log is closed; it says `what`, too."""
-        if self.closed:
-            raise LogClosedError(f"the log at {self._location} is closed{what}")
 
     def end(self) -> None:
         """Note that nothing of the log is written any more, and wake those that follow it."""

@@ -224,9 +224,9 @@ class WriteAheadLog(CursorSurface):
     def _follow(self, wanted: int, timeout: float | None) -> Iterator[Record]:
         lifetime, core, news = self._lifetime, self._core, Bell()
         delivery, ring = self._driver.delivery, news.set
-        lifetime.followers.add(news)
-        delivery.add_bell(ring)
         try:
+            lifetime.followers.add(news)
+            delivery.add_bell(ring)
             while True:
                 news.clear()
                 ended, failed = lifetime.ended, core.failure is not None and not core.in_flight

@@ -144,4 +144,9 @@ class RemoteFile(PassingFile):
         """Put everything on stable storage that was written before: one request with all its bytes."""
         with self._guard:
             size, self._unsent_bytes = self._unsent_bytes, 0
-        self._storage.request("sync", self.name, self.inner.sync, sent=size)
+        try:
+            self._storage.request("sync", self.name, self.inner.sync, sent=size)
+        except BaseException:  # the next sync has them to send, too
+            with self._guard:
+                self._unsent_bytes += size
+            raise

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from walkit.plots.facts import Spread, drawn_by, error_bars, spread_words
 from walkit.plots.style import BLUE, NEUTRAL, Figure, Theme, figure, go
-from walkit.plots.units import count_text, duration_text
+from walkit.plots.units import SECONDS, count_text, duration_text, sizes_axis
 
 
 def batch_times(
@@ -36,8 +36,8 @@ def batch_times(
         alt=f"Seconds of a batch over its records, medians and ranges: {words}",
         theme=theme,
         height=330,
-        xaxis={"type": "log", "title": {"text": "records in the batch"}},
-        yaxis={"title": {"text": "seconds"}, "rangemode": "tozero"},
+        xaxis={"type": "log", "title": {"text": "records in the batch"}, **sizes_axis(sizes)},
+        yaxis={"title": {"text": "time of a batch"}, "rangemode": "tozero", **SECONDS},
     )
     drawing.add_trace(
         go.Scatter(

@@ -33,7 +33,9 @@ except ImportError as error:
 
 __all__ = ["Figure", "figure_html", "go", "make_subplots"]
 
-CONFIG: Mapping[str, Any] = {"responsive": True, "displaylogo": False, "plotlyServerURL": ""}
+OFFLINE: Mapping[str, Any] = {"displaylogo": False, "plotlyServerURL": "", "showSendToCloud": False}
+"""How plotly shows a figure: without a logo, and without a button that would send its data to plotly's cloud."""
+CONFIG: Mapping[str, Any] = {"responsive": True, **OFFLINE}
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
 _numbers = count(1)
 
@@ -46,7 +48,7 @@ class Figure(go.Figure):  # type: ignore[misc]  # plotly has no types
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None, **_: Any) -> dict[str, Any]:
         drawn = json.loads(self.to_json())
         return {
-            PLOTLY_MIME: {**drawn, "config": {"displaylogo": False, "plotlyServerURL": ""}},
+            PLOTLY_MIME: {**drawn, "config": dict(OFFLINE)},
             "text/html": figure_html(self),
             "text/plain": f"Figure: {alt_text(self)}",
         }

@@ -7,7 +7,7 @@ from html import escape
 
 from walkit.plots.facts import Spread, drawn_by, error_bars, spread_words
 from walkit.plots.style import Figure, Theme, colour, figure, go
-from walkit.plots.units import count_text, duration_text
+from walkit.plots.units import LOG_SECONDS, count_text, duration_text, sizes_axis
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star", "hexagon")
 """Marks of the engines, in the order of the colours: they differ without colour too."""
@@ -41,8 +41,12 @@ def engine_times(
         alt=f"Median seconds over records, a line for each engine; {words}; n {min(rounds)} to {max(rounds)}",
         theme=theme,
         height=380,
-        xaxis={"type": "log", "title": {"text": "records"}},
-        yaxis={"type": "log", "title": {"text": "seconds"}},
+        xaxis={
+            "type": "log",
+            "title": {"text": "records"},
+            **sizes_axis(size for s in seconds.values() for size in s),
+        },
+        yaxis={"type": "log", "title": {"text": "median time"}, **LOG_SECONDS},
     )
     for index, (name, sizes) in enumerate(spreads.items()):
         drawing.add_trace(

@@ -134,7 +134,9 @@ def _axes(drawing: Figure, runs: Sequence[Run]) -> None:
         drawing.add_hline(
             y=Spread.of(raw).median, line={"color": NEUTRAL, "dash": "dot", "width": 1.5}, row=2, col=1
         )
-        drawing.layout.annotations[2].text += f" (dotted: raw writes/s, {count_text(Spread.of(raw).median)})"
+        drawing.layout.annotations[
+            2
+        ].text += f"<br>(dotted: raw writes/s, {count_text(Spread.of(raw).median)})"
     ticks: dict[str, Any] = dict(LOG_COUNTS)
     if runs[0].arrival == "closed":
         writers = sorted({run.labels["writers"] for run in runs})  # type: ignore[type-var]  # numbers, see _point

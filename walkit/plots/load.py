@@ -11,7 +11,7 @@ from walkit.measure.histogram import percentile_name
 from walkit.measure.knee import kept_up, knee, offered_per_s
 from walkit.plots.facts import Spread, error_bars, run_facts, run_warnings, spread_words
 from walkit.plots.style import Figure, Theme, colour, figure, go
-from walkit.plots.units import LOG_COUNTS, LOG_SECONDS, count_text
+from walkit.plots.units import LOG_SECONDS, count_text, log_counts
 
 PERCENTILES = (50.0, 99.0, 99.9)
 _DASHES = ("solid", "dash", "dot", "dashdot")
@@ -38,6 +38,7 @@ def latency_over_load(
         series.setdefault(f"{run.name} ({run.durability})", {}).setdefault(rate, []).append(run)
     numbers = [len(repeated) for points in series.values() for repeated in points.values()]
     words = spread_words(min(numbers), max(numbers)) if numbers else ""
+    loads = (min(rate for rate, _ in found), max(rate for rate, _ in found)) if found else (1.0, 1.0)
     limits = {
         label: knee(run for each in points.values() for run in each) for label, points in series.items()
     }
@@ -51,7 +52,7 @@ def latency_over_load(
             for label, limit in limits.items()
         ),
         theme=theme,
-        xaxis={"type": "log", "title": {"text": "offered, calls a second"}, **LOG_COUNTS},
+        xaxis={"type": "log", "title": {"text": "offered, calls a second"}, **log_counts(*loads)},
         yaxis={"type": "log", "title": {"text": "latency"}, **LOG_SECONDS},
     )
     for index, (label, points) in enumerate(series.items()):

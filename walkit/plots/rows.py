@@ -99,7 +99,8 @@ def draw_rows(
     )
     if len(panels) > 1:
         drawing.update_layout(margin_t=drawing.layout.margin.t + 20, height=drawing.layout.height + 20)
-    drawing.update_annotations(x=0, xanchor="left", font={"size": 13})
+    # On a phone half of the width is labels: a panel's title begins above them.
+    drawing.update_annotations(x=0, xanchor="left", xshift=-60, font={"size": 13})
     margin = (high - low) * 0.02 or 1.0
     for number, panel in enumerate(panels, start=1):
         _draw(drawing, panel, number)

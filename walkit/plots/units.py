@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 SECONDS: Mapping[str, Any] = {"tickformat": "~s", "ticksuffix": "s"}
@@ -30,6 +30,14 @@ _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 BYTE_TICKS_MAX = 7
 
 
+def log_counts(low: float, high: float) -> Mapping[str, Any]:
+    """Return a logarithmic axis of counts from `low` to `high`: within two decades only 1, 2 and 5 have words.
+
+    plotly itself would name every digit there, and on a phone they lie on each other.
+    """
+    return {"tickformat": "~s", "dtick": "D2"} if high < 100 * low else LOG_COUNTS
+
+
 def duration_text(seconds: float) -> str:
     """Return a duration in the unit that suits it: 12 µs, 3.4 ms, 1.25 s."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):
@@ -48,6 +56,18 @@ def count_text(number: float) -> str:
         if abs(number) >= scale * 0.9995:
             return f"{number / scale:.3g}{unit}"
     return f"{number:.3g}"
+
+
+SIZES_NAMED_MAX = 6
+"""A logarithmic axis of more sizes has its own marks."""
+
+
+def sizes_axis(sizes: Iterable[int]) -> dict[str, Any]:
+    """Return what names the measured sizes at a logarithmic axis, where they are few: 200 and 3.2k, nothing between."""
+    named = sorted(set(sizes))
+    if len(named) > SIZES_NAMED_MAX:
+        return {**log_counts(named[0], named[-1])}
+    return {"tickmode": "array", "tickvals": named, "ticktext": [count_text(size) for size in named]}
 
 
 def bytes_text(size: float) -> str:

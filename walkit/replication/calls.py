@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable
 from typing import Protocol, TypeVar
 
 from walkit.replication.messages import Refusal
@@ -11,7 +10,7 @@ from walkit.replication.messages import Refusal
 WAITING_MAX = 32
 """So many callers may owe their first message; one more takes the room of the one that has waited longest."""
 
-C = TypeVar("C", bound=Hashable)
+C = TypeVar("C")
 
 
 class Call(Protocol):

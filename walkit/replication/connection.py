@@ -96,7 +96,7 @@ class Connection:
         metadata = () if destination.token is None else ((TOKEN_KEY, destination.token),)
         self._call = self._channel.stream_stream(METHOD)(self._outgoing(), metadata=metadata)
         try:
-            LogThread(target=self._listen, name="walkit-replica-ear", daemon=True).start()
+            LogThread(target=self._listen, name="walkit-replica-receiver", daemon=True).start()
         except RuntimeError:  # the system has no thread to give
             self.close()
             raise

@@ -89,11 +89,6 @@ class DeltaFeed:
         with self._lock:
             return self._core.described()
 
-    @property
-    def is_observing(self) -> bool:
-        """Whether the log's frames are taken: only while there is a session."""
-        return self._observation is not None
-
     def poll(self, request: PollRequest) -> PollAnswer | PollRefusal:
         """Return the answer to a poll; waits for news up to the long poll's time. ProtocolError for a senseless one."""
         answer = self.wait(self.begin(request))

@@ -25,7 +25,7 @@ from walkit.read.cursor import lies_in
 from walkit.read.reader import live_view
 from walkit.read.view import LogView, frames_to_batches
 from walkit.record import Batch, Record
-from walkit.replication.delta_messages import DeltaEnd, PollAnswer
+from walkit.replication.delta_messages import DeltaEnd
 from walkit.segments.frame_walk import READ_BYTES, FrameWalk
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import Storage, StorageFile
@@ -73,35 +73,6 @@ def check_history(manifest: Manifest, log_id: int, reached: Reached) -> None:
             "what the reader has applied was cut",
             first_lsn=min(after, default=1),
         )
-
-
-def check_opening(
-    storage: Storage, answer: PollAnswer, asked_lsn: int, log_id: int, reached: Reached
-) -> bool:
-    """Refuse an answer of an opening whose log is not the one a reader has followed: DivergenceError.
-
-    Returns whether the manifest has the opening: one that has written nothing yet is not there, and one whose frames
-    come along has to be, else they are of another copy of the log. `asked_lsn` is what was applied when it was asked
-    for: it may be late, and the reader further by now. Another error says that the manifest cannot be read, so that it
-    is not known.
-    """
-    is_there = False
-    if answer.log_id == log_id:
-        manifest = load_manifest(storage)
-        check_history(manifest, log_id, reached)
-        is_there = any(epoch.id == answer.epoch_id for epoch in manifest.lineage)
-        if answer.delta and not is_there:
-            raise DivergenceError(
-                f"the primary's frames are of epoch {answer.epoch_id:#018x}, and the log at {storage.location} has no "
-                "such epoch: the primary serves another copy of it",
-                first_lsn=reached.lsn + 1,
-            )
-    if answer.end.lsn < asked_lsn:
-        raise DivergenceError(
-            f"the log ends with LSN {answer.end.lsn:,} now, and the reader has applied {asked_lsn:,}",
-            first_lsn=answer.end.lsn + 1,
-        )
-    return is_there
 
 
 class _End(NamedTuple):

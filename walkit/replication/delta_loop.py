@@ -18,8 +18,9 @@ from walkit.events import EventSink
 from walkit.replication.connection import Destination
 from walkit.replication.content import plain_text
 from walkit.replication.delta_link import POLL_WAIT_MS, Heard, PollLink, PollUnknownError
-from walkit.replication.delta_loader import LoadedRange, RangeLoader, check_history, check_opening
+from walkit.replication.delta_loader import LoadedRange, RangeLoader, check_history
 from walkit.replication.delta_messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
+from walkit.replication.delta_opening import Opening
 from walkit.replication.delta_poller import DeltaPoller
 from walkit.replication.delta_replayer import ApplyRange, DeltaReplayer, EndReplay, LoadRange, ReplayStep
 from walkit.replication.delta_state import ReaderFigures, ReaderState
@@ -85,8 +86,7 @@ class DeltaLoop:
         self._asked_ns = perf_counter_ns()
         self._looking, self._silence_ms, self._refused = False, SILENCE_MS, 0
         self._owed_lsn = 0  # what the log itself had at the last look
-        self._opening: tuple[int | None, bool] = (None, False)
-        """The opening that is followed, and whether the log's manifest has it: the first frame puts it there."""
+        self._opening = Opening(source.storage, log_id)
         self._named: dict[int, int] = {}  # by part of the replay: when it was named, ns
         self._loads: set[int] = set()  # parts that are read from the log
 
@@ -269,20 +269,14 @@ class DeltaLoop:
         self.figures.time("poll", max(came_ns - self._asked_ns, 0))
         if taken.end.lsn <= self.replayer.known.lsn:  # how long the primary lets a poll wait for news
             self._silence_ms = min(max(SILENCE_MS, 1.5 * (now - self._asked_ms)), 1.5 * POLL_WAIT_MS)
-        opening, is_written = self._opening
-        known = taken.epoch_id == opening and (is_written or not taken.delta)
-        if taken.epoch_id is not None and not known:
-            try:
-                is_written = check_opening(
-                    self._source.storage, taken, request.applied.lsn, self._log_id, self.state.reached
-                )
-            except DivergenceError as error:
-                return [EndReplay(error)]
-            except WalkitError as error:
-                # Frames of a history that is not known are not applied: a later answer brings their range.
-                self.trouble = str(error)
-                return ()
-            self._opening = taken.epoch_id, is_written
+        try:
+            taken = self._opening.checked(taken, request.applied.lsn, self.state.reached, now)
+        except DivergenceError as error:
+            return [EndReplay(error)]
+        except WalkitError as error:
+            # Frames of a history that is not known are not applied: a later answer brings their range.
+            self.trouble = str(error)
+            return ()
         return self._replay(taken, came_ns, now)
 
     # -- the log's own end
@@ -387,7 +381,10 @@ class DeltaLoop:
         try:
             records, decode_ns, insert_ns = self.state.apply(frames, step.last_lsn)
         except Exception as error:  # noqa: BLE001 - it ends the replay: the state may have a part of the range
-            return self.replayer.apply_failed(step.number, error)
+            if not (by_delta and isinstance(error, WalkitError) and self.state.is_whole):
+                return self.replayer.apply_failed(step.number, error)
+            self.trouble = str(error)
+            return self.replayer.spoiled(step.number, now_ms())
         done = perf_counter_ns()
         if frames:
             self.loader.note(frames[-1][0])

@@ -138,6 +138,7 @@ def delta_frames(answer: PollAnswer) -> list[tuple[FrameHeader, memoryview]]:
         ids = (header.log_id, header.epoch_id)
         _require(ids == (answer.log_id, answer.epoch_id), "epoch_id", ids, "the frames are of the log named")
         _require(header.first_lsn == lsn + 1, "first", header.first_lsn, f"LSN {lsn + 1:,} follows")
+        _require(header.records == header.span, "delta", header.records, f"there are {header.span:,} records")
         _require(header.position >= position, "first", header.position, f"it is from {position:,} on")
         lsn, position, at = header.last_lsn, header.end_position, at + header.footprint
         frames.append((header, frame))

@@ -278,9 +278,8 @@ class DeltaPolls:
         seen_after_lsn: int,
         now_ms: float,
     ) -> list[Reply]:
-        unanswered = next((s for s in self._sessions.values() if s.epoch == 1), None)
-        if len(self._sessions) >= self.options.sessions_max and unanswered is not None:
-            self._close(unanswered, None)  # its reader never asked again: the first answer may have been lost
+        if len(self._sessions) >= self.options.sessions_max:
+            self._make_room(now_ms)
         if len(self._sessions) >= self.options.sessions_max:
             text = f"{len(self._sessions):,} readers have a session"
             return [Reply(token, PollRefusal(reason="full", message=text))]
@@ -295,6 +294,14 @@ class DeltaPolls:
         self.counts.sessions_opened += 1
         session.waiting.append((token, version))
         return self._answer(session, now_ms)
+
+    def _make_room(self, now_ms: float) -> None:
+        """End the oldest session whose reader got an answer and asked for no other within the time for retries."""
+        asked_again_ms = self.options.expiry_ms - self.options.retry_ms
+        for session in self._sessions.values():
+            if session.epoch == 1 and now_ms >= session.expires_ms - asked_again_ms:
+                self._close(session, None)
+                return
 
     def _ask(
         self, session: _Session, request: PollRequest, version: int, token: Hashable, now_ms: float

@@ -37,7 +37,7 @@ class LoadRange:
 
 @dataclass(frozen=True, slots=True)
 class ApplyRange:
-    """Apply this to the state, and report `done` or `apply_failed`.
+    """Apply this to the state, and report `done`, `apply_failed`, or of a delta `spoiled`.
 
     `payload` is what was loaded, or the (header, bytes) of each frame of a delta.
     """
@@ -236,6 +236,15 @@ class DeltaReplayer:
     def apply_failed(self, number: int, error: Exception) -> list[ReplayStep]:
         """The state could not take a range: the replay ends, as it may have taken a part of it."""
         return [] if self._part(number, "applying") is None else self._fail(error)
+
+    def spoiled(self, number: int, now_ms: float) -> list[ReplayStep]:
+        """A delta cannot be taken apart, and the state has none of it, or whole frames alone: its range is loaded."""
+        part = self._part(number, "applying")
+        if part is None:
+            return []
+        part.state, part.size_bytes = "waiting", 0
+        self.counts.damaged += 1
+        return self._pump(now_ms)
 
     def tick(self, now_ms: float) -> list[ReplayStep]:
         """Time has passed."""

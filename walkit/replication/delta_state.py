@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 
@@ -17,7 +17,7 @@ from walkit.format.frame import FrameHeader
 from walkit.read.view import frames_to_batches
 from walkit.record import Batch
 from walkit.recovery.report import report_html
-from walkit.replication.delta_loader import Reached
+from walkit.replication.delta_loader import Frames, Reached
 from walkit.replication.record_cache import RecordCache
 from walkit.state.applier import Follower
 from walkit.state.machine import StateImage
@@ -26,6 +26,8 @@ from walkit.state.table import KeyedTable
 
 SAMPLES_MAX = 1 << 16
 """So many of the newest latencies of each kind are kept."""
+PART_BYTES = 4 << 20
+"""Frames of about so many bytes, as they are unpacked, are applied at a time: a range may be packed a thousandfold."""
 LATENCIES = {
     "poll": "from a poll to its answer",
     "answer": "from an answer with a delta until its records are in the state",
@@ -92,8 +94,15 @@ class ReaderState(KeyedSurface):
             for header, frame in frames
             if header.records and first <= header.last_lsn <= last_lsn
         ]
-        if not whole:
-            return 0, 0, 0
+        records = decode_ns = insert_ns = 0
+        for part in _parts_of(whole):
+            took = self._apply_part(part)
+            records, decode_ns, insert_ns = records + took[0], decode_ns + took[1], insert_ns + took[2]
+            self.wake()
+        return records, decode_ns, insert_ns
+
+    def _apply_part(self, whole: Frames) -> tuple[int, int, int]:
+        first = self.applied_lsn + 1
         if whole[0][0].first_lsn > first:
             raise GapError(first, whole[0][0].first_lsn)
         began = perf_counter_ns()
@@ -111,7 +120,6 @@ class ReaderState(KeyedSurface):
             self._follower.applied_lsn = newest.last_lsn
             self.is_whole = True
         inserted = perf_counter_ns()
-        self.wake()
         return newest.last_lsn - first + 1, decoded - began, inserted - decoded
 
     def image(self) -> tuple[StateImage, Reached] | None:
@@ -203,6 +211,20 @@ class ReaderFigures:
     def by_rate(self) -> tuple[HitRow, ...]:
         """Return the bytes by path, by the bytes of the second in which they came; the last one is not in it."""
         return _rows(self._by_rate)
+
+
+def _parts_of(frames: Frames) -> Iterator[Frames]:
+    """Yield the frames in order, so many at a time that their bodies have about `PART_BYTES` once they are unpacked."""
+    part: Frames = []
+    size = 0
+    for header, frame in frames:
+        part.append((header, frame))
+        size += header.body_raw_bytes
+        if size >= PART_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def _class_of(size: int) -> int:

@@ -58,7 +58,7 @@ class ImportEngine:
         """Take the writer's lock and recover. Raises what opening a log for writing raises; then nothing is held."""
         self.storage, self.options, self.events = storage, options, events
         self.adopted = False
-        self.lifetime = Lifetime(storage.location)
+        self.lifetime = Lifetime()
         """What works on the log's files ends with it: a checkpoint, a trim."""
         self.recovery: RecoveryReport | None = None
         self.failure: BaseException | None = None

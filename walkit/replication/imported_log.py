@@ -35,7 +35,7 @@ from walkit.segments.manifest_store import ManifestStore
 from walkit.storage.interface import Storage
 
 LOOK_S = 1.0
-"""Time between two looks of a thread that waits for a log to be replaced: nobody may have woken it."""
+"""Time between two looks of a thread that waits for a log to be replaced: a ring can be lost."""
 
 
 class ImportedLog(ReadSurface):

@@ -117,7 +117,10 @@ class Primary:
         self._stopped = Bell()
 
     def start(self) -> Self:
-        """Begin to serve; returns this primary. Starting twice is an OptionsError."""
+        """Begin to serve; returns this primary. Starting twice is an OptionsError.
+
+        RuntimeError where the system has no thread to give: then nothing is served, and the next call tries again.
+        """
         if self._server is not None:
             raise OptionsError(f"this primary serves at {self._address} already", option="listen")
         # Callers of `Follow` wait to say hello, those of the others with their question.
@@ -139,10 +142,14 @@ class Primary:
         self._delta.start()
         server.start()
         self._server, self._address, self._stopped = server, address, Bell()
-        self._claims.start()
-        LogThread(
-            target=self._watch, args=(self._stopped,), name="walkit-publisher-watch", daemon=True
-        ).start()
+        try:
+            self._claims.start()
+            LogThread(
+                target=self._watch, args=(self._stopped,), name="walkit-publisher-watch", daemon=True
+            ).start()
+        except BaseException:  # the system has no thread to give, or an interrupt
+            self.stop()
+            raise
         return self
 
     def statistics(self) -> TrafficStatistics:
@@ -202,9 +209,11 @@ class Primary:
         for session in sessions:
             session.stop()
         self._delta.stop()
-        server.stop(grace=1.0).wait()
-        self._claims.stop()
-        self._registry.save(now=True)
+        try:
+            server.stop(grace=1.0).wait()
+        finally:  # an interrupt of the wait leaves no thread
+            self._claims.stop()
+            self._registry.save(now=True)
 
     def __enter__(self) -> Self:
         return self if self._server is not None else self.start()
@@ -242,7 +251,7 @@ class Primary:
             if not context.add_callback(session.hang_up):
                 return  # the call has ended already
             LogThread(
-                target=session.listen, args=(requests,), name="walkit-publisher-ear", daemon=True
+                target=session.listen, args=(requests,), name="walkit-publisher-receiver", daemon=True
             ).start()
             yield from session.run()
         finally:

@@ -15,6 +15,8 @@ from walkit.record import Record
 
 RECORD_BYTES = 256
 """What a record takes beside its key and value, about: its tuple, its numbers, its places in two queues."""
+KEY_BYTES = 800
+"""What a key that has records here takes beside them, about: its queue, and its place in the table."""
 
 
 @dataclass(slots=True)
@@ -79,6 +81,7 @@ class RecordCache:
         kept = self._by_key.get(key)
         if kept is None:
             kept = self._by_key[key] = _Kept(self._from_lsn)
+            self._size_bytes += KEY_BYTES
         kept.records.append(record)
         self._order.append(key)
         self._size_bytes += _size_of(record)
@@ -93,6 +96,7 @@ class RecordCache:
         self._size_bytes -= _size_of(oldest)
         if not kept.records:
             del self._by_key[key]
+            self._size_bytes -= KEY_BYTES
 
     def _drop_locked(self, next_lsn: int) -> None:
         self._by_key.clear()

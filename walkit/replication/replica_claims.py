@@ -105,8 +105,9 @@ class ReplicaClaims:
     def start(self) -> None:
         """Begin to write claims."""
         self._stopping = False
-        self._thread = LogThread(target=self._run, name="walkit-publisher-claims", daemon=True)
-        self._thread.start()
+        thread = LogThread(target=self._run, name="walkit-publisher-claims", daemon=True)
+        thread.start()
+        self._thread = thread  # only now: `stop` cannot wait for one that never began
 
     def stop(self) -> None:
         """Write what is wanted once more, and end. To be called when no session is left.

@@ -48,6 +48,8 @@ class RewindReport:
     """The last LSN that there was."""
     bytes_cut: int
     """Bytes of frames by which the log is shorter."""
+    epochs_cut: int
+    """Epochs that the log has no more: those that began at the common point or after it."""
     bytes_kept: int
     """Bytes of segment files that were kept under lost+found."""
     snapshots_dropped: tuple[int, ...]
@@ -61,6 +63,8 @@ class RewindReport:
             f"LSN {self.end_lsn + 1:,} to {self.last_lsn:,}" if self.end_lsn < self.last_lsn else "no record"
         )
         kept = f"{counted(self.bytes_kept, 'byte')} of it kept under lost+found"
+        if self.epochs_cut:
+            cut += f" and {counted(self.epochs_cut, 'epoch')}"
         said = f"{self.location} was rewound to LSN {self.end_lsn:,}: {cut} went, {kept}"
         return [said, *(f"  forced past {name}" for name in self.forced_past)]
 
@@ -179,7 +183,8 @@ def _rewind_locked(engine: ImportEngine, first_lsn: int, force: bool, records: b
         if readers:
             remove_private(storage, REGISTRY_NAME)  # chained replicas come back below what they acknowledged
         newest = max(snapshot_lsns(storage), default=0)
-        store.put_back(_rewound(before, point, newest))
+        after = _rewound(before, point, newest)
+        store.put_back(after)
         shut.reopen()
         _cut(storage, point)
     return RewindReport(
@@ -187,6 +192,7 @@ def _rewind_locked(engine: ImportEngine, first_lsn: int, force: bool, records: b
         end_lsn=point.end.last_lsn,
         last_lsn=before.end.last_lsn,
         bytes_cut=before.end.position - point.end.position,
+        epochs_cut=len(before.lineage) - len(after.lineage),
         bytes_kept=size,
         snapshots_dropped=dropped,
         forced_past=readers,

@@ -6,11 +6,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from walkit._threads import Bell
-from walkit.errors import ClaimError, DivergenceError, GapError, LogClosedError, OptionsError, WalkitError
+from walkit.errors import (
+    ClaimError,
+    DivergenceError,
+    GapError,
+    LogClosedError,
+    OptionsError,
+    StorageError,
+    WalkitError,
+)
 from walkit.events import EventSink
 from walkit.format.manifest import EpochRecord
 from walkit.replication.actions import Admit, End, MakePlan, MoveHold, PublisherStep, Read, ReadPart, Send
@@ -317,7 +325,10 @@ class Session:
             return frozenset()
 
     def _move_claim(self, first_lsn: int) -> None:
-        epoch_id = epoch_of(self._source.manifest().lineage, first_lsn - 1)
+        manifest = self._source.manifest()
+        if first_lsn <= manifest.low_watermark:
+            return  # frames that a trim has left stand there: nothing keeps them, until the replica has passed them
+        epoch_id = epoch_of(manifest.lineage, first_lsn - 1)
         self._claims.want(self.core.key, first_lsn, epoch_id, self._lose_claim)
 
     def _lose_claim(self, error: WalkitError) -> None:
@@ -349,11 +360,11 @@ class Session:
 
     def close(self) -> None:
         """Release files and observer; the claim remains until its lease is over."""
-        with ExitStack() as rest:  # a file that does not close must not keep the others, nor the claim
+        with ExitStack() as rest:  # what fails here must not keep the claim, or the source's observer
             rest.callback(self._shared.leave)
             if self._planned is not None:
                 rest.callback(self._planned.close)
-            rest.callback(self._reader.close)
+            rest.callback(self._close_reader)
             rest.callback(self._unwatch)
             if self.core.key:
                 rest.callback(self._claims.leave, self.core.key)
@@ -363,3 +374,7 @@ class Session:
             if self.core.key:
                 self._registry.acknowledged(self._id, self.core.acked)
                 self._registry.save(now=True)
+
+    def _close_reader(self) -> None:
+        with suppress(StorageError):  # it has only read
+            self._reader.close()

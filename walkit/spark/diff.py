@@ -32,6 +32,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from walkit.errors import OptionsError
 from walkit.spark.causes import SideLog, cause_fields, with_causes
 from walkit.spark.combine import COMBINED_SCHEMA
+from walkit.spark.errors import require_open
 from walkit.spark.facts import LogFacts
 from walkit.spark.merge import refuse_log_ids
 from walkit.spark.reload import reload, reload_touched
@@ -152,6 +153,7 @@ def _parts(side: Side, name: str) -> tuple[DataFrame, int | None]:
 
 
 def _side(df: DataFrame, at_lsn: int | None, name: str) -> tuple[DataFrame, SideLog | None]:
+    require_open(df, f"diff ({name} side)")
     refuse_log_ids(df, f"diff ({name} side)")
     records, have_unique_lsns = records_up_to(df, at_lsn, f"diff ({name} side)")
     keyed = records.where(F.col("key").isNotNull())

@@ -11,7 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from walkit.errors import WalkitError
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.utils import is_remote
+
+from walkit.errors import OptionsError, WalkitError
 
 MARK = "walkit-error: "
 """What the line begins with."""
@@ -55,10 +61,33 @@ def errors() -> Iterator[None]:
     except WalkitError:
         raise
     except Exception as wrapped:
-        found = unwrapped(str(wrapped))
+        found = unwrapped(str(wrapped)) or _of_a_stopped_session(wrapped)
         if found is None:
             raise
         raise found from None
+
+
+STOPPED = "the Spark session was stopped: begin another with walkit.spark.session(), and load the log again"
+
+
+def _of_a_stopped_session(error: Exception) -> WalkitError | None:
+    """Return what Spark does not say where no session is left; None for errors that have another reason."""
+    if not isinstance(error, Py4JError | PySparkException) or is_remote():
+        return None
+    return OptionsError(STOPPED, option="spark") if SparkContext._active_spark_context is None else None
+
+
+def require_open(df: object, what: str) -> None:
+    """Raise `OptionsError` unless `df` is a DataFrame, of a session that was not stopped; `what` names the caller."""
+    if not isinstance(df, DataFrame):
+        raise OptionsError(
+            f'{what} takes a DataFrame, as spark.read.format("walkit").load(path) gives it, and this is a '
+            f"{type(df).__name__}",
+            option="df",
+            wanted=df,
+        )
+    if not is_remote() and df.sparkSession.sparkContext._jsc is None:
+        raise OptionsError(STOPPED, option="df")
 
 
 def unwrapped(text: str) -> WalkitError | None:
@@ -78,7 +107,7 @@ def _made(given: dict[str, Any]) -> WalkitError:
     cls = _classes(WalkitError).get(given["class"], WalkitError)
     # As unpickling does: the constructors differ, and the message is made already.
     error = cls.__new__(cls)
-    Exception.__init__(error, " ".join([given["message"], *given["notes"]]))
+    Exception.__init__(error, ". ".join(part.rstrip(".") for part in (given["message"], *given["notes"])))
     for name, value in given["facts"].items():
         setattr(error, name, value)
     return error

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 from urllib.parse import unquote
 
@@ -101,6 +102,13 @@ class LoadOptions:
                 raise OptionsError(f"option {name} {why}", option=name)
 
 
+def unknown(name: str) -> OptionsError:
+    """Return the error of who gave an option that there is not, with the one that was meant where that is near."""
+    near = get_close_matches(name.replace("_", ""), [known.lower() for known in OPTIONS], 1)
+    meant = f"; did you mean {OPTION_NAMES[near[0]]}?" if near else ";"
+    return OptionsError(f"unknown option {name!r}{meant} walkit knows {', '.join(OPTIONS)}", option=name)
+
+
 def no_sink() -> OptionsError:
     """Return the error of who would have Spark write a log."""
     return OptionsError(
@@ -118,7 +126,7 @@ def read_options(options: Mapping[str, Any]) -> LoadOptions:
         if name == OF_A_SINK:
             raise no_sink()
         if name not in OPTION_NAMES and name not in OF_SPARK and not name.startswith(TABLE_PREFIX):
-            raise OptionsError(f"unknown option {name!r}; walkit knows {', '.join(OPTIONS)}", option=name)
+            raise unknown(name)
     paths, many = _paths(given)
     found = LoadOptions(
         paths=paths,
@@ -207,7 +215,9 @@ def _paths(given: Mapping[str, str]) -> tuple[tuple[str, ...], bool]:
     elif given.get("path") or given.get("location"):
         named = [given.get("path") or given["location"]]
     if not named:
-        raise OptionsError("give the path of a log: load(path)", option="path")
+        raise OptionsError(
+            "give the path of a log: load(path), or OPTIONS (path '...') of a table", option="path"
+        )
     if "provider" in given:
         named = [table_path(name) for name in named]
     found: list[str] = []
@@ -248,7 +258,7 @@ def table_path(name: str) -> str:
 def _matching(pattern: str) -> list[str]:
     found = sorted(os.path.normpath(path) for path in glob.glob(pattern))
     if not found:
-        raise LogNotFoundError(pattern)
+        raise LogNotFoundError(pattern, "no path has this pattern")
     return found
 
 

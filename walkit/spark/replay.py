@@ -21,6 +21,7 @@ from pyspark.sql.types import BinaryType, ByteType, DataType, IntegerType, LongT
 
 from walkit.errors import OptionsError
 from walkit.record import Kind
+from walkit.spark.errors import require_open
 from walkit.spark.facts import LogFacts
 from walkit.spark.merge import LOG_ID, merged
 from walkit.spark.reload import reload
@@ -177,6 +178,7 @@ def records_up_to(df: DataFrame, at_lsn: int | None, what: str) -> tuple[DataFra
 
 def require_columns(df: DataFrame, what: str) -> None:
     """Raise `OptionsError` unless `df` has the columns of a log's records; `what` names the caller."""
+    require_open(df, what)
     found = {field.name: field.dataType for field in df.schema.fields}
     for name, allowed in COLUMN_TYPES.items():
         if name not in found:

@@ -115,9 +115,9 @@ class DiffReport(TableReport):
         )
 
     def _repr_html_(self) -> str:
-        return tag(
-            "div", Markup(super()._repr_html_()), style="overflow-x:auto"
-        )  # keys and values may be wide
+        # Keys and values may be wide; where they are, the records beside them are not broken into single words.
+        style = tag("style", Markup(".walkit-diff td:nth-child(n+5) { min-width: 11rem; }"))
+        return tag("div", style, Markup(super()._repr_html_()), class_="walkit-diff", style="overflow-x:auto")
 
     def _verdict(self) -> str:
         if self.equal:
@@ -143,7 +143,9 @@ class DiffReport(TableReport):
         if self.tolerated:
             found.append(f"{self.tolerated:,} keys have other bytes, and columns that count as equal")
         if self.undecoded:
-            found.append(f"{self.undecoded:,} changed keys have a value that could not be decoded")
+            found.append(
+                f"{self.undecoded:,} changed keys have a value that the decoder fails on: call it on one to see why"
+            )
         return found if self.reconciles else [*found, "the counts do not reconcile"]
 
 

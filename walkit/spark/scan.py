@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from walkit.errors import HistoryTrimmedError
 from walkit.format.frame import FrameIdentity
 from walkit.read.ranges import FrameRange, LogPoint, ranges_of
 from walkit.read.reader import view_of
+from walkit.read.view import LogView
 from walkit.recovery.examine.report import Verdict
 from walkit.recovery.verify import scan as scan_log
 from walkit.segments.manifest_store import load_manifest
@@ -86,7 +88,7 @@ def plan_log(path: str, options: LoadOptions) -> Scan:
     end = newest if last_lsn is None else min(last_lsn, newest)
     base = 0
     if options.snapshot and end:
-        base = base_of_all(view, newest) if last_lsn is None else base_at(view, end)
+        base = _base(view, newest, end, whole=last_lsn is None)
     ranges: list[FrameRange] = []
     if base < end or not base:
         begin = base + 1 if base else first_lsn
@@ -118,6 +120,17 @@ def plan_log(path: str, options: LoadOptions) -> Scan:
         touched_from=(options.touched_from or 0) if touched else 0,
         touched=touched,
     )
+
+
+def _base(view: LogView, newest: int, end: int, *, whole: bool) -> int:
+    try:
+        return base_of_all(view, newest) if whole else base_at(view, end)
+    except HistoryTrimmedError as error:
+        error.add_note(
+            "The log has no snapshot that begins the state: Store.checkpoint() makes one. Without option snapshot "
+            "the records that are left are read"
+        )
+        raise
 
 
 def _plan_intact(path: str, options: LoadOptions) -> Scan:

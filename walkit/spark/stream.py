@@ -31,6 +31,7 @@ from walkit.read.reader import Sight, sight_of
 from walkit.read.view import LogView, Span
 from walkit.record import to_microseconds
 from walkit.spark.columns import require_subset
+from walkit.spark.errors import noted
 from walkit.spark.hosts import on_a_worker
 from walkit.spark.options import LoadOptions
 from walkit.spark.scan import PARTITION_BYTES, share
@@ -69,6 +70,7 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until: int | None = None
         """The last LSN of a query with Trigger.AvailableNow: what the log had when it began."""
 
+    @noted()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a new query begins: before option `firstLsn`, else before the oldest record there is."""
         require_streamable(self.options, self.schema)
@@ -98,11 +100,13 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limited = self.options.max_records is not None or self.options.max_bytes is not None
         return ReadMaxRows(self.options.max_records or 0) if limited else ReadAllAvailable()
 
+    @noted()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Note where a query with Trigger.AvailableNow ends."""
         require_streamable(self.options, self.schema)
         self._until = sight_of(storage_at(self.path)).durable_lsn()
 
+    @noted()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where the batch after `start` ends; `start` where there is nothing new."""
         offset, sight = self._look_from(start)
@@ -128,11 +132,13 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check(offset, end)
         return end.to_dict()
 
+    @noted()
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return how far the log is durable, for the query's progress."""
         sight = sight_of(storage_at(self.path))
         return {"log_id": f"{sight.view.manifest.log_id:016x}", "lsn": sight.durable_lsn()}
 
+    @noted()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a batch: the records after `start` up to `end`, inclusive."""
         last = StreamOffset.of(end)
@@ -147,6 +153,7 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             InputPartition(StreamPart(offset.lsn + 1, last.lsn, group, at)) for group in share(ranges, parts)
         ]
 
+    @noted()
     def commit(self, end: dict[str, Any]) -> None:
         """Let the log drop what was processed: the claim moves after `end`."""
         offset = StreamOffset.of(end)
@@ -159,14 +166,14 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         batches = read_ranges(
             self.path, part.ranges, first_lsn=part.first_lsn, last_lsn=part.last_lsn, planned=part.end
         )
-        try:
-            with on_a_worker(self.path):
+        with on_a_worker(self.path):
+            try:
                 for batch in batches:
                     columns = [batch.column(name) for name in wanted.names]
                     yield pa.RecordBatch.from_arrays(columns, schema=wanted)
-        except GapError as error:
-            error.add_note(GAP_ADVICE)
-            raise
+            except GapError as error:
+                error.add_note(GAP_ADVICE)
+                raise
 
     def _check(self, start: StreamOffset, end: StreamOffset) -> None:
         """Assert that a batch continues from where it starts, in the same log, to no more than the query may read."""

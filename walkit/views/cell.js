@@ -21,7 +21,7 @@ async function render({ model, el }) {
   const draw = () => {
     drawing = drawing.then(() => {
       const { data, layout } = JSON.parse(model.get("figure"));
-      return Plotly.react(figure, data, layout, { displaylogo: false, responsive: true });
+      return Plotly.react(figure, data, layout, { displaylogo: false, responsive: true, showSendToCloud: false });
     });
   };
   write();

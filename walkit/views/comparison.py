@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from walkit.plots import latency_distribution, svg_of
 from walkit.plots.style import Figure
-from walkit.views.parts import View, figure_pane, pn
+from walkit.views.parts import FOCUS_CSS, View, figure_pane, pn
 from walkit.views.run_list import (
     Comparison,
     differences_html,
@@ -37,7 +37,9 @@ class ComparisonFace(View):
             pn.pane.HTML("", sizing_mode="stretch_width", stylesheets=[PAGE_CSS]) for _ in range(2)
         )
         self.files = [
-            pn.widgets.FileDownload(callback=made, filename=name, label=label, width=210, embed=False)
+            pn.widgets.FileDownload(
+                callback=made, filename=name, label=label, width=210, embed=False, stylesheets=[FOCUS_CSS]
+            )
             for label, name, made in (
                 ("Export as HTML", "runs.html", self._as_html),
                 ("Export as Parquet (zip)", "runs.zip", self._as_zip),

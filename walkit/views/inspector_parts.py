@@ -15,7 +15,7 @@ from walkit.views.inspector_rows import (
     fields_html,
     records_html,
 )
-from walkit.views.parts import Button, Select, View, figure_pane, pn, sentence_html
+from walkit.views.parts import Button, Select, TextInput, View, figure_pane, pn, sentence_html
 from walkit.views.workspace import Workspace
 
 SCRATCH = "scratch"
@@ -52,7 +52,7 @@ class LogChooser(View):
     def __init__(self, workspace: Workspace, opened: Callable[[], None]) -> None:
         super().__init__()
         self._workspace = workspace
-        self.path = pn.widgets.TextInput(
+        self.path = TextInput(
             label=f"log: a path below {workspace.root.path}, or {SCRATCH}",
             placeholder="folder of a log",
             width=330,

@@ -43,7 +43,17 @@ from walkit.views.job_bar import JobBar
 from walkit.views.jobs import Job
 from walkit.views.log_outline import Outline, outline_of
 from walkit.views.looking import Apply, Looking
-from walkit.views.parts import Button, Select, View, figure_pane, numbers_html, pn, sentence_html, soon
+from walkit.views.parts import (
+    Button,
+    Select,
+    TextInput,
+    View,
+    figure_pane,
+    numbers_html,
+    pn,
+    sentence_html,
+    soon,
+)
 from walkit.views.pick_table import PagedTable, PickTable
 from walkit.views.workspace import Workspace
 
@@ -99,7 +109,7 @@ class InspectorPage(View):
             Button(label="Last frames", width=120),
         )
         self.find_by = Select(label="find by", options=FIND_BY, width=110)
-        self.wanted = pn.widgets.TextInput(label="what", placeholder=HINTS["lsn"], width=300)
+        self.wanted = TextInput(label="what", placeholder=HINTS["lsn"], width=300)
         self.find, self.find_on = (
             Button(label="Find", width=90),
             Button(label="Search on", width=110, visible=False),

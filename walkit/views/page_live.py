@@ -9,7 +9,7 @@ from typing import Any
 from walkit.errors import OptionsError
 from walkit.views.live_load import WINDOWS, LoadView
 from walkit.views.load_controls import PRESETS, LoadControls
-from walkit.views.parts import Button, Select, View, pn
+from walkit.views.parts import FOCUS_CSS, Button, Select, View, pn
 from walkit.views.workspace import Workspace
 
 FRAMES = {"of the newest interval": "newest", "around the slowest in view": "slowest"}
@@ -43,11 +43,11 @@ class LivePage(View):
             options=list(WINDOWS),
             value="1 min",
             width=150,
-            stylesheets=[CHOSEN_CSS],
+            stylesheets=[CHOSEN_CSS, FOCUS_CSS],
             **near,
         )
         self.frames = choice(label="frames drawn", options=FRAMES, width=190, **near)
-        self.pause = toggle(label="Pause", width=70, stylesheets=[CHOSEN_CSS], **near)
+        self.pause = toggle(label="Pause", width=70, stylesheets=[CHOSEN_CSS, FOCUS_CSS], **near)
         self.inspect = button(label="Inspect the slowest frame", disabled=True, **near)
         self._layout = pn.Column(
             self._bar(self.start, self.stop, self.new_log, *self.presets.values()),

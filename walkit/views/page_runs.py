@@ -12,7 +12,7 @@ from walkit.views.comparison import ComparisonFace
 from walkit.views.job_bar import JobBar
 from walkit.views.jobs import Job
 from walkit.views.looking import Apply, Looking
-from walkit.views.parts import Button, IntInput, Select, View, pn, sentence_html, soon
+from walkit.views.parts import Button, IntInput, Select, TextInput, View, pn, sentence_html, soon
 from walkit.views.pick_table import PagedTable, PickTable, Row
 from walkit.views.run_list import (
     RUN_HEAD,
@@ -87,7 +87,7 @@ class RunsPage(View):
         self._number = 0
         self._folder_text = ""
         self.controls = LoadControls()
-        self.folder = pn.widgets.TextInput(
+        self.folder = TextInput(
             label=f"folder of Runs below {workspace.root.path}",
             width=330,
         )

@@ -16,7 +16,17 @@ from walkit.views.jobs import Job
 from walkit.views.log_outline import Outline, outline_of
 from walkit.views.looking import Apply, Looking
 from walkit.views.lsn_slider import LsnSlider
-from walkit.views.parts import Button, Select, View, figure_pane, numbers_html, pn, sentence_html, soon
+from walkit.views.parts import (
+    Button,
+    Select,
+    TextInput,
+    View,
+    figure_pane,
+    numbers_html,
+    pn,
+    sentence_html,
+    soon,
+)
 from walkit.views.pick_table import PickTable
 from walkit.views.state_history import KeyHistory
 from walkit.views.state_lab import (
@@ -77,9 +87,7 @@ class StatesPage(View):
 
     def _build_controls(self, workspace: Workspace) -> None:
         self.chooser = LogChooser(workspace, self.open)
-        self.second = pn.widgets.TextInput(
-            label="second log, for the right side", placeholder="the same log", width=260
-        )
+        self.second = TextInput(label="second log, for the right side", placeholder="the same log", width=260)
         missing = spark_missing()
         self.engine = Select(
             label="engine",

@@ -64,11 +64,20 @@ class View(pn.viewable.Viewer):
         super().__init__()  # type: ignore[no-untyped-call]
 
 
+FOCUS_CSS = """
+:is(a, button, input, select):focus-visible {
+  outline: 2px solid var(--accent, Highlight) !important; outline-offset: 1px;
+}
+"""
+"""What has the focus is seen in either theme: Panel's own outline is thin and grey, and plotly's buttons have none."""
+
+
 class Select(pn.widgets.Select):
     """A Select whose arrow has the colour of its text: Panel's own is black, in the dark theme too."""
 
     _stylesheets = [
         *pn.widgets.Select._stylesheets,
+        FOCUS_CSS,
         """
 select:not([multiple]).bk-input, select:not([size]).bk-input {
   background-image: linear-gradient(45deg, transparent 50%, currentColor 50%),
@@ -88,6 +97,7 @@ class IntInput(pn.widgets.IntInput):
 
     _stylesheets = [
         *pn.widgets.IntInput._stylesheets,
+        FOCUS_CSS,
         """
 .bk-spin-wrapper > .bk-spin-btn.bk-spin-btn-up::before { border-bottom-color: var(--ink, currentColor) !important; }
 .bk-spin-wrapper > .bk-spin-btn.bk-spin-btn-down::before { border-top-color: var(--ink, currentColor) !important; }
@@ -103,6 +113,7 @@ class Button(pn.widgets.Button):
 
     _stylesheets = [
         *pn.widgets.Button._stylesheets,
+        FOCUS_CSS,
         """
 :host(.solid) .bk-btn.bk-btn-primary { background-color: var(--accent, #0b5cad); color: var(--on-accent, #ffffff); }
 :host(.solid) .bk-btn.bk-btn-danger { background-color: var(--bad, #b3261e); color: var(--on-accent, #ffffff); }
@@ -111,6 +122,15 @@ class Button(pn.widgets.Button):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)  # type: ignore[no-untyped-call]
+
+
+class TextInput(pn.widgets.TextInput):
+    """A TextInput of which one sees that it has the focus."""
+
+    _stylesheets = [*pn.widgets.TextInput._stylesheets, FOCUS_CSS]
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
 
 
 FIGURE_CSS = """
@@ -125,11 +145,11 @@ def figure_pane(figure: Any = None, **options: Any) -> pn.pane.Plotly:
     """Return a pane for a figure; it is hidden until there is one."""
     return pn.pane.Plotly(
         figure,
-        config={"displaylogo": False, "responsive": True},
+        config={"displaylogo": False, "responsive": True, "showSendToCloud": False},
         sizing_mode="stretch_width",
         visible=figure is not None,
         margin=0,  # the figure is drawn as wide as the pane with its margin, and would reach out of it
-        stylesheets=[FIGURE_CSS],
+        stylesheets=[FIGURE_CSS, FOCUS_CSS],
         **options,
     )
 

@@ -153,7 +153,7 @@ FACTS_CSS = """
 """
 
 
-def template_of(shell: Shell, *, app_path: str = "") -> pn.Template:
+def template_of(shell: Shell) -> pn.Template:
     """Return the shell as a page of its own, for a served session."""
     here = files("walkit.views")
     first = shell.kinds[shell.slug]
@@ -170,7 +170,6 @@ def template_of(shell: Shell, *, app_path: str = "") -> pn.Template:
         "home_page": shell.home,
         "first_page": first.slug,
         "first_title": first.title,
-        "app_path": app_path,
     }.items():
         made.add_variable(name, value)
     return made

@@ -9,7 +9,7 @@ from walkit.views.inspector_parts import html_pane, wanted_of
 from walkit.views.jobs import Job
 from walkit.views.log_outline import Outline
 from walkit.views.looking import Apply
-from walkit.views.parts import Button, View, pn, sentence_html
+from walkit.views.parts import Button, TextInput, View, pn, sentence_html
 from walkit.views.pick_table import PickTable
 from walkit.views.state_rows import HISTORY_HEAD, history_rows
 
@@ -25,7 +25,7 @@ class KeyHistory(View):
         self.found: list[tuple[str, KeySearch]] = []
         self._logs: Sequence[tuple[str, Outline]] = ()
         self._ask, self._inspect = ask, inspect
-        self.key = pn.widgets.TextInput(label="key", placeholder="text, or hex after 0x", width=260)
+        self.key = TextInput(label="key", placeholder="text, or hex after 0x", width=260)
         self.find = Button(label="Show its history", width=150)
         self.more = Button(label="Search on", width=110, visible=False)
         self.words = html_pane()

@@ -72,7 +72,7 @@ def _diff_row(row: DiffRow, places: Places) -> Row:
 def _side_cells(
     value: bytes | None, lsn: int | None, places: Mapping[int, RecordPlace], *, live: bool
 ) -> tuple[str, ...]:
-    shown = bytes_words(value) if live else ""
+    shown = bytes_words(value) if live else "deleted" if lsn is not None else ""
     if lsn is None:
         return (shown, "", "", "")
     place = places.get(lsn)
