@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from IPython.lib.pretty import pretty
 
 import walkit
 from tests.crash_recorder import Filmed
@@ -114,6 +115,8 @@ def test_a_claim_keeps_back_the_trim(log: walkit.WriteAheadLog) -> None:
     high = walkit.claim(place_of(log), "high", 50)
     report = log.trim(70)
     assert report == 4 and log.first_lsn == 5
+    shown: str = pretty(log.claims())  # type: ignore[no-untyped-call]
+    assert "<Claim low live: LSN 5 and later, until " in shown
     assert log.parts.trimmer.preview(70).limit == report.limit == "claim low"
     assert "claim low" in report._repr_html_()
     low.advance(30)
