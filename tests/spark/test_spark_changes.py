@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import walkit
 from tests.spark.trimmed import make_store, values_of
 from tests.spark.trimmed import told_in_process as told
-from tests.state.histories import Row, diff_of, newest_of, random_rows, state_of, write
+from tests.state.histories import Row, diff_of, newest_of, random_rows, state_of, woven, write
 from walkit.errors import HistoryTrimmedError, OptionsError
 from walkit.record import RECORD_SCHEMA
 from walkit.spark import changes, history, states
@@ -116,17 +116,13 @@ one_row = st.tuples(
 several = st.lists(st.lists(one_row, min_size=5, max_size=5), min_size=20, max_size=20)
 
 
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(histories=several, cuts=st.tuples(st.integers(1, 100), st.integers(1, 100)))
 def test_state_and_changes_make_the_later_state(
     spark: SparkSession, histories: list[list[Row]], cuts: tuple[int, int]
 ) -> None:
     """20 histories an example, woven into one log: the state before a range and its changes give the one at its end."""
-    rows: list[Row] = [
-        (kind, b"%d %b" % (number, key or b""), value)
-        for turn in zip(*histories, strict=True)
-        for number, (kind, key, value) in enumerate(turn)
-    ]
+    rows = woven(histories)
     first, last = min(cuts), max(cuts)
     df = frame_of(spark, rows)
     found = rows_of(changes(df, first, last))

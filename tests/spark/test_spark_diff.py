@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 import walkit
-from tests.state.histories import DiffRow, Row, diff_of, newest_of, random_rows, write
+from tests.state.histories import DiffRow, Row, diff_of, newest_of, random_rows, woven, write
 from walkit.errors import OptionsError
 from walkit.models import CrashingStorage
 from walkit.record import RECORD_SCHEMA
@@ -256,13 +256,18 @@ def test_workers_say_what_the_process_says(
     assert expected == diff_of(newest_of(left, at_lsn), newest_of(right))
 
 
+several = st.lists(history, min_size=8, max_size=8)
+
+
 @pytest.mark.spark
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@example(left=DELETED[:1], right=DELETED)
-@example(left=DELETED, right=DELETED[:1])
-@given(left=history, right=history)
-def test_spark_says_what_the_process_says(spark: SparkSession, left: list[Row], right: list[Row]) -> None:
-    """Histories as Hypothesis makes them: the rows of Spark are those in process, deletions with their LSNs."""
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(lefts=[DELETED[:1], DELETED], rights=[DELETED, DELETED[:1]])
+@given(lefts=several, rights=several)
+def test_spark_says_what_the_process_says(
+    spark: SparkSession, lefts: list[list[Row]], rights: list[list[Row]]
+) -> None:
+    """Weave 8 histories a side into a log each: the rows of Spark are those in process, deletions with their LSNs."""
+    left, right = woven(lefts), woven(rights)
     found = rows_of(diff(frame_of(spark, left), frame_of(spark, right)))
     assert found == in_process(left, right, len(left))
     assert found == diff_of(newest_of(left), newest_of(right))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
-from typing import TYPE_CHECKING
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import walkit
 import walkit.spark
-from walkit.spark.errors import MARK, described, unwrapped
+from walkit.spark.errors import MARK, STOPPED, described, unwrapped
+from walkit.spark.options import read_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,3 +114,59 @@ def test_what_would_write_a_log_is_refused_in_a_sentence(spark: SparkSession, tm
         assert caught.value.option == "format" and "\n" not in str(caught.value)
     with walkit.open(path, "r") as log:
         assert log.last_lsn == 10
+
+
+def test_what_was_mistaken_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    """A path for a DataFrame, an option almost right, a pattern and a table of nothing: each says what to give."""
+    path: Any = "orders"
+    uses: list[Callable[[], object]] = [
+        lambda: walkit.spark.replay(path),
+        lambda: walkit.spark.diff(path, path),
+    ]
+    for use in uses:
+        with pytest.raises(walkit.OptionsError, match=r"takes a DataFrame, as spark\.read.* this is a str"):
+            use()
+    for options, words in (
+        ({"path": "x", "first_lsn": "3"}, "did you mean firstLsn?"),
+        ({"path": "x", "maxRecords": "3"}, "did you mean maxRecordsPerTrigger?"),
+        ({"path": "x", "zzz": "3"}, "unknown option 'zzz'; walkit knows path"),
+        ({}, "or OPTIONS (path '...') of a table"),
+    ):
+        with pytest.raises(walkit.OptionsError) as caught:
+            read_options(options)
+        assert words in str(caught.value)
+    with pytest.raises(walkit.LogNotFoundError, match="no path has this pattern"):
+        read_options({"path": f"{tmp_path}/none-*"})
+
+
+AFTER_ITS_END = """
+import json, sys
+import walkit, walkit.spark
+
+spark = walkit.spark.session(master="local[1]")
+records = spark.read.format("walkit").load(sys.argv[1])
+spark.stop()
+said = []
+for ask in (
+    lambda: walkit.spark.replay(records),
+    lambda: walkit.spark.diff_report((records, 5), records),
+    records.count,
+    lambda: spark.read.format("walkit").load(sys.argv[1]),
+):
+    try:
+        with walkit.spark.errors():
+            ask()
+    except walkit.OptionsError as error:
+        said.append(str(error))
+print(json.dumps(said))
+"""
+
+
+@pytest.mark.slow
+def test_a_session_that_was_stopped_is_named(tmp_path: Path) -> None:
+    """Use DataFrame and session after spark.stop(), in a process of its own: one line that says what to do."""
+    job = [sys.executable, "-c", AFTER_ITS_END, str(made(tmp_path / "log"))]
+    done = subprocess.run(job, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said == [STOPPED] * 4

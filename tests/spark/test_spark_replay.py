@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import walkit
+from tests.state.histories import woven
 from walkit.errors import OptionsError
 from walkit.record import RECORD_SCHEMA, Batch
 from walkit.spark import replay
@@ -67,10 +68,12 @@ histories = st.lists(
 )
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(history=histories, cut=st.integers(0, 45))
-def test_replay_is_a_dict_replay(spark: SparkSession, history: History, cut: int) -> None:
-    """Histories of puts, deletes and events over few keys: Spark's state at an LSN is that of a dict."""
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(several=st.lists(histories, min_size=12, max_size=12), share=st.floats(0, 1.1))
+def test_replay_is_a_dict_replay(spark: SparkSession, several: list[History], share: float) -> None:
+    """Weave 12 histories of puts, deletes and events into one log: the state at an LSN is that of a dict."""
+    history = woven(several)
+    cut = int(share * len(history))
     assert replayed(frame_of(spark, history), cut) == expected(history, cut)
 
 

@@ -21,6 +21,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import walkit
+import walkit.spark
 from tests.spark.test_spark_stream import append, filled
 from walkit.record import RECORD_SCHEMA
 
@@ -191,14 +192,18 @@ def test_a_stream_is_a_stream_of_records(spark: SparkSession, tmp_path: Path) ->
 
 
 def test_a_stream_over_another_log_ends_in_walkits_words(spark: SparkSession, tmp_path: Path) -> None:
-    """Put another log under a query's path between two runs: the query ends with DivergenceError."""
+    """Put another log under a query's path between two runs: DivergenceError, in one line by `errors()`."""
     filled(tmp_path / "log", 50)
     finish(spark, tmp_path)
     os.rename(tmp_path / "log", tmp_path / "gone")
     filled(tmp_path / "log", 50)
     query = started(spark, tmp_path, available_now=True)
-    with pytest.raises(Exception, match="DivergenceError: the query has read log"):
+    with (
+        pytest.raises(walkit.DivergenceError, match="the query has read log") as caught,
+        walkit.spark.errors(),
+    ):
         query.awaitTermination(120)
+    assert "begin a query with a new checkpoint" in str(caught.value) and "\n" not in str(caught.value)
 
 
 CHILD = """

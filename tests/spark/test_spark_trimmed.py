@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 import walkit
 from tests.spark.trimmed import OPTIONS, STEPS, Step, Told, make_store, told_in_process, values_of
@@ -24,7 +27,7 @@ from walkit.state import DIFF_SCHEMA, KeyedTable
 from walkit.store import Store
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -36,13 +39,22 @@ def load(spark: SparkSession, path: Path, **options: object) -> DataFrame:
     return spark.read.format("walkit").options(**options).load(str(path))  # type: ignore[arg-type]
 
 
-def told(df: DataFrame, lsn: int | None) -> Told:
-    """Spark's state, or how it refuses."""
-    try:
-        rows = replay(df, lsn).toArrow().to_pylist()
-    except HistoryTrimmedError as error:
-        return error.wanted, error.exact_from_lsn
-    return {row["key"]: (row["value"], row["lsn"]) for row in rows}
+def all_told(df: DataFrame, lsns: Iterable[int | None]) -> dict[int | None, Told]:
+    """Spark's states, in one job, or how it refuses each."""
+    found: dict[int | None, Told] = {}
+    asked = []
+    for lsn in lsns:
+        try:
+            asked.append(replay(df, lsn).select(F.lit(-1 if lsn is None else lsn).alias("at"), "*"))
+        except HistoryTrimmedError as error:
+            found[lsn] = error.wanted, error.exact_from_lsn
+        else:
+            found[lsn] = {}
+    for row in reduce(DataFrame.union, asked).toArrow().to_pylist() if asked else ():
+        state = found[None if row["at"] == -1 else row["at"]]
+        assert isinstance(state, dict) and row["key"] not in state
+        state[row["key"]] = (row["value"], row["lsn"])
+    return found
 
 
 WORK: Step = ("work", 3, 90)
@@ -78,13 +90,15 @@ def test_spark_tells_what_the_process_tells(
     plain, complete = load(spark, path), load(spark, path, snapshot=True)
     assert (refusal(lambda: replay(plain)) is None) == whole
     refused = 0
-    for lsn in sorted({max(n for n in past if n < max(border, 1)), border, newest} & set(past)):
+    lsns = sorted({max(n for n in past if n < max(border, 1)), border, newest} & set(past))
+    by_records, by_all = all_told(plain, lsns), all_told(complete, lsns)
+    for lsn in lsns:
         in_process = told_in_process(path, lsn)
         refused += isinstance(in_process, tuple)
         assert isinstance(in_process, tuple) or values_of(in_process) == past[lsn]
-        for found in (told(plain, lsn), told(complete, lsn)):
+        for found in (by_records[lsn], by_all[lsn]):
             assert found == in_process or isinstance(found, tuple)
-        assert told(complete, lsn) == in_process or lsn < border
+        assert by_all[lsn] == in_process or lsn < border
     assert (refused > 0) == (border > 1)
     changed = diff((complete, border), complete).select(*DIFF_SCHEMA.names)
     rows = sorted(tuple(row.values()) for row in changed.toArrow().to_pylist())
@@ -103,8 +117,9 @@ def test_any_history(spark: SparkSession, steps: list[Step], share: float) -> No
         with Store.open(path, options=OPTIONS) as store:
             border = store.exact_from_lsn
         complete, lsns = load(spark, path, snapshot=True), sorted(past)
-        assert values_of(told(complete, None)) == past[lsns[-1]]
-        found = told(complete, lsn := lsns[int(share * (len(lsns) - 1))])
+        states = all_told(complete, [None, lsn := lsns[int(share * (len(lsns) - 1))]])
+        assert values_of(states[None]) == past[lsns[-1]]
+        found = states[lsn]
         assert found == told_in_process(path, lsn) or (isinstance(found, tuple) and lsn < border)
 
 
@@ -114,8 +129,8 @@ def test_the_golden_log(spark: SparkSession, tmp_path: Path) -> None:
     shutil.copytree(GOLDEN, path)
     df = load(spark, path)
     newest = walkit.open(path, mode="r").durable_lsn
-    for lsn in sorted({newest, *range(1, newest, max(newest // 3, 1))}):
-        assert told(df, lsn) == told_in_process(path, lsn)
+    for lsn, found in all_told(df, sorted({newest, *range(1, newest, max(newest // 3, 1))})).items():
+        assert lsn is not None and found == told_in_process(path, lsn)
     with pytest.raises(OptionsError, match=f"the DataFrame holds records up to {newest:,}"):
         replay(df, newest + 1)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from itertools import zip_longest
 
 import walkit
 from walkit.models import CrashingStorage
@@ -54,6 +56,17 @@ def write(place: str | CrashingStorage, rows: list[Row], epochs: int = 1) -> Non
                             tx.delete(key)
                         else:
                             tx.append(value, key)
+
+
+def woven(histories: Sequence[Sequence[Row]]) -> list[Row]:
+    """Return one history of all: record by record in turn, the keys of each apart from those of the others."""
+    return [
+        (kind, key if key is None or not number else b"%d %b" % (number, key), value)
+        for turn in zip_longest(*histories)
+        for number, row in enumerate(turn)
+        if row is not None
+        for kind, key, value in (row,)
+    ]
 
 
 def state_of(rows: list[Row], at_lsn: int | None = None) -> State:

@@ -243,7 +243,7 @@ def _keep_refreshing(known: weakref.ref[Refreshing]) -> None:
         try:
             if not view.refresh():
                 return
-        except Exception:
+        except Exception:  # this thread has no caller: it is logged, with its stack
             logger.exception("a view could not be refreshed, and stands still from now on")
             return
         del view
