@@ -58,6 +58,7 @@ PAGE_STYLE = """
 .walkit-pages { max-width: 76rem; margin: 1rem auto; font: 14px system-ui, sans-serif; }
 .walkit-pages a { margin-right: 1.5rem; color: var(--jp-content-link-color); }
 .plotly-graph-div { margin-top: .6rem; }
+.heatmap-label text[style*="rgb(68, 68, 68)"] { fill: #000000 !important; }
 .modebar-btn:focus-visible { outline: 2px solid var(--jp-brand-color1) !important; }
 .jp-InputArea-editor { overflow-x: auto; }
 """

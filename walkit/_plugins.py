@@ -33,7 +33,7 @@ def load(group: Group, name: str) -> Any:
     ((value, entry),) = found.items()
     try:
         return entry.load()
-    except Exception as error:
+    except Exception as error:  # the package's own code runs, and may raise anything
         raise OptionsError(
             f"{group}: {name!r} ({value}) cannot be loaded: {error}", option=group, wanted=name
         ) from error

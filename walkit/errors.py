@@ -181,11 +181,15 @@ class LogLockedError(WalkitError):
     def __init__(
         self, path: str, *, pid: int | None, command: str | None, same_process: bool, index: int | None = None
     ) -> None:
-        if same_process:
-            number = "i" if index is None else index
+        if same_process and index is None:
+            text = (
+                f"{path} is already open for writing in this process, by a log, a Store or a running Replica: continue "
+                "with that object, or close it (a Replica: stop it) and run this again"
+            )
+        elif same_process:
             text = (
                 f"{path} is already open for writing in this process: it is one of walkit.open_logs(). Continue with "
-                f"that object, or close it and run this again: walkit.open_logs()[{number}].close()"
+                f"that object, or close it and run this again: walkit.open_logs()[{index}].close()"
             )
         else:
             holder = f"process {pid} ({command})" if pid else "another process"

@@ -27,7 +27,7 @@ Run = Callable[..., Ran]
 
 @pytest.fixture(scope="session")
 def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A closed log, and one whose writer was killed; "power cut" is the latter, to lose its durable file."""
+    """A closed log, and one whose writer was killed; "power cut" is the latter, to lose its durable slot."""
     folder = tmp_path_factory.mktemp("originals")
     close_log(folder / "closed")
     kill_log(folder / "killed")

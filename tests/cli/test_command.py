@@ -137,6 +137,10 @@ BAD_ARGUMENTS: tuple[list[str], ...] = (
     ["serve", "LOG", "--listen", "0.0.0.0:0"],
     ["serve", "LOG", "--listen", "[::]:0", "--token", "secret"],
     ["serve", "LOG", "--listen", "127.0.0.1:99999"],
+    *(
+        ["follow", "127.0.0.1:9", "LOG/own", "--delta", "LOG", *option]
+        for option in (["--rewind"], ["--new-identity"], ["--checkpoint-every", "5"], ["--codec", "zstd"])
+    ),
 )
 
 
@@ -369,3 +373,10 @@ def test_the_bench_of_replication_tells_both_ratios(run: Run, tmp_path: Path) ->
     assert report["catch_up_ratio"] == pytest.approx(report["catch_up_per_s"] / report["read_per_s"])
     assert min(report["ratio"], report["catch_up_ratio"], report["catch_up_records"]) > 0
     assert list(work.iterdir()) == []
+
+
+def test_what_the_system_refuses_is_a_file_and_a_reason(tmp_path: Path, run: Run) -> None:
+    """Show a log that is not there on the dashboard: the path and the reason, and no number of an error."""
+    served = run("dashboard", tmp_path / "absent")
+    assert served.code == 3
+    assert served.err.splitlines()[-1] == f"walkit dashboard: {tmp_path / 'absent'}: no log and no saved run"

@@ -125,6 +125,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         "replication/test_delta_lies::test_a_lie_costs_time_alone",
         "replication/test_delta_lies::test_a_lie_about_which_log_it_is_ends_the_reader",
         "replication/test_delta_lies::test_the_primary_of_a_copy_is_not_followed",
+        "replication/test_delta_lies::test_an_opening_that_goes_on_beside_the_log_is_not_followed",
     ),
     "a range that failed in part is a hole": (
         "replication/test_delta_lies::test_no_frame_is_applied_after_a_hole",

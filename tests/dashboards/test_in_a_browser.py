@@ -472,6 +472,15 @@ def test_the_keyboard_is_enough(browser: Browser, server: Server, windows: list[
         page.get_by_role("button", name="Break and recover").wait_for()
 
 
+def test_without_scripts_the_page_says_so(browser: Browser, server: Server) -> None:
+    """Open the page where no script runs: a sentence says why it is empty, and what shows a log all the same."""
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(server.url)
+    assert "walkit inspect LOG" in page.locator("main").inner_text()
+    context.close()
+
+
 def test_a_phone_shows_all_of_it(browser: Browser, server: Server, windows: list[Seen]) -> None:
     """Each page, as the tests before have left it, 390 px wide: not scrolled sideways, no figure's word cut."""
     with looking(browser, server, windows) as seen:

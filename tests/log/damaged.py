@@ -237,7 +237,7 @@ def _recount(manifest: Manifest) -> Manifest:
 
 
 def _no_cell(copy: Copy) -> None:
-    """What the durable file said is gone, as after a power cut."""
+    """What the durable slot said is gone, as after a power cut."""
     copy.remove(DURABLE_NAME)
 
 
@@ -375,8 +375,8 @@ DAMAGES: tuple[Damage, ...] = (
         verdicts=OK, note="under another name",
     ),
     Damage(
-        name="closed: no durable file", base="closed", do=_no_cell,
-        verdicts=OK, note="no durable file", only_verify=True,
+        name="closed: no durable slot", base="closed", do=_no_cell,
+        verdicts=OK, note="no durable slot", only_verify=True,
     ),
     Damage(name="killed", base="killed", do=lambda c: None, verdicts=OK),
     *(
@@ -453,8 +453,8 @@ DAMAGES: tuple[Damage, ...] = (
         verdicts=CORRUPT, codes=("corruption",),
     ),
     Damage(
-        name="power cut: durable file torn", base="power cut",
+        name="power cut: durable slot torn", base="power cut",
         do=lambda c: (c.path / DURABLE_NAME).write_bytes(b"\x55" * 128),
-        verdicts=OK, note="no whole slot", only_verify=True,
+        verdicts=OK, note="no copy of the durable slot", only_verify=True,
     ),
 )  # fmt: skip

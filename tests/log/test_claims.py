@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from IPython.lib.pretty import pretty
 
 import walkit
 from tests.crash_recorder import Filmed
@@ -109,18 +110,22 @@ def names_of(log: walkit.WriteAheadLog) -> set[str]:
 
 
 def test_a_claim_keeps_back_the_trim(log: walkit.WriteAheadLog) -> None:
-    """F-18.4: claim, advance and release: a trim and a drain stop below the oldest claim, and the preview says why."""
+    """F-18.4: claim, advance, release: a trim and a drain stop below the oldest claim; preview and report say why."""
     low = walkit.claim(place_of(log), "low", 5)
     high = walkit.claim(place_of(log), "high", 50)
-    assert log.trim(70) == 4 and log.first_lsn == 5
-    assert log.parts.trimmer.preview(70).limit == "claim low"
+    report = log.trim(70)
+    assert report == 4 and log.first_lsn == 5
+    shown: str = pretty(log.claims())  # type: ignore[no-untyped-call]
+    assert "<Claim low live: LSN 5 and later, until " in shown
+    assert log.parts.trimmer.preview(70).limit == report.limit == "claim low"
+    assert "claim low" in report._repr_html_()
     low.advance(30)
     assert lsns(log.drain(70)) == list(range(5, 71)) and log.first_lsn == 30
     low.release()
     low.release()
     assert (low.state, log.trim(70)) == ("released", 49)
     high.advance(81)
-    assert log.trim(70) == 70 and high.first_lsn == 81
+    assert log.trim(70).limit == "" and log.first_lsn == 71 and high.first_lsn == 81
 
 
 def test_a_claim_counts_beside_holds(log: walkit.WriteAheadLog) -> None:

@@ -58,6 +58,16 @@ def test_a_second_opening_in_this_process_says_so_and_how_to_close(tmp_path: Pat
         assert values(log.read()) == [b"1", b"2"]
 
 
+def test_what_is_no_log_of_this_process_is_not_said_to_be_one(tmp_path: Path) -> None:
+    """Repair a log that is open here, dry and not: the error names this process, and asks for no place in a list."""
+    with walkit.open(tmp_path / "log"):
+        for dry_run in (True, False):
+            with pytest.raises(
+                LogLockedError, match="in this process, by a log, a Store or a running Replica"
+            ):
+                walkit.repair(tmp_path / "log", dry_run=dry_run)
+
+
 def test_a_writer_in_another_process_is_named_and_its_death_frees_the_lock(tmp_path: Path) -> None:
     """Open what another process holds: its pid and command; after SIGKILL it can be opened at once, records and all."""
     with Child(HOLDER, tmp_path / "log") as child:

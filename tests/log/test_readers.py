@@ -95,7 +95,7 @@ def test_readers_in_step_with_a_busy_writer(storage: CrashingStorage) -> None:
 def test_the_writer_moves_on_between_manifest_and_mark(
     storage: CrashingStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rotate several times between a reader's two looks, at the manifest and at the durable file: never damage."""
+    """Rotate several times between a reader's two looks, at the manifest and at the durable slot: never damage."""
     log = walkit.open(storage=storage, options=tiny())
     log.append(b"1")
 

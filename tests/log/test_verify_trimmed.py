@@ -69,7 +69,7 @@ def test_a_wholly_trimmed_log_is_not_accused_for_its_cell(idle_marker_ms: int) -
         for tool in (walkit.scan, walkit.verify):
             report = tool(image)
             assert report.ok, (name, [str(p) for p in report.problems])
-            assert not [note for note in report.notes if "durable file" in note and name != "power cut"], name
+            assert not [note for note in report.notes if "durable slot" in note and name != "power cut"], name
         if "live" not in name:
             walkit.open(storage=image.process_kill(), options=SMALL).close()
 

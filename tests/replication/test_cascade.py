@@ -11,7 +11,7 @@ from tests.replication.callers import until
 from tests.replication.test_replica_checkpoint import put
 from tests.stores import SMALL
 from walkit.errors import LogNotFoundError, OptionsError
-from walkit.replication import Primary, Replica
+from walkit.replication import Primary, Replica, replica_claims
 from walkit.segments.claim_files import claim_facts
 from walkit.storage import FileStorage
 from walkit.store import Store
@@ -41,8 +41,11 @@ def claimed(replica: Replica) -> list[int | None]:
     return [fact.first_lsn for fact in claim_facts(replica.log.storage, replica.log.manifest)]
 
 
-def test_the_trim_of_a_replica_waits_for_its_own_replicas(tmp_path: Path) -> None:
+def test_the_trim_of_a_replica_waits_for_its_own_replicas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Stop the last of three, checkpoint the middle: it keeps what the last one has not."""
+    monkeypatch.setattr(replica_claims, "MOVE_S", 0.25)
     with (
         Store.open(tmp_path / "log", options=SMALL) as store,
         Primary(store) as primary,

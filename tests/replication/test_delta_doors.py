@@ -19,7 +19,7 @@ from tests.replication.certificates import Authority
 from tests.replication.test_delta_reader import ReadOnly, expected, quick
 from walkit.errors import ClaimError, GapError, LogLockedError, OptionsError, StorageError, WalkitError
 from walkit.models import FaultyStorage
-from walkit.replication import ClientTLS, DeltaOptions, DeltaReader, Primary, Replica, ServerTLS
+from walkit.replication import ClientTLS, DeltaOptions, DeltaReader, Primary, Replica, ServerTLS, delta_upkeep
 from walkit.storage import FileStorage
 
 WAIT_S = 30.0
@@ -164,6 +164,22 @@ def test_a_clock_that_jumps_costs_a_reader_nothing(
             assert reader.wait_for(lsn, WAIT_S) == lsn
             assert reader.checkpoint() == lsn
     assert all(reader.error is None for reader in readers)
+
+
+def test_a_claim_that_a_clock_has_ended_is_begun_anew(
+    stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Set the wall clock a day forward under a reader that idles: its claim counts again soon, as it stood."""
+    monkeypatch.setattr(delta_upkeep, "CLAIM_S", 0.05)
+    log = stack.enter_context(walkit.open(tmp_path / "log"))
+    log.append(b"1", key=b"k")
+    reader = stack.enter_context(DeltaReader(tmp_path / "log", "127.0.0.1:9", backoff=quick()))
+    reader.wait_for(1, WAIT_S)
+    wait_until(lambda: reader.status().claim == "LSN 2 and later, held")
+    right_ns = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: right_ns() + 86_400_000_000_000)
+    wait_until(lambda: reader.status().claim == "LSN 2 and later, held")
+    assert log.claims()[0].counts
 
 
 @pytest.mark.parametrize("operation", ["create", "write", "sync", "replace"])

@@ -21,7 +21,14 @@ from tests.replication.test_delta_reader import expected, quick
 from walkit._threads import LogThread
 from walkit.errors import DivergenceError, GapError, OptionsError, StorageError, WalkitError
 from walkit.models import FaultyStorage
-from walkit.replication import DeltaReader, Primary, ReplayLimits, delta_loop, delta_opening
+from walkit.replication import (
+    DeltaReader,
+    Primary,
+    ReplayLimits,
+    ReplicaFailedError,
+    delta_loop,
+    delta_opening,
+)
 from walkit.replication.delta_loader import RangeLoader, Reached
 from walkit.replication.delta_messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest, delta_frames
 from walkit.replication.delta_state import ReaderState
@@ -180,6 +187,32 @@ def test_the_primary_of_a_copy_is_not_followed(
     assert reader.state[b"k"] in (b"1", b"2")
 
 
+def test_an_opening_that_goes_on_beside_the_log_is_not_followed(
+    stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Put a backup in the place of a log that a process still writes, and write it: none of the first one's records."""
+    monkeypatch.setattr(delta_opening, "GRACE_MS", 50.0)
+    monkeypatch.setattr(delta_loop, "CHECK_MS", 1e9)
+    place = tmp_path / "log"
+    first = stack.enter_context(walkit.open(place))
+    first.append(b"1", key=b"k")
+    primary = stack.enter_context(Primary(first))
+    shutil.copytree(place, tmp_path / "backup")
+    place.rename(tmp_path / "elsewhere")
+    (tmp_path / "backup").rename(place)
+    second = stack.enter_context(walkit.open(place))
+    for n in range(2, 6):
+        second.append(b"second %d" % n, key=b"k")
+        first.append(b"first %d" % n, key=b"k")
+    reader = stack.enter_context(DeltaReader(place, primary.address, backoff=quick()))
+    reader.wait_for(5, WAIT_S)
+    wait_until(lambda: reader.statistics().polls > 1 or reader.error is not None)
+    first.append(b"first 6", key=b"k")
+    with pytest.raises(DivergenceError):
+        reader.wait_for(6, WAIT_S)
+    assert reader.state == {b"k": b"second 5"}
+
+
 def test_frames_of_an_opening_that_is_not_in_the_manifest_yet_are_read(
     stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +262,29 @@ def test_no_frame_is_applied_after_a_hole(tmp_path: Path) -> None:
         state.apply(frames[2:], 3)
     assert (state.applied_lsn, state[b"k"]) == (1, b"0")
     assert state.apply(frames, 3)[0] == 2
+
+
+@pytest.mark.parametrize("openings", [1, 2])
+def test_frames_of_two_histories_are_never_in_one_state(tmp_path: Path, openings: int) -> None:
+    """Give a state frames of a log, then those of a copy that was written on: DivergenceError, and none is in it."""
+    with walkit.open(tmp_path / "log") as log:
+        log.append(b"1", key=b"k")
+    shutil.copytree(tmp_path / "log", tmp_path / "copy")
+    for place, times in (("log", openings), ("copy", 1)):
+        for _ in range(times):
+            with walkit.open(tmp_path / place) as log:
+                for _ in range(3 - times):
+                    log.append(place.encode(), key=b"k")
+    state = ReaderState()
+    for place, first, last in (("log", 1, 2), ("copy", 3, 3)):
+        with closing(_loader_of(tmp_path / place)) as loader:
+            frames = loader.load(first, last, DeltaEnd(last), Reached(0, 0)).frames
+        if place == "log":
+            state.apply(frames, last)
+            continue
+        with pytest.raises(DivergenceError, match="two histories"):
+            state.apply(frames, last)
+    assert (state.applied_lsn, state[b"k"]) == (2, b"log")
 
 
 def test_a_range_is_loaded_in_pieces_whatever_its_ends_say(tmp_path: Path) -> None:
@@ -337,6 +393,9 @@ def test_a_state_that_has_a_part_of_a_range_is_never_saved(
     wait_until(lambda: reader.error is not None)
     with pytest.raises(WalkitError, match="no memory"):
         reader.checkpoint()
+    with pytest.raises(ReplicaFailedError, match="in part"):
+        reader.state.get(b"k")
+    assert "LSN 1" in repr(reader.state) and "live keys" in reader.state._repr_html_()
     monkeypatch.undo()
     reader.stop()
     with DeltaReader(tmp_path / "log", primary.address, checkpoint=tmp_path / "own") as again:

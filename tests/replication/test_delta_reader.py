@@ -189,7 +189,8 @@ def test_an_older_reader_reads_the_log_up_to_the_answered_end(
     lsn = mixed(log, random.Random(version), 40)
     reader.wait_for(lsn, WAIT_S)
     assert dict(reader.state.items()) == expected(log, lsn)
-    assert (reader.statistics().deltas, reader.statistics().looks) == (0, 0)
+    assert reader.statistics().deltas == 0 < reader.statistics().polls
+    assert reader.statistics().looks <= 1  # one where the machine takes seconds for this
 
 
 def test_the_writer_opens_the_log_again_and_the_reader_continues(stack: ExitStack, tmp_path: Path) -> None:
@@ -197,11 +198,11 @@ def test_the_writer_opens_the_log_again_and_the_reader_continues(stack: ExitStac
     address = "127.0.0.1:0"
     reader: DeltaReader | None = None
     for turn in range(3):
+        sessions = 0 if reader is None else reader.statistics().sessions
         with walkit.open(tmp_path / "log", options=tiny()) as log, Primary(log, address) as primary:
             address = primary.address
             if reader is None:
                 reader = stack.enter_context(DeltaReader(tmp_path / "log", address, backoff=quick()))
-            sessions = reader.statistics().sessions
             lsn = mixed(log, random.Random(turn), 20)
             reader.wait_for(lsn, WAIT_S)
             wait_until(partial(has_a_new_session, reader, sessions))

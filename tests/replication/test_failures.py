@@ -393,3 +393,59 @@ def test_a_primary_that_gets_no_thread_serves_nothing_and_starts_later(
         assert not [t for t in threading.enumerate() if t.name.startswith("walkit-publisher-claims")]
         with primary, Replica(CrashingStorage(), primary.address, backoff=quick()) as replica:
             replica.wait_for(1, WAIT_S)
+
+
+def test_a_call_that_gets_no_thread_is_served_when_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse the threads of a primary's calls for a while: a replica's call waits, and then it has all records."""
+    start, refused, any_left = LogThread.start, threading.Event(), threading.Event()
+
+    def none_left(thread: LogThread) -> None:
+        if thread.name == "walkit-publisher" and not any_left.is_set():
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(LogThread, "start", none_left)
+    with walkit.open(storage=CrashingStorage(), options=SMALL) as log:
+        log.append(b"v", key=b"k")
+        with Primary(log) as primary, Replica(CrashingStorage(), primary.address, backoff=quick()) as replica:
+            assert refused.wait(WAIT_S)
+            any_left.set()
+            replica.wait_for(1, WAIT_S)
+
+
+def test_a_primary_whose_calls_get_no_thread_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse the threads of all calls: stopping the primary ends what waits for one, and returns."""
+    start, refused = LogThread.start, threading.Event()
+
+    def none_left(thread: LogThread) -> None:
+        if thread.name == "walkit-publisher":
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(LogThread, "start", none_left)
+    with walkit.open(storage=CrashingStorage(), options=SMALL) as log:
+        primary = Primary(log).start()
+        with Replica(CrashingStorage(), primary.address, backoff=quick()):
+            assert refused.wait(WAIT_S)
+            Task(primary.stop).join()
+
+
+def test_a_replica_that_gets_no_thread_to_receive_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse the thread that receives, once: the connection is lost with these words, and the next one has it all."""
+    start, refused = LogThread.start, list[str]()
+
+    def none_left(thread: LogThread) -> None:
+        if thread.name == "walkit-replica-receiver" and not refused:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(LogThread, "start", none_left)
+    with walkit.open(storage=CrashingStorage(), options=SMALL) as log, Primary(log) as primary:
+        log.append(b"v", key=b"k")
+        with Replica(CrashingStorage(), primary.address, backoff=quick()) as replica:
+            replica.wait_for(1, WAIT_S)
+            assert any("can't start new thread" in span.why for span in replica.status().history)
+    assert refused

@@ -121,7 +121,7 @@ def test_what_only_the_peer_knows_of_comes_back(log: Path, peer: Primary, damage
     (log / DURABLE_NAME).unlink()
     report = healed_twice(log, peer)
     (found,) = report.segments
-    if damage.startswith("cut short"):
+    if damage in ("empty", "cut short among its frames"):
         assert not report.ok and "no durable slot" in found.why_not
         return
     assert report.ok and found.bytes_beyond == found.bytes_fetched > 0

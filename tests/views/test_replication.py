@@ -211,7 +211,10 @@ def test_stopping_ends_all_and_leaves_nothing(lab: ReplicationLab) -> None:
     """Stop: nothing runs, nothing is shown and no file is left; a kill is a sentence then. The last test of the lab."""
     pids = [one.pid for one in lab.picture().members]
     lab.stop()
-    assert done(lab) is None
+    said: set[str] = set()
+    while lab.jobs.current is not None:
+        said |= {one.state for one in lab.picture().members}
+    assert done(lab) is None and "starting" not in said, "what is being stopped does not start"
     assert (lab.picture().members, lab.picture().bars, lab.running) == ((), (), False)
     assert not any(pid is not None and living(pid) for pid in pids)
     lab.kill(PRIMARY)

@@ -20,6 +20,7 @@ import pytest
 
 import walkit
 from tests.workload.streams import SMALL, prefixes, records_of, seeded_stream, state_of, table_of
+from walkit._threads import EndingThread
 from walkit.errors import LogLockedError, OptionsError
 from walkit.record import Kind
 from walkit.workload import (
@@ -40,6 +41,7 @@ from walkit.workload.child_process import (
 from walkit.workload.line_reporter import LineReporter
 from walkit.workload.oracle import check_recovered
 from walkit.workload.parent_watch import ORPHANED
+from walkit.workload.process import TalkingChild
 from walkit.workload.stream_ipc import stream_from_ipc, stream_to_ipc
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -369,3 +371,17 @@ def test_a_child_with_nobody_to_talk_to_ends(tmp_path: Path, stream: OperationSt
         assert process.wait() == ORPHANED
         assert process.stderr.read() == b""
     assert opened_within(tmp_path / "log", 0)
+
+
+def test_a_child_whose_lines_get_no_thread_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse the thread that reads a child's lines: the error comes out, and no process and no descriptor is left."""
+
+    def none_left(_: EndingThread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(EndingThread, "start", none_left)
+    child, before = TalkingChild(["timeit"], lambda line: None), set(os.listdir("/dev/fd"))
+    with pytest.raises(RuntimeError, match="can't start"):
+        child.start()
+    assert not child.talking and child.returncode == -signal.SIGKILL
+    assert set(os.listdir("/dev/fd")) == before

@@ -39,10 +39,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         expected = isinstance(error, WalkitError | UsageError | OSError)
         if args.debug or not expected:
             traceback.print_exc()
-        say(f"walkit {args.command}: {error}")
+        say(f"walkit {args.command}: {_words_of(error)}")
         settle_stdout()
         return _code_of(error)
     return code
+
+
+def _words_of(error: Exception) -> str:
+    """Return what an error says; of the system's errors the file and the reason, without the number."""
+    if (
+        isinstance(error, OSError)
+        and not isinstance(error, WalkitError)
+        and error.strerror
+        and error.filename
+    ):
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _code_of(error: Exception) -> int:

@@ -42,7 +42,7 @@ def follow(args: argparse.Namespace) -> int:
         args.folder,
         token=token_of(args),
         tls=_client_tls(args),
-        codec=None if args.codec == "none" else args.codec,
+        codec=None if args.codec == "none" else args.codec or "zstd",
         new_identity=args.new_identity,
         checkpoint_every=args.checkpoint_every,
         rewind=args.rewind,
@@ -53,8 +53,12 @@ def follow(args: argparse.Namespace) -> int:
 
 def _follow_delta(args: argparse.Namespace) -> int:
     """Follow a log of this machine by delta poll."""
-    if args.new_identity:
-        raise UsageError("--new-identity is for replicas: a delta reader has no identity")
+    for option in ("new_identity", "rewind", "force_rewind", "checkpoint_every", "codec"):
+        if getattr(args, option) not in (None, False):
+            name = option.replace("_", "-")
+            raise UsageError(
+                f"--{name} is for replicas: a delta reader has no log and no identity of its own"
+            )
     with quiet_grpc():
         from walkit.replication.commands import follow_delta as following
 
@@ -163,8 +167,7 @@ def add_follow_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--codec",
         choices=("zstd", "snappy", "none"),
-        default="zstd",
-        help="how frames are compressed on their way; what is stored is the same",
+        help="how frames are compressed on their way (default: zstd); what is stored is the same",
     )
     parser.add_argument(
         "--new-identity",

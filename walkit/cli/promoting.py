@@ -7,6 +7,7 @@ from typing import Any
 
 from walkit.cli.output import publish
 from walkit.cli.quiet import quiet_grpc
+from walkit.events import EventSink
 
 
 def add_promote(commands: Any, command: Any) -> None:
@@ -30,6 +31,12 @@ def promote(args: argparse.Namespace) -> int:
     with quiet_grpc():
         from walkit.replication.promote import promote as promote_replica
 
-    report = promote_replica(args.log)
+    others = EventSink()
+
+    def on_event(name: str, attributes: dict[str, Any]) -> None:
+        if name != "walkit.replica.promote":  # what is printed below says it
+            others.pass_on(name, attributes)
+
+    report = promote_replica(args.log, on_event)
     publish(report.lines, report.to_dict, as_json=args.json, out=args.out)
     return 0

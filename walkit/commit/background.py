@@ -200,5 +200,5 @@ class BackgroundWork:
 
 def _quietly(act: Callable[[], None]) -> None:
     """Act for the timer: an error has poisoned the log, and its tickets are complete."""
-    with suppress(WalkitError):
+    with suppress(WalkitError):  # an error of anything else is the timer's to report
         act()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -11,7 +11,7 @@ from walkit._text import counted
 from walkit.commit.to_end import run_to_end
 from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
+from walkit.format.manifest import HoldRecord, Manifest, SegmentRecord, SegmentState
 from walkit.log.claims import ClaimTable
 from walkit.log.holds import HoldTable
 from walkit.log.orphan_files import OrphanFiles
@@ -34,6 +34,8 @@ class Trimmed:
 
     low_watermark: int
     segments: tuple[SegmentRecord, ...]
+    limit: str = ""
+    """As in `TrimPreview`."""
 
     @property
     def size_bytes(self) -> int:
@@ -60,6 +62,10 @@ class TrimPreview:
         return sum(SEGMENT_HEADER_BYTES + s.size_bytes for s in self.segments)
 
 
+LIMITS = {"": "nothing", "durable": "what is durable", "state": "the newest snapshot: a checkpoint moves it"}
+"""What limits a trim, in words; the others are the name of a hold or a claim."""
+
+
 class TrimReport(int):
     """What one trim did. It is a number, the low watermark, and says what went. Bytes are those of segment files."""
 
@@ -70,6 +76,8 @@ class TrimReport(int):
     rewritten: Rewritten
     """What became of the segment that straddles the low watermark."""
     duration_s: float
+    limit: str
+    """What kept the low watermark from what was asked for: "", "state", "durable", "hold NAME" or "claim NAME"."""
 
     def __new__(
         cls,
@@ -78,11 +86,12 @@ class TrimReport(int):
         bytes_dropped: int = 0,
         rewritten: Rewritten = _STAYED,
         duration_s: float = 0.0,
+        limit: str = "",
     ) -> Self:
         """Make the report of a trim that left the low watermark there."""
         self = super().__new__(cls, low_watermark)
         self.segments, self.bytes_dropped = segments, bytes_dropped
-        self.rewritten, self.duration_s = rewritten, duration_s
+        self.rewritten, self.duration_s, self.limit = rewritten, duration_s, limit
         return self
 
     @property
@@ -109,6 +118,7 @@ class TrimReport(int):
             f"Trim up to LSN {int(self):,}",
             [
                 ("low watermark", f"{int(self):,}"),
+                ("limited by", LIMITS.get(self.limit, self.limit)),
                 ("segments dropped", f"{self.segments:,}"),
                 ("bytes of their files", f"{self.bytes_dropped:,}"),
                 ("segment that straddles it", straddling),
@@ -166,13 +176,14 @@ class Trimmer:
         """
         assert self._holds.claims.are_shut, "a claim could come now"
         dropped: list[SegmentRecord] = []
+        limit = ""
 
         def change(manifest: Manifest) -> Manifest:
+            nonlocal limit
             holds = self._holds.live(manifest)
             checkpoint = max(checkpoint_lsn, manifest.checkpoint_lsn)
-            limits = [up_to_lsn, self.bound_lsn(checkpoint), *(h.first_lsn - 1 for h in holds)]
-            limits += [c.first_lsn - 1 for c in self._holds.claims.live(manifest)]
-            low = max(min(limits), manifest.low_watermark)
+            limit, bound = self._limit(manifest, up_to_lsn, checkpoint, holds)
+            low = max(bound, manifest.low_watermark)
             # Also what was sealed since the last trim.
             dropped[:] = [s for s in manifest.sealed if s.last_lsn <= low]
             same = (low, checkpoint, holds) == (
@@ -198,17 +209,24 @@ class Trimmer:
 
         manifest = self._manifest_store.update(change)
         self._orphan_files.add(files_of(dropped))
-        return Trimmed(manifest.low_watermark, tuple(dropped))
+        return Trimmed(manifest.low_watermark, tuple(dropped), limit)
+
+    def _limit(
+        self, manifest: Manifest, up_to_lsn: int, checkpoint_lsn: int, holds: Iterable[HoldRecord]
+    ) -> tuple[str, int]:
+        """Return what limits a trim, as `TrimPreview.limit` says it, and the LSN up to which it lets records go."""
+        limits = {"": up_to_lsn, "durable": self._progress.durable_lsn}
+        limits["state"] = self.bound_lsn(checkpoint_lsn)
+        limits |= {f"hold {h.name}": h.first_lsn - 1 for h in holds}
+        limits |= {f"claim {c.name}": c.first_lsn - 1 for c in self._holds.claims.live(manifest)}
+        return min(limits.items(), key=lambda item: item[1])
 
     def preview(self, up_to_lsn: int) -> TrimPreview:
         """Return what `trim(up_to_lsn)` would do by the manifest as it is now. Changes nothing."""
         manifest = self._manifest_store.current
-        limits = {"": up_to_lsn, "durable": self._progress.durable_lsn}
-        limits["state"] = self.bound_lsn(manifest.checkpoint_lsn)
-        limits |= {f"hold {h.name}": h.first_lsn - 1 for h in self._holds.live(manifest, tell=False)}
-        limits |= {f"claim {c.name}": c.first_lsn - 1 for c in self._holds.claims.live(manifest)}
-        limit = min(limits, key=lambda name: limits[name])
-        low = max(limits[limit], manifest.low_watermark)
+        holds = self._holds.live(manifest, tell=False)
+        limit, bound = self._limit(manifest, up_to_lsn, manifest.checkpoint_lsn, holds)
+        low = max(bound, manifest.low_watermark)
         within = (s for s in manifest.sealed if s.first_lsn <= low < s.last_lsn)
         return TrimPreview(
             low, tuple(s for s in manifest.sealed if s.last_lsn <= low), next(within, None), limit
@@ -237,6 +255,7 @@ class Trimmer:
             trimmed.size_bytes,
             rewritten,
             time.perf_counter() - began,
+            trimmed.limit,
         )
 
     def tell(self, trimmed: Trimmed) -> None:

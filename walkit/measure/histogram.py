@@ -200,7 +200,7 @@ class LatencyHistogram:
         mine = histogram._hdr
         try:
             hdr = type(mine).decode(payload)
-        except Exception as error:
+        except Exception as error:  # zlib's, struct's, ctypes': whatever the bytes bring about
             raise ValueError(f"not a V2 histogram payload: {error}") from error
         theirs = (hdr.lowest_trackable_value, hdr.highest_trackable_value, hdr.significant_figures)
         if theirs != (mine.lowest_trackable_value, mine.highest_trackable_value, mine.significant_figures):

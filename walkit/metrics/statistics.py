@@ -127,7 +127,7 @@ class DeltaReaderStatistics:
     retries: int = _counter("loads", "ranges that were read again after an error")
     damaged: int = _counter("deltas", "deltas that were not what their answer said; their range was read")
     unfit: int = _counter("deltas", "deltas that did not continue, or came in a crowd; their range was read")
-    looks: int = _counter("looks", "looks at the log's own end, while no poll was answered")
+    looks: int = _counter("looks", "looks at the log's own end: while no poll is answered, else seldom")
     held_bytes: int = _metric("bytes", "bytes that wait to be applied now")
     records: int = _counter("records", "records applied")
     checkpoints: int = _counter("checkpoints", "checkpoints of the reader's own")

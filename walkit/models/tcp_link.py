@@ -89,7 +89,8 @@ class TcpLink:
             return False
         far.settimeout(None)
         for one in (near, far):
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with suppress(OSError):  # a connection that was reset by now: its first read says so
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._lock:
             self._open |= {near, far}
         for source, sink in ((near, far), (far, near)):

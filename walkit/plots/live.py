@@ -82,7 +82,7 @@ _PANELS: tuple[tuple[str, str, tuple[tuple[str, str, str], ...]], ...] = (
     (
         "queue",
         "linear",
-        (("queue_records", "records that wait", PURPLE), ("in_flight", "frames in flight, mean", SKY)),
+        (("queue_records", "records that wait", PURPLE), ("in_flight", "frames in flight, mean", BLUE)),
     ),
     ("rec./frame", "linear", (("frame_records", "records a frame, mean", BLUE),)),
     ("B/frame", "linear", (("frame_bytes", "bytes a frame, mean", GREEN),)),

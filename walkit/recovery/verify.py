@@ -56,7 +56,7 @@ def verify(path: Place, *, progress: Progress | None = None) -> ScanReport:
     """Check everything that can be checked without a writer: what `scan` checks, and more.
 
     Beyond `scan`: that every body decodes, that the manifest's facts agree with each other and with the frames
-    (counts, LSNs, chains, epochs), and that the durable file agrees with them. Other files are noted. Raises what
+    (counts, LSNs, chains, epochs), and that the durable slot agrees with them. Other files are noted. Raises what
     `scan` raises.
     """
     return _examine(storage_at(path), "verify", bodies=True, progress=progress)

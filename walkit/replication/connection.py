@@ -15,6 +15,7 @@ from walkit.errors import OptionsError, WalkitError
 from walkit.replication.access import TOKEN_KEY, check_token
 from walkit.replication.address import Address, parse_address
 from walkit.replication.content import plain_text
+from walkit.replication.failures import PeerError
 from walkit.replication.messages import (
     FromPublisher,
     FromSubscriber,
@@ -89,6 +90,7 @@ class Connection:
         inbox: deque[tuple[Connection, Heard, int]],
         wake: Bell,
     ) -> None:
+        """Begin the call. PeerError where the system has no thread to give."""
         self._inbox, self._wake, self._destination = inbox, wake, destination
         self.room = ByteBudget(INBOX_BYTES)
         self._out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -97,9 +99,11 @@ class Connection:
         self._call = self._channel.stream_stream(METHOD)(self._outgoing(), metadata=metadata)
         try:
             LogThread(target=self._listen, name="walkit-replica-receiver", daemon=True).start()
-        except RuntimeError:  # the system has no thread to give
+        except RuntimeError as error:
             self.close()
-            raise
+            raise PeerError(
+                f"no thread receives what {destination.address} sends: {error}", address=destination.address
+            ) from error
 
     def send(self, message: FromSubscriber) -> None:
         """Queue a message to the publisher; a publisher that takes none of them loses the connection."""

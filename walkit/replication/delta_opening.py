@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from walkit.errors import DivergenceError
+from walkit.read.cursor import lies_in
 from walkit.replication.delta_loader import Reached, check_history
 from walkit.replication.delta_messages import PollAnswer
 from walkit.segments.manifest_store import load_manifest
@@ -26,7 +27,7 @@ class Opening:
         self._epoch_id: int | None = None
         """Of the opening whose history was compared."""
         self._is_there = False
-        """Whether the manifest has it: the first frame puts it there."""
+        """Whether the manifest has it, up to the end that was answered: the first frame puts it there."""
         self._missed_ms: float | None = None
         """Since when frames come of one that the manifest does not have."""
 
@@ -52,18 +53,20 @@ class Opening:
         if now_ms - since_ms >= GRACE_MS:
             raise DivergenceError(
                 f"the primary's frames are of epoch {answer.epoch_id:#018x}, and the log at {self._storage.location} "
-                "has no such epoch: the primary serves another copy of it",
+                "has none of that epoch there: the primary serves another copy of it",
                 first_lsn=reached.lsn + 1,
             )
         return replace(answer, first=None, delta=None, crc=None)
 
     def _look(self, answer: PollAnswer, asked_lsn: int, reached: Reached) -> bool:
-        """Compare the histories; return whether the manifest has the answer's opening."""
+        """Compare the histories; return whether the record at the answer's end is of its opening in the manifest."""
         is_there = False
         if answer.log_id == self._log_id:
             manifest = load_manifest(self._storage)
             check_history(manifest, self._log_id, reached)
+            # A later epoch that began before this end has taken its records' place.
             is_there = any(epoch.id == answer.epoch_id for epoch in manifest.lineage)
+            is_there &= lies_in(manifest, answer.end.lsn, answer.epoch_id or 0)
         if answer.end.lsn < asked_lsn:
             raise DivergenceError(
                 f"the log ends with LSN {answer.end.lsn:,} now, and the reader has applied {asked_lsn:,}",

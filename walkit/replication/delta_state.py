@@ -12,12 +12,13 @@ import numpy.typing as npt
 
 from walkit._text import counted
 from walkit.commit.commit_signal import CommitSignal
-from walkit.errors import GapError
+from walkit.errors import DivergenceError, GapError
 from walkit.format.frame import FrameHeader
 from walkit.read.view import frames_to_batches
 from walkit.record import Batch
 from walkit.recovery.report import report_html
 from walkit.replication.delta_loader import Frames, Reached
+from walkit.replication.failures import ReplicaFailedError
 from walkit.replication.record_cache import RecordCache
 from walkit.state.applier import Follower
 from walkit.state.machine import StateImage
@@ -42,7 +43,8 @@ LATENCIES = {
 class ReaderState(KeyedSurface):
     """Keys to values, as the log has them up to `applied_lsn`; a Mapping. Safe from any thread.
 
-    A frame is applied whole, so a transaction is seen all or not at all. It stays readable after the reader is stopped.
+    A frame is applied whole, so a transaction is seen all or not at all. It stays readable after the reader is stopped;
+    ReplicaFailedError where the application of a frame has failed in its midst.
     """
 
     def __init__(self, cache_bytes: int = 0) -> None:
@@ -51,13 +53,20 @@ class ReaderState(KeyedSurface):
         self._follower = Follower(self._table, 0)
         self._changed = CommitSignal()
         self.reached = Reached(0, 0)
-        self.is_whole = True
-        """Whether the table has what `applied_lsn` says; not so once a range came to it in part."""
+        self._epoch = (0, 0)
+        """Number and id of the epoch of the last frame; 0 where none was applied yet."""
+        self._torn = ""
+        """Why frames came to the table in part, which is then what the log was at no LSN."""
 
     @property
     def table(self) -> KeyedTable:
         """The table itself: to restore it before anything is applied."""
         return self._table
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the table has what `applied_lsn` says; not so once frames came to it in part."""
+        return not self._torn
 
     @property
     def applied_lsn(self) -> int:
@@ -86,7 +95,7 @@ class ReaderState(KeyedSurface):
         """Apply the frames that end at or before this LSN and are not in the state; return (records, decode, insert).
 
         Times in ns. A frame that ends after it comes whole with the next range. GapError where a record between the
-        state and the frames is missing. One caller at a time.
+        state and the frames is missing, DivergenceError where they are of another history. One caller at a time.
         """
         first = self.applied_lsn + 1
         whole = [
@@ -105,28 +114,47 @@ class ReaderState(KeyedSurface):
         first = self.applied_lsn + 1
         if whole[0][0].first_lsn > first:
             raise GapError(first, whole[0][0].first_lsn)
+        epoch = self._epoch_after(whole)
         began = perf_counter_ns()
         batches = list(frames_to_batches(iter(whole), first, None))
         decoded = perf_counter_ns()
         with self._follower.lock:
-            self.is_whole = False
-            for batch in batches:
-                self._table.apply_arrow(batch)
-            newest = whole[-1][0]
-            if self.cache.bytes_max:
-                records = (record for batch in batches for record in Batch.from_arrow(batch))
-                self.cache.put(first, records, newest.last_lsn)
-            self.reached = Reached(newest.last_lsn, newest.epoch_id)
+            try:
+                for batch in batches:
+                    self._table.apply_arrow(batch)
+                newest = whole[-1][0]
+                if self.cache.bytes_max:
+                    records = (record for batch in batches for record in Batch.from_arrow(batch))
+                    self.cache.put(first, records, newest.last_lsn)
+            except BaseException as error:
+                self._torn = f"{type(error).__name__}: {error}"
+                raise
+            self.reached, self._epoch = Reached(newest.last_lsn, newest.epoch_id), epoch
             self._follower.applied_lsn = newest.last_lsn
-            self.is_whole = True
         inserted = perf_counter_ns()
         return newest.last_lsn - first + 1, decoded - began, inserted - decoded
+
+    def _epoch_after(self, frames: Frames) -> tuple[int, int]:
+        """Return number and id of the last frame's epoch; DivergenceError for one that does not follow.
+
+        Numbers of epochs grow along a log, so frames of two histories are never in one state, whatever their way.
+        """
+        number, epoch_id = self._epoch
+        for header, _ in frames:
+            if header.epoch < number or (header.epoch == number and header.epoch_id != epoch_id):
+                raise DivergenceError(
+                    f"record {header.first_lsn:,} is of epoch {header.epoch_id:#018x}, number {header.epoch:,}, and "
+                    f"the one before it of {epoch_id:#018x}, number {number:,}: they are of two histories",
+                    first_lsn=header.first_lsn,
+                )
+            number, epoch_id = header.epoch, header.epoch_id
+        return number, epoch_id
 
     def image(self) -> tuple[StateImage, Reached] | None:
         """Return the state of one moment as a snapshot has it, and how far it is; None where it is not whole."""
         with self._follower.lock:
             reached = self.reached
-            if not self.is_whole:
+            if self._torn:
                 return None
             return StateImage(reached.lsn, self._table.snapshot_format, self._table.snapshot()), reached
 
@@ -142,13 +170,18 @@ class ReaderState(KeyedSurface):
             self._changed.notify_locked()
 
     def _see_acknowledged(self) -> None:
-        """See KeyedSurface: what is applied is all that there is."""
+        """See KeyedSurface: what is applied is all that there is; ReplicaFailedError where some of it came in part."""
+        if self._torn:
+            raise ReplicaFailedError(
+                f"the records after LSN {self.applied_lsn:,} are in this state in part: {self._torn}",
+                cause=self._torn,
+            )
 
     def __repr__(self) -> str:
         return f"<ReaderState of {counted(len(self._table), 'key')} at LSN {self.applied_lsn}>"
 
     def _repr_html_(self) -> str:
-        facts = [("live keys", f"{len(self):,}"), ("applied LSN", f"{self.applied_lsn:,}")]
+        facts = [("live keys", f"{len(self._table):,}"), ("applied LSN", f"{self.applied_lsn:,}")]
         return report_html("state of a delta reader", facts)
 
 

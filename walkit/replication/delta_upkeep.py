@@ -77,6 +77,7 @@ class ReaderClaim:
         if self.refused or now - self._written_s < CLAIM_S:
             return
         due = now - self._written_s >= self._lease_s / 4
+        due |= held is not None and held.state == "expired"  # a machine that slept, a clock that was set
         if held is not None and first_lsn <= held.first_lsn and not due:
             return
         self._written_s = now  # what fails is tried again after the same time

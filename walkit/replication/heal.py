@@ -129,8 +129,8 @@ def heal(
     each segment as it was or healed, and the same call does the rest. Holes, lost ranges that are recorded, compacted
     segments, snapshots and the manifest are not healed.
 
-    Of a log whose writer died the peer is asked, too, for frames of the same epoch after all that this log knows of:
-    its durable slot may be gone with its tail. Nothing of a replica's end is asked for, as it lags and follows.
+    Of a log that was not closed the peer is asked, too, for frames of the same epoch after all that this log knows of:
+    its durable slot may be gone with its tail. As many are taken as its unsealed segments have room for.
     `dry_run` fetches, gathers in a temporary folder of the system, and judges as the real run does; it changes nothing.
     What the next opening refuses beside the damaged segments it says where there are none, the real run in any case.
     `progress` is called with (bytes read, bytes to read).
@@ -193,8 +193,9 @@ def _heal_locked(
     with RangeLink(peer, frame_bytes_max) as link:
         healer = _Healer(storage, manifest, slot, link, dry_run)
         outcomes = [found for segment in damaged if (found := healer.heal(segment)) is not None]
-    known = {outcome.segment for outcome in outcomes}
-    outcomes += _left_over(storage, manifest, read_durable_slot(storage), known)
+    if not outcomes or not dry_run:  # of a log that is as damaged as before an opening says no more than that
+        known = {outcome.segment for outcome in outcomes}
+        outcomes += _left_over(storage, manifest, read_durable_slot(storage), known)
     return tuple(outcomes), len(manifest.segments)
 
 
@@ -285,7 +286,7 @@ class _Healer:
         )
 
     def _publish(self, damaged: DamagedSegment, new: HealedFile, given_up: LogEnd | None) -> str:
-        kept = new.publish() if new.has_header else ""
+        kept = new.publish() if new.has_header or damaged.too_short else ""
         if not self.dry_run and damaged.record.state is SegmentState.SEALED:
             index_segment(self.storage, self.manifest, damaged.record)
         if not self.dry_run and given_up is not None:

@@ -18,6 +18,8 @@ from walkit.replication.role import is_replica
 from walkit.segments.frame_walk import last_chain_of
 from walkit.storage.interface import Storage
 
+CUT_SHORT = "its file was cut short, and no durable slot says where its frames ended"
+
 
 @dataclass(frozen=True, slots=True)
 class DamagedRange:
@@ -72,6 +74,8 @@ class DamagedSegment:
     """What intact segments of its epoch say of frames; None where there are none."""
     too_short: bool = False
     """Whether its file gets back the length that was reserved for it, too."""
+    imported: bool = False
+    """Whether a header of an unsealed segment that is made anew is a replica's."""
 
     @property
     def bytes_damaged(self) -> int:
@@ -135,20 +139,25 @@ class _Around:
         """
         if self.slot.epoch_id != epoch_id:
             return None
-        following = [f.header for f in self.later if f.header is not None and f.header.start_position > start]
-        if following:
-            after = min(following, key=lambda each: each.start_position)
+        after = self._next_header(start)
+        if after is not None:
             end = LogEnd(last_lsn=after.first_lsn - 1, position=after.previous_end, chain=after.chain)
             return (end, True) if end.position <= self.slot.position else None
         return LogEnd(last_lsn=self.slot.lsn, position=self.slot.position), False
 
+    def _next_header(self, start: int) -> SegmentHeader | None:
+        """Return the header of the next segment in use after position `start`."""
+        headers = [f.header for f in self.later if f.header is not None and f.header.start_position > start]
+        return min(headers, key=lambda each: each.start_position, default=None)
+
     def asks_until(self, finding: SegmentFinding, start: int) -> int:
         """Return how far a peer may have frames of this log after all that it knows of; 0 where none is asked.
 
-        That is the room of the segment in use and of those made ahead. A replica asks for nothing: it follows.
+        That is where the next segment in use begins, else the room of this one and of those made ahead.
         """
-        if not self.is_last or is_replica(self.storage, self.manifest):
-            return 0
+        after = self._next_header(start)
+        if after is not None or not self.is_last:
+            return 0 if after is None else after.previous_end
         room = sum(_room(f) for f in (finding, *self.later) if not f.sealed)
         return min(start + room, POSITION_MAX) if room else 0
 
@@ -199,22 +208,46 @@ def _headless(around: _Around, finding: SegmentFinding) -> DamagedSegment | None
     garbage = bool(finding.error or finding.nonzero_until)
     ranges: tuple[DamagedRange, ...] = ()
     end = manifest.end
-    own = not is_replica(around.storage, manifest) and manifest.ack_order == "append"
-    if own and around.follows_sealed and epoch is not None:
+    why = ""
+    if around.follows_sealed and epoch is not None:
         certain = around.certain_end(epoch.id, end.position)
         until = around.asks_until(finding, end.position)
-        if certain is not None and certain[0].position > end.position:
+        promised = certain is not None and certain[0].position > end.position
+        if manifest.ack_order != "append":
+            why = (
+                "its header is gone, and that of a log in completion order is not made anew"
+                if promised
+                else ""
+            )
+        elif certain is not None and promised:
             ranges = (DamagedRange(end, *certain, until=until),)
         elif until and not garbage:
             ranges = (DamagedRange(end, end, until=until),)
-    if not ranges:
-        in_use = any(f.header is not None for f in around.earlier if not f.sealed)
-        if not garbage or (in_use and around.is_last and slot.epoch_id == (epoch.id if epoch else 0)):
-            return None  # what the slot knows of is asked for with the segment before it
-        why = f"the manifest does not seal it, and its header cannot be used: {finding.reason}"
-        return DamagedSegment(record, None, finding.present, finding.file_bytes, (), 0, why)
-    end_position = ranges[0].after.position
-    return DamagedSegment(record, None, finding.present, finding.file_bytes, ranges, end_position)
+    short = around.is_last and finding.cut_short
+    known = epoch is not None and slot.epoch_id == epoch.id
+    in_use = any(f.header is not None for f in around.earlier if not f.sealed)
+    if short and not known:
+        why = CUT_SHORT
+    elif not ranges and not why and not (known and in_use and around.is_last):
+        why = (
+            f"the manifest does not seal it, and its header cannot be used: {finding.reason}"
+            if garbage
+            else ""
+        )
+    if not ranges and not short and not why:
+        return None  # what the slot knows of is asked for with the segment before it
+    end_position = ranges[0].after.position if ranges else 0
+    return DamagedSegment(
+        record,
+        None,
+        finding.present,
+        finding.file_bytes,
+        ranges,
+        end_position,
+        why,
+        too_short=short,
+        imported=is_replica(around.storage, manifest),
+    )
 
 
 def _in_use(around: _Around, finding: SegmentFinding) -> DamagedSegment | None:
@@ -232,7 +265,7 @@ def _in_use(around: _Around, finding: SegmentFinding) -> DamagedSegment | None:
     intact = [region for region in regions[:tail] if region.intact]
     end = intact[-1].after if intact else _begin(header)
     ranges = _ranges([r for r in regions[:tail] if r.start_position < end.position], header, end)
-    until = 0 if header.flags & SegmentFlag.IMPORTED else around.asks_until(finding, header.start_position)
+    until = around.asks_until(finding, header.start_position)
     until = until if until > end.position else 0
     if certain is not None and certain[0].position > end.position:
         ranges = (*ranges, DamagedRange(end, *certain, until=until))
@@ -242,7 +275,7 @@ def _in_use(around: _Around, finding: SegmentFinding) -> DamagedSegment | None:
     short = last and finding.cut_short
     why = ""
     if short and certain is None:
-        why = "its file was cut short, and no durable slot says where its frames ended"
+        why = CUT_SHORT
     if not ranges and not short:
         return None
     size = finding.file_bytes

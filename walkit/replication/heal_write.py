@@ -68,7 +68,7 @@ class HealedFile:
         and those that came are no whole: then nothing was changed.
         """
         file = self._begun()
-        if self._damaged.header is None:
+        if self._damaged.header is None and self._header is not None:
             file.write(0, [self._proved_header().encode()])
         file.sync()
         file.drop_cached()
@@ -111,18 +111,18 @@ class HealedFile:
             file.close()
 
     def _begun(self) -> StorageFile:
-        """Return the new file, made at the first call: the header, and everything of the old one that is kept."""
+        """Return the new file, made at the first call: the header, if there is one, and all of the old that is kept."""
         if self._file is not None:
             return self._file
         header, damaged = self._header, self._damaged
-        assert header is not None
         remove_if_there(self._beside, HEAL_NEW_NAME)
         self._file = file = self._beside.open(HEAL_NEW_NAME, "create")
-        file.write(0, [header.encode()])
+        if header is not None:
+            file.write(0, [header.encode()])
         sealed = damaged.record.state is SegmentState.SEALED
-        end = header.offset_of(damaged.end_position)
+        end = 0 if header is None else header.offset_of(damaged.end_position)
         size = end if sealed else max(damaged.file_bytes, damaged.record.reserved_bytes, end)
-        if damaged.header is not None and damaged.present:
+        if header is not None and damaged.header is not None and damaged.present:
             until = damaged.file_bytes if damaged.torn else min(damaged.file_bytes, end)
             self._copy_intact(file, header, until)
         if file.size() < size:
@@ -147,7 +147,8 @@ class HealedFile:
     def _check(self) -> None:
         """Walk every frame of the new file. CorruptionError where they are not one chain up to the end."""
         damaged, header = self._damaged, self._header
-        assert header is not None
+        if header is None:
+            return  # space alone, in which no frame stood
         record, end = damaged.record, self._end_position
         file = self._beside.open(HEAL_NEW_NAME, "read")
         try:
@@ -208,7 +209,7 @@ def _header_of(manifest: Manifest, damaged: DamagedSegment, run: FrameRun) -> Se
         alignment=alignment,
         frame_bytes_max=FRAME_BYTES_LIMIT,
         created_us=record.created_us,
-        flags=SegmentFlag(record.flags),
+        flags=SegmentFlag(record.flags) | (SegmentFlag.IMPORTED if damaged.imported else SegmentFlag(0)),
     )
 
 

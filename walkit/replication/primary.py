@@ -94,7 +94,7 @@ class Primary:
         _check_count(places, "places", PLACES_MAX)
         _check_count(holds, "holds", HOLDS_MAX)
         self.source = source_of(source)
-        self._calls = CallTable(places, holds)
+        self._calls, self._executor = CallTable(places, holds), DaemonExecutor()
         self._registry = ReplicaRegistry(self.source.storage if registry is None else _made(registry))
         self._events = EventSink(events) if events is not None else self.source.events
         self._claims = ReplicaClaims(self.source.storage, self.source.events, check_lease(lease_s))
@@ -126,7 +126,7 @@ class Primary:
         # Callers of `Follow` wait to say hello, those of the others with their question.
         callers_max = self._calls.places + self._delta.callers_max + CALLS_MAX
         calls_max = callers_max + 2 * WAITING_MAX + 2 * ENDING_MAX
-        server = grpc.server(DaemonExecutor(), options=server_options(), maximum_concurrent_rpcs=calls_max)
+        server = grpc.server(self._executor, options=server_options(), maximum_concurrent_rpcs=calls_max)
         _, service, method = METHOD.split("/")
         served: dict[str, Serve] = {
             method: self._follow,
@@ -264,9 +264,13 @@ class Primary:
                     self._traffic.add(session.core.traffic)
 
     def _watch(self, stopped: Bell) -> None:
-        """Look at the time for what cannot: sessions whose peers read nothing, delta readers that are gone."""
+        """Look at the time for what cannot: sessions whose peers read nothing, delta readers that are gone.
+
+        And for calls that wait for a thread, once the system has one to give.
+        """
         while not stopped.wait(STALL_CHECK_S):
             self._calls.cancel_stalled(now_ms())
+            self._executor.start_waiting()
             self._registry.save()
             self._delta.tick()
             self._ranges.tick()

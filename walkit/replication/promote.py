@@ -10,6 +10,7 @@ import secrets
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from walkit._html import Markup, join, tag
 from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions
 from walkit.errors import OptionsError
@@ -67,7 +68,8 @@ class PromotionReport:
         ]
 
     def _repr_html_(self) -> str:
-        return report_html(f"Promotion of {self.location}", [*self._facts(), ("old primary", NOT_FENCED)])
+        report = Markup(report_html(f"Promotion of {self.location}", self._facts()))
+        return join([report, tag("div", f"{NOT_FENCED}.")])
 
 
 def promote(dir: Place, events: EventCallback | None = None) -> PromotionReport:  # noqa: A002 - as of Replica

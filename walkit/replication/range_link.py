@@ -64,7 +64,7 @@ class RangeLink:
             ) from error
         finally:
             watch.end()
-            with suppress(Exception):
+            with suppress(Exception):  # gRPC's own: what ended the call is what the caller is to see
                 call.cancel()
 
     def _taken(self, data: bytes, log_id: int, after: LogEnd) -> FrameRun:
@@ -102,7 +102,7 @@ class RangeLink:
 
     def close(self) -> None:
         """End the connection."""
-        with suppress(Exception):
+        with suppress(Exception):  # the same
             self._channel.close()
 
     def __enter__(self) -> Self:

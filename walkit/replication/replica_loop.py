@@ -37,7 +37,7 @@ from walkit.replication.actions import (
 )
 from walkit.replication.bootstrap_folder import BootstrapFolder
 from walkit.replication.connection import Connection, Destination, Heard
-from walkit.replication.failures import ReplicaFailedError
+from walkit.replication.failures import PeerError, ReplicaFailedError
 from walkit.replication.frame_batch import join_runs
 from walkit.replication.identity_file import OwnIdentity, keep_identity
 from walkit.replication.imported_log import ImportedLog
@@ -315,6 +315,8 @@ class ReplicaLoop:
             self._connection = Connection(self.destination, limit, self.inbox, self._wake)
         except OptionsError as error:  # a certificate that is being replaced is whole a moment later
             return self.core.refused(error.code, error, now_ms())
+        except PeerError as error:
+            return self.core.lost(str(error), now_ms())
         return self.core.connected(now_ms())
 
     def _gather(self, step: Import) -> None:

@@ -82,7 +82,6 @@ class Session:
         self.core = core
         self._shared, self._checks = shared, checks
         core.pack = shared.pack
-        shared.enter()
         self._source, self._calls, self._context = source, calls, context
         self._registry, self._claims = registry, claims
         self._unpacking, self._on_trouble, self._events = unpacking, on_trouble, events
@@ -100,6 +99,7 @@ class Session:
         self._id = b""
         self._noted_ms = 0.0
         self._unwatch = source.watch(self._wake.set)
+        shared.enter()  # last: nothing is to be left where the watch gets no thread
 
     # -- other threads
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
@@ -114,10 +115,16 @@ class DaemonExecutor(Executor):
 
     The threads of a ThreadPoolExecutor are joined when the interpreter ends, so a primary that was not stopped would
     keep its process alive for ever.
+
+    Where the system has no thread to give, a call waits for one: an error of `submit` would end the only thread of gRPC
+    that takes calls, and the server with it, for good and in silence.
     """
 
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Start `fn` and return its future."""
+        """Have `fn` run on a thread, as soon as there is one, and return its future."""
         future: Future[Any] = Future()
 
         def run() -> None:
@@ -126,5 +133,21 @@ class DaemonExecutor(Executor):
             except BaseException as error:  # noqa: BLE001 - the future raises it
                 future.set_exception(error)
 
-        LogThread(target=run, name="walkit-publisher", daemon=True).start()
+        self._waiting.append(run)
+        self.start_waiting()
         return future
+
+    def start_waiting(self) -> None:
+        """Start a thread for each call that waits for one; to be called now and then."""
+        for _ in range(len(self._waiting)):
+            try:
+                LogThread(target=self._run_one, name="walkit-publisher", daemon=True).start()
+            except (RuntimeError, MemoryError):
+                return
+
+    def _run_one(self) -> None:
+        try:
+            run = self._waiting.popleft()
+        except IndexError:
+            return  # another one of two that were started for one call has it
+        run()

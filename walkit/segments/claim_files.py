@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from walkit.errors import StorageError, WalkitError
 from walkit.format.claim import ClaimMark, decode_claim, encode_claim
@@ -54,6 +54,11 @@ class ClaimFact:
     fault: str | None = None
     """Why the file cannot be read, in words."""
     mark: ClaimMark | None = field(default=None, repr=False)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Show the claim in IPython, also within a list, as a person reads it."""
+        needed = "cannot be read" if self.first_lsn is None else f"LSN {self.first_lsn:,} and later"
+        printer.text(f"<Claim {self.name} {self.state}: {needed}, until {self.lease_until}>")
 
     @property
     def lease_until(self) -> str:

@@ -5,8 +5,8 @@ Python of the workers (the one that runs this), where the workers find walkit, a
 neither a host name that does not resolve nor a firewall matters), the session time zone (UTC, as in
 `walkit.RECORD_SCHEMA`), and the words that Spark and the JVM print on a terminal.
 
-A class archive (AppCDS) is left out on purpose: it saves 2 to 3 s of the 15 s of a script that starts Spark and
-reads a little, takes 30 s and 160 MB to make, and HotSpot crashes on a damaged one even with `-Xshare:auto`.
+A class archive (AppCDS) is left out on purpose: it saves less than it takes to make, and HotSpot crashes on a damaged
+one even with `-Xshare:auto`.
 """
 
 from __future__ import annotations

@@ -16,9 +16,7 @@ GOAL_STATES = 3
 """Or so many times what the state holds."""
 GOAL_STATES_LARGE, LARGE_BYTES = 2, 512
 """So many times where a record of the state takes more than so many bytes: the choice of winners costs by the record,
-memory by the byte. 1 GB of 1,000-byte values over 100 thousand keys: 432 MB at the peak for 547, and an eighth more
-time.
-"""
+memory by the byte."""
 
 JOINED_BYTES = 8 << 20
 """What is left of several batches becomes one of about so many bytes."""

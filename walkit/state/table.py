@@ -236,7 +236,7 @@ class KeyedTable:
         return sorted(self._values.items())  # keys differ, so values are never compared
 
     def to_dict(self) -> dict[bytes, bytes | None]:
-        """Return a copy of the live keys and their values, in no order; 10 ms for a million keys."""
+        """Return a copy of the live keys and their values, in no order."""
         if self._gathered is not None:
             self.settle()
         return self._values.copy()
@@ -246,7 +246,7 @@ class KeyedTable:
         return table_of(self.snapshot())
 
     def snapshot(self) -> Iterator[Batch]:
-        """See `StateMachine.snapshot`. Copies dicts at the call (10 ms for a million keys), sorts later."""
+        """See `StateMachine.snapshot`. Copies dicts at the call, which takes little, and sorts later."""
         if self._gathered is not None:
             self.settle()
         return _image(self._values.copy(), self._lsns.copy(), self._replayed)

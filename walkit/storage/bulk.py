@@ -18,7 +18,7 @@ _kinds: dict[type, bool] = {}
 
 
 def _has_means(file: object) -> TypeGuard[BulkReads]:
-    """Say whether files of this class have means of their own. Asking the protocol each time takes 50 us."""
+    """Say whether files of this class have means of their own. The protocol is slow to ask each time."""
     kind = type(file)
     found = _kinds.get(kind)
     if found is None:

@@ -94,6 +94,10 @@ class LogChooser(View):
     def resolve(self) -> Path:
         """Return the folder that is asked for. OptionsError where it may not be looked at, or there is none."""
         text = self.text
+        if not text:
+            raise OptionsError(
+                f"choose one of the known logs, or type the path of a log, or {SCRATCH}", option="path"
+            )
         if text == SCRATCH:
             path = Path(self._workspace.session.path)
             if not path.exists():

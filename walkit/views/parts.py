@@ -137,8 +137,9 @@ FIGURE_CSS = """
 .js-plotly-plot .main-svg text:not(.heatmap-label text) { fill: var(--ink, #808080) !important; }
 .js-plotly-plot .gridlayer path { stroke: var(--grid, #80808055) !important; }
 .js-plotly-plot .legend .bg { fill: transparent !important; }
+.heatmap-label text[style*="rgb(68, 68, 68)"] { fill: #000000 !important; }
 """
-"""Text and grid of a figure take the page's colours, in the light theme and in the dark one."""
+"""Text and grid of a figure take the page's colours, light or dark. plotly writes on light cells in too pale a grey."""
 
 
 def figure_pane(figure: Any = None, **options: Any) -> pn.pane.Plotly:
@@ -242,7 +243,7 @@ def _keep_refreshing(known: weakref.ref[Refreshing]) -> None:
         try:
             if not view.refresh():
                 return
-        except Exception:
+        except Exception:  # this thread has no caller: it is logged, with its stack
             logger.exception("a view could not be refreshed, and stands still from now on")
             return
         del view

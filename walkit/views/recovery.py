@@ -268,7 +268,7 @@ def cuts_html(recovery: RecoveryReport) -> str:
             f"{cut.position:,}",
             f"{cut.bytes:,}",
             f"{cut.first_lsn:,}",
-            cut.reason,
+            tag("div", cut.reason, style="min-width:11em"),  # beside names that do not break
             tag("code", cut.segment),
             tag("code", cut.kept_as or "nothing: all zero"),
         )
@@ -278,7 +278,7 @@ def cuts_html(recovery: RecoveryReport) -> str:
         rows, ("cut at position", "bytes", "LSN from", "why", "segment", "kept as"), right=(0, 1, 2)
     )
     words = (
-        "Nothing promised these bytes: no later frame, no seal, and not the durable file. They were "
+        "Nothing promised these bytes: no later frame, no seal, and not the durable slot. They were "
         "acknowledged to no writer, and they are no part of the log."
     )
     return _scrolled(shown, "what was cut", "cuts") + tag("p", words)

@@ -305,6 +305,7 @@ class ReplicationLab:
             seats = list(self._belongings.seats.values())
             for seat in reversed(seats):
                 child, seat.child = seat.child, None
+                seat.ended = seat.ended or "stopped"
                 if child is not None:
                     child.stop(STOP_S)
             self._belongings.clear()

@@ -94,8 +94,9 @@ class TalkingChild:
                 env=environment,
                 bufsize=0,
             )
-            self._reader = EndingThread(target=self._read, name="child-pipe", daemon=True)
-            self._reader.start()
+            reader = EndingThread(target=self._read, name="child-pipe", daemon=True)
+            reader.start()
+            self._reader = reader  # only now: `close` cannot wait for one that never began
             self.send(handed)
         except OSError as error:
             self.close()

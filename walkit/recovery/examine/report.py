@@ -162,7 +162,7 @@ class ScanReport:
 
     `ok` speaks of what was promised to be on stable storage. What was promised and is corrupt, missing, foreign or
     unreadable is a problem. A torn tail that nothing promised is a note: on a device that keeps its word it is a write
-    that was never acknowledged as durable. (The promise of the newest frame stands in the durable file, which a power
+    that was never acknowledged as durable. (The promise of the newest frame stands in the durable slot, which a power
     cut may take; a marker frame, written when the log falls idle, closes that gap.) Bytes that no manifest names are
     notes too.
     """

@@ -1,4 +1,4 @@
-"""Examining what stands around the segments: the manifest's own facts, the durable file, and stray files."""
+"""Examining what stands around the segments: the manifest's own facts, the durable slot, and stray files."""
 
 from __future__ import annotations
 
@@ -114,12 +114,12 @@ def _end_before(before: SegmentRecord, record: SegmentRecord) -> int:
 
 
 def check_durable_file(context: ScanContext) -> None:
-    """Hold the durable file against the frames. It is never synced, so that an old or empty one is no fault."""
+    """Hold the durable slot against the frames. It is never synced, so that an old or empty one is no fault."""
     manifest, slot = context.manifest, context.slot
     cell = context.storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=False)
     if cell is None:
         if manifest.lineage:
-            context.notes.append("there is no durable file: promises come from frames and the manifest alone")
+            context.notes.append("there is no durable slot: promises come from frames and the manifest alone")
         return
     try:
         block = cell.read()
@@ -128,12 +128,12 @@ def check_durable_file(context: ScanContext) -> None:
     if not slot.generation:
         if any(block):
             context.notes.append(
-                "the durable file holds no whole slot, as after a power cut; nothing rests on it"
+                "no copy of the durable slot is whole, as after a power cut; nothing rests on it"
             )
         return
     if not context.slot_known:
         context.notes.append(
-            f"the durable file is of epoch {slot.epoch}, which is not in the lineage; it was not used"
+            f"the durable slot is of epoch {slot.epoch}, which is not in the lineage; it was not used"
         )
         return
     sealed = manifest.sealed
@@ -149,7 +149,7 @@ def check_durable_file(context: ScanContext) -> None:
     if found != slot.lsn:
         context.problem(
             CorruptionError(
-                f"the durable file names position {slot.position:,} and LSN {slot.lsn:,}; "
+                f"the durable slot names position {slot.position:,} and LSN {slot.lsn:,}; "
                 f"the frame that ends there has LSN {found}",
                 segment=DURABLE_NAME,
                 position=slot.position,
