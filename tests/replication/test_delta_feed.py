@@ -170,6 +170,17 @@ def test_a_poll_waits_on_its_thread_until_a_frame_is_durable(log: walkit.WriteAh
     feed.stop()
 
 
+def test_a_frame_right_after_an_answer_does_not_wait_for_the_long_poll(log: walkit.WriteAheadLog) -> None:
+    """Poll at once after an answer, and append before the next one may be given: it is given then, and no later."""
+    feed = DeltaFeed(log, DeltaOptions(long_poll_ms=60_000, interval_ms=300))
+    last = answered(feed.poll(PollRequest()))
+    task = Task(feed.poll, after(last))
+    wait_until(lambda: feed.described()[0].waiting == 1)
+    log.append(b"x")
+    assert answered(task.result()).end.lsn == 1
+    feed.stop()
+
+
 # -- every exit
 
 

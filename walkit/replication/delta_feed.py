@@ -33,10 +33,10 @@ def monotonic_ms() -> float:
 
 
 class PollCall:
-    """One poll that is under way: `answer` is there once `done` is set, unless its caller is `gone`."""
+    """One poll that is under way. Whoever sets `answer` or `gone`, or has it answered sooner, sets `news` after it."""
 
     def __init__(self) -> None:
-        self.done = threading.Event()
+        self.news = threading.Event()
         self.gone = False
         self.answer: PollAnswer | PollRefusal | None = None
 
@@ -99,7 +99,8 @@ class DeltaFeed:
         """Return the answer to a poll that was begun; None where `hang_up` has ended the waiting."""
         try:
             while call.answer is None and not call.gone:
-                call.done.wait(self._pause_s())
+                call.news.wait(self._pause_s())
+                call.news.clear()
                 self.tick()
         except BaseException:  # an interrupt: the answer, if one is made, is kept for a retry
             self.hang_up(call)
@@ -130,7 +131,7 @@ class DeltaFeed:
         with self._lock:
             self._core.hang_up(call, self._clock_ms())
         call.gone = True
-        call.done.set()
+        call.news.set()
 
     def tick(self) -> None:
         """Answer polls that waited long enough, and end sessions that expired: to be called while polls wait."""
@@ -152,6 +153,7 @@ class DeltaFeed:
             try:
                 self._tick()
                 self._give(self._core.appended(frames, self._clock_ms()))
+                self._hurry()
             except BaseException as error:
                 self._fail(error)
                 raise
@@ -203,7 +205,13 @@ class DeltaFeed:
         for token, answer in replies:
             assert isinstance(token, PollCall)
             token.answer = answer
-            token.done.set()
+            token.news.set()
+
+    def _hurry(self) -> None:
+        """Have those look again that wait for a later time than their answer is due at now."""
+        for token in self._core.hurried:
+            assert isinstance(token, PollCall)
+            token.news.set()
 
     def _pause_s(self) -> float | None:
         with self._lock:

@@ -160,6 +160,8 @@ class DeltaPolls:
         self._new_id = new_id
         self._sessions: dict[int, _Session] = {}
         self._closed: PollRefusal | None = None
+        self.hurried: list[Hashable] = []
+        """Polls, by token, that are to be answered sooner than before the last call of `appended`, and were not yet."""
 
     @property
     def sessions(self) -> int:
@@ -226,10 +228,14 @@ class DeltaPolls:
     def appended(self, frames: EncodedFrames, now_ms: float) -> list[Reply]:
         """Frames have become durable. A notice ends the waiting of a poll also where the frames are not new."""
         replies: list[Reply] = []
+        self.hurried = []
         for session in list(self._sessions.values()):
             session.delta.append(frames)
+            sooner = not session.woken
             session.woken = bool(session.waiting)
             replies += self._settle(session, now_ms)
+            if sooner:  # what still waits does so because the last answer was a moment ago
+                self.hurried += [token for token, _ in session.waiting]
         return replies
 
     def tick(self, end: DeltaEnd, now_ms: float) -> list[Reply]:
