@@ -33,7 +33,7 @@ def monotonic_ms() -> float:
 
 
 class PollCall:
-    """One poll that is under way. Whoever sets `answer` or `gone`, or has it answered sooner, sets `news` after it."""
+    """One poll that is under way. `news` is set after `answer`, after `gone`, and where it is to be answered sooner."""
 
     def __init__(self) -> None:
         self.news = threading.Event()
