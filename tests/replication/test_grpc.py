@@ -25,7 +25,7 @@ from walkit.errors import (
     OptionsError,
 )
 from walkit.models import CrashingStorage, FaultyStorage
-from walkit.replication import Primary, Replica, Tokens
+from walkit.replication import DeltaReader, Primary, Replica, Tokens
 from walkit.replication.backoff import Backoff
 from walkit.replication.identity_file import load_identity
 from walkit.replication.publisher import Publisher
@@ -460,3 +460,16 @@ def test_a_process_with_grpc_starts_others() -> None:
     """Start 150 programs by fork, as PySpark starts Java, beside a server and a channel: each of them runs."""
     ended = subprocess.run([sys.executable, "-c", STARTS_OTHERS], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
+
+
+def test_waiting_for_what_was_not_started_says_so(tmp_path: Path) -> None:
+    """Wait for a record at a replica and a delta reader that were not started: the error says so."""
+    with walkit.open(tmp_path / "p") as log, Primary(log) as primary:
+        log.append(b"1")
+        for waiting in (
+            Replica(tmp_path / "r", primary.address),
+            DeltaReader(tmp_path / "p", primary.address),
+        ):
+            with pytest.raises(TimeoutError, match=r"start\(\) was not called"):
+                waiting.wait_for(1, 0)
+            waiting.stop()

@@ -315,10 +315,10 @@ def test_a_compacted_segment_is_left(tmp_path: Path) -> None:
 
 
 def test_a_log_with_a_living_writer_is_refused(log: Path, peer: Primary) -> None:
-    """Heal a log that is open: LogLockedError, of a dry run too."""
+    """Heal a log that is open: LogLockedError, of a dry run too, which says that this process has it."""
     with walkit.open(log):
         for dry_run in (False, True):
-            with pytest.raises(walkit.LogLockedError):
+            with pytest.raises(walkit.LogLockedError, match="this process"):
                 heal(log, peer.address, dry_run=dry_run)
 
 

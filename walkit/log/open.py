@@ -24,9 +24,10 @@ from walkit.recovery.apply import settle_unsealed
 from walkit.recovery.planning import emit_recovery, plan_recovery
 from walkit.recovery.report import PhaseClock
 from walkit.recovery.scan import Progress, read_durable_slot
-from walkit.segments.manifest_store import DURABLE_NAME, LOCK_NAME, NEW_NAME, load_manifest, write_whole
+from walkit.segments.manifest_store import DURABLE_NAME, NEW_NAME, load_manifest, write_whole
+from walkit.segments.writer_lock import take_writer_lock
 from walkit.storage.address import Place, storage_at
-from walkit.storage.interface import LockHolder, Storage
+from walkit.storage.interface import Storage
 
 
 @overload
@@ -153,11 +154,7 @@ def _open_locked(
     clock, progress = PhaseClock(), relayed(progress)
     with clock.phase("open") as detail:
         existed = _require_a_log(storage, mode)
-        lock = storage.lock(LOCK_NAME)
-        if isinstance(lock, LockHolder):
-            raise LogLockedError(
-                storage.location, pid=lock.pid, command=lock.command, same_process=lock.same_process
-            )
+        lock = take_writer_lock(storage)
         try:
             created = not existed and MANIFEST_NAME not in storage.names()
             if mode == "x" and not created:

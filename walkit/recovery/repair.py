@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
@@ -11,7 +10,7 @@ from walkit._html import facts, join, tag
 from walkit._text import counted, lsn_range
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import RecoveryPolicy, check_progress
-from walkit.errors import LogLockedError, OptionsError, StorageError
+from walkit.errors import OptionsError
 from walkit.format.manifest import MANIFEST_NAME, HoleRecord, LostRecord
 from walkit.recovery.apply import apply_plan, settle_unsealed
 from walkit.recovery.lost_found import keep_part
@@ -21,9 +20,10 @@ from walkit.recovery.rebuild import Rebuilt, completed, manifest_of
 from walkit.recovery.report import Cut, SegmentDecision, outcome_lines
 from walkit.recovery.scan import Progress, read_durable_slot
 from walkit.recovery.tolerant_file import TolerantFile
-from walkit.segments.manifest_store import LOCK_NAME, ManifestStore
+from walkit.segments.manifest_store import ManifestStore
+from walkit.segments.writer_lock import refuse_a_writer, take_writer_lock
 from walkit.storage.address import Place, storage_at
-from walkit.storage.interface import LockHolder, Storage
+from walkit.storage.interface import Storage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,33 +126,16 @@ def repair(
     manifest_of(storage)  # what is no log gets no lock file
     began = time.perf_counter()
     if dry_run:
-        if storage.is_locked(LOCK_NAME):
-            raise _locked(storage)
+        refuse_a_writer(storage)
         plan, rebuilt = _plan(storage, policy, progress)
         return _report(storage, plan, rebuilt, began, dry_run=True)
     return run_to_end(lambda: _repair(storage, policy, relayed(progress), began), "repair")
 
 
-def _locked(storage: Storage) -> LogLockedError:
-    """Return the error of a log that has a writer; it names the writer where the storage can say who it is."""
-    pid, command, same_process = None, None, False
-    with contextlib.suppress(StorageError):  # a folder that can only be read does not say it
-        lock = storage.lock(LOCK_NAME)
-        if isinstance(lock, LockHolder):
-            pid, command, same_process = lock.pid, lock.command, lock.same_process
-        else:  # the writer has left meanwhile
-            lock.release()
-    return LogLockedError(storage.location, pid=pid, command=command, same_process=same_process)
-
-
 def _repair(
     storage: Storage, policy: RecoveryPolicy, progress: Progress | None, began: float
 ) -> RepairReport:
-    lock = storage.lock(LOCK_NAME)
-    if isinstance(lock, LockHolder):
-        raise LogLockedError(
-            storage.location, pid=lock.pid, command=lock.command, same_process=lock.same_process
-        )
+    lock = take_writer_lock(storage)
     try:
         manifest, _, _ = manifest_of(storage)
         settle_unsealed(storage, manifest, salvage=policy == "salvage")

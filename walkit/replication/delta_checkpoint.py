@@ -8,7 +8,6 @@ from contextlib import suppress
 from walkit.errors import (
     CorruptionError,
     DivergenceError,
-    LogLockedError,
     OptionsError,
     SnapshotError,
     StorageError,
@@ -17,7 +16,7 @@ from walkit.events import EventSink
 from walkit.format.manifest import MANIFEST_NAME, Manifest
 from walkit.replication.delta_loader import Reached
 from walkit.replication.private_file import read_private, write_private
-from walkit.segments.manifest_store import LOCK_NAME
+from walkit.segments.writer_lock import take_writer_lock
 from walkit.state.machine import StateImage
 from walkit.state.snapshot import (
     SnapshotInfo,
@@ -29,7 +28,6 @@ from walkit.state.snapshot import (
 )
 from walkit.state.table import KeyedTable
 from walkit.storage.address import Place, storage_at
-from walkit.storage.interface import LockHolder
 
 OWNER_NAME = "delta-reader"
 KEPT = 2
@@ -55,12 +53,7 @@ class DeltaCheckpoint:
                 wanted=place,
             )
         self.storage.create()
-        lock = self.storage.lock(LOCK_NAME)
-        if isinstance(lock, LockHolder):
-            raise LogLockedError(
-                self.storage.location, pid=lock.pid, command=lock.command, same_process=lock.same_process
-            )
-        self._lock = lock
+        self._lock = lock = take_writer_lock(self.storage)
         try:
             found = read_private(self.storage, OWNER_NAME)
             facts = {"owner": uuid.uuid4().hex, "log_id": f"{log_id:016x}"} if found is None else found[0]

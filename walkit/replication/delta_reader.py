@@ -180,7 +180,8 @@ class DeltaReader:
                 raise LogClosedError(f"the delta reader of {self._storage.location} is stopped")
             left = 1.0 if deadline is None else deadline - time.monotonic()
             if left <= 0:
-                raise TimeoutError(f"LSN {lsn:,} did not come in time: {self.status().line()}")
+                unstarted = "" if loop.thread.begun else "start() was not called: "
+                raise TimeoutError(f"LSN {lsn:,} did not come in time: {unstarted}{self.status().line()}")
             self._state.wait_for(lsn, min(left, 1.0), lambda: loop.error is not None or loop.stopping)
         return self.applied_lsn
 

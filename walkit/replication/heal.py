@@ -16,7 +16,6 @@ from walkit.errors import (
     DivergenceError,
     FormatVersionError,
     GapError,
-    LogLockedError,
     StorageError,
 )
 from walkit.format.durable_slot import DurableSlot
@@ -30,9 +29,10 @@ from walkit.replication.heal_write import HealedFile, lower_slot
 from walkit.replication.range_link import RangeLink
 from walkit.replication.tls import ClientTLS
 from walkit.segments.index_file import index_segment
-from walkit.segments.manifest_store import LOCK_NAME, load_manifest
+from walkit.segments.manifest_store import load_manifest
+from walkit.segments.writer_lock import refuse_a_writer, take_writer_lock
 from walkit.storage.address import Place, storage_at
-from walkit.storage.interface import LockHolder, Storage
+from walkit.storage.interface import Storage
 
 Progress = Callable[[int, int], object]
 
@@ -163,14 +163,9 @@ def _heal(
     storage: Storage, peer: Destination, progress: Progress | None, dry_run: bool
 ) -> tuple[tuple[HealedSegment, ...], int]:
     if dry_run:
-        if storage.is_locked(LOCK_NAME):
-            raise LogLockedError(storage.location, pid=None, command=None, same_process=False)
+        refuse_a_writer(storage)
         return _heal_locked(storage, peer, progress, dry_run=True)
-    lock = storage.lock(LOCK_NAME)
-    if isinstance(lock, LockHolder):
-        raise LogLockedError(
-            storage.location, pid=lock.pid, command=lock.command, same_process=lock.same_process
-        )
+    lock = take_writer_lock(storage)
     try:
         return _heal_locked(storage, peer, progress, dry_run=False)
     finally:

@@ -15,7 +15,7 @@ from typing import Any
 from walkit.commit.commit_signal import CommitSignal
 from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions
-from walkit.errors import LogClosedError, LogLockedError, LogNotFoundError, LogPoisonedError, WalkitError
+from walkit.errors import LogClosedError, LogNotFoundError, LogPoisonedError, WalkitError
 from walkit.events import EventSink
 from walkit.format.frame import FrameIdentity
 from walkit.format.layout import DURABLE_SLOTS_BYTES
@@ -34,13 +34,13 @@ from walkit.replication.imported_segments import ImportedSegments
 from walkit.replication.replica_upkeep import ReplicaUpkeep
 from walkit.segments.manifest_store import (
     DURABLE_NAME,
-    LOCK_NAME,
     NEW_NAME,
     ManifestStore,
     load_manifest,
     write_whole,
 )
-from walkit.storage.interface import LockHolder, Storage
+from walkit.segments.writer_lock import take_writer_lock
+from walkit.storage.interface import Storage
 
 NO_IDENTITY = FrameIdentity(0, 0, 0)
 
@@ -65,12 +65,7 @@ class ImportEngine:
         self.news, self._closing = CommitSignal(), threading.RLock()
         self._watchers: list[Callable[[], object]] = []
         storage.create()
-        lock = storage.lock(LOCK_NAME)
-        if isinstance(lock, LockHolder):
-            raise LogLockedError(
-                storage.location, pid=lock.pid, command=lock.command, same_process=lock.same_process
-            )
-        self._lock = lock
+        self._lock = lock = take_writer_lock(storage)
         self.store = ManifestStore(storage, Manifest(log_id=0))
         try:
             self._open()

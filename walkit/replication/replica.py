@@ -153,7 +153,8 @@ class Replica:
                 raise LogClosedError(f"the replica at {opened.log.location} is stopped")
             left = 1.0 if deadline is None else deadline - time.monotonic()
             if left <= 0:
-                raise TimeoutError(f"LSN {lsn:,} did not come in time: {self.status().line()}")
+                unstarted = "" if loop.thread.begun else "start() was not called: "
+                raise TimeoutError(f"LSN {lsn:,} did not come in time: {unstarted}{self.status().line()}")
             if rewinding:
                 loop.rewound.wait(min(left, 1.0))
             else:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import check_progress
-from walkit.errors import ClaimError, GapError, LogLockedError, NotALogError, OptionsError, WalkitError
+from walkit.errors import ClaimError, GapError, NotALogError, OptionsError, WalkitError
 from walkit.format.index import has_index
 from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest, SegmentRecord, encode_manifest
 from walkit.read.claim import Claim, claim
@@ -27,6 +27,7 @@ from walkit.recovery.scan import Progress
 from walkit.segments.claim_files import drop_claim
 from walkit.segments.index_file import index_segment
 from walkit.segments.manifest_store import LOCK_NAME, NEW_NAME, load_manifest, write_whole
+from walkit.segments.writer_lock import take_writer_lock
 from walkit.state.copy_files import (
     CopyOfSegments,
     Meter,
@@ -37,7 +38,7 @@ from walkit.state.copy_files import (
 from walkit.state.copy_report import CopyReport
 from walkit.storage.address import Place, storage_at
 from walkit.storage.file import FileStorage
-from walkit.storage.interface import LockHolder, Storage
+from walkit.storage.interface import Storage
 from walkit.storage.io_errors import Translated
 
 PARTIAL_SUFFIX = ".partial"
@@ -144,11 +145,7 @@ def _keep_private(source: Storage, partial: FileStorage) -> None:
 @contextmanager
 def _locked(partial: Storage) -> Iterator[None]:
     """Have the writer's lock of what becomes a log: no other copy, and no writer, comes in between."""
-    lock = partial.lock(LOCK_NAME)
-    if isinstance(lock, LockHolder):
-        raise LogLockedError(
-            partial.location, pid=lock.pid, command=lock.command, same_process=lock.same_process
-        )
+    lock = take_writer_lock(partial)
     try:
         yield
     finally:
