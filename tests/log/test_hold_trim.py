@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import walkit
-from tests.commit.fake_segments import Task
+from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.log.logs import faulty_log, lsns, memory_log, tiny, values
+from tests.stacks import current_frames
 from walkit.errors import GapError, LogClosedError, StorageError
 from walkit.log.holds import RENEW_S_MIN
-from walkit.models import CrashingStorage
+from walkit.models import CrashingStorage, FaultyStorage
+from walkit.models.faults import Operation
 from walkit.segments.manifest_store import load_manifest
 
 
@@ -290,3 +294,47 @@ def test_holds_and_trims_from_many_threads(log: walkit.WriteAheadLog) -> None:
     for task in [Task(work, who) for who in range(8)]:
         task.result()
     assert log.trim(80) == 80
+
+
+class StuckStorage(FaultyStorage):
+    """A storage whose replacing of files waits, once it is armed, until `go`."""
+
+    def __init__(self) -> None:
+        super().__init__(CrashingStorage())
+        self.armed = False
+        self.entered, self.go = threading.Event(), threading.Event()
+
+    def perform(self, operation: Operation, *arguments: Any, **named: Any) -> Any:
+        """See FaultyStorage."""
+        if self.armed and operation.name == "replace":
+            self.entered.set()
+            assert self.go.wait(GUARD_S)
+        return super().perform(operation, *arguments, **named)
+
+
+@pytest.mark.parametrize("how", ["release", "leave"])
+def test_a_hold_is_not_given_up_while_another_is_taken(how: str) -> None:
+    """Give a hold up while another one is written to a device that is stuck: it stands until that has ended."""
+    storage = StuckStorage()
+    with walkit.open(storage) as log:
+        log.append(b"1")
+        hold = log.hold("one", 1)
+        storage.armed = True
+        taking = Task(lambda: log.hold("other", 1))
+        assert storage.entered.wait(GUARD_S)
+        leaving = Task(getattr(hold, how))
+
+        def is_waiting() -> bool:
+            frame = current_frames().get(leaving.thread.ident or 0)
+            while frame is not None and frame.f_code.co_qualname != f"HoldTable.{how}":
+                frame = frame.f_back
+            return frame is not None
+
+        wait_until(is_waiting)
+        assert hold.state == "held"
+        storage.go.set()
+        taking.result()
+        leaving.result()
+        assert hold.state == "given up"
+        saved = [record.name for record in load_manifest(storage).holds]
+        assert saved == (["other"] if how == "release" else ["one", "other"])

@@ -131,10 +131,13 @@ class HoldTable:
         )
 
     def _check(self) -> None:
-        """Assert that what the holds of this process claim is there, and that they count; while no trim runs."""
+        """Assert that what the holds of this process claim is there, and that they count; while no trim runs.
+
+        The log may be closing meanwhile: then they stand until their leases are over.
+        """
         oldest = self.contents.first_lsn
         for name, hold in list(self.mine.items()):
-            assert hold.name == name and hold.state == "held" and name not in self._released
+            assert hold.name == name and not hold.dropped and name not in self._released
             assert oldest <= hold.first_lsn, "records that are held were dropped"
 
     def has(self, hold: Hold) -> bool:
@@ -142,15 +145,30 @@ class HoldTable:
         return self.mine.get(hold.name) is hold
 
     def release(self, hold: Hold) -> None:
-        """Give up a hold that this table has; durable on return."""
-        del self.mine[hold.name]
-        self._released.add(hold.name)
-        self.save()
+        """Give up a hold, where this table has it; durable on return."""
+
+        def release() -> None:
+            with (
+                self._events.held(),
+                self._orphan_files.lock,
+            ):  # one of the same name may be taken at this moment
+                if self.has(hold):
+                    del self.mine[hold.name]
+                    self._released.add(hold.name)
+                    self.save()
+
+        run_to_end(release, "hold", events=self._events)
 
     def leave(self, hold: Hold) -> None:
-        """Let a hold that this table has stand in the manifest without its holder, until its lease is over."""
-        self.save()
-        del self.mine[hold.name]
+        """Let a hold stand in the manifest without its holder, until its lease is over; where this table has it."""
+
+        def leave() -> None:
+            with self._events.held(), self._orphan_files.lock:
+                if self.has(hold):
+                    self.save()
+                    del self.mine[hold.name]
+
+        run_to_end(leave, "hold", events=self._events)
 
     def live(self, manifest: Manifest, *, tell: bool = True) -> tuple[HoldRecord, ...]:
         """Return the holds that count now: those of this process, renewed, and others whose lease still runs.
@@ -253,15 +271,14 @@ class Hold:
         """
         if self._table.lifetime.closed:
             raise LogClosedError(f"the log is closed; the hold {self.name!r} stands until its lease is over")
-        if self._table.has(self):
-            self._table.release(self)
+        self._table.release(self)
 
     def leave(self) -> None:
         """Let the claim stand without its holder: durable as it is now, it counts until its lease is over.
 
         For a consumer that went away and may come back; it takes the claim over by its name.
         """
-        if not self._table.lifetime.closed and self._table.has(self):
+        if not self._table.lifetime.closed:
             self._table.leave(self)
 
     @property
