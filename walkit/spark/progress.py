@@ -41,9 +41,10 @@ def progress(callback: SparkProgress | None = None, *, title: str = "Spark") -> 
     DataFrames are lazy: put the action into the block (`count`, `toArrow`, `write`), or a call that runs jobs itself
     (`diff_report`, `verify_pair`). With a `callback` there is no bar: it is called with (tasks done, tasks known), in
     a thread of its own and only when one of the two has changed, and with equal numbers at the end of a block that
-    raises nothing. Spark learns of tasks stage by stage, so the second number grows, and neither goes back. An error
-    of the callback ends the calls, not the jobs, and is raised at the end of the block, unless the block raises one
-    itself. A stream shows its own progress, in `query.lastProgress`. OptionsError where no session is active.
+    raises nothing. Spark learns of tasks stage by stage, so the second number grows, and falls where a stage is
+    skipped; the first never falls. An error of the callback ends the calls, not the jobs, and is raised at the end of
+    the block, unless the block raises one itself. A stream shows its own progress, in `query.lastProgress`.
+    OptionsError where no session is active.
     """
     check_progress(callback, "(tasks done, tasks known)")
     spark = active_session()
@@ -145,8 +146,8 @@ class _Follower(threading.Thread):
 
     def _say(self, done: int, total: int) -> None:
         if self._said is not None:
-            # Spark forgets stages, and a stage that is skipped was among those known: a bar goes forward all the same.
-            done, total = max(done, self._said[0]), max(total, self._said[1])
+            done = max(done, self._said[0])  # Spark forgets stages of long ago
+        total = max(total, done)
         if total and (done, total) != self._said:
             self._said = done, total
             self._callback(done, total)
@@ -160,7 +161,6 @@ class _Follower(threading.Thread):
         if self._error is not None:
             raise self._error
         _, total = self._tasks.count()
-        total = max(total, self._said[1] if self._said is not None else 0)
         self._say(total, total)
 
 
