@@ -66,9 +66,11 @@ class _Errand(Generic[T]):
 
     def give_up(self) -> bool:
         """Give the outcome up. True where the function had ended: then the caller sees to `forsaken`."""
-        with self._lock:
+        with (
+            self._lock
+        ):  # read under it, too: a worker that finds it given up undoes the work itself, and ends then
             self._given_up = True
-        return self.ended
+            return self.ended
 
     def forsaken(self) -> _Errand[None] | None:
         """Return the errand that undoes what this one, which has ended, has made; None where there is nothing."""

@@ -133,7 +133,8 @@ class HoldTable:
     def _check(self) -> None:
         """Assert that what the holds of this process claim is there, and that they count; while no trim runs.
 
-        The log may be closing meanwhile: then they stand until their leases are over.
+        The log may be closing meanwhile, by another thread or after a second Ctrl-C: then they stand until their leases
+        are over.
         """
         oldest = self.contents.first_lsn
         for name, hold in list(self.mine.items()):
