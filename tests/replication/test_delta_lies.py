@@ -157,9 +157,8 @@ def test_a_lie_about_which_log_it_is_ends_the_reader(
 
     def ended() -> bool:
         nonlocal lsn
-        if (
-            reader.applied_lsn >= lsn
-        ):  # one after the other: what is behind is read from the log, without an answer
+        # One after the other: what is behind is read from the log, without an answer.
+        if reader.applied_lsn >= lsn:
             lsn = log.append(b"%d" % lsn, key=b"k").last_lsn
         return reader.error is not None
 

@@ -589,6 +589,5 @@ def test_a_primary_that_lets_polls_wait_long_is_not_silent(stack: ExitStack, tmp
     wait_until(lambda: reader.statistics().polls > idle)
     before = reader.statistics()
     wait_until(lambda: reader.statistics().polls >= before.polls + 3)
-    assert (
-        reader.statistics().looks < before.looks + 6
-    )  # one or two where the machine is busy; else six for each poll
+    # One or two where the machine is busy; else six for each poll.
+    assert reader.statistics().looks < before.looks + 6

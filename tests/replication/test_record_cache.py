@@ -133,9 +133,8 @@ def test_what_is_gone_from_memory_and_log_is_an_error(tmp_path: Path) -> None:
             last = log.append(b"new", key=b"1").last_lsn
             reader.wait_for(last, WAIT_S)
             log.wait_idle()
-            wait_until(
-                lambda: log.claims()[0].first_lsn == last + 1
-            )  # the reader needs none of them any more
+            # The reader needs none of them any more.
+            wait_until(lambda: log.claims()[0].first_lsn == last + 1)
             assert log.trim(100) > 0
             with pytest.raises(GapError) as error:
                 reader.records_of(b"1", 1)

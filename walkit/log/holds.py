@@ -149,10 +149,8 @@ class HoldTable:
         """Give up a hold, where this table has it; durable on return."""
 
         def release() -> None:
-            with (
-                self._events.held(),
-                self._orphan_files.lock,
-            ):  # one of the same name may be taken at this moment
+            # The lock: one of the same name may be taken at this moment.
+            with self._events.held(), self._orphan_files.lock:
                 if self.has(hold):
                     del self.mine[hold.name]
                     self._released.add(hold.name)

@@ -88,9 +88,8 @@ def _take_back(storage: Storage, own: Manifest) -> None:
     """Remove what has got a name in the log already, of one that does not take its place after all."""
     gathered, there = gathered_in(storage, own), set(storage.names())
     for name in gathered.segments.keys() & there:
-        with suppress(
-            CorruptionError
-        ):  # of a damaged one it cannot be said whose it is, and nothing reads it
+        # Of a damaged one it cannot be said whose it is, and nothing reads it.
+        with suppress(CorruptionError):
             header = header_of(storage, name)
             if header is not None and gathered.has(name, header):
                 storage.remove(name)

@@ -70,9 +70,8 @@ def listen_address(
         )
     bound = tuple(f"[{a}]" if ":" in a else a for a in found)
     is_name = ":" not in host and any(c.isalpha() for c in host)
-    return ListenAddress(
-        host if is_name else bound[0], bound, address.port
-    )  # 127.1 is no address to everyone
+    # 127.1 is no address to everyone.
+    return ListenAddress(host if is_name else bound[0], bound, address.port)
 
 
 def _addresses_of(host: str, listen: object) -> list[str]:

@@ -105,9 +105,8 @@ class ReplicaOpening:
                 events=self.events,
             )
             own = None
-            if (
-                not report.bytes_cut and not report.epochs_cut
-            ):  # the difference is not in this log: doing it again would not end
+            # The difference is not in this log: doing it again would not end.
+            if not report.bytes_cut and not report.epochs_cut:
                 refused = error
         except RewindError as refusal:
             refused = refusal if self.rewinds else error

@@ -81,9 +81,8 @@ def _write(
     try:
         while not stop.wait(TICK_S):
             due = int((time.monotonic() - began) * rate) - written
-            if (
-                due > rate
-            ):  # it has stood still for more than a second, or the log rests: that is not made up for
+            # It has stood still for more than a second, or the log rests: that is not made up for.
+            if due > rate:
                 written += due - rate
                 due = rate
             if due and not full.is_set():
