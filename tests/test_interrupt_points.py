@@ -544,10 +544,7 @@ def strike_operations(name: str, primary: Primary, *, step: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "most"), [(0, 1), (1, 1), (2, 2)])
 def test_real_interrupts_at_any_time(tmp_path: Path, seed: int, most: int) -> None:
-    """Send SIGINT at random times to a process that opens, trims, compacts, closes: nothing hangs, nothing is lost.
-
-    One for each step, which then has ended when the interrupt comes; or two, where it may go on by itself.
-    """
+    """Send one SIGINT or two in each step of a process that opens, trims, closes: nothing hangs, nothing is lost."""
     done = run_python(REAL, tmp_path / "log", "100", str(seed), str(most), timeout=280)
     counts = json.loads(done.stdout)
     assert sum(counts.values()) >= 100 and {"open", "close"} <= counts.keys()
