@@ -23,20 +23,8 @@ from walkit.commit.frame import SealedFrame
 from walkit.commit.frame_writer import FrameWriter
 from walkit.commit.seal_sequencer import SealSequencer
 
-CORE = [
-    "submit",
-    "submit_and_take",
-    "take",
-    "withdraw",
-    "flush",
-    "tick",
-    "seal_marker",
-    "written",
-    "sync_begin",
-    "synced",
-    "fail",
-    "refuse",
-]
+CORE = ["submit", "submit_and_take", "take", "withdraw", "flush", "tick", "written"]
+CORE += ["seal_marker", "sync_begin", "synced", "fail", "refuse"]
 """What the driver may ask of the ordering core under its lock only."""
 
 FIELDS: list[tuple[type, str, str]] = [
