@@ -45,8 +45,7 @@ from walkit.replication.logs.bootstrap_folder import (
     snapshot_part_name,
 )
 from walkit.replication.logs.source import StoredSource
-from walkit.replication.primary.bootstrap_plan import PlannedFiles
-from walkit.replication.primary.snapshot_checks import SnapshotChecks
+from walkit.replication.primary.bootstrap_plan import PlannedFiles, SnapshotChecks
 from walkit.replication.protocol.messages import (
     CHUNK_BYTES_MAX,
     Ack,

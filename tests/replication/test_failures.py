@@ -31,7 +31,7 @@ from walkit.replication.core.actions import Adopt, Import
 from walkit.replication.core.publisher import HISTORY_CHARS
 from walkit.replication.core.subscriber import Subscriber
 from walkit.replication.logs.imported_log import ImportedLog
-from walkit.replication.protocol.content import check_content, plain_text
+from walkit.replication.protocol.checks import check_content, plain_text
 from walkit.replication.protocol.messages import FromPublisher, Heartbeat, Refusal
 from walkit.replication.transport.connection import Destination
 from walkit.replication.transport.connection import told as told_by

@@ -7,6 +7,7 @@ what is on the primary's stable storage leaves; the first difference of two hist
 
 from __future__ import annotations
 
+from walkit.replication.core.states import StateSpan
 from walkit.replication.delta.polls import DeltaOptions, SessionStatus
 from walkit.replication.delta.reader import DeltaReader
 from walkit.replication.delta.replayer import ReplayLimits
@@ -25,7 +26,7 @@ from walkit.replication.protocol.failures import (
 from walkit.replication.replica.follower import Replica
 from walkit.replication.replica.promote import PromotionReport, promote
 from walkit.replication.replica.rewind import RewindReport, rewind
-from walkit.replication.replica.status import ReplicaStatus, StateSpan
+from walkit.replication.replica.status import ReplicaStatus
 from walkit.replication.replica.store import ReplicaStore
 from walkit.replication.transport.access import Tokens
 from walkit.replication.transport.tls import ClientTLS, ServerTLS

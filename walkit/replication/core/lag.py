@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from walkit._text import counted
+
 CATCH_UP_MS = 1_000.0
 """A side that lacks a frame for so long is not streaming, but catching up."""
 NEWS_MAX = 1024
@@ -63,3 +65,8 @@ class Lag:
     def check(self) -> None:
         """Assert that what is kept is bounded."""
         assert len(self._news) <= NEWS_MAX
+
+
+def lag_text(records: int | None, ms: float | None) -> str:
+    """Return a lag in words; "unknown" where it is None."""
+    return "unknown" if records is None or ms is None else f"{counted(records, 'record')}, {ms:,.0f} ms"

@@ -62,6 +62,8 @@ BATCHES_MAX = 4096
 HELLO_MS = 2_000.0
 """A subscriber says hello within this time, and has as long again for its proof."""
 HEARTBEAT_MS = 2_000.0
+CONTACT_MS = 3 * HEARTBEAT_MS
+"""A primary with nothing to send says so every `HEARTBEAT_MS`: after this time its end is not known any more."""
 SILENCE_MS = 15_000.0
 HISTORY_EVENTS = 64
 HISTORY_CHARS = 2048

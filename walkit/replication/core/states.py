@@ -6,6 +6,7 @@ docs/replication.md has the same table, and tests compare both; every edge has a
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -222,3 +223,28 @@ def report_moves(tracker: StateTracker, events: EventSink, **facts: str) -> None
             events.emit("walkit.replica.move", **told)
         else:
             events.emit("walkit.session.move", **told)
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpan:
+    """For how long one state lasted: seconds since 1970; `until` is None of the state that lasts."""
+
+    state: str
+    since: float
+    until: float | None
+    why: str
+    """Why it came to be, as last known; "" where the state says all."""
+
+
+def spans_of(tracker: StateTracker, now_ms: float, now_s: float) -> tuple[StateSpan, ...]:
+    """Return the past of a state in seconds since 1970, of which it is `now_s` now."""
+    zero_s = now_s - now_ms / 1000
+    return tuple(
+        StateSpan(
+            span.state,
+            zero_s + span.since_ms / 1000,
+            None if span.until_ms is None else zero_s + span.until_ms / 1000,
+            span.why,
+        )
+        for span in tracker.spans()
+    )

@@ -31,9 +31,8 @@ from walkit.replication.core.bootstrap import Transfer, Want
 from walkit.replication.core.lag import Lag
 from walkit.replication.core.publisher import HISTORY_CHARS, HISTORY_EVENTS, SILENCE_MS
 from walkit.replication.core.states import StateTracker
-from walkit.replication.protocol.batch_check import checked_run
+from walkit.replication.protocol import checks
 from walkit.replication.protocol.codecs import Traffic
-from walkit.replication.protocol.content import check_content, plain_text
 from walkit.replication.protocol.failures import ProtocolError
 from walkit.replication.protocol.identity import Identity, proof_of
 from walkit.replication.protocol.messages import (
@@ -54,7 +53,6 @@ from walkit.replication.protocol.messages import (
     Refusal,
     Welcome,
 )
-from walkit.replication.protocol.refusals import first_difference, lasting_error, unknown_version
 
 RENACK_MS = 1_000.0
 """After this time without progress the same range is asked for once more."""
@@ -162,7 +160,7 @@ class Subscriber:
         if self.state in ("detached", "failed"):
             return []
         self._lose_contact(now_ms)
-        self.trouble, self.reason = plain_text(why), reason
+        self.trouble, self.reason = checks.plain_text(why), reason
         self._enter("detached", now_ms, self.trouble)
         self._nacked, self.damaged_here, self.transfer, self.next = None, 0, None, self.end
         self.wake_at_ms = now_ms + self._backoff.next_ms()
@@ -175,7 +173,7 @@ class Subscriber:
         if isinstance(message, Refusal):
             return self._refused(message, now_ms)
         try:
-            check_content(message)
+            checks.check_content(message)
         except ProtocolError as error:
             return self.refused(error.code, error, now_ms)
         if isinstance(message, Challenge):
@@ -287,7 +285,7 @@ class Subscriber:
             return self.refused("divergence", DivergenceError(text, first_lsn=1), now_ms)
         if not self.versions[0] <= welcome.version <= self.versions[1]:
             return self.refused(
-                "version", unknown_version(welcome.version, welcome.version, self.versions), now_ms
+                "version", checks.unknown_version(welcome.version, welcome.version, self.versions), now_ms
             )
         first = self.state != "streaming"
         self.lag.source_at(welcome.source_lsn, welcome.source_position, self.end.last_lsn, now_ms)
@@ -308,7 +306,7 @@ class Subscriber:
         if refusal.reason not in LASTING:
             reason = refusal.reason if refusal.reason in REASONS else "protocol"
             return self.lost(refusal.message, now_ms, reason)
-        return self.refused(refusal.reason, lasting_error(refusal, self.versions), now_ms)
+        return self.refused(refusal.reason, checks.lasting_error(refusal, self.versions), now_ms)
 
     def _bootstrap(self, message: FromPublisher, now_ms: float) -> list[SubscriberStep]:
         """Take a plan, or a part of its files."""
@@ -344,12 +342,12 @@ class Subscriber:
         lineage = batch.lineage or self.lineage
         if self.lineage != lineage[: len(self.lineage)] and lineage != self.lineage[: len(lineage)]:
             text = "the publisher's epochs are not those that this replica has followed"
-            first_lsn = first_difference(self.lineage, lineage)
+            first_lsn = checks.first_difference(self.lineage, lineage)
             return self.refused("divergence", DivergenceError(text, first_lsn=first_lsn), now_ms)
         begun = next((e for e in lineage if (e.number, e.id) == (batch.epoch, batch.epoch_id)), None)
         if begun is None:
             return self._ask_again(now_ms)
-        run, fault = checked_run(batch, self.log_id, self.next, self.frame_bytes_max)
+        run, fault = checks.checked_run(batch, self.log_id, self.next, self.frame_bytes_max)
         if run is None:
             return self._spoiled(fault, now_ms)
         self.traffic.count(batch.codec, batch.end_position - batch.start_position, len(batch.data))

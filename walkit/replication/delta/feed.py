@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterable
 from typing import Self
 
@@ -25,11 +24,7 @@ from walkit.replication.delta.polls import (
     Reply,
     SessionStatus,
 )
-
-
-def monotonic_ms() -> float:
-    """Return the milliseconds of the monotonic clock."""
-    return time.monotonic() * 1000
+from walkit.replication.transport.loop_thread import now_ms
 
 
 class PollCall:
@@ -52,7 +47,7 @@ class DeltaFeed:
         log: WriteAheadLog,
         options: DeltaOptions | None = None,
         *,
-        clock_ms: Callable[[], float] = monotonic_ms,
+        clock_ms: Callable[[], float] = now_ms,
         new_id: Callable[[], int] = lambda: secrets.randbits(64),
     ) -> None:
         """`clock_ms` never goes back; `new_id` returns random 64-bit numbers."""

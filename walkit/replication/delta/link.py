@@ -10,7 +10,7 @@ from walkit.errors import OptionsError, WalkitError
 from walkit.replication.delta.messages import PollAnswer, PollRefusal, PollRequest
 from walkit.replication.delta.service import DELTA_BYTES_SENT_MAX
 from walkit.replication.delta.wire import ANSWER_WORDS_BYTES, POLL_METHOD, decode_reply, encode_poll
-from walkit.replication.protocol.content import plain_text
+from walkit.replication.protocol.checks import plain_text
 from walkit.replication.transport.access import TOKEN_KEY
 from walkit.replication.transport.connection import Destination, told
 from walkit.replication.transport.grpc_common import grpc

@@ -16,20 +16,18 @@ from walkit._threads import Bell, LogThread
 from walkit.errors import DivergenceError, OptionsError, WalkitError
 from walkit.events import EventSink
 from walkit.replication.delta.link import POLL_WAIT_MS, Heard, PollLink, PollUnknownError
-from walkit.replication.delta.loader import LoadedRange, RangeLoader, check_history
+from walkit.replication.delta.loader import LoadedRange, RangeLoader, Workers, check_history
 from walkit.replication.delta.messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
 from walkit.replication.delta.opening import Opening
 from walkit.replication.delta.poller import DeltaPoller
 from walkit.replication.delta.replayer import ApplyRange, DeltaReplayer, EndReplay, LoadRange, ReplayStep
 from walkit.replication.delta.state import ReaderFigures, ReaderState
 from walkit.replication.delta.upkeep import ReaderUpkeep
-from walkit.replication.delta.workers import Workers
 from walkit.replication.logs.source import StoredSource
-from walkit.replication.protocol.content import plain_text
+from walkit.replication.protocol.checks import plain_text
 from walkit.replication.protocol.failures import ReplicaFailedError
-from walkit.replication.replica.loop import now_ms
 from walkit.replication.transport.connection import Destination
-from walkit.replication.transport.loop_thread import LoopThread
+from walkit.replication.transport.loop_thread import LoopThread, now_ms
 
 SILENCE_MS = 200.0
 """Where no poll was answered for so long, it looks at the log itself; longer where a primary lets polls wait."""

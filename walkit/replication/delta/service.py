@@ -9,13 +9,14 @@ from typing import Any
 from walkit.errors import OptionsError
 from walkit.log.wal import WriteAheadLog
 from walkit.metrics import DeltaServedStatistics
-from walkit.replication.delta.feed import DeltaFeed, PollCall, monotonic_ms
+from walkit.replication.delta.feed import DeltaFeed, PollCall
 from walkit.replication.delta.messages import PollAnswer, PollRefusal, PollRequest
 from walkit.replication.delta.polls import DeltaOptions, SessionStatus
 from walkit.replication.delta.wire import decode_poll, encode_reply
 from walkit.replication.protocol.failures import ProtocolError
 from walkit.replication.protocol.wire import WireError
 from walkit.replication.transport.grpc_common import grpc
+from walkit.replication.transport.loop_thread import now_ms
 
 DELTA_BYTES_SENT_MAX = 32 << 20
 """The most that a delta reader takes in one answer."""
@@ -150,7 +151,7 @@ class DeltaService:
         if isinstance(answer, PollRefusal):
             self._count_refusal()
         place = answer.session_id if isinstance(answer, PollAnswer) else 0
-        wait_ms = self._pace.delay_ms(place, monotonic_ms())
+        wait_ms = self._pace.delay_ms(place, now_ms())
         if wait_ms is None:
             return PollRefusal(reason="busy", message="polls of this session come faster than answers may")
         if wait_ms:

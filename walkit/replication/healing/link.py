@@ -11,12 +11,10 @@ from walkit._threads import Bell, LogThread
 from walkit.errors import CorruptionError, WalkitError
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.replication.primary.range_service import FRAMES_METHOD
-from walkit.replication.protocol.batch_check import checked_run
-from walkit.replication.protocol.content import check_content, plain_text
+from walkit.replication.protocol.checks import check_content, checked_run, lasting_error, plain_text
 from walkit.replication.protocol.failures import PeerError
 from walkit.replication.protocol.frame_batch import FrameRun
 from walkit.replication.protocol.messages import LASTING, PROTOCOL_MAX, PROTOCOL_MIN, Batch, Hello, Refusal
-from walkit.replication.protocol.refusals import lasting_error
 from walkit.replication.protocol.wire import WireError, decode_from_publisher, encode_from_subscriber
 from walkit.replication.transport.access import TOKEN_KEY
 from walkit.replication.transport.connection import Destination, told

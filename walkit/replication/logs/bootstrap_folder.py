@@ -27,8 +27,8 @@ from walkit.format.manifest import (
 from walkit.format.names import BOOTSTRAP_PLAN_NAME, BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME
 from walkit.format.segment import SegmentHeader
 from walkit.replication.core.bootstrap import Want
+from walkit.replication.protocol.checks import first_difference
 from walkit.replication.protocol.messages import Chunk, Plan
-from walkit.replication.protocol.refusals import first_difference
 from walkit.segments.frame_walk import FrameWalk, walk_segment
 from walkit.segments.gathered import SNAPSHOT_KEY
 from walkit.segments.identity import check_identity

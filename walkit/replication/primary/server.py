@@ -22,20 +22,20 @@ from walkit.replication.delta.service import DeltaService
 from walkit.replication.delta.wire import POLL_METHOD
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.replication.logs.source import source_of
+from walkit.replication.primary.bootstrap_plan import SnapshotChecks
 from walkit.replication.primary.claims import ReplicaClaims, check_lease
 from walkit.replication.primary.range_service import CALLS_MAX, FRAMES_METHOD, RangeService
 from walkit.replication.primary.registry import ReplicaRegistry
-from walkit.replication.primary.session import Session, now_ms
+from walkit.replication.primary.session import Session
 from walkit.replication.primary.shared_runs import SharedRuns
-from walkit.replication.primary.snapshot_checks import SnapshotChecks
 from walkit.replication.primary.status import PrimaryStatus, follower_status
 from walkit.replication.protocol.codecs import Traffic
 from walkit.replication.protocol.wire import METHOD
 from walkit.replication.transport.access import Doorkeeper, Serve, Tokens, tokens_of
-from walkit.replication.transport.calls import WAITING_MAX, CallTable
+from walkit.replication.transport.address import listen_address
+from walkit.replication.transport.calls import WAITING_MAX, CallTable, Questions
 from walkit.replication.transport.grpc_common import DaemonExecutor, grpc, server_options
-from walkit.replication.transport.listening import listen_address
-from walkit.replication.transport.questions import Questions
+from walkit.replication.transport.loop_thread import now_ms
 from walkit.replication.transport.tls import ServerTLS, server_credentials
 from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import Storage

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -34,13 +33,12 @@ from walkit.replication.core.actions import (
 from walkit.replication.core.publisher import Publisher
 from walkit.replication.core.states import report_moves
 from walkit.replication.logs.source import Source, primary_state_of
-from walkit.replication.primary.bootstrap_plan import PlannedFiles
+from walkit.replication.primary.bootstrap_plan import PlannedFiles, SnapshotChecks
 from walkit.replication.primary.claims import ReplicaClaims, claimed_lsn, epoch_of, replicas_with_claims
 from walkit.replication.primary.frame_reader import FrameReader
 from walkit.replication.primary.range_service import refusal_of
 from walkit.replication.primary.registry import ReplicaRegistry
 from walkit.replication.primary.shared_runs import SharedRuns
-from walkit.replication.primary.snapshot_checks import SnapshotChecks
 from walkit.replication.protocol.frame_batch import FrameRun
 from walkit.replication.protocol.identity import Identity, mint, new_nonce
 from walkit.replication.protocol.lineage import is_bootstrap, judge
@@ -54,6 +52,7 @@ from walkit.replication.protocol.wire import (
 )
 from walkit.replication.transport.calls import CallTable
 from walkit.replication.transport.grpc_common import ByteBudget, grpc
+from walkit.replication.transport.loop_thread import now_ms
 
 GATHER_MS = 6.0
 """So long after a batch the next one waits for company, where all was sent: few large batches cost less than many."""
@@ -63,11 +62,6 @@ NOTE_MS = 1_000.0
 """The registry of replicas gets acknowledgements this often, and at the end of the session."""
 PEER_FAULTS = ("protocol", "name", "damaged", "identity", "rewound", "full")
 """Reasons to refuse that the primary shows in its status, with the address of the peer."""
-
-
-def now_ms() -> float:
-    """Return the milliseconds of the monotonic clock."""
-    return time.monotonic() * 1000
 
 
 class Session:

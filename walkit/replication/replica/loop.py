@@ -7,7 +7,6 @@ replica that is dropped without stop() is collected, and its finaliser stops the
 from __future__ import annotations
 
 import os
-import time
 from collections import deque
 from contextlib import suppress
 
@@ -47,7 +46,7 @@ from walkit.replication.replica.identity_file import OwnIdentity, keep_identity
 from walkit.replication.replica.opening import Opened, ReplicaOpening
 from walkit.replication.replica.store import ReplicaStore
 from walkit.replication.transport.connection import Connection, Destination, Heard
-from walkit.replication.transport.loop_thread import LoopThread
+from walkit.replication.transport.loop_thread import LoopThread, now_ms
 
 GATHER_BYTES = 4 << 20
 """Frames that have come already share a synced write of about this size."""
@@ -357,8 +356,3 @@ def _stop_quietly(loop: ReplicaLoop) -> None:
         loop.stop()
     except WalkitError as error:
         loop.log.events.emit("walkit.log.poison", cause=repr(error), acked_lsn=loop.log.durable_lsn)
-
-
-def now_ms() -> float:
-    """Return the milliseconds of the monotonic clock."""
-    return time.monotonic() * 1000

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from walkit._threads import Bell, LogThread
 from walkit.config import check_bool
 from walkit.errors import OptionsError, WalkitError
-from walkit.replication.protocol.content import plain_text
+from walkit.replication.protocol.checks import plain_text
 from walkit.replication.protocol.failures import PeerError
 from walkit.replication.protocol.messages import (
     FromPublisher,

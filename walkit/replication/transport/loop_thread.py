@@ -1,8 +1,9 @@
-"""The thread of a loop: started once, and waited for by whatever ends the loop."""
+"""The thread of a loop, started once and waited for by whatever ends the loop; and the clock that loops go by."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -84,3 +85,8 @@ class LoopThread:
     def _check(self) -> None:
         """Assert that the thread was started by the one call that may; while no start is under way."""
         assert len(self._unstarted) == (self._thread is None), "a loop could be started twice, or never again"
+
+
+def now_ms() -> float:
+    """Return the milliseconds of the monotonic clock."""
+    return time.monotonic() * 1000
