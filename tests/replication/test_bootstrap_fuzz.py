@@ -115,8 +115,8 @@ def planned_publisher() -> Publisher:
     history.durable = len(history.frames)
     publisher, hello = Publisher(), Hello(name="r", bootstrap=True)
     publisher.began(0)
-    standing = replace(history.standing(hello), oldest_lsn=8, oldest_position=64)
-    assert any(isinstance(step, MakePlan) for step in publisher.hello(hello, standing, 0, KNOWN))
+    state = replace(history.primary_state(hello), oldest_lsn=8, oldest_position=64)
+    assert any(isinstance(step, MakePlan) for step in publisher.admitted(hello, state, 0, KNOWN))
     publisher.planned(Plan(manifest=b"", sizes=SIZES), 0)
     return publisher
 

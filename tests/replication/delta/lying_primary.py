@@ -40,7 +40,7 @@ class LyingPrimary:
     def _poll(self, data: bytes, context: Any) -> Iterator[bytes]:
         request = decode_poll(data)
         call = self.feed.begin(request)
-        context.add_callback(lambda: self.feed.hang_up(call))
+        context.add_callback(lambda: self.feed.on_disconnect(call))
         answer = self.feed.wait(call)
         said = self.lie(answer, request) if isinstance(answer, PollAnswer) else answer
         self.lies += said is not answer

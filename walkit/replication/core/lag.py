@@ -39,7 +39,7 @@ class Lag:
         self._target_lsn = self.source_lsn
         return "catching up" if lsn < self.source_lsn else "streaming"
 
-    def judged(self, state: str, lsn: int, now_ms: float) -> str:
+    def next_state(self, state: str, lsn: int, now_ms: float) -> str:
         """Return which of the two states follows `state`, with all up to `lsn` reached.
 
         What was missing when it began to catch up is what it has to reach, as the source may never rest; where more is

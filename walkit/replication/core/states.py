@@ -208,7 +208,7 @@ def report_moves(tracker: StateTracker, events: EventSink, **facts: str) -> None
     """Emit the event of each edge that was taken since the last call; `facts` go with each."""
     while tracker.moves:
         edge, why, lasted_ms = tracker.moves.popleft()
-        told = {
+        about = {
             **facts,
             "before": edge.start,
             "state": edge.end,
@@ -216,13 +216,13 @@ def report_moves(tracker: StateTracker, events: EventSink, **facts: str) -> None
             "lasted_ms": round(lasted_ms, 1),
         }
         if edge.event == "walkit.replica.fail":
-            events.emit("walkit.replica.fail", error=why, **told)
+            events.emit("walkit.replica.fail", error=why, **about)
         elif edge.event == "walkit.replica.lose":
-            events.emit("walkit.replica.lose", **told)
+            events.emit("walkit.replica.lose", **about)
         elif edge.side == "replica":
-            events.emit("walkit.replica.move", **told)
+            events.emit("walkit.replica.move", **about)
         else:
-            events.emit("walkit.session.move", **told)
+            events.emit("walkit.session.move", **about)
 
 
 @dataclass(frozen=True, slots=True)

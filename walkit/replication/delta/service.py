@@ -144,7 +144,7 @@ class DeltaService:
             return PollRefusal(reason="closed", message="this primary was stopped")
         call = feed.begin(request)
         if not context.add_callback(_disconnect(feed, call)):
-            feed.hang_up(call)
+            feed.on_disconnect(call)
         answer = feed.wait(call)
         if answer is None:  # there is no caller that would read it
             return PollRefusal(reason="busy", message="the caller is gone")
@@ -176,4 +176,4 @@ class DeltaService:
 
 
 def _disconnect(feed: DeltaFeed, call: PollCall) -> Callable[[], None]:
-    return lambda: feed.hang_up(call)
+    return lambda: feed.on_disconnect(call)

@@ -13,11 +13,11 @@ from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.replication.primary.range_service import FRAMES_METHOD
 from walkit.replication.protocol.checks import check_content, checked_run, lasting_error, plain_text
 from walkit.replication.protocol.failures import PeerError
-from walkit.replication.protocol.frame_batch import FrameRun
+from walkit.replication.protocol.frame_run import FrameRun
 from walkit.replication.protocol.messages import LASTING, PROTOCOL_MAX, PROTOCOL_MIN, Batch, Hello, Refusal
 from walkit.replication.protocol.wire import WireError, decode_from_publisher, encode_from_subscriber
 from walkit.replication.transport.access import TOKEN_KEY
-from walkit.replication.transport.connection import Destination, told
+from walkit.replication.transport.connection import Destination, call_error
 from walkit.replication.transport.grpc_common import grpc
 
 SILENCE_S = 30.0
@@ -54,7 +54,7 @@ class RangeLink:
                 end = run.end
                 yield run
         except grpc.RpcError as error:
-            said = watch.said or told(error, self._destination)
+            said = watch.said or call_error(error, self._destination)
             if isinstance(said, WalkitError):
                 raise said from error
             raise PeerError(

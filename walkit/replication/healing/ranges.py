@@ -14,7 +14,7 @@ from walkit.recovery.facts import SegmentFinding, look_at
 from walkit.recovery.survey import FrameSpan, Region, SegmentSurvey
 from walkit.recovery.tolerant_file import TolerantFile
 from walkit.replication.logs.role import is_replica
-from walkit.replication.protocol.frame_batch import FrameLimits
+from walkit.replication.protocol.frame_run import FrameLimits
 from walkit.segments.frame_walk import last_chain_of
 from walkit.storage.interface import Storage
 

@@ -2,8 +2,8 @@
 
 The parts stand in the replica's folder under names that no log reads. A part that is there is not fetched again. Each
 frame and each chain is checked before the log is replaced, from the device and not from the page cache, so nothing has
-to be believed of a part, and none is synced before. The replacement itself is `bootstrap_switch.take_place`: it is done
-by an opening, under the writer's lock, and done again by the next one where a crash comes in between.
+to be believed of a part, and none is synced before. The replacement itself is `bootstrap_switch.switch_to_gathered`:
+an opening does it, under the writer's lock, and the next one does it again where a crash comes in between.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from walkit.format.layout import LSN_MAX, POSITION_MAX
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.replication.protocol.codecs import CODECS, unpack
 from walkit.replication.protocol.failures import IdentityError, ProtocolError
-from walkit.replication.protocol.frame_batch import FrameLimits, FrameRun, check_run
+from walkit.replication.protocol.frame_run import FrameLimits, FrameRun, check_run
 from walkit.replication.protocol.messages import (
     BATCH_BYTES_MAX,
     Batch,

@@ -1,6 +1,6 @@
 """The calls of a primary: a bounded number of callers without a hello, and one live session for each id.
 
-Calls of one question (`Questions`) have the same bound: a caller that sends none holds no place.
+Calls of one request (`SingleRequestCalls`) have the same bound: a caller that sends none holds no place.
 """
 
 from __future__ import annotations
@@ -111,11 +111,11 @@ class CallTable:
 
 
 Answer: TypeAlias = Callable[[bytes, Any], Iterator[bytes]]
-"""Answers a question on its call's own thread: the message and gRPC's context in, the answers out."""
+"""Answers a request on its call's own thread: the message and gRPC's context in, the answers out."""
 
 
-class Questions:
-    """Takes the question of each call. Safe from any thread.
+class SingleRequestCalls:
+    """Reads the one request of each call, and has it answered. Safe from any thread.
 
     These calls are served as streams: gRPC would read the message of a unary call before any handler runs, so that a
     caller that sends none would hold one of the primary's calls unseen, and for ever.
@@ -125,17 +125,17 @@ class Questions:
         self._lock = threading.Lock()
         self._waiting: dict[Any, None] = {}
 
-    def asked(self, answer: Answer) -> Callable[[Iterator[bytes], Any], Iterator[bytes]]:
+    def handler(self, answer: Answer) -> Callable[[Iterator[bytes], Any], Iterator[bytes]]:
         """Return the handler of a call whose one message `answer` takes."""
 
         def handle(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
-            question = self._question(requests, context)
-            if question is not None:
-                yield from answer(question, context)
+            request = self._request(requests, context)
+            if request is not None:
+                yield from answer(request, context)
 
         return handle
 
-    def _question(self, requests: Iterator[bytes], context: Any) -> bytes | None:
+    def _request(self, requests: Iterator[bytes], context: Any) -> bytes | None:
         """Return the message of a call; None where the call ends without one."""
         with self._lock:
             longest = enter_waiting(self._waiting, context)
