@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -374,6 +375,23 @@ def test_each_sub_package_knows_only_those_before_it(room: str, checkout: Checko
     """Every import within a room that is cut into sub-packages goes to the same one or an earlier one."""
     found = misdirected_within(python_files(checkout, "walkit/"), room, SUB_PACKAGES[room])
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("room", SUB_PACKAGES)
+def test_a_room_says_what_its_sub_packages_are(room: str, checkout: Checkout) -> None:
+    """The room's docstring lists its sub-packages in their order, and each file and name of its paths is there."""
+    folder = room.replace(".", "/") + "/"
+    files = python_files(checkout, folder)
+    said = ast.get_docstring(ast.parse(files[f"{folder}__init__.py"])) or ""
+    assert tuple(re.findall(r"^- `(\w+)` ", said, re.MULTILINE)) == SUB_PACKAGES[room]
+    assert {path.split("/")[2] for path in files if path.count("/") > 2} == {*SUB_PACKAGES[room]}
+    for step in re.split(r"^\d+\. ", said, flags=re.MULTILINE)[1:]:
+        paths = re.findall(r"`(\w+/\w+\.py)`", step)
+        assert paths and all(folder + path in files for path in paths), step
+        sources = "".join(files[folder + path] for path in paths)
+        assert all(re.search(rf"\b{name}\b", sources) for name in re.findall(r"`(?:\w+\.)?(\w+)`", step)), (
+            step
+        )
 
 
 def test_the_cores_of_replication_do_no_io(checkout: Checkout) -> None:
