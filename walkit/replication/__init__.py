@@ -25,7 +25,7 @@ The way of a frame from the primary's commit to the replica's acknowledgement:
 4. `primary/frame_reader.py`: `FrameReader.read` walks and checks whole frames and makes one `FrameRun` of them
    (`protocol/frame_run.py`); `primary/shared_runs.py` keeps it for other sessions and compresses it once.
 5. `core/publisher.py`: `frames` makes a message of the run, to be sent (`core/answers.py`: `batch_of`).
-6. `protocol/wire.py`: `encode_from_publisher` makes bytes of it, under a checksum; `Session.run` yields them to gRPC.
+6. `primary/session.py`: `Session.run` yields its bytes to gRPC (`protocol/wire.py`: `encode_from_publisher`).
 7. `transport/connection.py`: the receiving thread decodes it, bounds what waits, and wakes the replica's loop.
 8. `core/subscriber.py`: `receive` checks that it follows what is there (`protocol/checks.py`: `checked_run`), and
    answers with a step `Import`; a gap is answered with a `Nack`.

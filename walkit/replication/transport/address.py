@@ -1,4 +1,4 @@
-"""Addresses: HOST:PORT, judged before gRPC sees them, which takes port 99999 for 34463 and other texts for paths.
+"""Addresses: HOST:PORT, checked before gRPC sees them, which takes port 99999 for 34463 and other texts for paths.
 
 The address that a primary listens at is refused off the loopback address, unless that was asked for.
 """
