@@ -58,7 +58,8 @@ from walkit.replication.protocol.wire import (
     encode_from_subscriber,
     publisher_bytes_max,
 )
-from walkit.replication.transport.grpc_common import DaemonExecutor, grpc
+from walkit.replication.transport.grpc_common import grpc
+from walkit.replication.transport.threads import DaemonExecutor
 
 pb: Any = walkit_pb2
 EPOCHS = tuple(

@@ -23,7 +23,8 @@ from walkit.replication import ClientTLS, Primary, Replica, ServerTLS, Tokens
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.core.publisher import Publisher
 from walkit.replication.transport.access import TOKEN_KEY, Authenticator
-from walkit.replication.transport.grpc_common import DaemonExecutor, grpc
+from walkit.replication.transport.grpc_common import grpc
+from walkit.replication.transport.threads import DaemonExecutor
 
 
 @pytest.fixture(scope="module")

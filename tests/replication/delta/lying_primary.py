@@ -14,7 +14,8 @@ from walkit.replication.delta.feed import DeltaFeed
 from walkit.replication.delta.messages import PollAnswer, PollRefusal, PollRequest, checksum_of
 from walkit.replication.delta.polls import DeltaOptions
 from walkit.replication.delta.wire import POLL_METHOD, decode_poll, encode_reply
-from walkit.replication.transport.grpc_common import DaemonExecutor, grpc, server_options
+from walkit.replication.transport.grpc_common import grpc, server_options
+from walkit.replication.transport.threads import DaemonExecutor
 
 Said = PollAnswer | PollRefusal | bytes | None
 Lie = Callable[[PollAnswer, PollRequest], Said]

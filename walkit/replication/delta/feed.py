@@ -24,7 +24,7 @@ from walkit.replication.delta.polls import (
     Reply,
     SessionStatus,
 )
-from walkit.replication.transport.loop_thread import now_ms
+from walkit.replication.transport.threads import now_ms
 
 
 class PollCall:

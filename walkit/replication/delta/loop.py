@@ -27,7 +27,7 @@ from walkit.replication.logs.source import StoredSource
 from walkit.replication.protocol.checks import plain_text
 from walkit.replication.protocol.failures import ReplicaFailedError
 from walkit.replication.transport.connection import Destination
-from walkit.replication.transport.loop_thread import LoopThread, now_ms
+from walkit.replication.transport.threads import LoopThread, now_ms
 
 SILENCE_MS = 200.0
 """Where no poll was answered for so long, it looks at the log itself; longer where a primary lets polls wait."""

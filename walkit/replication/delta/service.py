@@ -16,7 +16,7 @@ from walkit.replication.delta.wire import decode_poll, encode_reply
 from walkit.replication.protocol.failures import ProtocolError
 from walkit.replication.protocol.wire import WireError
 from walkit.replication.transport.grpc_common import grpc
-from walkit.replication.transport.loop_thread import now_ms
+from walkit.replication.transport.threads import now_ms
 
 DELTA_BYTES_SENT_MAX = 32 << 20
 """The most that a delta reader takes in one answer."""

@@ -34,8 +34,8 @@ from walkit.replication.protocol.wire import METHOD
 from walkit.replication.transport.access import Authenticator, Serve, Tokens, tokens_of
 from walkit.replication.transport.address import listen_address
 from walkit.replication.transport.calls import WAITING_MAX, CallTable, SingleRequestCalls
-from walkit.replication.transport.grpc_common import DaemonExecutor, grpc, server_options
-from walkit.replication.transport.loop_thread import now_ms
+from walkit.replication.transport.grpc_common import grpc, server_options
+from walkit.replication.transport.threads import DaemonExecutor, now_ms
 from walkit.replication.transport.tls import ServerTLS, server_credentials
 from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import Storage

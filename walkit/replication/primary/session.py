@@ -51,8 +51,8 @@ from walkit.replication.protocol.wire import (
     encode_from_publisher,
 )
 from walkit.replication.transport.calls import CallTable
-from walkit.replication.transport.grpc_common import ByteBudget, grpc
-from walkit.replication.transport.loop_thread import now_ms
+from walkit.replication.transport.grpc_common import grpc
+from walkit.replication.transport.threads import ByteBudget, now_ms
 
 COALESCE_MS = 6.0
 """So long after a batch the next one waits for company, where all was sent: few large batches cost less than many."""

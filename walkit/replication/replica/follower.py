@@ -29,7 +29,7 @@ from walkit.replication.replica.opening import Opened, ReplicaOpening
 from walkit.replication.replica.status import ReplicaStatus, replica_status
 from walkit.replication.replica.store import ReplicaStore
 from walkit.replication.transport.connection import destination_of
-from walkit.replication.transport.loop_thread import now_ms
+from walkit.replication.transport.threads import now_ms
 from walkit.replication.transport.tls import ClientTLS
 from walkit.state.checkpoint import CheckpointReport
 from walkit.storage.address import Place, storage_at

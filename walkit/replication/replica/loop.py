@@ -46,7 +46,7 @@ from walkit.replication.replica.identity_file import OwnIdentity, keep_identity
 from walkit.replication.replica.opening import Opened, ReplicaOpening
 from walkit.replication.replica.store import ReplicaStore
 from walkit.replication.transport.connection import Connection, Destination, Received
-from walkit.replication.transport.loop_thread import LoopThread, now_ms
+from walkit.replication.transport.threads import LoopThread, now_ms
 
 IMPORT_BYTES = 4 << 20
 """Frames that have come already share a synced write of about this size."""

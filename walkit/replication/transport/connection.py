@@ -21,7 +21,8 @@ from walkit.replication.protocol.messages import (
 from walkit.replication.protocol.wire import METHOD, WireError, decode_from_publisher, encode_from_subscriber
 from walkit.replication.transport.access import TOKEN_KEY, check_token
 from walkit.replication.transport.address import Address, parse_address
-from walkit.replication.transport.grpc_common import ByteBudget, channel_options, grpc
+from walkit.replication.transport.grpc_common import channel_options, grpc
+from walkit.replication.transport.threads import ByteBudget
 from walkit.replication.transport.tls import ClientTLS, channel_credentials, name_options, tls_fault
 
 INBOX_BYTES = 16 << 20
