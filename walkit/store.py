@@ -70,8 +70,8 @@ class Store(StoreSurface, CompactingSurface):
         options: StoreOptions,
         progress: StoreProgress | None = None,
     ) -> None:
-        """Take over a log just opened with this sink and gate, and not appended to; `Store.open` does that."""
-        if log.parts.core.completion:
+        """Take over a log just opened with this `ack_sink` and gate, and not appended to; `Store.open` does that."""
+        if log.parts.core.completion_order:
             raise OptionsError(
                 "ack_order='completion': a store applies records in LSN order, so it could not show a put that is "
                 "acknowledged before those in front of it. Stores need ack_order='append'",
@@ -157,7 +157,7 @@ class Store(StoreSurface, CompactingSurface):
             scanned = None if told is None else lambda done, total: told("scan", done, total)
             feed, wanted = FrameFeed(), store_options or StoreOptions()
             gate = admission_of(wanted, options.on_full if isinstance(options, LogOptions) else "block")
-            log = open_writer(place, mode, options, events, scanned, LogPorts(sink=feed, gate=gate))
+            log = open_writer(place, mode, options, events, scanned, LogPorts(ack_sink=feed, gate=gate))
             try:
                 return cls(log, feed, gate, wanted, told)
             except BaseException:

@@ -1,4 +1,4 @@
-"""Encoding: the body of the submissions that share a frame, and its columns where a sink keeps them. Pure.
+"""Encoding: the body of the submissions that share a frame, and its columns where `ack_sink` keeps them. Pure.
 
 There is one encoder of bodies, for columns. One record, and the puts of one batch, which are most frames, have their
 own (`prepare_one`, `prepare_puts`) that make the same bytes without making columns first.

@@ -111,9 +111,9 @@ def open_writer(
         raise OptionsError(
             f"options is a {type(options).__name__}, not LogOptions", option="options", wanted=options
         )
-    sink, given, wanted = EventSink(events), options or LogOptions(), ports or LogPorts()
+    sink, given = EventSink(events), options or LogOptions()
     return run_to_end(
-        lambda: _open_writer(place, mode, given, sink, progress, wanted),
+        lambda: _open_writer(place, mode, given, sink, progress, ports or LogPorts()),
         "open",
         events=sink,
         undo=WriteAheadLog.close,

@@ -83,7 +83,7 @@ class ImportedSegments(SegmentSet):
             user_bytes=0,
             columns=None,
         )
-        self.admit(frames)
+        self.assign(frames)
         self.write(frames, sync=True)
         self.passed(end)
         assert self.current is not None

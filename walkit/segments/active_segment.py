@@ -86,7 +86,7 @@ class OpenSegment:
         self.frames = self.records = self.last_lsn = self.end_position = self.chain = 0
 
     def note(self, position: int, first_lsn: int) -> None:
-        """Note the frame that is admitted for the index; `records` still counts those before it."""
+        """Note for the index the frame that comes next; `records` still counts those before it."""
         self.index.append(IndexEntry(position, first_lsn, self.records))
         self.next_noted = position + INDEX_STEP_BYTES
 
@@ -186,7 +186,7 @@ class OpenSegment:
                 self.close()
 
     def _check(self) -> None:
-        """Assert what holds between two frames; also while another thread admits the next one."""
+        """Assert what holds between two frames; also while another thread assigns the next one."""
         assert SEGMENT_HEADER_BYTES <= self.zeroed <= self.size
         assert self.synced_writes <= self.writes
         if self.header is None:

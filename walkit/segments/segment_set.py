@@ -1,7 +1,7 @@
 """The segments that a writer writes to: made ahead, zeroed ahead, begun, written, sealed (FORMAT.md F-8, F-9).
 
-Frames are admitted one after the other, and written side by side; everything that can be done beside the path of a
-record is done by the maintenance thread: making the next segment, zeroing ahead, sealing the last one.
+Frames are assigned to a segment one after the other, and written side by side; everything that can be done beside the
+path of a record is done by the maintenance thread: making the next segment, zeroing ahead, sealing the last one.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class SegmentSet:
             created_us=time.time_ns() // 1000,
         )
 
-    def admit(self, frame: SealedFrame) -> None:
+    def assign(self, frame: SealedFrame) -> None:
         """See FrameSink."""
         segment = self.current
         assert segment is not None
