@@ -167,7 +167,7 @@ def without_goal(files: Mapping[str, str]) -> list[str]:
     [
         (
             "walkit/log/wal.py",
-            "from walkit.errors import WalkitError\nfrom walkit.recovery.scan import scan\n",
+            "from walkit.errors import WalkitError\nfrom walkit.recovery.log_scan import scan\n",
             None,
         ),
         ("walkit/log/wal.py", "from walkit.store import Store\n", "walkit/log/wal.py:1: log imports store"),

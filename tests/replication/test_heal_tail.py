@@ -17,7 +17,7 @@ from tests.replication.test_heal import contents, fill, segments, write, write_s
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd
 from walkit.format.segment import SegmentHeader
-from walkit.recovery.scan import read_durable_slot
+from walkit.recovery.log_scan import read_durable_slot
 from walkit.replication import HealReport, PeerError, Primary, Replica, heal, promote, rewind
 from walkit.replication.connection import Destination
 from walkit.replication.frame_batch import FrameLimits

@@ -120,7 +120,7 @@ class Batch:
 
     @property
     def columns(self) -> Columns:
-        """The records as columns, once it has ended: where they share a frame with others, or an `ack_sink` keeps them."""
+        """The records as columns, once it has ended: for a frame that others share, or an `ack_sink` that keeps it."""
         keys, values = self.records
         return Columns(len(values), self.kind, keys if self.kind & HAS_KEY else None, values)
 

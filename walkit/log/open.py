@@ -20,10 +20,10 @@ from walkit.log.resources import LogResources
 from walkit.log.scratch import open_scratch
 from walkit.log.wal import WriteAheadLog, open_logs
 from walkit.read.reader import LogReader
-from walkit.recovery.apply import settle_unsealed
+from walkit.recovery.apply import sync_unsealed
+from walkit.recovery.log_scan import Progress, read_durable_slot
 from walkit.recovery.planning import emit_recovery, plan_recovery
 from walkit.recovery.report import PhaseClock
-from walkit.recovery.scan import Progress, read_durable_slot
 from walkit.segments.manifest_store import DURABLE_NAME, NEW_NAME, load_manifest, write_whole
 from walkit.segments.writer_lock import take_writer_lock
 from walkit.storage.address import Place, storage_at
@@ -168,7 +168,7 @@ def _open_locked(
             raise
     try:
         with clock.phase("scan") as detail:
-            settle_unsealed(storage, manifest, salvage=options.recovery == "salvage")
+            sync_unsealed(storage, manifest, salvage=options.recovery == "salvage")
             plan = plan_recovery(storage, manifest, slot, options.recovery, progress=progress)
             detail["unsealed"] = len(plan.findings.unsealed)
         clock.split_off("verify", plan.findings.verify_s)

@@ -15,7 +15,7 @@ from walkit.format.manifest import Manifest
 from walkit.format.names import claim_of_name
 from walkit.read.cursor import identity_at, lies_in
 from walkit.read.reader import sight_of
-from walkit.recovery.scan import read_durable_slot
+from walkit.recovery.log_scan import read_durable_slot
 from walkit.segments.claim_files import TIME_US_MAX, claim_facts, remove_claims, time_text
 from walkit.storage.interface import Storage
 

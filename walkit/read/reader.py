@@ -20,9 +20,9 @@ from walkit.read.cursor import CursorPlace, CursorSurface
 from walkit.read.html import reader_html
 from walkit.read.view import LogView, Span
 from walkit.record import Record
+from walkit.recovery.log_scan import read_durable_slot
 from walkit.recovery.planning import plan_recovery
 from walkit.recovery.report import report_html
-from walkit.recovery.scan import read_durable_slot
 from walkit.segments.identity import open_segment
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
 from walkit.storage.interface import Storage

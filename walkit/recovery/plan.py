@@ -1,4 +1,4 @@
-"""Recovery: facts in, one decision out per segment, and a plan of them, which `walkit.recovery.apply` applies.
+"""The recovery plan: findings in, one decision per segment out. `walkit.recovery.apply` applies it.
 
 The decision is a table (`walkit.recovery.decision`). Its rows are about one unsealed segment, in the order of the
 log; what is sealed is vouched for by the manifest, and any damage there is corruption.
@@ -20,7 +20,7 @@ from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import HoleRecord, LogEnd, LostRecord, Manifest, SegmentRecord
 from walkit.recovery.assembly import LogAssembly
 from walkit.recovery.decision import SEALING, Decision, Facts, Row, decide
-from walkit.recovery.facts import LogFindings, SegmentFinding, start_of
+from walkit.recovery.findings import LogFindings, SegmentFinding, start_of
 from walkit.recovery.report import Cut, SegmentDecision
 from walkit.recovery.survey import Region
 from walkit.segments.manifest_store import LOST_FOLDER

@@ -20,8 +20,8 @@ from walkit.errors import (
 )
 from walkit.format.durable_slot import DurableSlot
 from walkit.format.manifest import LogEnd, Manifest, SegmentState
+from walkit.recovery.log_scan import read_durable_slot, scan_log
 from walkit.recovery.plan import make_plan
-from walkit.recovery.scan import read_durable_slot, scan_log
 from walkit.replication.connection import Destination, destination_of
 from walkit.replication.frame_batch import FrameRun
 from walkit.replication.heal_ranges import DamagedRange, DamagedSegment, find_damage

@@ -16,13 +16,13 @@ from walkit.config import LogOptions
 from walkit.errors import OptionsError
 from walkit.events import EventCallback, EventSink
 from walkit.format.manifest import EpochRecord, Manifest
-from walkit.recovery.planning import next_epoch
 from walkit.recovery.report import report_html
 from walkit.replication.bootstrap_folder import BootstrapFolder
 from walkit.replication.identity_file import drop_identity
 from walkit.replication.import_engine import ImportEngine
 from walkit.replication.role import PROMOTED_KEY, as_promoted, is_promoted, is_replica
 from walkit.segments.manifest_store import load_manifest
+from walkit.segments.sealing import next_epoch
 from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import Storage
 

@@ -22,7 +22,7 @@ from walkit.log.level import level_of, require_promises
 from walkit.log.wal import WriteAheadLog
 from walkit.read.reader import LogReader, live_view, view_of
 from walkit.read.view import LogView, Span
-from walkit.recovery.scan import read_durable_slot
+from walkit.recovery.log_scan import read_durable_slot
 from walkit.replication.end_watch import EndWatch
 from walkit.replication.imported_log import ImportedLog
 from walkit.replication.lineage import PrimaryState

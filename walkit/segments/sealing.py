@@ -1,8 +1,10 @@
-"""What the manifest says when a segment is prepared, and when it is sealed (FORMAT.md F-9)."""
+"""What the manifest says of a new epoch, of a segment that is prepared, and of one that is sealed (FORMAT.md F-9)."""
 
 from __future__ import annotations
 
+from walkit.errors import LogExhaustedError
 from walkit.format.frame import FrameIdentity
+from walkit.format.layout import EPOCH_MAX
 from walkit.format.manifest import (
     EpochRecord,
     LogEnd,
@@ -52,6 +54,14 @@ def with_prepared(
         )
     following = max(manifest.next_segment, number + 1)
     return manifest.next(segments=(*manifest.segments, record), next_segment=following, lineage=lineage)
+
+
+def next_epoch(manifest: Manifest) -> int:
+    """Return the number of the epoch that an opening for writing begins; LogExhaustedError where none is left."""
+    number = max((e.number for e in manifest.lineage), default=0) + 1
+    if number > EPOCH_MAX:
+        raise LogExhaustedError("epoch", number, EPOCH_MAX)
+    return number
 
 
 def segment_order(record: SegmentRecord) -> tuple[bool, int, int]:

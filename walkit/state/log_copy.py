@@ -22,8 +22,8 @@ from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest, SegmentRecor
 from walkit.read.claim import Claim, claim
 from walkit.read.reader import sight_of
 from walkit.read.view import LogView
-from walkit.recovery.apply import settle_unsealed
-from walkit.recovery.scan import Progress
+from walkit.recovery.apply import sync_unsealed
+from walkit.recovery.log_scan import Progress
 from walkit.segments.claim_files import drop_claim
 from walkit.segments.index_file import index_segment
 from walkit.segments.manifest_store import LOCK_NAME, NEW_NAME, load_manifest, write_whole
@@ -260,7 +260,7 @@ def _durable_view(source: Storage) -> tuple[LogView, int]:
     generation = load_manifest(source).generation
     settled = not source.is_locked(LOCK_NAME)
     if settled:
-        settle_unsealed(source, load_manifest(source))
+        sync_unsealed(source, load_manifest(source))
     sight = sight_of(source)
     if settled and load_manifest(source).generation == generation:
         return sight.view, sight.end_position
