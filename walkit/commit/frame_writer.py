@@ -72,9 +72,7 @@ class FrameWriter:
         parallel = self.parallel
         try:
             begun = perf_counter_ns()
-            body, user_bytes, columns = prepare(
-                group, self.codec, keep_columns=self.core.ack_sink is not None
-            )
+            body, user_bytes, columns = prepare(group, self.codec, keep=self.core.ack_sink is not None)
             prepare_ns = perf_counter_ns() - begun
             if parallel:
                 self.sequencer.wait(turn)

@@ -258,9 +258,7 @@ class Leader:
                 body = prepare_one(ticket.kind, ticket.key, ticket.value, ticket.timestamp, self._codec)
                 user_bytes, columns = ticket.size_bytes - COLUMN_BYTES_PER_RECORD, None
             else:
-                body, user_bytes, columns = prepare(
-                    group, self._codec, keep_columns=core.ack_sink is not None
-                )
+                body, user_bytes, columns = prepare(group, self._codec, keep=core.ack_sink is not None)
             counters.prepare_ns += perf_counter_ns() - begun
             if not core.has_room(body):
                 writer.make_room(body)

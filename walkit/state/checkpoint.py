@@ -1,4 +1,4 @@
-"""Checkpoints: the log durable, a snapshot, the low watermark, the trim, in this order (A8 of Iggy is the source).
+"""Checkpoints: the log durable, a snapshot, the low watermark, the trim, in this order.
 
 Nothing is dropped before what replaces it is on stable storage and the manifest says so. A crash between any two steps
 leaves a log and a snapshot that belong together, and the next checkpoint does what a failure left undone.
