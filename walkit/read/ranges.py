@@ -9,11 +9,11 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from walkit.errors import DivergenceError, GapError, WalkitError
+from walkit.format.batch_builder import BatchBuilder
 from walkit.format.frame import FrameHeader
 from walkit.format.index import IndexEntry, SegmentIndex
 from walkit.format.layout import INDEX_STEP_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord
-from walkit.format.parts import Waiting
 from walkit.format.segment import SegmentHeader
 from walkit.read.cursor import identity_at, lies_in
 from walkit.read.reader import view_of
@@ -204,17 +204,15 @@ def read_ranges(
     first = max(first_lsn or 0, min(frames.first_lsn for frames in wanted))
     last = max(frames.last_lsn for frames in wanted)
     last = last if last_lsn is None else min(last, last_lsn)
-    rows = FrameRows(first, last, Waiting(first, last, records=BATCH_RECORDS, whole_bytes=BATCH_BYTES))
-    damage: WalkitError | None = None
+    rows = FrameRows(first, last, BatchBuilder(first, last, records=BATCH_RECORDS, whole_bytes=BATCH_BYTES))
     try:
         for _ in _steps_of(storage_at(path), wanted, first_lsn or 0, last_lsn, planned, rows):
-            if rows.waiting.full:
-                yield from rows.waiting.batches()
-    except WalkitError as error:
-        damage = error
-    yield from rows.waiting.batches()
-    if damage is not None:
-        raise damage
+            if rows.builder.full:
+                yield from rows.builder.batches()
+    except WalkitError:
+        yield from rows.builder.batches()
+        raise
+    yield from rows.builder.batches()
 
 
 def _within(frames: FrameRange, first_lsn: int | None, last_lsn: int | None) -> bool:

@@ -105,12 +105,12 @@ def _has_moved(record: SegmentRecord) -> bool:
 
 def _end_before(before: SegmentRecord, record: SegmentRecord) -> int:
     """Return the position at which `record` has to begin."""
-    behind = record.start_position >= before.end_position
+    after = record.start_position >= before.end_position
     if record.epoch != before.epoch and record.start_position == align_up(
         before.end_position, ALIGNMENT_DIRECT
     ):
         return record.start_position  # an epoch of direct I/O begins on its own alignment
-    return record.start_position if _has_moved(record) and behind else before.end_position
+    return record.start_position if _has_moved(record) and after else before.end_position
 
 
 def check_durable_file(context: ScanContext) -> None:
