@@ -112,8 +112,8 @@ class Store(StoreSurface, CompactingSurface):
             parts.orphan_files,
             parts.lifetime,
             parts.events,
-            upto=self._checkpointer.upto,
-            bases=self._checkpointer.bases,
+            sync_and_apply=self._checkpointer.sync_and_apply,
+            snapshot_lsns=self._checkpointer.snapshot_lsns,
         )
 
     @classmethod

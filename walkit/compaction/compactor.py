@@ -66,8 +66,9 @@ class _Work:
 class Compactor:
     """Compacts the log of a store; one compaction at a time, from any thread.
 
-    `upto()` brings the state to what is acknowledged and durable and returns that LSN; `bases()` returns the LSNs of
-    the snapshots that exist or are being written. Closing the log ends a compaction between two frames.
+    `sync_and_apply()` makes durable, and applies to the state, what is acknowledged, and returns the last LSN of it;
+    `snapshot_lsns()` returns those of the snapshots that exist or are being written. Closing the log ends a compaction
+    between two frames.
     """
 
     def __init__(
@@ -82,13 +83,13 @@ class Compactor:
         lifetime: Lifetime,
         events: EventSink,
         *,
-        upto: Callable[[], int],
-        bases: Callable[[], Sequence[int]],
+        sync_and_apply: Callable[[], int],
+        snapshot_lsns: Callable[[], Sequence[int]],
     ) -> None:
         self._storage, self._options, self._events = storage, options, events
         self._manifest_store, self._maintenance, self._contents = manifest_store, maintenance, contents
         self._holds, self._orphan_files, self._lifetime = holds, orphan_files, lifetime
-        self._upto, self._bases = upto, bases
+        self._sync_and_apply, self._snapshot_lsns = sync_and_apply, snapshot_lsns
         self._lock = threading.RLock()
         self._ended = threading.Event()
         self._needless: list[str] = []
@@ -138,7 +139,7 @@ class Compactor:
         with self._lock:
             self._refuse_closed()
             with clock.phase("log"):
-                upto = self._upto()
+                upto = self._sync_and_apply()
             with clock.phase("survey") as detail:
                 # What a compaction that failed has left; it is removed with what this one drops.
                 remove_if_there(self._storage, COMPACTION_NEW_NAME)
@@ -183,12 +184,12 @@ class Compactor:
         self, upto: int, throttle: Throttle, progress: CompactionProgress | None, waste_ratio: float
     ) -> _Work:
         """Decide what may be rewritten, what may supersede it, and up to where tombstones may go."""
-        bases = self._bases()
+        snapshots = self._snapshot_lsns()
         view = self._contents.view()
         manifest = view.manifest
         needed = self._holds.oldest_needed(manifest)
         exact = upto if needed is None else min(upto, needed - 1)
-        horizon = min(bases) if bases else 0 if manifest.low_watermark else exact
+        horizon = min(snapshots) if snapshots else 0 if manifest.low_watermark else exact
         segments = candidates(manifest.sealed, exact)
         return _Work(view, exact, horizon, segments, throttle, progress, waste_ratio)
 

@@ -142,7 +142,7 @@ class Checkpointer:
         self._trimmer.state_lsn = None
         self._lifetime.off_close(self.end)
 
-    def upto(self) -> int:
+    def sync_and_apply(self) -> int:
         """Make all that is acknowledged durable and applied; return its LSN. Later snapshots are not below it."""
         self._require_open()
         self._follower.catch_up()
@@ -155,7 +155,7 @@ class Checkpointer:
         if self._ended or self._lifetime.closed:
             raise LogClosedError(f"the log at {self._storage.location} is closed")
 
-    def bases(self) -> list[int]:
+    def snapshot_lsns(self) -> list[int]:
         """Return the LSNs of the snapshots that exist, and of the one that is being written."""
         with self._follower.lock:
             writing = self._writing

@@ -20,7 +20,7 @@ from walkit.errors import ClaimError, GapError, NotALogError, OptionsError, Walk
 from walkit.format.index import has_index
 from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest, SegmentRecord, encode_manifest
 from walkit.read.claim import Claim, claim
-from walkit.read.reader import sight_of
+from walkit.read.reader import reader_view_of
 from walkit.read.view import LogView
 from walkit.recovery.apply import sync_unsealed
 from walkit.recovery.log_scan import Progress
@@ -261,10 +261,10 @@ def _durable_view(source: Storage) -> tuple[LogView, int]:
     settled = not source.is_locked(LOCK_NAME)
     if settled:
         sync_unsealed(source, load_manifest(source))
-    sight = sight_of(source)
+    seen = reader_view_of(source)
     if settled and load_manifest(source).generation == generation:
-        return sight.view, sight.end_position
-    return sight.view, sight.durable_position
+        return seen.view, seen.end_position
+    return seen.view, seen.durable_position
 
 
 def _manifest_of(manifest: Manifest, records: list[SegmentRecord], end: LogEnd) -> Manifest:
