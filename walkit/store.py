@@ -16,12 +16,13 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from walkit._arguments import check_progress
 from walkit._text import counted
 from walkit.commit.ports import LogPorts
 from walkit.commit.ticket import Ticket
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.compaction import CompactingSurface, Compactor
-from walkit.config import LogOptions, StoreOptions, check_progress
+from walkit.config import LogOptions, StoreOptions
 from walkit.errors import LogClosedError, OptionsError, RecordTypeError
 from walkit.events import EventCallback
 from walkit.log.open import open_writer

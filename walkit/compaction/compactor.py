@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from walkit._arguments import check_progress
 from walkit.commit.to_end import end_if_given_up, relayed, run_to_end
 from walkit.compaction.groups import Group, check_options, file_bytes, frame_bytes, header_of, part
 from walkit.compaction.planner import SegmentLoad, candidates, plan_groups
@@ -19,7 +20,7 @@ from walkit.compaction.report import CompactionReport, merged
 from walkit.compaction.rewriter import rewrite
 from walkit.compaction.selection import KeyMap, Selection
 from walkit.compaction.throttle import Throttle
-from walkit.config import LogOptions, check_progress
+from walkit.config import LogOptions
 from walkit.errors import GapError, LogClosedError, OptionsError, StorageError
 from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES

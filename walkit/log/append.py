@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 
+from walkit._arguments import as_seconds
 from walkit._threads import on_event_loop
 from walkit.commit import asyncio_wait
 from walkit.commit.driver import CommitDriver
 from walkit.commit.ports import CommitEntry
 from walkit.commit.ticket import SingleTicket
-from walkit.config import LogOptions, as_seconds
+from walkit.config import LogOptions
 from walkit.errors import AppendTimeoutError, CommitTimeoutError, LogFullError
 from walkit.record import AppendResult
 

@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable
 from typing import Literal, overload
 
+from walkit._arguments import check_progress
 from walkit.commit.ports import LogPorts
 from walkit.commit.to_end import relayed, run_to_end
-from walkit.config import LogOptions, check_progress
+from walkit.config import LogOptions
 from walkit.errors import LogExistsError, LogLockedError, LogNotFoundError, OptionsError
 from walkit.events import EventCallback, EventSink
 from walkit.format.manifest import MANIFEST_NAME, Manifest, encode_manifest

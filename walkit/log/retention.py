@@ -12,8 +12,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from walkit._arguments import check_progress
 from walkit.commit.to_end import relayed, run_to_end
-from walkit.config import Retention, check_progress
+from walkit.config import Retention
 from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import HoldRecord, SegmentRecord

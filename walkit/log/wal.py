@@ -9,13 +9,14 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from walkit._arguments import as_lsn, as_seconds
 from walkit._arrow import pa
 from walkit._text import lsn_range
 from walkit._threads import Bell
 from walkit.commit.batch import BatchSlot
 from walkit.commit.ports import FrameObserver
 from walkit.commit.ticket import Ticket
-from walkit.config import LogOptions, Retention, as_lsn, as_seconds
+from walkit.config import LogOptions, Retention
 from walkit.errors import CallbackError, GapError, OptionsError, RecordTypeError
 from walkit.events import EventSink
 from walkit.format.manifest import HoldRecord, Manifest

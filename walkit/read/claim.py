@@ -12,9 +12,9 @@ from datetime import datetime
 from types import TracebackType
 from typing import Literal, Self
 
+from walkit._arguments import as_lsn, as_seconds
 from walkit._html import titled
 from walkit.commit.to_end import run_to_end
-from walkit.config import as_lsn, as_seconds
 from walkit.errors import ClaimError, CorruptionError, GapError, OptionsError
 from walkit.events import EventCallback, EventSink
 from walkit.format.claim import ClaimMark

@@ -13,9 +13,9 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from walkit._arguments import as_lsn
 from walkit._html import join, red_lines, titled
 from walkit.commit.to_end import run_to_end
-from walkit.config import as_lsn
 from walkit.errors import (
     CorruptionError,
     CursorDivergedError,

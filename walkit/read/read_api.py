@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from walkit._arguments import as_lsn
 from walkit._arrow import pa
-from walkit.config import as_lsn
 from walkit.errors import GapError
 from walkit.read.resumable_scan import Batches, ResumableScan
 from walkit.read.view import LogView

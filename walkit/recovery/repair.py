@@ -6,10 +6,11 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
+from walkit._arguments import check_progress
 from walkit._html import facts, join, tag
 from walkit._text import counted, lsn_range
 from walkit.commit.to_end import relayed, run_to_end
-from walkit.config import RecoveryPolicy, check_progress
+from walkit.config import RecoveryPolicy
 from walkit.errors import OptionsError
 from walkit.format.manifest import MANIFEST_NAME, HoleRecord, LostRecord
 from walkit.recovery.apply import apply_plan, sync_unsealed

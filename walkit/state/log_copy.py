@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from walkit._arguments import check_progress
 from walkit.commit.to_end import relayed, run_to_end
-from walkit.config import check_progress
 from walkit.errors import ClaimError, GapError, NotALogError, OptionsError, WalkitError
 from walkit.format.index import has_index
 from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest, SegmentRecord, encode_manifest

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from walkit._arguments import as_lsn, check_progress
 from walkit._interrupts import Uninterrupted, on_main_thread
-from walkit.config import as_lsn, check_progress
 from walkit.errors import GapError, HistoryTrimmedError, OptionsError
 from walkit.read.read_api import ReadSurface
 from walkit.read.resumable_scan import ResumableScan

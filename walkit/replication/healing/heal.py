@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
+from walkit._arguments import check_progress
 from walkit._report import Cells, TableReport
 from walkit._text import counted
 from walkit.commit.to_end import relayed, run_to_end
-from walkit.config import check_progress
 from walkit.errors import (
     CorruptionError,
     DivergenceError,

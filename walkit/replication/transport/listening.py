@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
-from walkit.config import check_bool
+from walkit._arguments import check_bool
 from walkit.errors import OptionsError
 from walkit.replication.transport.address import Address, parse_address, why_not_bound
 
