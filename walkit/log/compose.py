@@ -77,7 +77,7 @@ def compose(
     if limits.at_capacity == "refuse":
         frame_sink = BoundedSink(segments, contents, options, retention, events)
     driver = _driver(core, frame_sink, segments, contents, options, events)
-    driver.failure.on_poison = lifetime.wake_followers
+    driver.failure.on_poison = lifetime.wake_end_watchers
     retention.begin()
     entry: CommitEntry = driver
     if ports.gate is not None:

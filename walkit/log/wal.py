@@ -223,13 +223,13 @@ class WriteAheadLog(CursorSurface):
         return self._follow(max(as_lsn(first_lsn, "first_lsn"), 1), timeout)
 
     def _follow(self, wanted: int, timeout: float | None) -> Iterator[Record]:
-        lifetime, core, news = self._lifetime, self._core, Bell()
-        delivery, ring = self._driver.delivery, news.set
+        lifetime, core, bell = self._lifetime, self._core, Bell()
+        delivery, ring = self._driver.delivery, bell.set
         try:
-            lifetime.followers.add(news)
+            lifetime.end_watchers.add(bell)
             delivery.add_bell(ring)
             while True:
-                news.clear()
+                bell.clear()
                 ended, failed = lifetime.ended, core.failure is not None and not core.in_flight
                 newest = core.acked_lsn
                 view = self.parts.contents.view()
@@ -240,10 +240,10 @@ class WriteAheadLog(CursorSurface):
                     wanted = newest + 1
                 elif failed:
                     raise self._driver.refused()
-                elif ended or not news.wait(timeout):
+                elif ended or not bell.wait(timeout):
                     return
         finally:
-            lifetime.followers.discard(news)
+            lifetime.end_watchers.discard(bell)
             delivery.remove_bell(ring)
 
     # -- marks

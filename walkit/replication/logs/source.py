@@ -154,10 +154,10 @@ class OpenSource:
         synced: Callable[[int], object] = lambda _: news()  # noqa: E731 - it is left by its identity
         ended = _Follower(news)
         self._delivery.await_durable(synced)
-        self._lifetime.followers.add(ended)
+        self._lifetime.end_watchers.add(ended)
 
         def unwatch() -> None:
-            self._lifetime.followers.discard(ended)
+            self._lifetime.end_watchers.discard(ended)
             self._delivery.leave_durable(synced)
             self._delivery.remove_bell(news)
 
