@@ -12,6 +12,7 @@ class FrameSink(Protocol):
     """Where frames go.
 
     `begin_segment` and `assign` are called by one thread at a time, in the order of the frames; the others from any.
+    `publish` alone is called under the commit lock, so it calls no device.
     """
 
     def begin_segment(self, *, position: int, first_lsn: int, chain: int) -> int:

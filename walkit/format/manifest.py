@@ -207,6 +207,11 @@ class Manifest:
         return self.sealed[0].first_lsn if self.sealed else self.end.last_lsn + 1
 
     @property
+    def vouched_lsn(self) -> int:
+        """The log was on stable storage up to here, whatever its segments hold: a trim or a checkpoint says so."""
+        return max(self.low_watermark, self.checkpoint_lsn)
+
+    @property
     def complete_from_lsn(self) -> int:
         """From here on no record is missing: neither dropped, nor superseded and compacted away, nor lost.
 

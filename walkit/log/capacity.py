@@ -65,7 +65,7 @@ class BoundedSink:
 
         def retain() -> None:
             try:
-                self._retention.retain()
+                self._retention.enforce_beside_frames()
             finally:
                 self._retaining = False
 

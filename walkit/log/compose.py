@@ -56,7 +56,7 @@ def compose(
     manifest = manifest_store.current
     began = replace(
         manifest.end,
-        last_lsn=max(manifest.end.last_lsn, manifest.low_watermark, manifest.checkpoint_lsn),
+        last_lsn=max(manifest.end.last_lsn, manifest.vouched_lsn),
     )
     identity = FrameIdentity(manifest.log_id, number, secrets.randbits(64) | 1)
     alignment = _alignment(storage, options, events)

@@ -69,7 +69,7 @@ def refuse_beyond(storage: Storage, name: str, first_lsn: int, manifest: Manifes
 
 def _last_lsn(storage: Storage, manifest: Manifest, wanted: int) -> int:
     """Return the last LSN of the log, or any from `wanted` on that it is known to have: a long scan may be saved."""
-    known = max(manifest.end.last_lsn, manifest.low_watermark, manifest.checkpoint_lsn)
+    known = max(manifest.end.last_lsn, manifest.vouched_lsn)
     if wanted > known:
         slot = read_durable_slot(storage)
         if slot.epoch_id in {e.id for e in manifest.lineage}:

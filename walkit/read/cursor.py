@@ -279,7 +279,7 @@ class Cursor:
 
 def _last_of(manifest: Manifest, newest: int) -> int:
     """Return the last LSN that was given, as far as what is left says."""
-    return max(newest, manifest.low_watermark, manifest.checkpoint_lsn)
+    return max(newest, manifest.vouched_lsn)
 
 
 def lies_in(manifest: Manifest, lsn: int, epoch_id: int) -> bool:
@@ -294,7 +294,7 @@ def lies_in(manifest: Manifest, lsn: int, epoch_id: int) -> bool:
 
 
 def _refuse_another(mark: CursorMark, name: str, manifest: Manifest, last: int) -> None:
-    """CursorError where the log cannot be gone on with from this mark without a guess.
+    """CursorError where the log cannot be continued from this mark without a guess.
 
     It is a CursorDivergedError where what came before the mark was cut.
     """

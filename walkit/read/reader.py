@@ -47,9 +47,8 @@ class ReaderView:
         """Return the last LSN that is known to be on stable storage. Reads frame headers where only they hold it."""
         if self.durable_position >= self.end_position:
             return self.last_lsn
-        manifest = self.view.manifest
-        told = max(manifest.low_watermark, manifest.checkpoint_lsn)
-        return min(max(self.view.lsn_at(self.durable_position), told), self.last_lsn)
+        vouched_lsn = self.view.manifest.vouched_lsn
+        return min(max(self.view.lsn_at(self.durable_position), vouched_lsn), self.last_lsn)
 
 
 def view_of(storage: Storage) -> tuple[LogView, int]:

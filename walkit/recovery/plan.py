@@ -217,7 +217,6 @@ def _fits(end: LogEnd, before: LogEnd) -> bool:
 
 def _refuse_missing(manifest: Manifest, end: LogEnd, promised: int) -> None:
     """Refuse a log that ends before what was promised, or before what its manifest says is durable."""
-    told = max(manifest.low_watermark, manifest.checkpoint_lsn)
     if end.position < promised:
         raise CorruptionError(
             f"frames were promised up to position {promised:,}, and the log ends at {end.position:,}: "
@@ -227,12 +226,13 @@ def _refuse_missing(manifest: Manifest, end: LogEnd, promised: int) -> None:
             found=end.position,
             first_lost_lsn=end.last_lsn + 1,
         )
-    if end.last_lsn < told:
+    if end.last_lsn < manifest.vouched_lsn:
         raise CorruptionError(
-            f"the manifest says that the log was durable up to LSN {told:,}, and the log ends at {end.last_lsn:,}: "
+            f"the manifest says that the log was durable up to LSN {manifest.vouched_lsn:,}, and the log ends at "
+            f"{end.last_lsn:,}: "
             "acknowledged data is missing. Nothing was changed",
             position=end.position,
-            expected=f"a log that reaches LSN {told}",
+            expected=f"a log that reaches LSN {manifest.vouched_lsn}",
             found=end.last_lsn,
             first_lost_lsn=end.last_lsn + 1,
         )

@@ -310,16 +310,16 @@ class _Salvage:
         """Record as lost what was promised after the last intact frame, so that its LSNs are not given again."""
         manifest, log, slot = self.findings.manifest, self.log, self.findings.slot
         end = log.end
-        told = max(manifest.low_watermark, manifest.checkpoint_lsn, end.last_lsn)
+        last_lsn = max(manifest.vouched_lsn, end.last_lsn)
         for finding in self.unplaced:
             if finding.name in self.short:  # it began after all that is there, at the latest
                 room = finding.record.reserved_bytes - SEGMENT_HEADER_BYTES
                 log.promised = max(log.promised, end.position + room)
-        if end.position >= log.promised and told == end.last_lsn:
+        if end.position >= log.promised and last_lsn == end.last_lsn:
             return
         position = max(log.promised, end.position + (ALIGNMENT_DIRECT if log.promised <= end.position else 0))
         lsn = slot.lsn if end.position < self.findings.slot_position <= position else 0
-        to = LogEnd(last_lsn=max(told, lsn), position=position, chain=end.chain)
+        to = LogEnd(last_lsn=max(last_lsn, lsn), position=position, chain=end.chain)
         named = next((f.name for f in self.unplaced), log.records[-1].name if log.records else "")
         reason = "the log ends before what was promised"
         if self.short:

@@ -26,14 +26,19 @@ def record_of(segment: OpenSegment, header: SegmentHeader) -> SegmentRecord:
 
 def with_sealed(manifest: Manifest, record: SegmentRecord) -> Manifest:
     """Return the manifest with this segment sealed; one without frames is dropped instead."""
-    others = tuple(s for s in manifest.segments if s.number != record.number)
+    without = without_segment(manifest, record.number)
     if record.size_bytes == 0:
-        return manifest.next(segments=others)
-    segments = tuple(sorted((*others, record), key=segment_order))
+        return without
+    segments = tuple(sorted((*without.segments, record), key=segment_order))
     end = manifest.end
     if record.end_position >= end.position:
         end = LogEnd(last_lsn=record.last_lsn, position=record.end_position, chain=record.end_chain)
     return manifest.next(segments=segments, end=end)
+
+
+def without_segment(manifest: Manifest, number: int) -> Manifest:
+    """Return the manifest without the segment of this number."""
+    return manifest.next(segments=tuple(s for s in manifest.segments if s.number != number))
 
 
 def with_prepared(

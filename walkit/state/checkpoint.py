@@ -217,7 +217,7 @@ class Checkpointer:
             snapshots_removed=removed,
             phases=tuple(clock.phases),
         )
-        self._trimmer.tell(trimmed)
+        self._trimmer.emit_trim(trimmed)
         self._events.emit("walkit.checkpoint.finish", lsn=report.lsn, duration_ms=report.duration_s * 1000)
         return report
 

@@ -128,7 +128,7 @@ def _require_replica(storage: Storage, manifest: Manifest) -> None:
 def _detached(manifest: Manifest) -> Manifest:
     """Return the manifest of the same log with a new epoch at its end, and nothing of a replica."""
     number, end = next_epoch(manifest), manifest.end
-    first_lsn = max(end.last_lsn, manifest.low_watermark, manifest.checkpoint_lsn) + 1
+    first_lsn = max(end.last_lsn, manifest.vouched_lsn) + 1
     begun = EpochRecord(
         number=number,
         id=secrets.randbits(64) | 1,
