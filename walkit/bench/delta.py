@@ -19,9 +19,10 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from walkit._arguments import check_progress
 from walkit._report import Cells, TableReport
 from walkit._threads import EndingThread
-from walkit.config import LogOptions, check_progress
+from walkit.config import LogOptions
 from walkit.errors import OptionsError
 from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog

@@ -21,9 +21,10 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from walkit._arguments import check_progress
 from walkit._report import Cells, TableReport
 from walkit._threads import EndingThread
-from walkit.config import LogOptions, check_progress
+from walkit.config import LogOptions
 from walkit.errors import OptionsError, WalkitError
 from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog

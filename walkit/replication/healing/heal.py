@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
+from walkit._arguments import check_progress
 from walkit._report import Cells, TableReport
 from walkit._text import counted
 from walkit.commit.to_end import relayed, run_to_end
-from walkit.config import check_progress
 from walkit.errors import (
     CorruptionError,
     DivergenceError,
@@ -20,8 +20,8 @@ from walkit.errors import (
 )
 from walkit.format.durable_slot import DurableSlot
 from walkit.format.manifest import LogEnd, Manifest, SegmentState
+from walkit.recovery.log_scan import read_durable_slot, scan_log
 from walkit.recovery.plan import make_plan
-from walkit.recovery.scan import read_durable_slot, scan_log
 from walkit.replication.healing.link import RangeLink
 from walkit.replication.healing.ranges import DamagedRange, DamagedSegment, find_damage
 from walkit.replication.healing.write import HealedFile, lower_slot
