@@ -347,7 +347,7 @@ def test_known_logs_are_offered(shell: Shell, log: Path) -> None:
     os.symlink(log, log.parent / "again")
     shutil.copytree(log, log.parent / ".hidden")
     page = inspector(shell)
-    until(page, lambda: not page.discovering.busy)
+    until(page, lambda: not page.chooser.looking.busy)
     assert list(page.chooser.known.options.values()) == ["", "log", "scratch"]
     page.chooser.known.value = "log"
     read(page)

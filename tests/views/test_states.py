@@ -66,7 +66,7 @@ def states(shell: Shell, query: str = "") -> StatesPage:
     shell.read_url(f"?page=states{query}")
     page = shell.page
     assert isinstance(page, StatesPage)
-    until(page, lambda: not page.looking.busy and not page.discovering.busy)
+    until(page, lambda: not page.looking.busy and not page.chooser.looking.busy)
     return page
 
 
