@@ -108,16 +108,11 @@ def fill_and_kill(store: str, folder: Path, load: RecoveryLoad) -> None:
     folder.mkdir()
     said: list[dict[str, Any]] = []
     place = str(folder / "peer.db") if store == "sqlite" else str(folder)
-    child = TalkingChild(["walkit.bench.recovery_load", store, place, json.dumps(asdict(load))], said.append)
-    child.start()
-    try:
-        with child.changed:
-            child.changed.wait_for(lambda: bool(said) or not child.talking)
-        if said:
+    arguments = ["walkit.bench.recovery_load", store, place, json.dumps(asdict(load))]
+    with TalkingChild(arguments, said.append) as child:
+        if child.wait_until(lambda: bool(said)):
             child.kill()
         child.wait()
-    finally:
-        child.close()
 
 
 def _stores(load: RecoveryLoad, peers: bool) -> tuple[str, ...]:

@@ -279,7 +279,7 @@ class _Sampler:
 def _replica(address: str, folder: str) -> Iterator[None]:
     """Run a replica in a separate process."""
     child = ReplicatedChild.replica(folder, address, "replica", "zstd", lambda _: None)
-    child.start(None)
+    child.start()
     try:
         yield
     finally:

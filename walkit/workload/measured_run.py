@@ -28,7 +28,6 @@ from walkit.workload.process import TalkingChild
 from walkit.workload.spec import Workload
 
 OPERATIONS_MAX = 1_000_000
-POLL_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,17 +102,17 @@ def measured_run(load: MeasuredLoad, folder: Path, saved: Path, check: Callable[
     place = folder / "measured-log"
     shutil.rmtree(place, ignore_errors=True)
     arguments = [str(place), str(saved), json.dumps(asdict(load))]
-    child = TalkingChild(["walkit.workload.measured_run", *arguments], lambda _: None)
+
+    def ended() -> bool:
+        check()
+        return False
+
     try:
-        child.start()
-        while child.talking:
-            check()
-            with child.changed:
-                child.changed.wait(POLL_S)
-        child.wait()
+        with TalkingChild(["walkit.workload.measured_run", *arguments], lambda _: None) as child:
+            child.wait_until(ended)
+            child.wait()
         return load_run(saved)
     finally:
-        child.close()
         shutil.rmtree(place, ignore_errors=True)
 
 
