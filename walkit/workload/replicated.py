@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from walkit.config import MIB
-from walkit.errors import OptionsError
+from walkit.workload.checks import require_between
 from walkit.workload.process import ChildWriterError, TalkingChild
 
 RATE_MAX = 20_000
@@ -25,18 +25,9 @@ class PacedLoad:
     seed: int = 7
 
     def __post_init__(self) -> None:
-        for option, least, most in (
-            ("records_per_s", 0, RATE_MAX),
-            ("record_bytes", 1, MIB),
-            ("log_bytes_max", 1, 1 << 40),
-        ):
-            value = getattr(self, option)
-            if type(value) is not int or not least <= value <= most:
-                raise OptionsError(
-                    f"{option}={value!r}: a whole number from {least} to {most:,}",
-                    option=option,
-                    wanted=value,
-                )
+        require_between(
+            self, {"records_per_s": (0, RATE_MAX), "record_bytes": (1, MIB), "log_bytes_max": (1, 1 << 40)}
+        )
 
 
 class ReplicatedChild(TalkingChild):

@@ -21,6 +21,7 @@ from walkit.measure import FrameSample, LatencyHistogram, RawRate
 from walkit.metrics import LogStatistics
 from walkit.models.device import PRESETS
 from walkit.storage.direct import DIRECT_BYTES
+from walkit.workload.checks import require_between, require_one_of
 from walkit.workload.policies import policy_named
 from walkit.workload.process import TalkingChild
 
@@ -66,31 +67,27 @@ class ContinuousLoad:
     """Fixes values, arrivals and the modelled device's latencies."""
 
     def __post_init__(self) -> None:
-        for option, least, most in (
-            ("writers", 1, WRITERS_MAX),
-            ("record_bytes", 1, MIB),
-            ("in_flight", 1, 1024),
-            ("arrivals_per_s", 0, ARRIVALS_PER_S_MAX),
-            ("seed", 0, SEED_MAX),
-        ):
-            value = getattr(self, option)
-            if type(value) is not int or not least <= value <= most:
-                raise OptionsError(
-                    f"{option}={value!r}: a whole number from {least} to {most:,}",
-                    option=option,
-                    wanted=value,
-                )
-        for option, allowed in (
-            ("style", get_args(Style)),
-            ("durability", get_args(Durability)),
-            ("ack_order", ("append", "completion")),
-            ("direct_io", (False, True)),
-            ("raw", (False, True)),
-            ("device", ("", *PRESETS)),
-        ):
-            value = getattr(self, option)
-            if value not in allowed:
-                raise OptionsError(f"{option}={value!r}: it is one of {allowed}", option=option, wanted=value)
+        require_between(
+            self,
+            {
+                "writers": (1, WRITERS_MAX),
+                "record_bytes": (1, MIB),
+                "in_flight": (1, 1024),
+                "arrivals_per_s": (0, ARRIVALS_PER_S_MAX),
+                "seed": (0, SEED_MAX),
+            },
+        )
+        require_one_of(
+            self,
+            {
+                "style": get_args(Style),
+                "durability": get_args(Durability),
+                "ack_order": ("append", "completion"),
+                "direct_io": (False, True),
+                "raw": (False, True),
+                "device": ("", *PRESETS),
+            },
+        )
         policy_named(self.policy)
         if self.device and self.direct_io:
             raise OptionsError(
