@@ -68,6 +68,8 @@ class TalkingChild:
         self._arguments = list(arguments)
         self._hear = hear
         self._error: str | None = None
+        self._cause: Exception | None = None
+        """What a line brought about here, with its stack."""
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: EndingThread | None = None
         self._words: IO[bytes] | None = None
@@ -140,7 +142,7 @@ class TalkingChild:
                             self._hear(said)
                         self.changed.notify_all()
         except Exception as error:  # noqa: BLE001 - after any bad line no thread may wait for the next
-            self._error = f"a line that makes no sense: {error!r}"
+            self._error, self._cause = f"a line that makes no sense: {error!r}", error
             process.kill()
         with self.changed:
             self.changed.notify_all()
@@ -173,7 +175,7 @@ class TalkingChild:
         returncode = process.wait()
         killed = self.killed_ns is not None and returncode == -signal.SIGKILL
         if self._error is not None or (returncode != 0 and not killed):
-            raise self._failure(returncode)
+            raise self._failure(returncode) from self._cause
         return killed
 
     @property
