@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import walkit
+from tests.spark.loading import load
 from tests.spark.trimmed import OPTIONS
 from tests.state.histories import diff_of, newest_of, random_rows, write
 from walkit.cli import main
@@ -25,11 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-def load(spark: SparkSession, path: Path, **options: object) -> DataFrame:
-    """A log as a DataFrame."""
-    return spark.read.format("walkit").options(**options).load(str(path))  # type: ignore[arg-type]
 
 
 def rows_of(df: DataFrame) -> dict[bytes, dict[str, Any]]:
