@@ -142,6 +142,23 @@ def test_markers_before_a_lost_range_are_not_given_up(tmp_path: Path) -> None:
     assert contents(place) == before
 
 
+def test_a_frame_before_a_lost_range_comes_from_a_peer_with_the_same_loss(killed: Killed, tmp_path: Path) -> None:
+    """Damage the frame before a recorded loss: it comes back from a copy of the salvaged log, and the loss stays."""
+    log = Path(shutil.copytree(killed.log, tmp_path / "log"))
+    path = in_use(log)
+    write(path, SEGMENT_HEADER_BYTES + killed.position, bytes(64))
+    walkit.open(log, options=replace(PLAIN, recovery="salvage")).close()
+    lost = load_manifest(FileStorage(str(log))).lost
+    assert lost and lost[0].start_position == killed.position
+    copy, whole = Path(shutil.copytree(log, tmp_path / "copy")), path.read_bytes()
+    write(path, SEGMENT_HEADER_BYTES + killed.position - 192, bytes(192))
+    with Primary(copy) as primary:
+        report = heal(log, primary.address)
+    assert report.ok and report.changed and path.read_bytes() == whole
+    assert load_manifest(FileStorage(str(log))).lost == lost
+    assert lsns_of(log) == [lsn for lsn in range(1, ALL + 1) if lsn != FEW + 1]
+
+
 def test_a_slot_that_was_lowered_stays_so_after_a_power_cut() -> None:
     """Give up a marker that the peer lacks, and cut the power after the heal: every image opens with all records."""
     storage = CrashingStorage()
@@ -175,8 +192,3 @@ def test_a_heal_that_fails_leaves_nothing_beside_the_log(log: Path, lagging: Pri
     before = contents(log)
     assert not heal(log, lagging.address).ok
     assert contents(log) == before
-
-
-def test_a_manifest_is_read_of_a_whole_log(killed: Killed) -> None:
-    """The logs of this module are what they are meant to be: nothing is sealed."""
-    assert not load_manifest(FileStorage(str(killed.log))).sealed

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from walkit.format.durable_slot import DurableSlot
 from walkit.format.layout import POSITION_MAX, SEGMENT_HEADER_BYTES, SegmentFlag
-from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
+from walkit.format.manifest import Gap, LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
 from walkit.recovery.facts import SegmentFinding, look_at
-from walkit.recovery.survey import FrameSpan, Region, SegmentSurvey
+from walkit.recovery.survey import FrameSpan, Region, SegmentSurvey, passed
 from walkit.recovery.tolerant_file import TolerantFile
 from walkit.replication.frame_batch import FrameLimits
 from walkit.replication.role import is_replica
@@ -195,7 +195,7 @@ def _sealed(
         why = "" if not manifest.gaps_of(record) else "a hole or a lost range is recorded within it"
     else:
         regions = _surveyed(storage, manifest, finding, header, end.position)
-        ranges, why = _ranges(regions, header, end), ""
+        ranges, why = _ranges(list(_split(regions, manifest.gaps_of(record))), header, end), ""
         if header.chain != record.start_chain:
             why = "its header is of another history than the manifest"
     if not ranges and not why:
@@ -344,6 +344,20 @@ def _surveyed(
     ):  # those promises are about the primary's disk (FORMAT.md F-3.6)
         finding.promised_position = max(finding.promised_position, survey.promised_position)
     return regions
+
+
+def _split(regions: list[Region], gaps: Sequence[Gap]) -> Iterator[Region]:
+    """Yield the regions with each recorded gap apart that a survey, in search of the next frame, passed over."""
+    for region in regions:
+        start = region.start_position
+        for gap in gaps if not region.intact and region.gap is None else ():
+            if start <= gap.start_position < region.end_position:
+                if start < gap.start_position:
+                    yield replace(region, start_position=start, end_position=gap.start_position)
+                yield passed(gap)
+                start = gap.end_position
+        if start < region.end_position:
+            yield replace(region, start_position=start)
 
 
 def _ranges(regions: list[Region], header: SegmentHeader, end: LogEnd) -> tuple[DamagedRange, ...]:
