@@ -180,9 +180,8 @@ def files(folder: Path) -> list[Path]:
 def frames_in(path: Path) -> list[Any]:
     """The frames of a log that may be trimmed and replaced meanwhile; tried again where that is under way."""
     for _ in range(50):
-        with suppress(
-            CorruptionError, GapError, StorageError
-        ):  # a file that is named and gone a moment later
+        # A file that is named and gone a moment later.
+        with suppress(CorruptionError, GapError, StorageError):
             try:
                 return bytes_of(FileStorage(str(path)))
             except LogNotFoundError:

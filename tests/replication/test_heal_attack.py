@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from tests.replication.test_heal import contents, fill, segments, write, write_short
+from tests.replication.test_heal_tail import PLAIN, in_use, lsns_of
 
 import walkit
 from tests.replication.callers import WAIT_S, until
-from tests.replication.test_heal import contents, fill, segments, write, write_short
-from tests.replication.test_heal_tail import PLAIN, in_use, lsns_of
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.models import CrashingStorage
 from walkit.recovery.scan import read_durable_slot
@@ -95,7 +95,9 @@ def test_frames_after_an_old_slot_are_not_given_up(
         assert lsns_of(log) == list(range(1, ALL + 1))
 
 
-def test_what_an_imported_frame_promises_is_no_damage(killed: Killed, tmp_path: Path, lagging: Primary) -> None:
+def test_what_an_imported_frame_promises_is_no_damage(
+    killed: Killed, tmp_path: Path, lagging: Primary
+) -> None:
     """Tear a frame of a replica after its slot: the frames after it promise nothing here, and it opens without it."""
     with Primary(killed.log) as primary, Replica(tmp_path / "r", primary.address, options=PLAIN) as replica:
         replica.wait_for(ALL, WAIT_S)
@@ -121,7 +123,7 @@ def test_a_missing_segment_in_completion_order_is_no_undamaged_log(tmp_path: Pat
 
 
 def test_markers_before_a_lost_range_are_not_given_up(tmp_path: Path) -> None:
-    """Damage a marker before a recorded loss in a sealed segment, from a peer without it: it stays, and so does the slot."""
+    """Damage a marker before a recorded loss in a sealed segment, which the peer lacks: nothing is changed."""
     place = tmp_path / "log"
     with walkit.open(place, options=replace(PLAIN, idle_marker_ms=200)) as log:
         fill(log, FEW)
@@ -142,7 +144,9 @@ def test_markers_before_a_lost_range_are_not_given_up(tmp_path: Path) -> None:
     assert contents(place) == before
 
 
-def test_a_frame_before_a_lost_range_comes_from_a_peer_with_the_same_loss(killed: Killed, tmp_path: Path) -> None:
+def test_a_frame_before_a_lost_range_comes_from_a_peer_with_the_same_loss(
+    killed: Killed, tmp_path: Path
+) -> None:
     """Damage the frame before a recorded loss: it comes back from a copy of the salvaged log, and the loss stays."""
     log = Path(shutil.copytree(killed.log, tmp_path / "log"))
     path = in_use(log)

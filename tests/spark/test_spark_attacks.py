@@ -242,10 +242,11 @@ def test_the_changes_of_each_batch_add_up(spark: SparkSession, tmp_path: Path) -
 @pytest.mark.spark
 def test_a_moment_is_the_same_in_every_time_zone(spark: SparkSession, tmp_path: Path) -> None:
     """Write around both changes of a zone's clock, read in sessions of other zones: the same moments, however shown."""
+    # Of Berlin's clock.
     changes = (
         datetime(2026, 3, 29, 1, tzinfo=UTC),
         datetime(2026, 10, 25, 1, tzinfo=UTC),
-    )  # of Berlin's clock
+    )
     moments = [
         change + timedelta(minutes=minutes) for change in changes for minutes in (-61, -1, 0, 29, 59, 60)
     ]

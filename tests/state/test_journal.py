@@ -267,9 +267,8 @@ def test_room_that_somebody_else_took_is_waited_for_again(monkeypatch: pytest.Mo
         hangs[-1].release()
         moved: bool = wait_for(*arguments)
         if len(hangs) == 1:
-            hangs.append(
-                storage.hang("sync", "snapshot.new")
-            )  # nobody frees them again before they are looked at
+            # Nobody frees them again before they are looked at.
+            hangs.append(storage.hang("sync", "snapshot.new"))
             room = store.remaining_capacity or 0
             store.put_many([b"quicker"] * room, [b"v"] * room)
         return moved

@@ -428,9 +428,8 @@ def test_a_log_under_the_name_of_an_unfinished_copy_is_left_alone(tmp_path: Path
     """Copy a log that lies, or another that lies, where the copy would be made: refused, both can still be opened."""
     for name in ("log", "other"):
         filled(tmp_path / name).close()
-    walkit.copy(
-        tmp_path / "log", tmp_path / "one.partial"
-    )  # as a copier that was killed before its end leaves it
+    # As a copier that was killed before its end leaves it.
+    walkit.copy(tmp_path / "log", tmp_path / "one.partial")
     with pytest.raises(OptionsError, match="is the log itself"):
         walkit.copy(tmp_path / "one.partial", tmp_path / "one")
     (tmp_path / "two.partial").symlink_to(tmp_path / "one.partial")

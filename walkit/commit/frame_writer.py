@@ -203,9 +203,8 @@ class FrameWriter:
         if core.failure is not None:
             if core.has_failed(frame):  # by a sync, before this frame was sealed
                 self.failure.fail(core.failure, frame)
-            elif (
-                not core.in_flight
-            ):  # those that follow the log wait for that, and get no news of a marker frame
+            elif not core.in_flight:
+                # Those that follow the log wait for that, and get no news of a marker frame.
                 self.failure.on_poison()
         if self.parallel:
             self.sink.passed(core.written_position)

@@ -68,7 +68,8 @@ class _Errand(Generic[T]):
         """Give the outcome up. True where the function had ended: then the caller sees to `forsaken`."""
         with self._lock:
             self._given_up = True
-        return self.ended
+            # Of this moment: a worker that finds it given up undoes the work, and ends then.
+            return self.ended
 
     def forsaken(self) -> _Errand[None] | None:
         """Return the errand that undoes what this one, which has ended, has made; None where there is nothing."""
@@ -206,16 +207,13 @@ class _MainThread:
             self.bell.acquire()
             for worker in self.workers:
                 worker.reply()
-        open_latch(
-            self.bell
-        )  # what rang meanwhile may have been for an errand that is waited for further out
+        # What rang meanwhile may have been for an errand that is waited for further out.
+        open_latch(self.bell)
 
     def have_done(self, worker: _Worker, errand: _Errand[Any]) -> bool:
         """Start a worker and wait for its end; False where it cannot be started."""
-        others, self.workers = (
-            self.workers,
-            [*self.workers, worker],
-        )  # first: a signal handler may come in between
+        # First, and in one step: a signal handler may come in between.
+        others, self.workers = self.workers, [*self.workers, worker]
         if started := worker.start():
             self.serve(errand)
             worker.join()

@@ -133,7 +133,8 @@ class HoldTable:
     def _check(self) -> None:
         """Assert that what the holds of this process claim is there, and that they count; while no trim runs.
 
-        The log may be closing meanwhile: then they stand until their leases are over.
+        The log may be closing meanwhile, by another thread or after a second Ctrl-C: then they stand until their leases
+        are over.
         """
         oldest = self.contents.first_lsn
         for name, hold in list(self.mine.items()):
@@ -148,10 +149,8 @@ class HoldTable:
         """Give up a hold, where this table has it; durable on return."""
 
         def release() -> None:
-            with (
-                self._events.held(),
-                self._orphan_files.lock,
-            ):  # one of the same name may be taken at this moment
+            # The lock: one of the same name may be taken at this moment.
+            with self._events.held(), self._orphan_files.lock:
                 if self.has(hold):
                     del self.mine[hold.name]
                     self._released.add(hold.name)

@@ -291,9 +291,8 @@ def _number_axes(drawing: go.Figure, series: Sequence[LoadSeries]) -> None:
     """Show numbers on the axes once there is a point: plotly numbers an axis of nothing, from 100 ms to 10 ks."""
     shown = any(len(one.live) for one in series)
     for name, axis in drawing.layout.to_plotly_json().items():
-        if (
-            not name.startswith(("xaxis", "yaxis")) or "matches" in axis
-        ):  # the one that it matches has the numbers
+        # The one that it matches has the numbers.
+        if not name.startswith(("xaxis", "yaxis")) or "matches" in axis:
             continue
         if axis.get("showticklabels", True) != shown:
             drawing.update_layout({name: axis | {"showticklabels": shown}}, overwrite=True)

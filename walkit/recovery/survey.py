@@ -284,9 +284,8 @@ class SegmentSurvey:
             begin = header.end_position
         until = self.end_position
         if fault is FrameFault.END:  # after zeros there are mostly zeros only
-            with suppress(
-                StorageError
-            ):  # what can be read of it may have a frame before the unreadable place
+            # What can be read of it may have a frame before the unreadable place.
+            with suppress(StorageError):
                 until = self._nonzero_position(self.position)
         return self._go_on_at(next_frame(self.file, self.segment, begin, self.end_position, until))
 

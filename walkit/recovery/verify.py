@@ -70,9 +70,8 @@ def _examine(
     decode = tool == "verify"
     for attempt in range(ATTEMPTS):
         live = storage.is_locked(LOCK_NAME)
-        slot = read_durable_slot(
-            storage
-        )  # before the manifest, so that it names every segment that the slot covers
+        # Before the manifest, so that it names every segment that the slot covers.
+        slot = read_durable_slot(storage)
         manifest, _, damage = manifest_of(storage)
         context = ScanContext(
             storage, manifest, slot, live=live, bodies=bodies, decode=decode, progress=progress

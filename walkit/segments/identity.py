@@ -67,9 +67,8 @@ def check_identity(manifest: Manifest, record: SegmentRecord, header: SegmentHea
 def whole_header(block: bytes) -> SegmentHeader | None:
     """Return the undamaged header that a block holds, of any segment; None where there is none."""
     try:
-        return SegmentHeader.decode(
-            block, ""
-        )  # an undamaged one is refused for its name, and says which it has
+        # An undamaged one is refused for its name, and says which it has.
+        return SegmentHeader.decode(block, "")
     except CorruptionError as error:
         name = error.found
     except WalkitError:

@@ -250,9 +250,8 @@ class _Search:
             self._whole = None
         found = Records([LogRead(facts=facts, pushes=noted is not None and noted.pushes)], columns)
         if not node.text.startswith("RelationV2[") and not node.text.endswith(f" {SOURCE_NAME}"):
-            found.unseen.append(
-                node.name
-            )  # a checkpoint, or rows with a load's schema: whatever was left out before
+            # A checkpoint, or rows with a load's schema: whatever was left out before.
+            found.unseen.append(node.name)
         return found
 
 

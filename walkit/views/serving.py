@@ -40,9 +40,8 @@ def serve(
     if socket is None:
         _free_port(port)
     asyncio.set_event_loop(asyncio.new_event_loop())
-    logging.getLogger("bokeh.server.util").setLevel(
-        logging.ERROR
-    )  # it warns of the origins that the proxy has checked
+    # It warns of the origins that the proxy has checked.
+    logging.getLogger("bokeh.server.util").setLevel(logging.ERROR)
     server = _listening(lambda: app(chosen), port, socket)
     server.start()
     ready(f"http://{LOOPBACK}:{server.port}/" if socket is None else socket)

@@ -21,7 +21,7 @@ from walkit.errors import WalkitError
 from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
 from walkit.replication import DeltaReader, Primary, Replica
-from walkit.replication.lag import Lag
+from walkit.replication.core.lag import Lag
 from walkit.workload.line_reporter import LineReporter, report_lines
 from walkit.workload.parent_watch import end_with
 
@@ -81,9 +81,8 @@ def _write(
     try:
         while not stop.wait(TICK_S):
             due = int((time.monotonic() - began) * rate) - written
-            if (
-                due > rate
-            ):  # it has stood still for more than a second, or the log rests: that is not made up for
+            # It has stood still for more than a second, or the log rests: that is not made up for.
+            if due > rate:
                 written += due - rate
                 due = rate
             if due and not full.is_set():
