@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from tests.replication.test_heal import contents, fill, segments, write, write_short
-from tests.replication.test_heal_tail import PLAIN, in_use, lsns_of
 
 import walkit
 from tests.replication.callers import WAIT_S, until
+from tests.replication.healing.test_heal import contents, fill, segments, write, write_short
+from tests.replication.healing.test_heal_tail import PLAIN, in_use, lsns_of
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.models import CrashingStorage
 from walkit.recovery.scan import read_durable_slot
