@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,11 +18,21 @@ import walkit
 from tests.replication.callers import WAIT_S, until
 from tests.replication.healing.test_heal import contents, fill, segments, write, write_short
 from tests.replication.healing.test_heal_tail import PLAIN, in_use, lsns_of
+from walkit._threads import Bell
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.models import CrashingStorage
 from walkit.recovery.scan import read_durable_slot
 from walkit.replication import Primary, Replica, heal
-from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
+from walkit.replication.core.answers import batch_of
+from walkit.replication.core.lag import Lag
+from walkit.replication.healing.link import SILENCE_S
+from walkit.replication.logs.source import StoredSource
+from walkit.replication.primary.frame_reader import FrameReader
+from walkit.replication.primary.range_service import FRAMES_METHOD
+from walkit.replication.protocol.messages import Hello
+from walkit.replication.protocol.wire import decode_from_subscriber, encode_from_publisher
+from walkit.replication.transport.grpc_common import DaemonExecutor, grpc
+from walkit.segments.manifest_store import DURABLE_NAME, LOCK_NAME, load_manifest
 from walkit.storage import FileStorage
 
 FEW, ALL = 20, 50
@@ -195,4 +210,51 @@ def test_a_heal_that_fails_leaves_nothing_beside_the_log(log: Path, lagging: Pri
     write(path, size + 9_000, bytes(64))
     before = contents(log)
     assert not heal(log, lagging.address).ok
+    assert contents(log) == before
+
+
+@contextmanager
+def _peer_that(answers: Callable[[bytes, Any], Iterator[bytes]]) -> Iterator[str]:
+    """Serve the call Frames with these answers on the loopback address, and yield that."""
+    server = grpc.server(DaemonExecutor())
+    _, service, name = FRAMES_METHOD.split("/")
+    handler = grpc.unary_stream_rpc_method_handler(answers)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.stop(None).wait()
+
+
+@pytest.mark.parametrize("answering", [False, True])
+def test_ctrl_c_ends_a_heal_whose_peer_takes_its_time(
+    killed: Killed, tmp_path: Path, answering: bool
+) -> None:
+    """Interrupt a heal from a peer that says nothing, or one frame at a time: it ends at once, and nothing is left."""
+    log = Path(shutil.copytree(killed.log, tmp_path / "log"))
+    write(in_use(log), SEGMENT_HEADER_BYTES + 64, bytes(9_000))
+    before = contents(log)
+    over = Bell()
+
+    def answers(data: bytes, context: Any) -> Iterator[bytes]:
+        hello = decode_from_subscriber(data)
+        assert isinstance(hello, Hello)
+        reader, end = FrameReader(StoredSource(FileStorage(str(killed.log)))), hello.end
+        os.kill(os.getpid(), signal.SIGINT)
+        while context.is_active() and not over.wait(0.4):
+            if answering and (run := reader.read(end, 1)) is not None:
+                end = run.end
+                yield encode_from_publisher(batch_of(run, (), "", run.data, Lag()))
+        reader.close()
+
+    with _peer_that(answers) as address:
+        with pytest.raises(KeyboardInterrupt):
+            heal(log, address)
+        deadline = time.monotonic() + SILENCE_S / 4
+        while FileStorage(str(log)).is_locked(LOCK_NAME):
+            assert time.monotonic() < deadline, "the heal goes on"
+            time.sleep(0.01)
+        over.set()
     assert contents(log) == before

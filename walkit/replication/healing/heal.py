@@ -133,7 +133,8 @@ def heal(
     its durable slot may be gone with its tail. As many are taken as its unsealed segments have room for.
     `dry_run` fetches, gathers in a temporary folder of the system, and judges as the real run does; it changes nothing.
     What the next opening refuses beside the damaged segments it says where there are none, the real run in any case.
-    `progress` is called with (bytes read, bytes to read).
+    `progress` is called with (bytes read, bytes to read). Ctrl-C ends it between two answers of the peer, and between
+    two segments.
 
     A peer that lacks a range, or has other frames there, leaves that segment as it was; the report says why.
     DivergenceError where the peer has another log or history, LogLockedError where a writer lives, PeerError for what
