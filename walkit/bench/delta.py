@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from walkit._arguments import check_progress
 from walkit._report import Cells, TableReport
 from walkit.bench.sampling import Samples, sampled_lsns
-from walkit.config import LogOptions, check_progress
+from walkit.config import LogOptions
 from walkit.errors import OptionsError
 from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog

@@ -18,6 +18,7 @@ from functools import partial
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
+from walkit._arguments import check_bool
 from walkit._progress import progress_bar
 from walkit.bench.modelled import bench_modelled
 from walkit.bench.peers import PEERS, LevelDb, measure_peer, require_peers
@@ -33,7 +34,7 @@ from walkit.bench.write import (
     raw_frames,
 )
 from walkit.bench.write_report import BenchReport, BenchRow
-from walkit.config import LogOptions, check_bool
+from walkit.config import LogOptions
 from walkit.errors import OptionsError
 from walkit.log.limits import require_fits
 from walkit.log.open import open_log

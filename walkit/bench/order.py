@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from walkit._arguments import check_bool
 from walkit._progress import progress_bar
 from walkit._report import Cells, TableReport
-from walkit.config import LogOptions, check_bool
+from walkit.config import LogOptions
 from walkit.errors import OptionsError
 from walkit.log.limits import require_fits
 from walkit.log.open import open_log

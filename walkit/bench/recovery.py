@@ -18,11 +18,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from walkit._arguments import check_bool
 from walkit._progress import progress_bar
 from walkit.bench.peers import require_peers
 from walkit.bench.recovery_load import LAST_KEY, RecoveryLoad, leveldb, rocksdb, sqlite
 from walkit.bench.recovery_report import RecoveryBenchReport, RecoveryRow
-from walkit.config import check_bool
 from walkit.errors import OptionsError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.log.open import open_log

@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from walkit._arguments import check_progress
 from walkit._report import Cells, TableReport
 from walkit.bench.sampling import LsnSamples, Samples, sampled_lsns
-from walkit.config import LogOptions, check_progress
+from walkit.config import LogOptions
 from walkit.errors import OptionsError, WalkitError
 from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog

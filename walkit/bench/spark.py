@@ -14,10 +14,10 @@ from contextlib import contextmanager
 import pyspark
 from pyspark.sql import SparkSession
 
+from walkit._arguments import check_progress
 from walkit.bench.spark_load import KEY_BYTES, WRITTEN_WITH, BenchLogs
 from walkit.bench.spark_queries import GROUPS, READ, REPLAY, Answer, Plan, plan_queries
 from walkit.bench.spark_report import SparkBenchReport, SparkBenchRow
-from walkit.config import check_progress
 from walkit.errors import OptionsError, WalkitError
 from walkit.log.limits import require_fits
 from walkit.spark.session import PUSHDOWN_SWITCH, session

@@ -107,7 +107,7 @@ class Jobs:
             problem = f"{_sentence(job.title)} was cancelled."
         except (WalkitError, OSError) as error:
             problem = f"{_sentence(job.title)} failed: {str(error).rstrip('.')}."
-        except Exception as error:  # a job has no other caller
+        except Exception as error:  # shown on the page with its type: a job has no other caller
             problem = f"{_sentence(job.title)} failed in a way that walkit did not foresee: {error!r}."
             logger.exception("%s failed in a way that walkit did not foresee", job.title)
         finally:
