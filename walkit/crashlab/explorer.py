@@ -1,0 +1,237 @@
+"""Exploring crash states: every moment of a scenario, every state that a power cut may leave then, every rule.
+
+The approach is that of ALICE (Pillai et al., OSDI 2014) and CrashMonkey (Mohan et al., OSDI 2018), over the page cache
+model instead of a kernel: states are counted, explored whole where the budget allows, and drawn by a seed elsewhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import islice
+
+from walkit._progress import progress_bar
+from walkit.config import check_progress
+from walkit.crashlab.crash_states import CrashStates
+from walkit.crashlab.exploration import Exploration, PointResult, Violation
+from walkit.crashlab.mutant import applied_mutant
+from walkit.crashlab.oracle import BrokenRuleError, Oracle
+from walkit.crashlab.profiles import Profile, profile_of
+from walkit.crashlab.recording import CrashPoint
+from walkit.crashlab.scenarios import Scenario, scenario_of
+from walkit.errors import OptionsError
+
+BUDGET = 2000
+"""States that are judged, where nothing else is said: some seconds."""
+VIOLATIONS_MAX = 10
+"""So many violations are kept, and made small."""
+CANDIDATES, CANDIDATES_MIN = 10, 64
+"""For each state of the budget so many are made, and for each point so many at least: the equal ones count once."""
+SMALLER_MAX = 300
+"""So many states at the most are judged to make one violation small."""
+
+Progress = Callable[[int, int], object]
+
+
+def explore(
+    scenario: str | Scenario = "append",
+    budget: int = BUDGET,
+    seed: int = 0,
+    profile: str | Profile = "ext4-ordered",
+    *,
+    progress: bool | Progress = False,
+) -> Exploration:
+    """Run a scenario, cut the power at each of its points, and judge the states that this may leave.
+
+    `scenario` is one of `SCENARIOS`, or your own; `profile` says what may be lost (`PROFILES`). At most `budget`
+    states are judged: points with few states whole, of the others corners and states drawn by `seed`; each point gets
+    one at least. `progress` is True for a bar, or called with (states judged, states to judge). Ctrl-C ends it early,
+    and what was found until then is returned. Everything is in memory. OptionsError.
+    """
+    scenario, profile = scenario_of(scenario), profile_of(profile)
+    if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
+        raise OptionsError(
+            f"budget={budget!r}: a number of states, at least 1", option="budget", wanted=budget
+        )
+    if not isinstance(progress, bool):
+        check_progress(progress, "(states judged, states to judge)")
+    return _Explorer(scenario, profile, seed, budget).run(progress)
+
+
+def replay(
+    scenario: str | Scenario,
+    point: int,
+    state: int,
+    profile: str | Profile = "ext4-ordered",
+    seed: int = 0,
+) -> Violation | None:
+    """Run a scenario and judge one state of one point, as a `Violation` names them; None where no rule is broken.
+
+    OptionsError where there is no such point or state: then the run was another one, as in scenarios with threads.
+    """
+    scenario, profile = scenario_of(scenario), profile_of(profile)
+    points = scenario.play(seed).points
+    states = CrashStates(points[point].storage, profile) if 0 <= point < len(points) else None
+    if states is None or not 0 <= state < states.count:
+        raise OptionsError(
+            f"point={point}, state={state}: this run has {len(points)} points"
+            + (f", and that one {states.count} states" if states else ""),
+            option="state" if states else "point",
+        )
+    return _Judge(scenario, profile, seed).violation(points[point], states, state)
+
+
+class _Judge:
+    """Judges states of one run."""
+
+    def __init__(self, scenario: Scenario, profile: Profile, seed: int) -> None:
+        self.scenario, self.profile, self.seed = scenario, profile, seed
+        self._oracle: Oracle = scenario.oracle()
+
+    def broken(self, point: CrashPoint, states: CrashStates, number: int) -> BrokenRuleError | None:
+        """Return the rule that a state breaks; None where it breaks none."""
+        try:
+            self._oracle.judge(states.image(number), point.promise)
+        except BrokenRuleError as error:
+            return error
+        return None
+
+    def violation(self, point: CrashPoint, states: CrashStates, number: int) -> Violation | None:
+        """Return the violation of a state, as it is."""
+        error = self.broken(point, states, number)
+        return None if error is None else self._told(point, states, number, error)
+
+    def smallest(
+        self, point: CrashPoint, states: CrashStates, number: int, error: BrokenRuleError
+    ) -> Violation:
+        """Return the violation of a state that breaks the same rule with as little lost as possible."""
+        left = SMALLER_MAX
+        found = True
+        while found:
+            found = False
+            for gentler in states.gentler(number):
+                left -= 1
+                if left < 0:
+                    break
+                other = self.broken(point, states, gentler)
+                if other is not None and other.rule == error.rule:
+                    number, error, found = gentler, other, True
+                    break
+        return self._told(point, states, number, error)
+
+    def _told(self, point: CrashPoint, states: CrashStates, number: int, error: BrokenRuleError) -> Violation:
+        return Violation(
+            rule=error.rule,
+            text=error.text,
+            scenario=self.scenario.name,
+            profile=self.profile.name,
+            seed=self.seed,
+            mutant=applied_mutant(),
+            point=point.number,
+            operation=point.operation,
+            state=number,
+            lost=states.describe(number),
+            promise=point.promise,
+            image=states.image(number),
+        )
+
+
+class _Look:
+    """What is looked at of one point: numbers of states, and which of them are the same to a judge."""
+
+    def __init__(self, point: CrashPoint, states: CrashStates, candidates: int, seed: int) -> None:
+        self.point, self.states = point, states
+        self.by_digest: dict[object, list[int]] = {}
+        """Numbers of the states with the same bytes; the corners come first."""
+        for number in states.chosen(candidates, seed):
+            self.by_digest.setdefault(states.image(number).digest(), []).append(number)
+        self.explored = self.violations = 0
+
+    def result(self) -> PointResult:
+        """Return what came of it."""
+        return PointResult(
+            number=self.point.number,
+            operation=self.point.operation,
+            possible=self.states.count,
+            explored=self.explored,
+            violations=self.violations,
+        )
+
+
+class _Explorer:
+    """One exploration."""
+
+    def __init__(self, scenario: Scenario, profile: Profile, seed: int, budget: int) -> None:
+        self._scenario, self._profile, self._seed, self._budget = scenario, profile, seed, budget
+        self._judge = _Judge(scenario, profile, seed)
+        self._held: dict[object, bool] = {}
+        """Whether a rule was broken, by the bytes of a state and what was promised of it."""
+        self._violations: list[Violation] = []
+        self._told: set[tuple[str, int]] = set()
+
+    def run(self, progress: bool | Progress) -> Exploration:
+        """Explore, and return what was found."""
+        began = time.perf_counter()
+        looks: list[_Look] = []
+        interrupted = False
+        try:
+            points = self._scenario.play(self._seed).points
+            candidates = max(CANDIDATES * self._budget // max(len(points), 1), CANDIDATES_MIN)
+            for point in points:
+                seed = self._seed * 1_000_003 + point.number
+                states = CrashStates(point.storage, self._profile)
+                looks.append(_Look(point, states, candidates, seed))
+            self._judge_all(looks, progress)
+        except KeyboardInterrupt:
+            interrupted = True
+        return Exploration(
+            scenario=self._scenario.name,
+            about=self._scenario.text,
+            profile=self._profile.name,
+            seed=self._seed,
+            budget=self._budget,
+            durability=self._scenario.options.durability,
+            mutant=applied_mutant(),
+            points=tuple(look.result() for look in looks),
+            distinct=len(self._held),
+            broken=sum(self._held.values()),
+            violations=tuple(self._violations),
+            duration_s=time.perf_counter() - began,
+            interrupted=interrupted,
+        )
+
+    def _judge_all(self, looks: list[_Look], progress: bool | Progress) -> None:
+        shares = _shares([len(look.by_digest) for look in looks], self._budget)
+        total, done = sum(shares), 0
+        with progress_bar("crash states", total, unit="states", show=progress is True) as bar:
+            for look, share in zip(looks, shares, strict=True):
+                for digest, numbers in islice(look.by_digest.items(), share):
+                    look.violations += self._is_broken(look, digest, numbers[0])
+                    look.explored += len(numbers)
+                    done += 1
+                    bar.update(1)
+                    if callable(progress):
+                        progress(done, total)
+
+    def _is_broken(self, look: _Look, digest: object, number: int) -> bool:
+        """Judge one state; one with the same bytes, of which the same was promised, was judged before."""
+        point = look.point
+        key = (digest, point.promise.key)
+        if key not in self._held:
+            error = self._judge.broken(point, look.states, number)
+            self._held[key] = error is not None
+            if error is not None and (error.rule, point.number) not in self._told:
+                self._told.add((error.rule, point.number))
+                if len(self._violations) < VIOLATIONS_MAX:
+                    self._violations.append(self._judge.smallest(point, look.states, number, error))
+        return self._held[key]
+
+
+def _shares(counts: list[int], budget: int) -> list[int]:
+    """Return how many states of each point are judged: small points whole, the rest shared evenly; one at least."""
+    shares = [0] * len(counts)
+    left = budget
+    for done, index in enumerate(sorted(range(len(counts)), key=lambda i: counts[i])):
+        shares[index] = max(min(counts[index], left // (len(counts) - done)), 1)
+        left = max(left - shares[index], 0)
+    return shares
