@@ -36,30 +36,30 @@ from walkit.log.claims import ClaimTable, _Seen
 from walkit.log.lifetime import Lifetime
 from walkit.models import CrashingStorage
 from walkit.record import Batch, Kind, Record
-from walkit.replication.calls import CallTable
-from walkit.replication.connection import Destination
-from walkit.replication.delta_buffer import DeltaBuffer
-from walkit.replication.delta_loader import RangeLoader
-from walkit.replication.delta_loop import DeltaLoop
-from walkit.replication.delta_messages import DeltaEnd
-from walkit.replication.delta_poller import DeltaPoller
-from walkit.replication.delta_replayer import DeltaReplayer
-from walkit.replication.delta_state import ReaderState
-from walkit.replication.end_watch import EndWatch
-from walkit.replication.identity import mint
-from walkit.replication.import_engine import ImportEngine
-from walkit.replication.imported_log import ImportedLog
-from walkit.replication.loop_thread import LoopThread
-from walkit.replication.publisher import Publisher
-from walkit.replication.record_cache import RecordCache
-from walkit.replication.registry import ReplicaRegistry
-from walkit.replication.replica_loop import ReplicaLoop
-from walkit.replication.replica_opening import Opened
-from walkit.replication.replica_store import ReplicaStore
-from walkit.replication.shared_runs import SharedRuns
-from walkit.replication.source import StoredSource
-from walkit.replication.states import StateTracker
-from walkit.replication.subscriber import Subscriber
+from walkit.replication.core.publisher import Publisher
+from walkit.replication.core.states import StateTracker
+from walkit.replication.core.subscriber import Subscriber
+from walkit.replication.delta.buffer import DeltaBuffer
+from walkit.replication.delta.loader import RangeLoader
+from walkit.replication.delta.loop import DeltaLoop
+from walkit.replication.delta.messages import DeltaEnd
+from walkit.replication.delta.poller import DeltaPoller
+from walkit.replication.delta.record_cache import RecordCache
+from walkit.replication.delta.replayer import DeltaReplayer
+from walkit.replication.delta.state import ReaderState
+from walkit.replication.logs.end_watch import EndWatch
+from walkit.replication.logs.import_engine import ImportEngine
+from walkit.replication.logs.imported_log import ImportedLog
+from walkit.replication.logs.source import StoredSource
+from walkit.replication.primary.registry import ReplicaRegistry
+from walkit.replication.primary.shared_runs import SharedRuns
+from walkit.replication.protocol.identity import mint
+from walkit.replication.replica.loop import ReplicaLoop
+from walkit.replication.replica.opening import Opened
+from walkit.replication.replica.store import ReplicaStore
+from walkit.replication.transport.calls import CallTable
+from walkit.replication.transport.connection import Destination
+from walkit.replication.transport.threads import LoopThread
 from walkit.segments.active_segment import OpenSegment
 from walkit.segments.maintenance_worker import MaintenanceWorker
 from walkit.segments.manifest_store import ManifestStore
@@ -440,7 +440,7 @@ BROKEN: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (_worker, inside("_jobs", lambda jobs: jobs["seal"].append(print))),
     (_worker, inside("_periodic", lambda periodic: periodic.update(paint=None))),
     (_importer, changed("adopted", False)),
-    (_importer, inside("store", changed("current", ENDED))),
+    (_importer, inside("manifest_store", changed("current", ENDED))),
     (_importer, inside("segments", changed("identity", FrameIdentity(8, 1, 1)))),
     (_delta_loop, inside("_loads", lambda loads: loads.add(1))),
     (_delta_loop, inside("_named", lambda named: named.update({1: 1}))),
@@ -460,7 +460,7 @@ BROKEN: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (_calls, lambda calls: vars(calls)["_waiting"].update(dict.fromkeys(vars(calls)["_seated"].values()))),
     (_stored, changed("_log_id", 1)),
     (_stored, changed("_manifest", None)),
-    (_replica_loop, changed("_waiting_bytes", 1)),
+    (_replica_loop, changed("_queued_bytes", 1)),
     (_replica_loop, changed("_reopened", True)),
     (_replica_loop, inside("core", changed("end", LogEnd(last_lsn=1, position=64)))),
     (_replica_store, changed("_by_itself", object())),

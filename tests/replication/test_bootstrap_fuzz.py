@@ -27,7 +27,7 @@ from walkit.events import EventSink
 from walkit.format.manifest import LogEnd, Manifest, decode_manifest, encode_manifest
 from walkit.format.names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME
 from walkit.replication import Primary
-from walkit.replication.actions import (
+from walkit.replication.core.actions import (
     MakePlan,
     Prepare,
     Publish,
@@ -36,14 +36,17 @@ from walkit.replication.actions import (
     StorePart,
     SubscriberStep,
 )
-from walkit.replication.bootstrap_folder import (
+from walkit.replication.core.publisher import Publisher
+from walkit.replication.core.subscriber import Subscriber
+from walkit.replication.logs.bootstrap_folder import (
     FREE_LEFT_BYTES,
     BootstrapFolder,
     part_name,
     snapshot_part_name,
 )
-from walkit.replication.bootstrap_plan import PlannedFiles
-from walkit.replication.messages import (
+from walkit.replication.logs.source import StoredSource
+from walkit.replication.primary.bootstrap_plan import PlannedFiles, SnapshotChecks
+from walkit.replication.protocol.messages import (
     CHUNK_BYTES_MAX,
     Ack,
     Chunk,
@@ -54,11 +57,7 @@ from walkit.replication.messages import (
     Nack,
     Plan,
 )
-from walkit.replication.publisher import Publisher
-from walkit.replication.snapshot_checks import SnapshotChecks
-from walkit.replication.source import StoredSource
-from walkit.replication.subscriber import Subscriber
-from walkit.replication.wire import (
+from walkit.replication.protocol.wire import (
     WireError,
     decode_from_publisher,
     decode_from_subscriber,
@@ -116,8 +115,8 @@ def planned_publisher() -> Publisher:
     history.durable = len(history.frames)
     publisher, hello = Publisher(), Hello(name="r", bootstrap=True)
     publisher.began(0)
-    standing = replace(history.standing(hello), oldest_lsn=8, oldest_position=64)
-    assert any(isinstance(step, MakePlan) for step in publisher.hello(hello, standing, 0, KNOWN))
+    state = replace(history.primary_state(hello), oldest_lsn=8, oldest_position=64)
+    assert any(isinstance(step, MakePlan) for step in publisher.admitted(hello, state, 0, KNOWN))
     publisher.planned(Plan(manifest=b"", sizes=SIZES), 0)
     return publisher
 

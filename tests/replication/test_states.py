@@ -19,12 +19,10 @@ from walkit.errors import GapError
 from walkit.events import EVENTS, EventSink
 from walkit.format.manifest import LogEnd
 from walkit.replication import Primary, Replica
-from walkit.replication.actions import PublisherStep, Read, Send
-from walkit.replication.identity import KnownReplica, mint, new_nonce, proof_of
-from walkit.replication.lag import CATCH_UP_MS
-from walkit.replication.messages import Ack, Batch, Heartbeat, Plan, Proof, Welcome
-from walkit.replication.publisher import Publisher
-from walkit.replication.states import (
+from walkit.replication.core.actions import PublisherStep, Read, Send
+from walkit.replication.core.lag import CATCH_UP_MS
+from walkit.replication.core.publisher import Publisher
+from walkit.replication.core.states import (
     EDGES,
     MOVES_KEPT,
     SPANS_KEPT,
@@ -33,7 +31,9 @@ from walkit.replication.states import (
     StateTracker,
     report_moves,
 )
-from walkit.replication.subscriber import Subscriber
+from walkit.replication.core.subscriber import Subscriber
+from walkit.replication.protocol.identity import KnownReplica, mint, new_nonce, proof_of
+from walkit.replication.protocol.messages import Ack, Batch, Heartbeat, Plan, Proof, Welcome
 
 FAR = 7
 """An LSN that the replica of these tests does not have at first."""
@@ -123,14 +123,14 @@ class SessionDriver:
             core.gone(now, "the call is over")
         elif end == "planning":
             hello = replace(hello_at(history, 0), bootstrap=True)
-            core.hello(
-                hello, replace(history.standing(hello), oldest_lsn=5, oldest_position=320), now, mint()
+            core.admitted(
+                hello, replace(history.primary_state(hello), oldest_lsn=5, oldest_position=320), now, mint()
             )
         elif end == "bootstrapping":
             core.planned(Plan(manifest=b"", sizes=(64,), snapshot_lsn=0), now)
         elif self.states.state == "waiting":
             hello = hello_at(history, 0 if end == "catching up" else history.durable)
-            self.steps += core.hello(hello, history.standing(hello), now, mint())
+            self.steps += core.admitted(hello, history.primary_state(hello), now, mint())
         elif end == "streaming":
             self._acknowledge_all()
         else:
@@ -244,7 +244,7 @@ def test_random_events_take_only_edges_of_the_table() -> None:
         what = chance.random()
         world.now += chance.choice((0.1, 5.0, 700.0, 20_000.0)) if what < 0.2 else 0.1
         if what < 0.02:
-            world.hang_up()
+            world.disconnect()
             world.subscribed(world.subscriber.lost("cut", world.now))
         elif what < 0.1 and world.history.durable < len(world.history.frames):
             world.history.durable += 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from walkit.errors import StorageError
-from walkit.replication.actions import End, Send
-from walkit.replication.delta_messages import DeltaEnd, PollAnswer
-from walkit.replication.delta_replayer import DeltaReplayer, LoadRange, ReplayLimits
-from walkit.replication.lineage import PrimaryState
-from walkit.replication.messages import Hello
-from walkit.replication.publisher import Publisher
+from walkit.replication.core.actions import End, Send
+from walkit.replication.core.publisher import Publisher
+from walkit.replication.delta.messages import DeltaEnd, PollAnswer
+from walkit.replication.delta.replayer import DeltaReplayer, LoadRange, ReplayLimits
+from walkit.replication.protocol.lineage import PrimaryState
+from walkit.replication.protocol.messages import Hello
 
 STANDING = PrimaryState(
     log_id=5, created_us=0, ack_order="append", lineage=(), durable_lsn=0, durable_position=0, oldest_lsn=1,
@@ -27,8 +27,8 @@ def test_a_publisher_that_is_woken_at_its_time_acts(now_ms: float) -> None:
     assert waiting.wake_at_ms is not None
     assert isinstance(waiting.tick(waiting.wake_at_ms)[-1], End)
     streaming = Publisher(heartbeat_ms=0.1, silence_ms=0.7)
-    standing = STANDING
-    streaming.hello(Hello(name="r"), standing, now_ms)
+    state = STANDING
+    streaming.admitted(Hello(name="r"), state, now_ms)
     for _ in range(100):
         if streaming.wake_at_ms is None:
             break

@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import Protocol
 
-from walkit.replication.delta_messages import DeltaEnd, PollRefusal, PollRequest
-from walkit.replication.delta_poll import DeltaOptions, DeltaPolls, Reply
+from walkit.replication.delta.messages import DeltaEnd, PollRefusal, PollRequest
+from walkit.replication.delta.polls import DeltaOptions, DeltaPolls, Reply
 from walkit.simulate.world_clock import Alarm, Process
 from walkit.simulate.world_faults import PRIMARY
 from walkit.simulate.world_log import WorldFrame
@@ -82,7 +82,7 @@ class Feed:
             return
         if request is None:
             for token in [t for t in self._calls if t[:2] == (asker.name, number)]:
-                self.polls.hang_up(token, self._now_ms)
+                self.polls.on_disconnect(token, self._now_ms)
                 del self._calls[token]
         else:
             self._ask(asker, number, request)

@@ -1,0 +1,180 @@
+"""Where a delta reader begins: its own checkpoint, in a folder of its own, or the log's newest snapshot.
+
+A checkpoint is the reader's state, and of which record of which history it is. Without one the newest snapshot is
+restored, and what compaction leaves no states of is replayed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import suppress
+
+from walkit.errors import (
+    CorruptionError,
+    DivergenceError,
+    GapError,
+    HistoryTrimmedError,
+    OptionsError,
+    SnapshotError,
+    StorageError,
+)
+from walkit.events import EventSink
+from walkit.format.manifest import MANIFEST_NAME, Manifest
+from walkit.read.reader import LogReader, live_view
+from walkit.read.view import LogView
+from walkit.replication.delta.loader import Reached
+from walkit.replication.delta.state import ReaderState
+from walkit.replication.logs.private_file import read_private, write_private
+from walkit.replication.logs.source import StoredSource
+from walkit.segments.manifest_store import load_manifest
+from walkit.segments.writer_lock import take_writer_lock
+from walkit.state.machine import StateImage
+from walkit.state.replay import replay
+from walkit.state.restore import restore_newest
+from walkit.state.snapshot import (
+    SnapshotInfo,
+    identity_at,
+    read_snapshot,
+    snapshot_lsns,
+    snapshot_name,
+    write_snapshot,
+)
+from walkit.state.table import KeyedTable
+from walkit.storage.address import Place, storage_at
+from walkit.storage.interface import Storage
+
+OWNER_NAME = "delta-reader"
+KEPT = 2
+"""So many snapshots are kept: where the newest is damaged, the one before it is used while the log reaches back."""
+ATTEMPTS_MAX = 8
+"""How often a beginning is tried anew because the writer's own checkpoints overtook it."""
+
+
+class DeltaCheckpoint:
+    """The folder of one reader's checkpoints; one reader at a time has it. One thread at a time.
+
+    A snapshot appears under its name whole or not at all, so a killed reader continues with the one before.
+    """
+
+    def __init__(self, place: Place, log_id: int) -> None:
+        """Take the folder; LogLockedError where another reader has it, DivergenceError where it is of another log.
+
+        OptionsError for the folder of a log.
+        """
+        self.storage = storage_at(place)
+        if self.storage.exists() and MANIFEST_NAME in self.storage.names():
+            raise OptionsError(
+                f"{self.storage.location} is a log's folder: give a folder for this reader alone",
+                option="checkpoint",
+                wanted=place,
+            )
+        self.storage.create()
+        self._lock = lock = take_writer_lock(self.storage)
+        try:
+            found = read_private(self.storage, OWNER_NAME)
+            facts = {"owner": uuid.uuid4().hex, "log_id": f"{log_id:016x}"} if found is None else found[0]
+            if facts.get("log_id") != f"{log_id:016x}":
+                raise DivergenceError(
+                    f"the checkpoint at {self.storage.location} is of log {facts.get('log_id')}, and this is log "
+                    f"{log_id:016x}. Nothing was changed",
+                    first_lsn=1,
+                )
+            try:
+                self.owner = uuid.UUID(hex=facts["owner"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise CorruptionError(
+                    f"the file {OWNER_NAME} at {self.storage.location} has no owner",
+                    segment=OWNER_NAME,
+                    expected="a UUID",
+                    found=facts.get("owner"),
+                ) from error
+            if found is None:
+                write_private(self.storage, OWNER_NAME, lambda _: facts)
+        except BaseException:
+            lock.release()
+            raise
+
+    def restore(self, manifest: Manifest, table: KeyedTable, events: EventSink) -> SnapshotInfo | None:
+        """Restore the newest good snapshot; None where there is none. Damaged ones are passed over, with an event.
+
+        DivergenceError for one of another history of the log: what the reader had applied was cut since.
+        """
+        for lsn in reversed(snapshot_lsns(self.storage)):
+            try:
+                return read_snapshot(self.storage, lsn, table, identity=identity_at(manifest, lsn))
+            except SnapshotError as error:
+                if error.stage == "identity":
+                    raise DivergenceError(
+                        str(error), first_lsn=min(lsn, manifest.end.last_lsn + 1)
+                    ) from error
+                events.emit("walkit.snapshot.skip", lsn=lsn, error=str(error))
+                table.restore((), 0)
+        return None
+
+    def save(self, image: StateImage, reached: Reached, manifest: Manifest) -> int:
+        """Write the state durably, and remove older ones; return its LSN. SnapshotError, DivergenceError.
+
+        The epoch is that of the applied record, so a snapshot of a cut history is never taken for one of the log.
+        """
+        identity = identity_at(manifest, reached.lsn)
+        if identity.epoch_id != reached.epoch_id and reached.epoch_id:
+            raise DivergenceError(
+                f"record {reached.lsn:,} is of another epoch now: what the reader has applied was cut",
+                first_lsn=min(reached.lsn, manifest.end.last_lsn + 1),
+            )
+        info = write_snapshot(
+            self.storage, image, identity=identity, make_durable=lambda lsn: None, codec="zstd"
+        )
+        for lsn in snapshot_lsns(self.storage)[:-KEPT]:
+            with suppress(StorageError):
+                self.storage.remove(snapshot_name(lsn))
+        return info.lsn
+
+    def close(self) -> None:
+        """Free the folder."""
+        self._lock.release()
+
+
+def refuse_gone(storage: Storage, lsn: int) -> None:
+    """Raise GapError where the record after `lsn` was trimmed: without a claim nothing has kept it."""
+    low = load_manifest(storage).low_watermark
+    if low > lsn:
+        raise GapError(lsn + 1, low + 1)
+
+
+def refuse_short(storage: Storage, lsn: int) -> None:
+    """Raise DivergenceError where the log ends before `lsn`, of which a reader's checkpoint is."""
+    end = StoredSource(storage).durable()[0]
+    if end < lsn:
+        raise DivergenceError(
+            f"the checkpoint is of LSN {lsn:,}, and the log ends at {end:,}: what the reader has applied was cut",
+            first_lsn=end + 1,
+        )
+
+
+def restored_state(storage: Storage, state: ReaderState, events: EventSink) -> Reached:
+    """Restore the log's newest snapshot, and replay what compaction leaves no states of; return how far that is.
+
+    All up to there is durable. What comes after it is complete, so it can be read in ranges.
+    """
+    for attempt in range(ATTEMPTS_MAX):
+        view = live_view(storage)
+        try:
+            return _restored_from(view, storage, state, events)
+        except (CorruptionError, GapError, HistoryTrimmedError, SnapshotError):
+            # A writer's checkpoint may take away what is looked at, or make a snapshot that was not there yet.
+            if attempt == ATTEMPTS_MAX - 1 or load_manifest(storage).generation == view.manifest.generation:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _restored_from(view: LogView, storage: Storage, state: ReaderState, events: EventSink) -> Reached:
+    manifest, table = view.manifest, state.table
+    durable = StoredSource(storage).durable()[0]
+    table.restore((), 0)
+    restored = restore_newest(storage, manifest, table, events, first_lsn=view.first_lsn, last_lsn=durable)
+    lsn = restored.lsn
+    if lsn + 1 < view.complete_from_lsn:
+        with LogReader(storage, events) as reader:
+            lsn = replay(reader, table, last_lsn=durable).applied_lsn
+    return Reached(lsn, identity_at(manifest, lsn).epoch_id)

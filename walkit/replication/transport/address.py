@@ -1,0 +1,158 @@
+"""Addresses: HOST:PORT, checked before gRPC sees them, which takes port 99999 for 34463 and other texts for paths.
+
+The address that a primary listens at is refused off the loopback address, unless that was asked for.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any, NamedTuple
+
+from walkit._arguments import check_bool
+from walkit.errors import OptionsError
+
+PORT_MAX = 65_535
+HOST_BYTES_MAX = 253
+_LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
+
+
+class Address(NamedTuple):
+    """A host as written in an address, an IPv6 one without its brackets, and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def parse_address(text: object, option: str, *, listening: bool = False) -> Address:
+    """Return the address; OptionsError, with what is wrong in words, where it is none. Looks no name up.
+
+    Port 0, a free one, is only for `listening`.
+    """
+    wrong = "an address is HOST:PORT, like 127.0.0.1:7070 or [::1]:7070"
+    if not isinstance(text, str):
+        raise _refused(text, option, wrong)
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port:
+        raise _refused(text, option, wrong)
+    if not (port.isascii() and port.isdecimal()):
+        raise _refused(text, option, f"the port {port!r} is no number")
+    low = 0 if listening else 1
+    if not low <= int(port[:20]) <= PORT_MAX:
+        raise _refused(text, option, f"a port is from {low} to {PORT_MAX}")
+    return Address(_host_of(host, text, option), int(port))
+
+
+def why_not_bound(address: Address) -> str:
+    """Return what the system says to a socket at this address; "" where it takes one."""
+    try:
+        for family, kind, protocol, _, place in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
+            with socket.socket(family, kind, protocol) as probe:
+                probe.bind(place)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _host_of(host: str, text: str, option: str) -> str:
+    if host.startswith("[") and host.endswith("]"):
+        try:
+            ipaddress.IPv6Address(host[1:-1])
+        except ValueError:
+            raise _refused(text, option, f"{host[1:-1]!r} in brackets is no IPv6 address") from None
+        return host[1:-1]
+    if ":" in host:
+        raise _refused(text, option, "an IPv6 address is written in brackets, like [::1]:7070")
+    if re.fullmatch(r"[0-9.]+", host):
+        try:
+            ipaddress.IPv4Address(host)
+        except ValueError:
+            raise _refused(text, option, f"{host!r} is no IPv4 address") from None
+    elif len(host) > HOST_BYTES_MAX or not all(map(_LABEL.fullmatch, host.removesuffix(".").split("."))):
+        raise _refused(text, option, f"{host!r} is no name of a host")
+    return host
+
+
+def _refused(text: object, option: str, why: str) -> OptionsError:
+    return OptionsError(f"{option}={text!r}: {why}", option=option, wanted=text)
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """Where to listen: the host as it was given, what is bound for it, and the port (0: a free one)."""
+
+    host: str
+    bound: tuple[str, ...]
+    port: int
+
+    def bind(self, server: Any, credentials: Any = None) -> str:
+        """Bind a gRPC server, with TLS where there are `credentials`; return HOST:PORT to connect to.
+
+        OptionsError where none of the addresses can be had.
+        """
+        port, taken, failure = self.port, False, ""
+        for host in self.bound:
+            try:
+                place = f"{host}:{port}"
+                if credentials is None:
+                    port, taken = server.add_insecure_port(place), True
+                else:
+                    port, taken = server.add_secure_port(place, credentials), True
+            except RuntimeError as error:
+                failure = str(error)
+        if not taken:
+            wanted = f"{self.host}:{self.port}"
+            why = why_not_bound(Address(self.host.strip("[]"), self.port)) or failure
+            raise OptionsError(f"cannot listen at {wanted}: {why}", option="listen", wanted=wanted)
+        return f"{self.host}:{port}"
+
+
+def listen_address(
+    listen: object, insecure: object, *, tls: bool = False, token: bool = False
+) -> ListenAddress:
+    """Return where to listen; OptionsError for what is no HOST:PORT.
+
+    Off loopback it is refused too, unless there are TLS and a token, or `insecure` is True.
+
+    A name is looked up here, and what it means here is bound: it cannot mean another address a moment later.
+    """
+    check_bool(insecure, "insecure")
+    address = parse_address(listen, "listen", listening=True)
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    if insecure:
+        return ListenAddress(host, (host,), address.port)
+    found = _addresses_of(host, listen)
+    outside = [address for address in found if not ip_address(address).is_loopback]
+    if outside and not (tls and token):
+        meant = "" if outside[0] == host.strip("[]") else f" ({outside[0]})"
+        lacks = "a token" if tls else "TLS" if token else "TLS and a token"
+        raise OptionsError(
+            f"listen={listen!r}{meant} is not the loopback address, and needs {lacks} there: give "
+            "tls=ServerTLS(certificate=..., key=...) and token=... (walkit serve --tls-certificate FILE --tls-key FILE "
+            "--token-file FILE), or insecure=True (--insecure) where the network itself can be trusted",
+            option="listen",
+            wanted=listen,
+        )
+    bound = tuple(f"[{a}]" if ":" in a else a for a in found)
+    is_name = ":" not in host and any(c.isalpha() for c in host)
+    # 127.1 is no address to everyone.
+    return ListenAddress(host if is_name else bound[0], bound, address.port)
+
+
+def _addresses_of(host: str, listen: object) -> list[str]:
+    """Return the addresses of a host, those of IPv4 first."""
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
+    except (OSError, ValueError) as error:  # ValueError: a name that cannot be one
+        raise OptionsError(
+            f"listen={listen!r}: {host} is not known: {error}", option="listen", wanted=listen
+        ) from error
+    plain = {str(address[0]).partition("%")[0] for *_, address in found}
+    return sorted(plain, key=lambda address: (":" in address, address))
