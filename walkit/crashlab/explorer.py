@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from walkit._arguments import check_progress
 from walkit._progress import progress_bar
-from walkit.config import check_progress
 from walkit.crashlab.crash_states import CrashStates
 from walkit.crashlab.exploration import Exploration, PointResult, Violation
 from walkit.crashlab.mutant import applied_mutant

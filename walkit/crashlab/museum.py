@@ -21,7 +21,7 @@ from walkit.log.trim import Trimmer
 from walkit.models import FaultyStorage
 from walkit.models.faults import OperationName
 from walkit.models.passing import PassingFile
-from walkit.recovery import apply, decision, facts
+from walkit.recovery import apply, decision, findings
 from walkit.recovery.decision import Decision
 from walkit.segments import manifest_store
 from walkit.segments.active_segment import OpenSegment
@@ -85,11 +85,11 @@ def _promise_first(own: Function) -> Function:
 
 def _header_unsynced(own: Function) -> Function:
     def begin_segment(self: SegmentSet, **where: int) -> int:
-        spare = self._take_spare()
-        spare.file = _UnsyncedFile(spare.file)
-        self._spare = spare
+        prepared = self._take_prepared()
+        prepared.file = _UnsyncedFile(prepared.file)
+        self._prepared = prepared
         end: int = own(self, **where)
-        spare.file = spare.file.inner
+        prepared.file = prepared.file.inner
         return end
 
     return begin_segment
@@ -189,7 +189,7 @@ _ALL = (
         "a recovery trusts what reads show of the last segment, which after a failed sync may not be on the disk",
         "etcd, TigerBeetle's reading of Alagappan et al., FAST 2018",
         "failed-sync",
-        (Patch(apply, "settle_unsealed", _constant(None)),),
+        (Patch(apply, "sync_unsealed", _constant(None)),),
     ),
     Mutant(
         "promise-first",
@@ -222,7 +222,7 @@ _ALL = (
         "unsynced",
         (
             Patch(FrameWriter, "__init__", _rotate_unsynced),
-            Patch(facts, "follows_exactly", _constant(True)),
+            Patch(findings, "follows_exactly", _constant(True)),
         ),
     ),
     Mutant(
