@@ -42,10 +42,10 @@ def explore(
 ) -> Exploration:
     """Run a scenario, cut the power at each of its points, and judge the states that this may leave.
 
-    `scenario` is one of `SCENARIOS`, or your own; `profile` says what may be lost (`PROFILES`). Some `budget`
-    distinct states are judged: points with few states whole, of the others corners and states drawn by `seed`; each
-    point has one at least, be the budget smaller. `progress` is True for a bar, or called with (states judged, states to judge). Ctrl-C ends it early,
-    and what was found until then is returned. Everything is in memory. OptionsError.
+    `scenario` is one of `SCENARIOS`, or your own; `profile` says what may be lost (`PROFILES`). Some `budget` distinct
+    states are judged: points with few states whole, of the others corners and states drawn by `seed`; each point has
+    one at least, be the budget smaller. `progress` is True for a bar, or called with (states judged, states to judge).
+    Ctrl-C ends it early, and what was found until then is returned. Everything is in memory. OptionsError.
     """
     scenario, profile = scenario_of(scenario), profile_of(profile)
     if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
