@@ -25,7 +25,7 @@ from tests.log.logs import run_python
 from tests.stacks import current_frames
 from walkit.models import CrashingStorage
 from walkit.replication import Primary, Replica
-from walkit.replication.imported_log import ImportedLog
+from walkit.replication.logs.imported_log import ImportedLog
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
 
 REAL = """

@@ -30,8 +30,8 @@ import numpy as np
 
 import walkit
 from walkit.replication import Primary
-from walkit.replication.source import StoredSource
-from walkit.replication.transport import channel_options, grpc
+from walkit.replication.logs.source import StoredSource
+from walkit.replication.transport.grpc_common import channel_options, grpc
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage import FileStorage
 from walkit.workload.process import python_child
@@ -158,7 +158,7 @@ def catch_up_mb_per_s(base: str) -> float:
 
 SENDER = """
 import sys
-from walkit.replication.transport import DaemonExecutor, grpc, server_options
+from walkit.replication.transport.grpc_common import DaemonExecutor, grpc, server_options
 message, times = bytes(int(sys.argv[1])), int(sys.argv[2])
 server = grpc.server(DaemonExecutor(), options=server_options())
 handler = grpc.unary_stream_rpc_method_handler(lambda request, context: (message for _ in range(times)))

@@ -17,7 +17,7 @@ import pytest
 
 import walkit
 from walkit.errors import OptionsError
-from walkit.replication.address import Address, parse_address
+from walkit.replication.transport.address import Address, parse_address
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run

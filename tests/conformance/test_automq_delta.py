@@ -16,123 +16,123 @@ from tests.conftest import Checkout
 WHERE: dict[str, tuple[str, ...]] = {
     # -- the delta of confirmed data
     "handle, version 1: an end, and no delta": (
-        "replication/test_delta_session::test_an_older_reader_costs_no_memory",
-        "replication/test_delta_poll::test_each_version_has_its_fields",
+        "replication/delta/test_session::test_an_older_reader_costs_no_memory",
+        "replication/delta/test_poll::test_each_version_has_its_fields",
     ),
     "handle, version 2: an end first, then 64 rounds of exactly three records": (
-        "replication/test_delta_session::test_sixty_four_rounds_of_three_frames_each",
-        "replication/test_delta_grpc::test_sixty_four_rounds_of_deltas_and_each_repeat_is_byte_for_byte",
+        "replication/delta/test_session::test_sixty_four_rounds_of_three_frames_each",
+        "replication/delta/test_grpc::test_sixty_four_rounds_of_deltas_and_each_repeat_is_byte_for_byte",
     ),
     "buffer exceeded, and synchronised again by the next answer": (
-        "replication/test_delta_session::test_a_buffer_that_overflows_drops_to_an_end_alone",
-        "replication/test_delta_feed::test_a_large_burst_is_an_end_and_the_frames_after_it_are_a_delta_again",
+        "replication/delta/test_session::test_a_buffer_that_overflows_drops_to_an_end_alone",
+        "replication/delta/test_feed::test_a_large_burst_is_an_end_and_the_frames_after_it_are_a_delta_again",
     ),
     "one record above the bound": (
-        "replication/test_delta_session::test_a_frame_above_the_bound_overflows_by_itself",
+        "replication/delta/test_session::test_a_frame_above_the_bound_overflows_by_itself",
     ),
     # -- the long poll
     "an idle poll ends with nothing new": (
-        "replication/test_delta_poll::test_an_idle_poll_waits_and_then_says_that_nothing_is_new",
+        "replication/delta/test_poll::test_an_idle_poll_waits_and_then_says_that_nothing_is_new",
     ),
     "a request that is to be answered at once": (
-        "replication/test_delta_poll::test_a_poll_that_wants_no_waiting_is_answered_at_once",
+        "replication/delta/test_poll::test_a_poll_that_wants_no_waiting_is_answered_at_once",
     ),
     "an opening or a closing ends the waiting": (
-        "replication/test_delta_poll::test_the_closing_of_the_log_ends_the_waiting",
-        "replication/test_delta_feed::test_the_closing_of_the_log_ends_polls_and_observer",
+        "replication/delta/test_poll::test_the_closing_of_the_log_ends_the_waiting",
+        "replication/delta/test_feed::test_the_closing_of_the_log_ends_polls_and_observer",
     ),
     "an append ends the waiting: an end first, a delta next": (
-        "replication/test_delta_poll::test_an_append_ends_the_waiting_with_an_end_first_and_a_delta_next",
+        "replication/delta/test_poll::test_an_append_ends_the_waiting_with_an_end_first_and_a_delta_next",
     ),
     "frames that could not be taken: an answer all the same": (
-        "replication/test_delta_poll::test_a_session_whose_frames_are_lost_still_answers",
+        "replication/delta/test_poll::test_a_session_whose_frames_are_lost_still_answers",
     ),
     "retries at once, and while an answer is made, share it": (
-        "replication/test_delta_poll::test_polls_for_one_answer_share_it",
-        "replication/test_delta_poll::test_one_poll_too_many_replaces_the_oldest",
+        "replication/delta/test_poll::test_polls_for_one_answer_share_it",
+        "replication/delta/test_poll::test_one_poll_too_many_replaces_the_oldest",
     ),
     "a timeout loses nothing that is under way": (
-        "replication/test_delta_poll::test_a_poll_that_was_given_up_loses_nothing",
+        "replication/delta/test_poll::test_a_poll_that_was_given_up_loses_nothing",
     ),
     "a stale notice ends the waiting, too": (
-        "replication/test_delta_poll::test_a_notice_of_what_is_known_ends_the_waiting_too",
+        "replication/delta/test_poll::test_a_notice_of_what_is_known_ends_the_waiting_too",
     ),
     "many appends are one notice": (
-        "replication/test_delta_poll::test_appends_in_one_interval_are_one_answer",
+        "replication/delta/test_poll::test_appends_in_one_interval_are_one_answer",
     ),
-    "a session expires": ("replication/test_delta_poll::test_a_session_expires_and_keeps_nothing",),
+    "a session expires": ("replication/delta/test_poll::test_a_session_expires_and_keeps_nothing",),
     # -- peers of other versions
     "a new reader of an old server": (
-        "replication/test_delta_poll::test_a_new_reader_of_an_old_server_reads_the_log",
-        "replication/test_delta_replay::test_an_answer_of_an_old_server_is_read_from_the_log",
+        "replication/delta/test_poll::test_a_new_reader_of_an_old_server_reads_the_log",
+        "replication/delta/test_replay::test_an_answer_of_an_old_server_is_read_from_the_log",
     ),
     "an old reader of a new server": (
-        "replication/test_delta_grpc::test_an_older_reader_gets_what_its_version_has",
-        "replication/test_delta_reader::test_an_older_reader_reads_the_log_up_to_the_answered_end",
+        "replication/delta/test_grpc::test_an_older_reader_gets_what_its_version_has",
+        "replication/delta/test_reader::test_an_older_reader_reads_the_log_up_to_the_answered_end",
     ),
     # -- never tested there
     "an answer that was lost, or came twice": (
-        "replication/test_delta_poll::test_an_answer_that_was_lost_is_given_again",
-        "replication/test_delta_replay::test_one_request_is_under_way_and_a_lost_answer_is_asked_for_again",
-        "replication/test_delta_reader::test_a_link_that_damages_bytes_costs_time_alone",
-        "replication/test_delta_reader::test_a_link_that_loses_bytes_costs_time_alone",
+        "replication/delta/test_poll::test_an_answer_that_was_lost_is_given_again",
+        "replication/delta/test_replay::test_one_request_is_under_way_and_a_lost_answer_is_asked_for_again",
+        "replication/delta/test_reader::test_a_link_that_damages_bytes_costs_time_alone",
+        "replication/delta/test_reader::test_a_link_that_loses_bytes_costs_time_alone",
     ),
     "an answer that comes late": (
-        "replication/test_delta_attack::test_an_answer_that_comes_late_is_no_cut_history",
+        "replication/delta/test_attack::test_an_answer_that_comes_late_is_no_cut_history",
     ),
     "a number that does not match": (
-        "replication/test_delta_poll::test_what_does_not_fit_begins_a_new_session",
-        "replication/test_delta_poll::test_a_mismatch_while_another_poll_waits_refuses_that_one",
+        "replication/delta/test_poll::test_what_does_not_fit_begins_a_new_session",
+        "replication/delta/test_poll::test_a_mismatch_while_another_poll_waits_refuses_that_one",
     ),
     "close": (
-        "replication/test_delta_session::test_a_closed_session_keeps_and_answers_nothing_new",
-        "replication/test_delta_feed::test_a_feed_that_is_stopped_leaves_nothing_at_the_log",
+        "replication/delta/test_session::test_a_closed_session_keeps_and_answers_nothing_new",
+        "replication/delta/test_feed::test_a_feed_that_is_stopped_leaves_nothing_at_the_log",
     ),
     "the replayer": (
-        "replication/test_delta_replay::test_a_readers_state_is_the_logs_at_each_lsn_that_it_announces",
-        "replication/test_delta_kill::test_killed_at_random_moments_the_reader_is_never_wrong_and_ends_equal",
+        "replication/delta/test_replay::test_a_readers_state_is_the_logs_at_each_lsn_that_it_announces",
+        "replication/delta/test_kill::test_killed_at_random_moments_the_reader_is_never_wrong_and_ends_equal",
     ),
     "the cache of snapshot reads: no answer has a gap in it, and its memory is bounded": (
-        "replication/test_record_cache::test_an_answer_is_all_that_the_log_has_or_none",
-        "replication/test_record_cache::test_each_key_knows_from_where_it_is_whole",
-        "replication/test_record_cache::test_the_bound_is_of_memory",
+        "replication/delta/test_record_cache::test_an_answer_is_all_that_the_log_has_or_none",
+        "replication/delta/test_record_cache::test_each_key_knows_from_where_it_is_whole",
+        "replication/delta/test_record_cache::test_the_bound_is_of_memory",
     ),
     # -- hazards
     "a mismatch leaves its listener registered": (
-        "replication/test_delta_poll::test_a_mismatch_leaves_nothing_that_takes_frames",
-        "replication/test_delta_feed::test_a_session_begun_anew_by_a_mismatch_leaves_one_observer",
+        "replication/delta/test_poll::test_a_mismatch_leaves_nothing_that_takes_frames",
+        "replication/delta/test_feed::test_a_session_begun_anew_by_a_mismatch_leaves_one_observer",
     ),
     "taking an answer empties the buffer: a lost answer loses it": (
-        "replication/test_delta_poll::test_the_next_number_releases_the_answer_before",
-        "replication/test_delta_poll::test_the_handle_of_the_seed_would_lose_what_the_machine_sees",
+        "replication/delta/test_poll::test_the_next_number_releases_the_answer_before",
+        "replication/delta/test_poll::test_the_handle_of_the_seed_would_lose_what_the_machine_sees",
     ),
     "a failed load counts as progress": (
-        "replication/test_delta_replay::test_an_error_that_may_pass_is_tried_again_and_is_no_progress",
-        "replication/test_delta_replay::test_an_error_that_does_not_pass_ends_the_replay",
+        "replication/delta/test_replay::test_an_error_that_may_pass_is_tried_again_and_is_no_progress",
+        "replication/delta/test_replay::test_an_error_that_does_not_pass_ends_the_replay",
     ),
     "what is loaded side by side is inserted in no order": (
-        "replication/test_delta_replay::test_ranges_are_loaded_side_by_side_and_applied_in_order",
+        "replication/delta/test_replay::test_ranges_are_loaded_side_by_side_and_applied_in_order",
     ),
     "a delta has no range and no checksum": (
-        "replication/test_delta_feed::test_every_changed_bit_of_a_delta_is_noticed",
-        "replication/test_delta_feed::test_a_delta_that_does_not_cover_its_range_is_refused",
+        "replication/delta/test_feed::test_every_changed_bit_of_a_delta_is_noticed",
+        "replication/delta/test_feed::test_a_delta_that_does_not_cover_its_range_is_refused",
     ),
     "a reset is overtaken by an answer from before it": (
-        "replication/test_delta_replay::test_a_new_session_is_taken_and_an_answer_that_does_not_fit_is_not",
-        "replication/test_delta_attack::test_no_frame_of_an_opening_is_applied_before_its_history_is_known",
+        "replication/delta/test_replay::test_a_new_session_is_taken_and_an_answer_that_does_not_fit_is_not",
+        "replication/delta/test_attack::test_no_frame_of_an_opening_is_applied_before_its_history_is_known",
     ),
     "what the server says is taken as it is": (
-        "replication/test_delta_lies::test_a_lie_costs_time_alone",
-        "replication/test_delta_lies::test_a_lie_about_which_log_it_is_ends_the_reader",
-        "replication/test_delta_lies::test_the_primary_of_a_copy_is_not_followed",
-        "replication/test_delta_lies::test_an_opening_that_goes_on_beside_the_log_is_not_followed",
+        "replication/delta/test_lies::test_a_lie_costs_time_alone",
+        "replication/delta/test_lies::test_a_lie_about_which_log_it_is_ends_the_reader",
+        "replication/delta/test_lies::test_the_primary_of_a_copy_is_not_followed",
+        "replication/delta/test_lies::test_an_opening_that_goes_on_beside_the_log_is_not_followed",
     ),
     "a range that failed in part is a hole": (
-        "replication/test_delta_lies::test_no_frame_is_applied_after_a_hole",
-        "replication/test_delta_lies::test_a_state_that_has_a_part_of_a_range_is_never_saved",
+        "replication/delta/test_lies::test_no_frame_is_applied_after_a_hole",
+        "replication/delta/test_lies::test_a_state_that_has_a_part_of_a_range_is_never_saved",
     ),
     "an overloaded reader drops what waits": (
-        "replication/test_delta_replay::test_bytes_and_loads_are_bounded",
+        "replication/delta/test_replay::test_bytes_and_loads_are_bounded",
     ),
 }
 

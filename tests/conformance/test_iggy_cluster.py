@@ -14,7 +14,11 @@ import pytest
 from tests.conftest import Checkout
 
 KILLED = "replication/test_kill::test_killed_at_random_moments_the_replica_is_a_prefix_and_ends_equal"
-BOOTSTRAP, HEAL, CORES = "replication/test_bootstrap", "replication/test_heal", "replication/test_cores"
+BOOTSTRAP, HEAL, CORES = (
+    "replication/test_bootstrap",
+    "replication/healing/test_heal",
+    "replication/test_cores",
+)
 
 WHERE: dict[str, tuple[str, ...]] = {
     # -- repair and state transfer
@@ -55,7 +59,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "a primary that gets SIGKILL in the midst of appends": (KILLED,),
     "all processes get SIGKILL at once: what was published is there": (KILLED,),
     "a consumer's saved position survives its SIGKILL": (
-        "replication/test_delta_kill::test_killed_at_random_moments_the_reader_is_never_wrong_and_ends_equal",
+        "replication/delta/test_kill::test_killed_at_random_moments_the_reader_is_never_wrong_and_ends_equal",
     ),
     "torn tails of segments": (
         "log/test_recovery::test_a_cut_at_every_byte_of_the_tail_recovers_the_exact_prefix",

@@ -29,11 +29,11 @@ from walkit.format.manifest import LogEnd
 from walkit.models import CrashingStorage
 from walkit.record import Kind
 from walkit.replication import Primary, Replica
-from walkit.replication.codecs import pack, unpack
-from walkit.replication.frame_reader import FrameReader
-from walkit.replication.messages import Batch
-from walkit.replication.source import source_of
-from walkit.replication.wire import decode_from_publisher
+from walkit.replication.logs.source import source_of
+from walkit.replication.primary.frame_reader import FrameReader
+from walkit.replication.protocol.codecs import pack, unpack
+from walkit.replication.protocol.messages import Batch
+from walkit.replication.protocol.wire import decode_from_publisher
 
 HERE = "conformance/test_kevo_replication"
 

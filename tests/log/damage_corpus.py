@@ -37,7 +37,7 @@ from tests.log.in_flight_logs import Flight, torn
 from walkit.errors import WalkitError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.models import CrashingStorage
-from walkit.replication.imported_log import ImportedLog
+from walkit.replication.logs.imported_log import ImportedLog
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import Storage
 

@@ -23,7 +23,7 @@ from walkit.format.names import UNFINISHED_NAMES
 from walkit.format.segment import segment_name
 from walkit.models import CrashingStorage
 from walkit.record import encode_bundle
-from walkit.replication.imported_log import ImportedLog
+from walkit.replication.logs.imported_log import ImportedLog
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import Storage
 

@@ -23,7 +23,7 @@ from walkit.format.segment import SegmentHeader
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.recovery.plan import make_plan
 from walkit.recovery.scan import read_durable_slot, scan_log
-from walkit.replication.imported_log import ImportedLog
+from walkit.replication.logs.imported_log import ImportedLog
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 
 OPTIONS = tiny(segment_bytes=128 * 1024)

@@ -16,7 +16,7 @@ from tests.storage.test_direct import Ways
 from walkit.errors import CorruptionError, OptionsError
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import OperationName
-from walkit.replication.imported_log import ImportedLog
+from walkit.replication.logs.imported_log import ImportedLog
 from walkit.storage import FileStorage, StorageFile
 from walkit.storage.interface import OpenMode
 

@@ -11,7 +11,7 @@ from tests.crash_recorder import Filmed
 from tests.log.crashes import SMALL
 from walkit.format.names import UNFINISHED_NAMES
 from walkit.models import CrashingStorage, FaultyStorage
-from walkit.replication.imported_log import ImportedLog
+from walkit.replication.logs.imported_log import ImportedLog
 from walkit.segments.orphan_files import KEPT_NEW_NAME
 from walkit.storage.interface import Storage
 

@@ -33,8 +33,8 @@ from walkit.format.segment import segment_name
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import OperationName
 from walkit.recovery.examine.report import Verdict
-from walkit.replication.frame_reader import FrameReader
-from walkit.replication.source import source_of
+from walkit.replication.logs.source import source_of
+from walkit.replication.primary.frame_reader import FrameReader
 from walkit.segments.manifest_store import load_manifest
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from walkit.plots import alt_text, delta_hits, delta_lags, delta_latencies, svg_of
-from walkit.replication.delta_state import HitRow
+from walkit.replication.delta.state import HitRow
 
 ROWS = [
     HitRow(up_to=1024, delta_bytes=900, loaded_bytes=100),

@@ -10,11 +10,19 @@ from types import TracebackType
 from typing import Any, Self
 
 from walkit.format.checksum import crc32c
-from walkit.replication.access import TOKEN_KEY
-from walkit.replication.identity import Identity, proof_of
-from walkit.replication.messages import Batch, Challenge, FromPublisher, FromSubscriber, Hello, Proof, Welcome
-from walkit.replication.transport import DaemonExecutor, grpc
-from walkit.replication.wire import METHOD, decode_from_publisher, encode_from_subscriber
+from walkit.replication.protocol.identity import Identity, proof_of
+from walkit.replication.protocol.messages import (
+    Batch,
+    Challenge,
+    FromPublisher,
+    FromSubscriber,
+    Hello,
+    Proof,
+    Welcome,
+)
+from walkit.replication.protocol.wire import METHOD, decode_from_publisher, encode_from_subscriber
+from walkit.replication.transport.access import TOKEN_KEY
+from walkit.replication.transport.grpc_common import DaemonExecutor, grpc
 
 WAIT_S = 30.0
 UNLIMITED = (

@@ -8,9 +8,9 @@ from typing import Any
 
 from tests.replication.sim_network import History
 from walkit.format.manifest import EpochRecord
-from walkit.replication.messages import Batch, FromPublisher, Hello, Welcome
-from walkit.replication.transport import DaemonExecutor, grpc
-from walkit.replication.wire import METHOD, decode_from_subscriber, encode_from_publisher
+from walkit.replication.protocol.messages import Batch, FromPublisher, Hello, Welcome
+from walkit.replication.protocol.wire import METHOD, decode_from_subscriber, encode_from_publisher
+from walkit.replication.transport.grpc_common import DaemonExecutor, grpc
 
 Answer = Callable[[Hello], Sequence[FromPublisher]]
 

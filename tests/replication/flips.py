@@ -17,7 +17,7 @@ from tests.replication.callers import WAIT_S, until
 from tests.replication.processes import Processes, free_address, is_open, processes
 from tests.replication.proxy import TcpProxy
 from walkit.errors import CorruptionError, GapError, LogNotFoundError, StorageError
-from walkit.replication.source import StoredSource
+from walkit.replication.logs.source import StoredSource
 from walkit.storage import FileStorage
 
 

@@ -15,7 +15,7 @@ FORKER_IMPORTS = """
     from walkit.errors import WalkitError
     from walkit.models import FaultyStorage
     from walkit.replication import Replica, heal, promote
-    from walkit.replication.rewind import rewind
+    from walkit.replication.replica.rewind import rewind
     from walkit.storage import FileStorage
 
     class Killing(FaultyStorage):

@@ -23,7 +23,7 @@ FORKER = (
         FORKER_IMPORTS
         + """
     import resource
-    from tests.replication.delta_child import main as delta
+    from tests.replication.delta.child import main as delta
     from tests.replication.writer import follow, serve, write
     from tests.stores import SMALL
 

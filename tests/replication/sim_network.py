@@ -9,7 +9,7 @@ from tests.log.imports import frames_of, log_of_epochs
 from walkit.format.frame import FrameHeader, FrameIdentity
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
 from walkit.format.segment import SegmentHeader
-from walkit.replication.actions import (
+from walkit.replication.core.actions import (
     Admit,
     Adopt,
     Connect,
@@ -25,14 +25,14 @@ from walkit.replication.actions import (
     SendToPublisher,
     SubscriberStep,
 )
-from walkit.replication.backoff import Backoff
-from walkit.replication.frame_batch import FrameLimits, FrameRun
-from walkit.replication.identity import Identity, KnownReplica, mint, new_nonce
-from walkit.replication.lineage import PrimaryState
-from walkit.replication.messages import Batch, FromPublisher, FromSubscriber, Hello, Proof, Refusal
-from walkit.replication.publisher import Publisher
-from walkit.replication.subscriber import Subscriber
-from walkit.replication.wire import (
+from walkit.replication.core.backoff import Backoff
+from walkit.replication.core.publisher import Publisher
+from walkit.replication.core.subscriber import Subscriber
+from walkit.replication.protocol.frame_batch import FrameLimits, FrameRun
+from walkit.replication.protocol.identity import Identity, KnownReplica, mint, new_nonce
+from walkit.replication.protocol.lineage import PrimaryState
+from walkit.replication.protocol.messages import Batch, FromPublisher, FromSubscriber, Hello, Proof, Refusal
+from walkit.replication.protocol.wire import (
     decode_from_publisher,
     decode_from_subscriber,
     encode_from_publisher,

@@ -11,7 +11,7 @@ import walkit
 from tests.replication.callers import WAIT_S, until
 from tests.replication.test_grpc import quick
 from walkit.replication import Primary, Replica
-from walkit.replication.rewind import rewind
+from walkit.replication.replica.rewind import rewind
 
 
 @pytest.mark.parametrize("how", ["rewind", "backup"])

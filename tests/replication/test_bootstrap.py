@@ -25,11 +25,11 @@ from walkit.format.names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME, lsn_of_n
 from walkit.format.segment import segment_name
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.replication import Primary, Replica
-from walkit.replication.backoff import Backoff
-from walkit.replication.bootstrap import FETCHES_MAX, Transfer, Want, wrong_fetch
-from walkit.replication.imported_log import ImportedLog
-from walkit.replication.messages import Chunk, Fetch
-from walkit.replication.replica_store import ReplicaStore
+from walkit.replication.core.backoff import Backoff
+from walkit.replication.core.bootstrap import FETCHES_MAX, Transfer, Want, wrong_fetch
+from walkit.replication.logs.imported_log import ImportedLog
+from walkit.replication.protocol.messages import Chunk, Fetch
+from walkit.replication.replica.store import ReplicaStore
 from walkit.segments.claim_files import claim_facts, drop_claim
 from walkit.segments.manifest_store import load_manifest
 from walkit.state.table import KeyedTable

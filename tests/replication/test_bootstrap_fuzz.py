@@ -27,7 +27,7 @@ from walkit.events import EventSink
 from walkit.format.manifest import LogEnd, Manifest, decode_manifest, encode_manifest
 from walkit.format.names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME
 from walkit.replication import Primary
-from walkit.replication.actions import (
+from walkit.replication.core.actions import (
     MakePlan,
     Prepare,
     Publish,
@@ -36,14 +36,18 @@ from walkit.replication.actions import (
     StorePart,
     SubscriberStep,
 )
-from walkit.replication.bootstrap_folder import (
+from walkit.replication.core.publisher import Publisher
+from walkit.replication.core.subscriber import Subscriber
+from walkit.replication.logs.bootstrap_folder import (
     FREE_LEFT_BYTES,
     BootstrapFolder,
     part_name,
     snapshot_part_name,
 )
-from walkit.replication.bootstrap_plan import PlannedFiles
-from walkit.replication.messages import (
+from walkit.replication.logs.source import StoredSource
+from walkit.replication.primary.bootstrap_plan import PlannedFiles
+from walkit.replication.primary.snapshot_checks import SnapshotChecks
+from walkit.replication.protocol.messages import (
     CHUNK_BYTES_MAX,
     Ack,
     Chunk,
@@ -54,11 +58,7 @@ from walkit.replication.messages import (
     Nack,
     Plan,
 )
-from walkit.replication.publisher import Publisher
-from walkit.replication.snapshot_checks import SnapshotChecks
-from walkit.replication.source import StoredSource
-from walkit.replication.subscriber import Subscriber
-from walkit.replication.wire import (
+from walkit.replication.protocol.wire import (
     WireError,
     decode_from_publisher,
     decode_from_subscriber,

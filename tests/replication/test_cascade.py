@@ -11,7 +11,8 @@ from tests.replication.callers import until
 from tests.replication.test_replica_checkpoint import put
 from tests.stores import SMALL
 from walkit.errors import LogNotFoundError, OptionsError
-from walkit.replication import Primary, Replica, replica_claims
+from walkit.replication import Primary, Replica
+from walkit.replication.primary import claims as replica_claims
 from walkit.segments.claim_files import claim_facts
 from walkit.storage import FileStorage
 from walkit.store import Store

@@ -9,13 +9,22 @@ import pytest
 from tests.replication.sim_network import History, World, corrupted, history_of
 from walkit.errors import DivergenceError, FormatVersionError, GapError, WalkitError
 from walkit.format.manifest import LogEnd
-from walkit.replication.actions import Connect, Disconnect, End, Fail, Read, Send, SendToPublisher
-from walkit.replication.backoff import Backoff
-from walkit.replication.lineage import judge
-from walkit.replication.messages import Ack, Batch, FromPublisher, Heartbeat, Hello, Nack, Refusal, Welcome
-from walkit.replication.publisher import HEARTBEAT_MS, Publisher
-from walkit.replication.subscriber import RENACK_MS, Subscriber
-from walkit.replication.wire import (
+from walkit.replication.core.actions import Connect, Disconnect, End, Fail, Read, Send, SendToPublisher
+from walkit.replication.core.backoff import Backoff
+from walkit.replication.core.publisher import HEARTBEAT_MS, Publisher
+from walkit.replication.core.subscriber import RENACK_MS, Subscriber
+from walkit.replication.protocol.lineage import judge
+from walkit.replication.protocol.messages import (
+    Ack,
+    Batch,
+    FromPublisher,
+    Heartbeat,
+    Hello,
+    Nack,
+    Refusal,
+    Welcome,
+)
+from walkit.replication.protocol.wire import (
     WireError,
     decode_from_publisher,
     decode_from_subscriber,

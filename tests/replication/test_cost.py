@@ -15,15 +15,16 @@ from tests.replication.sim_network import History, history_of
 from tests.replication.test_grpc import WAIT_S, quick, until
 from walkit.format.manifest import LogEnd
 from walkit.models import CrashingStorage
-from walkit.replication import Primary, Replica, walkit_pb2
-from walkit.replication.codecs import unpack
-from walkit.replication.end_watch import EndWatch
-from walkit.replication.frame_batch import FrameRun
-from walkit.replication.frame_reader import FrameReader
-from walkit.replication.messages import Batch
-from walkit.replication.shared_runs import KEPT_BYTES, SharedRuns
-from walkit.replication.source import OpenSource, StoredSource
-from walkit.replication.wire import decode_from_publisher, encode_from_publisher
+from walkit.replication import Primary, Replica
+from walkit.replication.logs.end_watch import EndWatch
+from walkit.replication.logs.source import OpenSource, StoredSource
+from walkit.replication.primary.frame_reader import FrameReader
+from walkit.replication.primary.shared_runs import KEPT_BYTES, SharedRuns
+from walkit.replication.protocol import walkit_pb2
+from walkit.replication.protocol.codecs import unpack
+from walkit.replication.protocol.frame_batch import FrameRun
+from walkit.replication.protocol.messages import Batch
+from walkit.replication.protocol.wire import decode_from_publisher, encode_from_publisher
 from walkit.storage import FileStorage
 
 pb: Any = walkit_pb2

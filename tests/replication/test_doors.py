@@ -23,13 +23,17 @@ from walkit.errors import FormatVersionError, OptionsError, StorageError
 from walkit.format.layout import MANIFEST_BYTES_MAX
 from walkit.format.manifest import MANIFEST_NAME, LogEnd
 from walkit.models import CrashingStorage
-from walkit.replication import ClientTLS, DeltaReader, Primary, Replica, Tokens, walkit_pb2
-from walkit.replication.backoff import Backoff
-from walkit.replication.delta_wire import POLL_METHOD
-from walkit.replication.frame_reader import FrameReader
-from walkit.replication.identity import Identity, mint
-from walkit.replication.identity_file import OwnIdentity, keep_identity
-from walkit.replication.messages import (
+from walkit.replication import ClientTLS, DeltaReader, Primary, Replica, Tokens
+from walkit.replication.core.backoff import Backoff
+from walkit.replication.core.publisher import Publisher
+from walkit.replication.delta.wire import POLL_METHOD
+from walkit.replication.primary.frame_reader import FrameReader
+from walkit.replication.primary.range_service import FRAMES_METHOD
+from walkit.replication.primary.registry import ReplicaRegistry
+from walkit.replication.primary.server import HOLDS
+from walkit.replication.protocol import walkit_pb2
+from walkit.replication.protocol.identity import Identity, mint
+from walkit.replication.protocol.messages import (
     LINEAGE_EPOCHS_MAX,
     Ack,
     Batch,
@@ -40,12 +44,9 @@ from walkit.replication.messages import (
     Refusal,
     Welcome,
 )
-from walkit.replication.primary import HOLDS
-from walkit.replication.publisher import Publisher
-from walkit.replication.range_service import FRAMES_METHOD
-from walkit.replication.registry import ReplicaRegistry
-from walkit.replication.transport import grpc
-from walkit.replication.wire import SUBSCRIBER_BYTES_MAX
+from walkit.replication.protocol.wire import SUBSCRIBER_BYTES_MAX
+from walkit.replication.replica.identity_file import OwnIdentity, keep_identity
+from walkit.replication.transport.grpc_common import grpc
 from walkit.storage.file import FileStorage
 from walkit.store import Store
 

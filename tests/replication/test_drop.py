@@ -18,7 +18,7 @@ from tests.log.imports import import_all, log_of_epochs, replica_on
 from tests.log.logs import run_python
 from walkit.errors import LogClosedError
 from walkit.replication import Primary, Replica
-from walkit.replication.imported_log import ImportedLog
+from walkit.replication.logs.imported_log import ImportedLog
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
 from walkit.storage import FileStorage, MemoryStorage
 
@@ -195,7 +195,7 @@ FORKS = """
     import gc, os, sys
     from walkit.errors import LogLockedError
     from walkit.replication import Replica
-    from walkit.replication.imported_log import ImportedLog
+    from walkit.replication.logs.imported_log import ImportedLog
     from walkit.storage import FileStorage
 
     place, other = FileStorage(sys.argv[1]), sys.argv[1] + "-other"
@@ -232,7 +232,7 @@ def test_at_the_end_of_the_process_nothing_is_said(tmp_path: Path, starts: str) 
     script = f"""
         import sys
         from walkit.replication import Replica
-        from walkit.replication.imported_log import ImportedLog
+        from walkit.replication.logs.imported_log import ImportedLog
         from walkit.storage import FileStorage
         replica = Replica(sys.argv[1], "127.0.0.1:1"){starts}
         log = ImportedLog(FileStorage(sys.argv[1] + "-other"))

@@ -27,15 +27,15 @@ from walkit.errors import StorageError, WalkitError
 from walkit.format.manifest import EpochRecord
 from walkit.models import CrashingStorage
 from walkit.replication import DeltaReader, Primary, ProtocolError, Replica, ReplicaFailedError
-from walkit.replication.actions import Adopt, Import
-from walkit.replication.connection import Destination
-from walkit.replication.connection import told as told_by
-from walkit.replication.content import check_content, plain_text
-from walkit.replication.imported_log import ImportedLog
-from walkit.replication.messages import FromPublisher, Heartbeat, Refusal
-from walkit.replication.publisher import HISTORY_CHARS
-from walkit.replication.subscriber import Subscriber
-from walkit.replication.transport import grpc
+from walkit.replication.core.actions import Adopt, Import
+from walkit.replication.core.publisher import HISTORY_CHARS
+from walkit.replication.core.subscriber import Subscriber
+from walkit.replication.logs.imported_log import ImportedLog
+from walkit.replication.protocol.content import check_content, plain_text
+from walkit.replication.protocol.messages import FromPublisher, Heartbeat, Refusal
+from walkit.replication.transport.connection import Destination
+from walkit.replication.transport.connection import told as told_by
+from walkit.replication.transport.grpc_common import grpc
 
 HUGE = (1 << 64) - 1
 
@@ -164,7 +164,8 @@ def test_any_error_of_the_replicas_thread_is_a_state(
 def test_an_error_of_the_listening_thread_is_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run out of memory where a message is decoded, on a thread without a caller: the replica fails with that cause."""
     monkeypatch.setattr(
-        "walkit.replication.connection.decode_from_publisher", lambda data: _raise(MemoryError("too large"))
+        "walkit.replication.transport.connection.decode_from_publisher",
+        lambda data: _raise(MemoryError("too large")),
     )
     with (
         walkit.open(tmp_path / "p") as log,
@@ -357,14 +358,14 @@ def test_a_wait_ends_though_its_ring_was_lost(monkeypatch: pytest.MonkeyPatch) -
     def full(*_: object) -> None:
         raise StorageError("no space left", name="manifest")
 
-    monkeypatch.setattr("walkit.replication.imported_log.Bell", Lost)
+    monkeypatch.setattr("walkit.replication.logs.imported_log.Bell", Lost)
     log = ImportedLog(CrashingStorage())
     with monkeypatch.context() as patch:
         patch.setattr(ImportedLog, "_open", full)
         with pytest.raises(StorageError):
             log.reopen()
     assert log.is_reopening and not log.closed
-    monkeypatch.setattr("walkit.replication.imported_log.LOOK_S", 0.05)
+    monkeypatch.setattr("walkit.replication.logs.imported_log.LOOK_S", 0.05)
     waiter = Task(lambda: log.wait_for(1))
     log.close()
     assert waiter.result() is False

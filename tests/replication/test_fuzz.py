@@ -17,20 +17,21 @@ from tests.replication.sim_network import History, history_of
 from tests.replication.test_doors import frames_of_log, held, manifest_bytes
 from tests.replication.test_grpc import equal_frames
 from walkit.format.manifest import LogEnd, Manifest
-from walkit.replication import Primary, Replica, walkit_pb2
-from walkit.replication.actions import Admit, Import, Read, Send
-from walkit.replication.identity import KnownReplica, mint, new_nonce
-from walkit.replication.messages import Ack, Batch, Hello, Welcome, is_name
-from walkit.replication.publisher import Publisher
-from walkit.replication.subscriber import Subscriber
-from walkit.replication.transport import grpc
-from walkit.replication.wire import (
+from walkit.replication import Primary, Replica
+from walkit.replication.core.actions import Admit, Import, Read, Send
+from walkit.replication.core.publisher import Publisher
+from walkit.replication.core.subscriber import Subscriber
+from walkit.replication.protocol import walkit_pb2
+from walkit.replication.protocol.identity import KnownReplica, mint, new_nonce
+from walkit.replication.protocol.messages import Ack, Batch, Hello, Welcome, is_name
+from walkit.replication.protocol.wire import (
     WireError,
     decode_from_publisher,
     decode_from_subscriber,
     encode_from_publisher,
     encode_from_subscriber,
 )
+from walkit.replication.transport.grpc_common import grpc
 
 SESSIONS = 3 * settings().max_examples
 """300; 6,000 with HYPOTHESIS_PROFILE=thorough."""

@@ -26,9 +26,9 @@ from walkit.errors import (
 )
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.replication import DeltaReader, Primary, Replica, Tokens
-from walkit.replication.backoff import Backoff
-from walkit.replication.identity_file import load_identity
-from walkit.replication.publisher import Publisher
+from walkit.replication.core.backoff import Backoff
+from walkit.replication.core.publisher import Publisher
+from walkit.replication.replica.identity_file import load_identity
 from walkit.segments.manifest_store import DURABLE_NAME, LOCK_NAME, load_manifest
 from walkit.storage import FileStorage
 
@@ -442,7 +442,7 @@ def test_follow_yields_what_is_imported(tmp_path: Path) -> None:
 STARTS_OTHERS = """
 import signal, subprocess
 from concurrent.futures import ThreadPoolExecutor
-from walkit.replication.transport import grpc
+from walkit.replication.transport.grpc_common import grpc
 
 server = grpc.server(ThreadPoolExecutor(2))
 port = server.add_insecure_port("127.0.0.1:0")

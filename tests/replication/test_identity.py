@@ -21,14 +21,14 @@ from walkit.format.checksum import crc32c
 from walkit.format.manifest import LogEnd
 from walkit.models import CrashingStorage
 from walkit.replication import IdentityError, Primary, Replica
-from walkit.replication.actions import SendToPublisher
-from walkit.replication.backoff import Backoff
-from walkit.replication.identity import Identity, mint, new_nonce, proof_of, proves
-from walkit.replication.identity_file import OwnIdentity, drop_identity, keep_identity, load_identity
-from walkit.replication.messages import Ack, Batch, Challenge, Hello, Proof, Refusal, Welcome
-from walkit.replication.publisher import Publisher
-from walkit.replication.registry import ReplicaRegistry
-from walkit.replication.subscriber import Subscriber
+from walkit.replication.core.actions import SendToPublisher
+from walkit.replication.core.backoff import Backoff
+from walkit.replication.core.publisher import Publisher
+from walkit.replication.core.subscriber import Subscriber
+from walkit.replication.primary.registry import ReplicaRegistry
+from walkit.replication.protocol.identity import Identity, mint, new_nonce, proof_of, proves
+from walkit.replication.protocol.messages import Ack, Batch, Challenge, Hello, Proof, Refusal, Welcome
+from walkit.replication.replica.identity_file import OwnIdentity, drop_identity, keep_identity, load_identity
 from walkit.segments.manifest_store import IDENTITY_NAME, REGISTRY_LOCK_NAME, REGISTRY_NAME
 from walkit.storage.file import FileStorage
 from walkit.storage.interface import LockHolder

@@ -22,11 +22,14 @@ from walkit.errors import DivergenceError, OptionsError
 from walkit.format.checksum import crc32c
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.models import CrashingStorage
-from walkit.replication import Primary, Replica, walkit_pb2
-from walkit.replication.actions import Disconnect, Fail, Import, Send
-from walkit.replication.backoff import Backoff
-from walkit.replication.codecs import CODECS, chosen, pack, unpack
-from walkit.replication.messages import (
+from walkit.replication import Primary, Replica
+from walkit.replication.core.actions import Disconnect, Fail, Import, Send
+from walkit.replication.core.backoff import Backoff
+from walkit.replication.core.publisher import Publisher
+from walkit.replication.core.subscriber import Subscriber
+from walkit.replication.protocol import walkit_pb2
+from walkit.replication.protocol.codecs import CODECS, chosen, pack, unpack
+from walkit.replication.protocol.messages import (
     LASTING,
     LINEAGE_EPOCHS_MAX,
     Ack,
@@ -44,10 +47,7 @@ from walkit.replication.messages import (
     Refusal,
     Welcome,
 )
-from walkit.replication.publisher import Publisher
-from walkit.replication.subscriber import Subscriber
-from walkit.replication.transport import DaemonExecutor, grpc
-from walkit.replication.wire import (
+from walkit.replication.protocol.wire import (
     METHOD,
     SUBSCRIBER_BYTES_MAX,
     DamagedMessageError,
@@ -58,6 +58,7 @@ from walkit.replication.wire import (
     encode_from_subscriber,
     publisher_bytes_max,
 )
+from walkit.replication.transport.grpc_common import DaemonExecutor, grpc
 
 pb: Any = walkit_pb2
 EPOCHS = tuple(
@@ -425,7 +426,7 @@ def test_a_frame_larger_than_a_replica_takes_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Follow a log with a frame above the limit: OptionsError that names the option; with that option it goes on."""
-    monkeypatch.setattr("walkit.replication.replica_opening.FRAME_BYTES_TAKEN", 1 << 20)
+    monkeypatch.setattr("walkit.replication.replica.opening.FRAME_BYTES_TAKEN", 1 << 20)
     large = walkit.LogOptions(frame_bytes_max=4 << 20)
     with walkit.open(tmp_path / "p", options=large) as log, Primary(log) as primary:
         log.append(b"small")
@@ -442,7 +443,7 @@ def test_a_frame_larger_than_a_replica_takes_is_refused_by_name(
 
 def test_no_more_batches_are_in_flight_than_can_be_compared() -> None:
     """Send a frame at a time and acknowledge nothing: after so many batches nothing is read until one is answered."""
-    from walkit.replication import publisher as module
+    from walkit.replication.core import publisher as module
 
     history = history_of(9, 7, 8)
     history.durable = len(history.frames)
@@ -465,7 +466,7 @@ def test_answers_that_a_publisher_does_not_take_are_bounded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Send a replica more heartbeats than it may have answers waiting, and read none: it gives the connection up."""
-    monkeypatch.setattr("walkit.replication.connection.OUTBOX_MESSAGES", 20)
+    monkeypatch.setattr("walkit.replication.transport.connection.OUTBOX_MESSAGES", 20)
     beat = encode_from_publisher(Heartbeat(sent_position=0, source_lsn=0, source_position=0))
     fake = FakePrimary(encode_from_publisher(WELCOME), *[beat] * 20_000)
     with Replica(tmp_path / "r", fake.address, backoff=Backoff(5, 50)) as replica:

@@ -12,8 +12,8 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Checkout
 
-PROTO = "walkit/replication/walkit.proto"
-GENERATED = "walkit/replication/walkit_pb2.py"
+PROTO = "walkit/replication/protocol/walkit.proto"
+GENERATED = "walkit/replication/protocol/walkit_pb2.py"
 
 
 def meaning(code: str) -> list[str]:

@@ -20,14 +20,15 @@ from walkit.events import EventSink
 from walkit.format.layout import CLAIMS_MAX
 from walkit.format.names import claim_file_name
 from walkit.models import FaultyStorage
-from walkit.replication import Primary, Replica, replica_claims
-from walkit.replication.identity import mint
-from walkit.replication.identity_file import load_identity
-from walkit.replication.messages import Ack, Heartbeat, Refusal, Welcome
-from walkit.replication.primary import HOLDS
-from walkit.replication.publisher import Publisher
-from walkit.replication.registry import ReplicaRegistry
-from walkit.replication.replica_claims import ReplicaClaims, replicas_with_claims
+from walkit.replication import Primary, Replica
+from walkit.replication.core.publisher import Publisher
+from walkit.replication.primary import claims as replica_claims
+from walkit.replication.primary.claims import ReplicaClaims, replicas_with_claims
+from walkit.replication.primary.registry import ReplicaRegistry
+from walkit.replication.primary.server import HOLDS
+from walkit.replication.protocol.identity import mint
+from walkit.replication.protocol.messages import Ack, Heartbeat, Refusal, Welcome
+from walkit.replication.replica.identity_file import load_identity
 from walkit.segments.claim_files import claims_locked
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.file import FileStorage

@@ -15,7 +15,7 @@ import pytest
 import walkit
 from tests.conftest import Checkout
 from tests.replication.processes import free_address
-from walkit.replication.source import StoredSource
+from walkit.replication.logs.source import StoredSource
 from walkit.storage import FileStorage
 
 PAGE = "docs/how-to/secure-replication.md"

@@ -18,10 +18,10 @@ from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.models import CrashingStorage
 from walkit.read.view import LogView
-from walkit.replication.frame_reader import FrameReader
-from walkit.replication.lineage import judge
-from walkit.replication.messages import Hello, Refusal
-from walkit.replication.source import OpenSource, StoredSource, end_at, primary_state_of, source_of
+from walkit.replication.logs.source import OpenSource, StoredSource, end_at, primary_state_of, source_of
+from walkit.replication.primary.frame_reader import FrameReader
+from walkit.replication.protocol.lineage import judge
+from walkit.replication.protocol.messages import Hello, Refusal
 from walkit.segments.manifest_store import load_manifest
 
 
@@ -217,7 +217,7 @@ def test_another_log_in_the_place_is_served_as_far_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Put a shorter log in the place of one that is served by its path: the source's end is that of the new one."""
-    monkeypatch.setattr("walkit.replication.source.MANIFEST_S", 0)
+    monkeypatch.setattr("walkit.replication.logs.source.MANIFEST_S", 0)
     with walkit.open(tmp_path / "p") as log:
         log.append_many([b"x"] * 50)
     source = source_of(tmp_path / "p")

@@ -19,12 +19,10 @@ from walkit.errors import GapError
 from walkit.events import EVENTS, EventSink
 from walkit.format.manifest import LogEnd
 from walkit.replication import Primary, Replica
-from walkit.replication.actions import PublisherStep, Read, Send
-from walkit.replication.identity import KnownReplica, mint, new_nonce, proof_of
-from walkit.replication.lag import CATCH_UP_MS
-from walkit.replication.messages import Ack, Batch, Heartbeat, Plan, Proof, Welcome
-from walkit.replication.publisher import Publisher
-from walkit.replication.states import (
+from walkit.replication.core.actions import PublisherStep, Read, Send
+from walkit.replication.core.lag import CATCH_UP_MS
+from walkit.replication.core.publisher import Publisher
+from walkit.replication.core.states import (
     EDGES,
     MOVES_KEPT,
     SPANS_KEPT,
@@ -33,7 +31,9 @@ from walkit.replication.states import (
     StateTracker,
     report_moves,
 )
-from walkit.replication.subscriber import Subscriber
+from walkit.replication.core.subscriber import Subscriber
+from walkit.replication.protocol.identity import KnownReplica, mint, new_nonce, proof_of
+from walkit.replication.protocol.messages import Ack, Batch, Heartbeat, Plan, Proof, Welcome
 
 FAR = 7
 """An LSN that the replica of these tests does not have at first."""

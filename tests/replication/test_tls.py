@@ -20,10 +20,10 @@ from tests.replication.test_grpc import equal_frames
 from walkit.errors import OptionsError
 from walkit.models import CrashingStorage
 from walkit.replication import ClientTLS, Primary, Replica, ServerTLS, Tokens
-from walkit.replication.access import TOKEN_KEY, Doorkeeper
-from walkit.replication.backoff import Backoff
-from walkit.replication.publisher import Publisher
-from walkit.replication.transport import DaemonExecutor, grpc
+from walkit.replication.core.backoff import Backoff
+from walkit.replication.core.publisher import Publisher
+from walkit.replication.transport.access import TOKEN_KEY, Doorkeeper
+from walkit.replication.transport.grpc_common import DaemonExecutor, grpc
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from walkit.errors import StorageError
-from walkit.replication.actions import End, Send
-from walkit.replication.delta_messages import DeltaEnd, PollAnswer
-from walkit.replication.delta_replayer import DeltaReplayer, LoadRange, ReplayLimits
-from walkit.replication.lineage import PrimaryState
-from walkit.replication.messages import Hello
-from walkit.replication.publisher import Publisher
+from walkit.replication.core.actions import End, Send
+from walkit.replication.core.publisher import Publisher
+from walkit.replication.delta.messages import DeltaEnd, PollAnswer
+from walkit.replication.delta.replayer import DeltaReplayer, LoadRange, ReplayLimits
+from walkit.replication.protocol.lineage import PrimaryState
+from walkit.replication.protocol.messages import Hello
 
 STANDING = PrimaryState(
     log_id=5, created_us=0, ack_order="append", lineage=(), durable_lsn=0, durable_position=0, oldest_lsn=1,

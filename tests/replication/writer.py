@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import walkit
 from walkit.replication import Primary, Replica
-from walkit.replication.backoff import Backoff
+from walkit.replication.core.backoff import Backoff
 from walkit.segments.claim_files import drop_claim
 from walkit.storage import FileStorage
 from walkit.storage.interface import Storage

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-PUBLISHER = "walkit.replication.publisher:Publisher"
-SUBSCRIBER = "walkit.replication.subscriber:Subscriber"
-POLLS = "walkit.replication.delta_poll:DeltaPolls"
-POLLER = "walkit.replication.delta_poller:DeltaPoller"
-REPLAYER = "walkit.replication.delta_replayer:DeltaReplayer"
-SESSION = "walkit.replication.delta_session:DeltaSession"
+PUBLISHER = "walkit.replication.core.publisher:Publisher"
+SUBSCRIBER = "walkit.replication.core.subscriber:Subscriber"
+POLLS = "walkit.replication.delta.polls:DeltaPolls"
+POLLER = "walkit.replication.delta.poller:DeltaPoller"
+REPLAYER = "walkit.replication.delta.replayer:DeltaReplayer"
+SESSION = "walkit.replication.delta.session:DeltaSession"
 CORE = "walkit.commit.core:OrderingCore"
 RETENTION = "walkit.log.retention:"
 

@@ -26,10 +26,10 @@ from walkit.errors import OptionsError
 from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
 from walkit.models.remote_storage import REMOTE, RemoteStorage
-from walkit.replication.delta_poll import DeltaOptions
-from walkit.replication.delta_reader import DeltaReader
-from walkit.replication.delta_replayer import ReplayLimits
-from walkit.replication.primary import Primary
+from walkit.replication.delta.polls import DeltaOptions
+from walkit.replication.delta.reader import DeltaReader
+from walkit.replication.delta.replayer import ReplayLimits
+from walkit.replication.primary.server import Primary
 from walkit.simulate.delta_lag import delta_lag
 from walkit.storage.file import FileStorage
 from walkit.storage.mounts import require_folder

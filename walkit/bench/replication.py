@@ -27,7 +27,7 @@ from walkit.config import LogOptions, check_progress
 from walkit.errors import OptionsError, WalkitError
 from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
-from walkit.replication.primary import Primary
+from walkit.replication.primary.server import Primary
 from walkit.storage.mounts import require_folder
 from walkit.workload.replicated import ReplicatedChild
 

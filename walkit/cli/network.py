@@ -77,7 +77,7 @@ def heal(args: argparse.Namespace) -> int:
     if args.policy is not None:
         raise UsageError("--policy decides what to give up, and --from gives nothing up: take one of them")
     with quiet_grpc():
-        from walkit.replication.heal import heal as heal_log
+        from walkit.replication.healing.heal import heal as heal_log
     with bar(f"heal {args.log}") as progress:
         report = heal_log(
             args.log,

@@ -29,7 +29,7 @@ def add_promote(commands: Any, command: Any) -> None:
 def promote(args: argparse.Namespace) -> int:
     """Promote a replica, and print what it is now."""
     with quiet_grpc():
-        from walkit.replication.promote import promote as promote_replica
+        from walkit.replication.replica.promote import promote as promote_replica
 
     others = EventSink()
 

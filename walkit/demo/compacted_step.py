@@ -13,8 +13,8 @@ from walkit.demo.parts import Parts
 from walkit.demo.progress_printer import ProgressPrinter
 from walkit.read.describe import LogInventory
 from walkit.recovery.report import RecoveryReport
-from walkit.replication.primary import Primary
-from walkit.replication.replica import Replica
+from walkit.replication.primary.server import Primary
+from walkit.replication.replica.follower import Replica
 from walkit.state.checkpoint import CheckpointReport
 from walkit.store import Store
 

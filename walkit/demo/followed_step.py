@@ -15,7 +15,7 @@ from walkit.demo.progress_printer import ProgressPrinter
 from walkit.demo.replica import LagWatch, ReplicaProcess
 from walkit.log.open import open_log
 from walkit.measure import Run
-from walkit.replication.primary import Primary
+from walkit.replication.primary.server import Primary
 from walkit.state.replay import replay
 from walkit.state.table import KeyedTable
 from walkit.store import Store

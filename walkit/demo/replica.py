@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from walkit.errors import LogNotFoundError, WalkitError
-from walkit.replication.source import StoredSource
+from walkit.replication.logs.source import StoredSource
 from walkit.storage import FileStorage
 from walkit.workload.replicated import ReplicatedChild
 

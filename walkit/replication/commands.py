@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from walkit._threads import Bell
-from walkit.replication.delta_reader import DeltaReader
-from walkit.replication.primary import Primary
-from walkit.replication.replica import Replica
-from walkit.replication.tls import ClientTLS, ServerTLS
+from walkit.replication.delta.reader import DeltaReader
+from walkit.replication.primary.server import Primary
+from walkit.replication.replica.follower import Replica
+from walkit.replication.transport.tls import ClientTLS, ServerTLS
 from walkit.storage.address import Place
 
 REPORT_S = 1.0

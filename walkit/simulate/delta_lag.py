@@ -18,10 +18,10 @@ import numpy as np
 from walkit.errors import OptionsError
 from walkit.models.device import Device, DeviceModel
 from walkit.models.remote_storage import REMOTE
-from walkit.replication.delta_messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
-from walkit.replication.delta_poll import DeltaCounts, DeltaOptions, DeltaPolls, Reply
-from walkit.replication.delta_poller import DeltaPoller
-from walkit.replication.delta_replayer import (
+from walkit.replication.delta.messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
+from walkit.replication.delta.poller import DeltaPoller
+from walkit.replication.delta.polls import DeltaCounts, DeltaOptions, DeltaPolls, Reply
+from walkit.replication.delta.replayer import (
     ApplyRange,
     DeltaReplayer,
     EndReplay,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from walkit.format.manifest import EpochRecord, HoldRecord, SegmentRecord, SegmentState
-from walkit.replication.identity import KnownReplica
+from walkit.replication.protocol.identity import KnownReplica
 from walkit.simulate.world_log import FrameStore, State
 
 LOG_ID = 0x57A1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import Protocol
 
-from walkit.replication.delta_messages import DeltaEnd, PollRefusal, PollRequest
-from walkit.replication.delta_poll import DeltaOptions, DeltaPolls, Reply
+from walkit.replication.delta.messages import DeltaEnd, PollRefusal, PollRequest
+from walkit.replication.delta.polls import DeltaOptions, DeltaPolls, Reply
 from walkit.simulate.world_clock import Alarm, Process
 from walkit.simulate.world_faults import PRIMARY
 from walkit.simulate.world_log import WorldFrame

@@ -7,8 +7,8 @@ from dataclasses import replace
 from random import Random
 from typing import TypeAlias
 
-from walkit.replication.delta_messages import PollAnswer
-from walkit.replication.messages import Batch
+from walkit.replication.delta.messages import PollAnswer
+from walkit.replication.protocol.messages import Batch
 from walkit.simulate.world_clock import Clock, Process
 from walkit.simulate.world_faults import Fault, random_of
 

@@ -16,7 +16,7 @@ from walkit.format.layout import HAS_KEY, HAS_VALUE
 from walkit.format.manifest import EpochRecord, HoldRecord
 from walkit.log.retention import RetentionFacts, plan_retention
 from walkit.record import Kind
-from walkit.replication.delta_messages import DeltaEnd
+from walkit.replication.delta.messages import DeltaEnd
 from walkit.simulate.world_clock import Process
 from walkit.simulate.world_disk import LOG_ID, PrimaryDisk
 from walkit.simulate.world_faults import random_of

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 
 from walkit.errors import GapError, StorageError
-from walkit.replication.backoff import Backoff
-from walkit.replication.delta_messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
-from walkit.replication.delta_poller import DeltaPoller
-from walkit.replication.delta_replayer import (
+from walkit.replication.core.backoff import Backoff
+from walkit.replication.delta.messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
+from walkit.replication.delta.poller import DeltaPoller
+from walkit.replication.delta.replayer import (
     ApplyRange,
     DeltaReplayer,
     EndReplay,
@@ -16,7 +16,7 @@ from walkit.replication.delta_replayer import (
     ReplayLimits,
     ReplayStep,
 )
-from walkit.replication.failures import ProtocolError
+from walkit.replication.protocol.failures import ProtocolError
 from walkit.simulate.world_clock import Act, Alarm, Process
 from walkit.simulate.world_disk import LOG_ID
 from walkit.simulate.world_faults import PRIMARY, random_of

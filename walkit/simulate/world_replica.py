@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from walkit.errors import GapError, StorageError, WalkitError
 from walkit.format.manifest import EpochRecord, LogEnd
-from walkit.replication.actions import (
+from walkit.replication.core.actions import (
     Adopt,
     Connect,
     Disconnect,
@@ -18,11 +18,11 @@ from walkit.replication.actions import (
     SendToPublisher,
     SubscriberStep,
 )
-from walkit.replication.backoff import Backoff
-from walkit.replication.frame_batch import FrameRun, join_runs
-from walkit.replication.identity import Identity
-from walkit.replication.messages import Ack, Batch
-from walkit.replication.subscriber import Subscriber
+from walkit.replication.core.backoff import Backoff
+from walkit.replication.core.subscriber import Subscriber
+from walkit.replication.protocol.frame_batch import FrameRun, join_runs
+from walkit.replication.protocol.identity import Identity
+from walkit.replication.protocol.messages import Ack, Batch
 from walkit.simulate.world_clock import Alarm, Process
 from walkit.simulate.world_faults import PRIMARY, random_of
 from walkit.simulate.world_log import (

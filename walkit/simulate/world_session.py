@@ -8,11 +8,11 @@ from typing import Protocol
 
 from walkit.errors import GapError
 from walkit.format.manifest import HoldRecord
-from walkit.replication.actions import Admit, MoveHold, PublisherStep, Read, Send
-from walkit.replication.identity import Identity, KnownReplica
-from walkit.replication.lineage import PrimaryState, judge
-from walkit.replication.messages import FromSubscriber, Hello, Refusal
-from walkit.replication.publisher import Publisher
+from walkit.replication.core.actions import Admit, MoveHold, PublisherStep, Read, Send
+from walkit.replication.core.publisher import Publisher
+from walkit.replication.protocol.identity import Identity, KnownReplica
+from walkit.replication.protocol.lineage import PrimaryState, judge
+from walkit.replication.protocol.messages import FromSubscriber, Hello, Refusal
 from walkit.simulate.world_clock import Alarm, Process
 from walkit.simulate.world_disk import HOLD_LEASE_MS, LOG_ID, PrimaryDisk
 from walkit.simulate.world_faults import PRIMARY

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from walkit.plots import LagSeries, StateBar
-from walkit.replication.delta_state import HitRow
+from walkit.replication.delta.state import HitRow
 
 POINTS_MAX = 480
 """Two minutes of four lines a second."""

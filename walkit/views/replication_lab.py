@@ -17,7 +17,7 @@ from walkit.errors import OptionsError
 from walkit.metrics import TrafficStatistics
 from walkit.models.tcp_link import LinkState, TcpLink
 from walkit.plots import LagSeries, StateBar
-from walkit.replication.delta_state import HitRow
+from walkit.replication.delta.state import HitRow
 from walkit.views.jobs import Jobs
 from walkit.views.replica_history import ReplicaHistory, hits_of
 from walkit.workload.replicated import PacedLoad, ReplicatedChild

@@ -21,7 +21,7 @@ from walkit.errors import WalkitError
 from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
 from walkit.replication import DeltaReader, Primary, Replica
-from walkit.replication.lag import Lag
+from walkit.replication.core.lag import Lag
 from walkit.workload.line_reporter import LineReporter, report_lines
 from walkit.workload.parent_watch import end_with
 

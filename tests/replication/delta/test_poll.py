@@ -1,0 +1,550 @@
+"""The core of the delta poll: shared answers, long polls, versions, and every exit of a session."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.replication.delta.frames import EPOCH_ID, LOG_ID, Frames, Readers, frames_after
+from walkit.errors import OptionsError
+from walkit.replication import ProtocolError
+from walkit.replication.delta.messages import (
+    REFUSALS,
+    DeltaEnd,
+    PollAnswer,
+    PollRefusal,
+    PollRequest,
+    checksum_of,
+)
+from walkit.replication.delta.polls import DeltaOptions
+from walkit.replication.delta.session import DeltaSession, DeltaState
+
+# -- the long poll
+
+
+def test_an_idle_poll_waits_and_then_says_that_nothing_is_new() -> None:
+    """Poll a log that stands still: the answer comes after the long poll's time, with the next number and no byte."""
+    readers = Readers()
+    first = readers.begin()
+    token = readers.next(first)
+    readers.wait(99)
+    assert token not in readers.given
+    readers.wait(1)
+    answer = readers.answered(token)
+    assert (answer.session_epoch, answer.end, answer.delta) == (2, first.end, b"")
+
+
+def test_a_poll_that_wants_no_waiting_is_answered_at_once() -> None:
+    """Poll with wait_ms=0 once the interval is over: it passes the long poll by; so does the first of a session."""
+    readers = Readers()
+    first = readers.begin()
+    readers.wait(1)
+    assert readers.answered(readers.next(first, wait_ms=0)).delta == b""
+
+
+def test_the_closing_of_the_log_ends_the_waiting() -> None:
+    """Close while two readers wait: both are refused at once, no session is left, later polls are refused too."""
+    readers = Readers()
+    waiting = [readers.next(readers.begin()) for _ in range(2)]
+    readers.take(readers.core.end(PollRefusal(reason="closed", message="the log was closed")))
+    assert [readers.refused(token).reason for token in waiting] == ["closed", "closed"]
+    assert readers.core.sessions == 0
+    assert readers.refused(readers.ask(PollRequest())).reason == "closed"
+
+
+def test_an_append_ends_the_waiting_with_an_end_first_and_a_delta_next() -> None:
+    """Let a frame become durable while a poll waits: an old reader gets the end; a new one the frames."""
+    readers = Readers(end=DeltaEnd(3, 192))
+    old, new = readers.begin(version=1), readers.begin()
+    assert (old.delta, new.delta, new.end) == (None, None, DeltaEnd(3, 192))
+    readers.wait(1)
+    asked = readers.next(old), readers.next(new)
+    frames = readers.append()
+    ended, delta = (readers.answered(token) for token in asked)
+    assert (ended.end, ended.delta) == (frames.end, None)
+    assert (delta.first, delta.end, delta.delta) == (DeltaEnd(3, 192), frames.end, frames.data)
+
+
+def test_appends_in_one_interval_are_one_answer() -> None:
+    """Append many frames right after an answer: a poll gets all of them in one, when the interval is over."""
+    readers = Readers(options=DeltaOptions(interval_ms=5))
+    token = readers.next(readers.begin())
+    said = b"".join(readers.append().data for _ in range(20))
+    assert token not in readers.given
+    readers.wait(4)
+    assert token not in readers.given
+    readers.wait(1)
+    assert readers.answered(token).delta == said
+
+
+def test_a_reader_that_polls_without_a_pause_gets_an_answer_an_interval() -> None:
+    """Poll and append as fast as answers come, for a second: at most one answer for each interval."""
+    readers = Readers(options=DeltaOptions(interval_ms=10))
+    last = readers.begin()
+    until, answers = readers.now_ms + 1000, 0
+    while readers.now_ms < until:
+        token = readers.next(last, wait_ms=0)
+        readers.append()
+        readers.wait(1)
+        while token not in readers.given:
+            readers.wait(1)
+        last, answers = readers.answered(token), answers + 1
+    assert answers <= 101
+
+
+def test_a_session_whose_frames_are_lost_still_answers() -> None:
+    """Overflow while a poll waits for its interval: the answer is the end alone, and the next one has frames again."""
+    readers = Readers(options=DeltaOptions(buffer_bytes=128, interval_ms=5))
+    token = readers.next(readers.begin())
+    readers.append(size=192)
+    readers.wait(5)
+    answer = readers.answered(token)
+    assert (answer.end, answer.delta) == (readers.end, None)
+    readers.wait(5)
+    token = readers.next(answer)
+    frames = readers.append()
+    assert readers.answered(token).delta == frames.data
+
+
+def test_polls_for_one_answer_share_it() -> None:
+    """Ask for the same answer three times while nothing is new: a frame ends all three, each with the same answer."""
+    readers = Readers()
+    first = readers.begin()
+    readers.wait(1)
+    tokens = [readers.next(first) for _ in range(3)]
+    readers.append()
+    one, two, three = (readers.answered(token) for token in tokens)
+    assert one is two is three
+    assert readers.core.sessions == 1
+
+
+def test_a_poll_that_was_given_up_loses_nothing() -> None:
+    """Hang up while a poll waits, append, then ask again: the frames are in the answer, and in no other."""
+    readers = Readers()
+    first = readers.begin()
+    readers.wait(1)
+    gone = readers.next(first)
+    readers.core.hang_up(gone, readers.now_ms)
+    frames = readers.append()
+    assert gone not in readers.given
+    answer = readers.answered(readers.next(first))
+    assert (answer.session_epoch, answer.delta) == (2, frames.data)
+
+
+@pytest.mark.parametrize("appends", [0, 1, 3])
+def test_an_answer_that_was_lost_is_given_again(appends: int) -> None:
+    """Lose an answer, append more, ask for it again, twice: the same object; what came later is in the next one."""
+    readers = Readers()
+    first = readers.begin()
+    readers.wait(1)
+    lost = readers.next(first)
+    frames = readers.append()
+    said = readers.answered(lost)
+    later = b"".join(readers.append().data for _ in range(appends))
+    again, third = (readers.answered(readers.next(first)) for _ in range(2))
+    assert said is again is third
+    assert (said.first, said.end, said.delta) == (first.end, frames.end, frames.data)
+    readers.wait(100)
+    token = readers.next(said)
+    readers.wait(100)
+    assert readers.answered(token).delta == later
+    assert readers.core.counts.repeated == 2
+
+
+def test_a_notice_of_what_is_known_ends_the_waiting_too() -> None:
+    """Repeat the notice of a frame that an answer had: the poll is answered, that nothing is new."""
+    readers = Readers()
+    first = readers.begin()
+    readers.wait(1)
+    token = readers.next(first)
+    frames = readers.append()
+    answer = readers.answered(token)
+    readers.wait(1)
+    token = readers.next(answer)
+    readers.take(readers.core.appended(frames, readers.now_ms))
+    assert readers.answered(token).delta == b""
+
+
+def test_one_poll_too_many_replaces_the_oldest() -> None:
+    """Let five polls wait where four may: the first is refused, the others share the answer."""
+    readers = Readers()
+    first = readers.begin()
+    readers.wait(1)
+    tokens = [readers.next(first) for _ in range(5)]
+    assert readers.refused(tokens[0]).reason == "busy"
+    readers.append()
+    assert len({id(readers.answered(token)) for token in tokens[1:]}) == 1
+
+
+# -- numbers, sessions, versions
+
+
+def test_the_next_number_releases_the_answer_before() -> None:
+    """Ask for the next answer: what was kept for the last one is dropped, and is refused from then on, as stale."""
+    readers = Readers(options=DeltaOptions(buffer_bytes=1024))
+    first = readers.begin()
+    readers.wait(1)
+    token = readers.next(first)
+    readers.append(size=1024)
+    answer = readers.answered(token)
+    readers.wait(1)
+    readers.append(size=1024)
+    assert readers.core.held_bytes == 2048
+    following = readers.next(answer)
+    assert readers.answered(following).delta is not None
+    assert readers.core.held_bytes == 1024
+    stale = readers.again(answer)
+    assert readers.refused(stale).reason == "stale"
+    assert readers.answered(readers.again(readers.answered(following))) is readers.answered(following)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"session_epoch": 3},
+        {"session_id": 1 << 40},
+        {"session_epoch": 1, "applied": DeltaEnd(1, 64)},
+    ],
+)
+def test_what_does_not_fit_begins_a_new_session(wrong: dict[str, object]) -> None:
+    """Ask for a number that was not reached, in a session that is not there, with an end never answered: begun anew."""
+    readers = Readers()
+    first = readers.begin()
+    fits = PollRequest(session_id=first.session_id, session_epoch=2)
+    answer = readers.answered(readers.ask(replace(fits, **wrong)))  # type: ignore[arg-type]
+    assert answer.session_id != first.session_id
+    assert (answer.session_epoch, answer.delta) == (1, None)
+    assert readers.core.sessions == (2 if "session_id" in wrong else 1)
+
+
+def test_a_mismatch_while_another_poll_waits_refuses_that_one() -> None:
+    """Let a poll wait and ask for a number beyond: the waiting one is refused, and gets nothing later."""
+    readers = Readers()
+    first = readers.begin()
+    waits = readers.next(first)
+    readers.answered(readers.ask(PollRequest(session_id=first.session_id, session_epoch=3)))
+    assert readers.refused(waits).reason == "stale"
+    readers.append()
+    readers.wait(200)
+    assert len(readers.given[waits]) == 1
+
+
+def test_each_version_has_its_fields() -> None:
+    """Ask with every version: 0 has the end, 1 the identity too, 2 and what is newer the range, the frames, the CRC."""
+    readers = Readers()
+    by_version = {}
+    for version in (0, 1, 2, 9):
+        first = readers.begin(version)
+        readers.wait(1)
+        by_version[version] = readers.next(first)
+    frames = readers.append()
+    zero, one, two, newer = (readers.answered(by_version[version]) for version in (0, 1, 2, 9))
+    assert zero.end == one.end == two.end == frames.end
+    assert (zero.version, zero.log_id, zero.first, zero.delta, zero.crc) == (0, None, None, None, None)
+    assert (one.version, one.log_id, one.epoch_id, one.delta) == (1, LOG_ID, EPOCH_ID, None)
+    assert (two.version, two.first, two.delta) == (2, DeltaEnd(), frames.data)
+    assert two.crc == checksum_of(two)
+    assert (newer.version, newer.delta) == (2, frames.data)
+
+
+def test_a_new_reader_of_an_old_server_reads_the_log() -> None:
+    """Serve versions 0 and 1 only: a reader of version 2 gets ends without frames, and nothing is kept for it."""
+    readers = Readers(versions=(0, 1))
+    first = readers.begin()
+    readers.wait(1)
+    token = readers.next(first)
+    readers.append()
+    answer = readers.answered(token)
+    assert (answer.version, answer.delta, answer.end) == (1, None, readers.end)
+    assert answer.log_id == LOG_ID
+
+
+def test_a_reader_older_than_all_that_is_served_is_refused() -> None:
+    """Serve version 2 only, and ask with version 1: a refusal that names both."""
+    readers = Readers(versions=(2, 2))
+    refusal = readers.refused(readers.ask(PollRequest(version=1)))
+    assert refusal.reason == "version"
+    assert "up to 1" in refusal.message
+    assert readers.core.sessions == 0
+
+
+def test_a_retry_of_an_older_version_gets_the_end_of_the_same_answer() -> None:
+    """Lose an answer with frames and ask again as an older reader: the same number and end, without the frames."""
+    readers = Readers()
+    first = readers.begin()
+    readers.wait(1)
+    token = readers.next(first)
+    readers.append()
+    said = readers.answered(token)
+    old = readers.answered(readers.again(said, version=0))
+    assert (old.session_epoch, old.end, old.delta) == (said.session_epoch, said.end, None)
+    assert readers.answered(readers.again(said)) is said
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        PollRequest(session_epoch=0),
+        PollRequest(session_id=-1),
+        PollRequest(version=-1),
+        PollRequest(wait_ms=-1),
+        PollRequest(applied=DeltaEnd(-1, 0)),
+        PollRequest(applied=DeltaEnd(0, 1 << 70)),
+    ],
+)
+def test_a_request_that_cannot_be_is_refused_whole(wrong: PollRequest) -> None:
+    """Send values that no reader has: a typed error, and no session."""
+    readers = Readers()
+    with pytest.raises(ProtocolError):
+        readers.ask(wrong)
+    assert readers.core.sessions == 0
+
+
+# -- the exits, and the bounds
+
+
+def test_a_session_expires_and_keeps_nothing() -> None:
+    """Poll no more, with frames kept: after the time of expiry the session is gone, and the old number begins a new."""
+    readers = Readers(options=DeltaOptions(expiry_ms=500))
+    first = readers.begin()
+    readers.append()
+    readers.wait(499)
+    assert (readers.core.sessions, readers.core.held_bytes) == (1, 64)
+    readers.wait(1)
+    assert (readers.core.sessions, readers.core.held_bytes, readers.core.wake_at_ms) == (0, 0, None)
+    assert readers.answered(readers.next(first)).session_id != first.session_id
+
+
+def test_a_session_with_a_poll_that_waits_does_not_expire() -> None:
+    """Let a poll wait longer than sessions live: it is answered, and the session lives on from there."""
+    readers = Readers(options=DeltaOptions(expiry_ms=50, long_poll_ms=200))
+    token = readers.next(readers.begin())
+    readers.wait(200)
+    assert readers.answered(token).delta == b""
+    assert readers.core.sessions == 1
+
+
+def test_a_reader_that_hung_up_is_forgotten_soon() -> None:
+    """Hang up and do not come again: the session ends after the time for retries, long before it would expire."""
+    readers = Readers(options=DeltaOptions(retry_ms=100))
+    token = readers.next(readers.begin())
+    readers.core.hang_up(token, readers.now_ms)
+    readers.wait(100)
+    assert readers.core.sessions == 0
+    readers.core.hang_up(token, readers.now_ms)
+
+
+def test_a_reader_can_leave() -> None:
+    """Say goodbye while a poll of the session waits, and again: the session is gone, all are refused as "left"."""
+    readers = Readers()
+    first = readers.begin()
+    waits = readers.next(first)
+    goodbye = PollRequest(session_id=first.session_id, leave=True)
+    tokens = [waits, readers.ask(goodbye), readers.ask(goodbye)]
+    assert [readers.refused(token).reason for token in tokens] == ["left"] * 3
+    assert readers.core.sessions == 0
+
+
+def test_an_error_ends_all_sessions_and_the_next_poll_begins_one() -> None:
+    """Report that frames could not be taken: those that wait are refused, a new poll is answered in a new session."""
+    readers = Readers()
+    first = readers.begin()
+    token = readers.next(first)
+    readers.take(readers.core.end(PollRefusal(reason="failed", message="no memory")))
+    assert readers.refused(token).reason == "failed"
+    assert readers.answered(readers.next(first)).session_id != first.session_id
+
+
+def test_sessions_are_bounded_and_the_place_of_one_that_expired_is_given_again() -> None:
+    """Open one session too many: refused; once the first has expired there is room."""
+    readers = Readers(options=DeltaOptions(sessions_max=2, expiry_ms=100, interval_ms=0))
+    readers.answered(readers.next(readers.begin(), wait_ms=0))
+    readers.wait(50)
+    readers.answered(readers.next(readers.begin(), wait_ms=0))
+    assert readers.refused(readers.ask(PollRequest())).reason == "full"
+    readers.wait(50)
+    readers.begin()
+    counts = readers.core.counts
+    assert (readers.core.sessions, counts.sessions_opened, counts.sessions_closed) == (2, 3, 1)
+
+
+def test_a_session_that_was_never_asked_again_makes_room() -> None:
+    """Open sessions by first polls alone, more than there is room for: they go after a while, and no other does."""
+    readers = Readers(options=DeltaOptions(sessions_max=3, interval_ms=0, retry_ms=1_000))
+    last = readers.answered(readers.next(readers.begin(), wait_ms=0))
+    readers.begin()
+    readers.begin()
+    readers.wait(999)
+    assert readers.refused(readers.ask(PollRequest())).reason == "full"
+    readers.wait(1)
+    assert {readers.begin().session_id for _ in range(2)} == {1003, 1004}
+    assert readers.refused(readers.ask(PollRequest())).reason == "full"
+    assert readers.core.sessions == 3 and readers.core.counts.sessions_closed == 2
+    assert readers.answered(readers.next(last, wait_ms=0)).session_id == last.session_id
+
+
+def test_what_a_reader_has_applied_is_known_and_never_goes_back() -> None:
+    """Poll with ends that grow, then with an older one: the newest is what counts."""
+    readers = Readers()
+    last = readers.begin()
+    for n in range(3):
+        frames = readers.append()
+        readers.wait(1)
+        last = readers.answered(readers.next(last))
+        readers.again(last, applied=frames.end)
+        assert readers.core.applied() == {last.session_id: DeltaEnd(n + 1, 64 * (n + 1))}
+    readers.again(last, applied=DeltaEnd(1, 64))
+    assert readers.core.applied() == {last.session_id: readers.end}
+
+
+def test_every_reason_has_its_words() -> None:
+    """Look at the table of refusals: each is a sentence's beginning, and none is empty."""
+    assert all(words and words[0].islower() for words in REFUSALS.values())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"buffer_bytes": -1},
+        {"interval_ms": -0.5},
+        {"sessions_max": 0},
+        {"waiting_max": 1.5},
+        {"expiry_ms": 0},
+    ],
+)
+def test_options_out_of_their_bounds_are_refused(wrong: dict[str, float]) -> None:
+    """Give numbers that make no sense: an OptionsError that names the option."""
+    with pytest.raises(OptionsError) as caught:
+        DeltaOptions(**wrong)  # type: ignore[arg-type]
+    assert caught.value.option in wrong
+
+
+# -- the hazards of the seed
+
+
+def test_a_mismatch_leaves_nothing_that_takes_frames() -> None:
+    """Begin sessions anew by mismatches, many times: one is left, and closed ones are given no frame any more."""
+    readers = Readers()
+    first = readers.begin()
+    sessions = [session.delta for session in readers.core._sessions.values()]
+    for _ in range(50):
+        first = readers.answered(readers.ask(PollRequest(session_id=first.session_id, session_epoch=9)))
+        sessions += [session.delta for session in readers.core._sessions.values()]
+    readers.append()
+    *closed, live = sessions
+    assert all((s.state, s.buffered_bytes) == (DeltaState.CLOSED, 0) for s in closed)
+    assert (live.state, readers.core.held_bytes) == (DeltaState.SYNCING, 64)
+
+
+class PollMachine(RuleBasedStateMachine):
+    """One reader over a network that loses, repeats and delays, beside the list of all frames: it skips none."""
+
+    @initialize(version=st.sampled_from([0, 1, 2, 2, 2]))
+    def begin(self, version: int) -> None:
+        """Begin with an empty log."""
+        self.readers = Readers(options=DeltaOptions(buffer_bytes=256, expiry_ms=400, retry_ms=200))
+        self.version = version
+        self.frames: list[Frames] = []
+        self.session_id, self.number = 0, 1
+        self.known: dict[tuple[int, int], PollAnswer] = {}
+        self.taken = DeltaEnd()
+        self.asked: list[tuple[PollRequest, int]] = []
+        self.started = False
+
+    @rule(size=st.sampled_from([64, 128, 320]), records=st.integers(1, 3))
+    def append(self, size: int, records: int) -> None:
+        """Let a frame become durable."""
+        self.frames.append(self.readers.append(records, size))
+
+    @rule(ms=st.sampled_from([1, 10, 100, 450]))
+    def wait(self, ms: int) -> None:
+        """Let time pass."""
+        self.readers.wait(ms)
+
+    @rule(wait_ms=st.sampled_from([None, 0]))
+    def ask(self, wait_ms: int | None) -> None:
+        """Ask for the answer that the reader needs next: the first time, or once more."""
+        request = PollRequest(
+            session_id=self.session_id, session_epoch=self.number, version=self.version, wait_ms=wait_ms
+        )
+        self.asked = [*self.asked[-5:], (request, self.readers.ask(request))]
+
+    @precondition(lambda self: self.asked)
+    @rule(which=st.integers(0, 5))
+    def repeat_an_old_request(self, which: int) -> None:
+        """Let a request of before come again, whose answer goes nowhere."""
+        request, _ = self.asked[which % len(self.asked)]
+        self.readers.ask(request)
+
+    @precondition(lambda self: self.asked)
+    @rule(which=st.integers(0, 5))
+    def hang_up(self, which: int) -> None:
+        """Give a poll up."""
+        _, token = self.asked.pop(which % len(self.asked))
+        if token not in self.readers.given:
+            self.readers.core.hang_up(token, self.readers.now_ms)
+
+    @precondition(lambda self: any(token in self.readers.given for _, token in self.asked))
+    @rule()
+    def take(self) -> None:
+        """Take the newest answer that has come: its range begins where the reader is, or the session is new."""
+        request, token = next(each for each in reversed(self.asked) if each[1] in self.readers.given)
+        self.asked.remove((request, token))
+        (answer,) = self.readers.given[token]
+        if (request.session_id, request.session_epoch) != (self.session_id, self.number):
+            return  # an answer to an older request: a reader drops it whole
+        if isinstance(answer, PollRefusal):
+            self.session_id, self.number = 0, 1
+            return
+        if answer.session_id == self.session_id and answer.delta is not None:
+            assert answer.first is not None
+            assert answer.first.lsn == self.taken.lsn, "a delta that does not continue where the reader is"
+        self.session_id, self.number = answer.session_id, answer.session_epoch + 1
+        assert answer.end.lsn >= self.taken.lsn
+        self.taken = answer.end
+
+    @invariant()
+    def answers_are_of_the_log(self) -> None:
+        """Every answer given: one a number, with exactly the frames of its range."""
+        if not hasattr(self, "readers"):
+            return
+        core = self.readers.core
+        for answers in self.readers.given.values():
+            assert len(answers) == 1
+            (answer,) = answers
+            if isinstance(answer, PollRefusal):
+                continue
+            key = answer.session_id, answer.session_epoch
+            assert self.known.setdefault(key, answer) == answer
+            if answer.delta is not None and answer.first is not None:
+                first, last = answer.first.lsn, answer.end.lsn
+                within = [
+                    each.data for each in self.frames if first < each.first_lsn and each.last_lsn <= last
+                ]
+                assert answer.delta == b"".join(within)
+                assert answer.crc == checksum_of(answer)
+        assert core.held_bytes <= 2 * 256 * max(core.sessions, 1)
+
+
+PollMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=40)
+TestPolls = PollMachine.TestCase
+
+
+def test_the_handle_of_the_seed_would_lose_what_the_machine_sees() -> None:
+    """Take frames out of a session twice, as a destructive handle would at a retry: the second range lacks them."""
+    session = DeltaSession(DeltaEnd())
+    session.collect(with_delta=True)
+    frames = frames_after(DeltaEnd())
+    session.append(frames)
+    assert session.collect(with_delta=True).delta == frames.data
+    assert session.collect(with_delta=True).delta == b""
+    readers = Readers()
+    first = readers.begin()
+    readers.wait(1)
+    readers.append()
+    tokens = [readers.next(first) for _ in range(2)]
+    assert [readers.answered(token).delta for token in tokens] == [frames.data, frames.data]

@@ -1,0 +1,593 @@
+"""Delta readers over real gRPC: their state is the log's at each LSN they announce, whatever happens to either side."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import walkit
+from tests.commit.fake_segments import Task, wait_until
+from tests.log.logs import tiny
+from tests.replication.certificates import Authority
+from tests.replication.delta.test_feed import is_observed
+from tests.replication.flips import flipping
+from tests.replication.proxy import TcpProxy
+from walkit.errors import (
+    ClaimError,
+    CorruptionError,
+    DivergenceError,
+    GapError,
+    LogClosedError,
+    LogLockedError,
+    LogNotFoundError,
+    OptionsError,
+    StorageError,
+)
+from walkit.models import FaultyStorage
+from walkit.replication import DeltaOptions, DeltaReader, Primary, ReplayLimits
+from walkit.replication.core.backoff import Backoff
+from walkit.state.snapshot import read_snapshot, snapshot_lsns
+from walkit.state.table import KeyedTable
+from walkit.storage import FileStorage
+
+WAIT_S = 30.0
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """Closes what a test opens, the last thing first."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def quick() -> Backoff:
+    """A backoff for tests: soon, and often."""
+    return Backoff(2, 20)
+
+
+def expected(log: Any, lsn: int) -> dict[bytes, bytes | None]:
+    """Return the state of a log at an LSN, by reading its records one by one."""
+    state: dict[bytes, bytes | None] = {}
+    for record in log.read(1, lsn):
+        if record.key is None:
+            continue
+        if record.kind == walkit.Kind.DELETE:
+            state.pop(record.key, None)
+        else:
+            state[record.key] = record.value
+    return state
+
+
+def mixed(log: walkit.WriteAheadLog, chance: random.Random, turns: int) -> int:
+    """Append records of many sizes, deletes, events, batches and transactions; return the last LSN."""
+    for _ in range(turns):
+        key, value = b"%d" % chance.randrange(20), chance.randbytes(chance.choice([1, 100, 3000]))
+        what = chance.randrange(6)
+        if what == 0:
+            log.delete(key)
+        elif what == 1:
+            log.append(value)
+        elif what == 2:
+            log.append_many([value] * 20, [b"%d" % n for n in range(20)])
+        elif what == 3:
+            with log.transaction() as tx:
+                tx.put(b"left", value)
+                tx.put(b"right", value)
+        else:
+            log.append(value, key=key)
+    return log.acked_lsn
+
+
+@pytest.mark.parametrize("buffer_bytes", [0, 2048, 1 << 20])
+def test_a_readers_state_is_the_logs(stack: ExitStack, tmp_path: Path, buffer_bytes: int) -> None:
+    """Follow a mixed load by delta, by both paths and by the log alone: state, LSNs and transactions are the log's."""
+    log = stack.enter_context(walkit.open(tmp_path / "log", options=tiny()))
+    chance = random.Random(buffer_bytes)
+    mixed(log, chance, 30)
+    primary = stack.enter_context(Primary(log, delta=DeltaOptions(buffer_bytes=buffer_bytes)))
+    limits = ReplayLimits(loads_max=3, load_bytes=4096, bytes_max=16384)
+    reader = stack.enter_context(DeltaReader(tmp_path / "log", primary.address, limits=limits))
+    for _ in range(12):
+        lsn = mixed(log, chance, 10)
+        image = dict(reader.state.items())
+        assert image.get(b"left") == image.get(b"right")
+        assert reader.wait_for(lsn, WAIT_S) == lsn
+        assert dict(reader.state.items()) == expected(log, lsn)
+    statistics = reader.statistics()
+    assert (statistics.hit_rate > 0) == (statistics.deltas > 0) == (buffer_bytes > 0)
+    assert statistics.loads > 0 == statistics.damaged
+    assert isinstance(reader.state, Mapping) and reader.state.keys() == sorted(expected(log, lsn))
+    assert reader.state.lsn_of(b"left") is not None
+    status = reader.status()
+    assert status.state == "following" and "by delta" in reader._repr_html_()
+    assert (status.lag_records, status.lag_bytes) == (0, 0)
+    latencies = reader.latencies()
+    assert len(latencies["replay"]) > 0 and all((ns >= 0).all() for ns in latencies.values())
+    by_size = reader.hits_by_frame_size()
+    assert sum(row.delta_bytes for row in by_size) == statistics.delta_bytes
+
+
+def test_a_readers_lag_is_in_records_and_bytes(stack: ExitStack, tmp_path: Path) -> None:
+    """Hang the reads of a reader's storage: it lacks the bytes from where it is to the log's end, and then none."""
+    log = stack.enter_context(walkit.open(tmp_path / "log"))
+    primary = stack.enter_context(Primary(log, delta=DeltaOptions(buffer_bytes=0)))
+    storage = FaultyStorage(FileStorage(str(tmp_path / "log")))
+    reader = stack.enter_context(DeltaReader(storage, primary.address))
+    first = log.append(b"1", key=b"k")
+    reader.wait_for(first.last_lsn, WAIT_S)
+    hang = storage.hang("read", "*")
+    stack.callback(hang.release)
+    last = [log.append(bytes(1_000), key=b"k") for _ in range(3)][-1]
+    wait_until(lambda: reader.status().known_lsn == last.last_lsn)
+    status = reader.status()
+    assert (status.applied_lsn, status.lag_records) == (first.last_lsn, 3)
+    assert status.lag_bytes == last.next_position - first.next_position > 3_000
+    hang.release()
+    reader.wait_for(last.last_lsn, WAIT_S)
+    assert reader.status().lag_bytes == 0
+
+
+def test_a_transaction_larger_than_a_load_is_seen_all_or_not_at_all(stack: ExitStack, tmp_path: Path) -> None:
+    """Read a frame of 200 KiB in loads of 4 KiB: every state that is seen has all of it or nothing."""
+    log = stack.enter_context(walkit.open(tmp_path / "log", options=walkit.LogOptions()))
+    for turn in (b"a", b"b"):
+        with log.transaction() as tx:
+            for n in range(200):
+                tx.put(b"%d" % n, turn * 1000)
+    primary = stack.enter_context(Primary(log, delta=DeltaOptions(buffer_bytes=0)))
+    limits = ReplayLimits(load_bytes=4096, bytes_max=1 << 20)
+    reader = DeltaReader(tmp_path / "log", primary.address, limits=limits)
+    seen: list[set[bytes | None]] = []
+    task = Task(lambda: seen.extend(set(reader.state.values()) for _ in range(300)))
+    stack.enter_context(reader)
+    reader.wait_for(400, WAIT_S)
+    task.result()
+    assert all(values in (set(), {b"a" * 1000}, {b"b" * 1000}) for values in seen)
+    assert set(reader.state.values()) == {b"b" * 1000}
+
+
+@pytest.mark.parametrize("served", ["never", "stopped", "by another process"])
+def test_without_an_answer_the_reader_reads_the_log(stack: ExitStack, tmp_path: Path, served: str) -> None:
+    """No primary, one that stops, and one whose log another process writes: the reader follows the log all the same."""
+    log = stack.enter_context(walkit.open(tmp_path / "log", options=tiny()))
+    log.append(b"1", key=b"k")
+    address = "127.0.0.1:1"
+    primary = None
+    if served != "never":
+        primary = stack.enter_context(Primary(log if served == "stopped" else tmp_path / "log"))
+        address = primary.address
+    reader = stack.enter_context(DeltaReader(tmp_path / "log", address, backoff=quick()))
+    reader.wait_for(1, WAIT_S)
+    if primary is not None and served == "stopped":
+        primary.stop()
+    for n in range(2, 6):
+        log.append(b"%d" % n, key=b"k")
+        reader.wait_for(n, WAIT_S)
+    assert reader.state[b"k"] == b"5"
+    wait_until(lambda: reader.status().state == "reading the log")
+    assert reader.status().trouble and reader.statistics().looks > 0
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_an_older_reader_reads_the_log_up_to_the_answered_end(
+    stack: ExitStack, tmp_path: Path, version: int
+) -> None:
+    """Follow as versions 0 and 1: the answers have no delta, and the state is the log's."""
+    log = stack.enter_context(walkit.open(tmp_path / "log", options=tiny()))
+    primary = stack.enter_context(Primary(log))
+    reader = stack.enter_context(DeltaReader(tmp_path / "log", primary.address, version=version))
+    lsn = mixed(log, random.Random(version), 40)
+    reader.wait_for(lsn, WAIT_S)
+    assert dict(reader.state.items()) == expected(log, lsn)
+    assert reader.statistics().deltas == 0 < reader.statistics().polls
+    assert reader.statistics().looks <= 1  # one where the machine takes seconds for this
+
+
+def test_the_writer_opens_the_log_again_and_the_reader_continues(stack: ExitStack, tmp_path: Path) -> None:
+    """Close and open log and primary at the same address three times: the reader follows through each epoch."""
+    address = "127.0.0.1:0"
+    reader: DeltaReader | None = None
+    for turn in range(3):
+        sessions = 0 if reader is None else reader.statistics().sessions
+        with walkit.open(tmp_path / "log", options=tiny()) as log, Primary(log, address) as primary:
+            address = primary.address
+            if reader is None:
+                reader = stack.enter_context(DeltaReader(tmp_path / "log", address, backoff=quick()))
+            lsn = mixed(log, random.Random(turn), 20)
+            reader.wait_for(lsn, WAIT_S)
+            wait_until(partial(has_a_new_session, reader, sessions))
+            assert dict(reader.state.items()) == expected(log, lsn)
+
+
+def has_a_new_session(reader: DeltaReader, before: int) -> bool:
+    """Say whether the reader has begun another session."""
+    return reader.statistics().sessions > before
+
+
+def test_what_the_reader_has_not_read_is_kept(stack: ExitStack, tmp_path: Path) -> None:
+    """Trim all of a log before a reader that was made is started: its claim keeps it, and is gone after its stop."""
+    log = stack.enter_context(walkit.open(tmp_path / "log", options=tiny()))
+    lsn = mixed(log, random.Random(1), 60)
+    wanted = expected(log, lsn)
+    primary = stack.enter_context(Primary(log))
+    reader = DeltaReader(tmp_path / "log", primary.address, claim="mailer")
+    log.trim(lsn)
+    assert log.first_lsn == 1
+    assert [c.name for c in log.claims()] == ["mailer"]
+    with reader:
+        reader.wait_for(lsn, WAIT_S)
+        assert dict(reader.state.items()) == wanted
+        wait_until(lambda: log.claims()[0].first_lsn == lsn + 1)  # what is applied is needed no more
+    assert not log.claims()
+    log.trim(lsn)
+    assert log.first_lsn == lsn + 1
+
+
+def test_a_folder_that_can_only_be_read_has_no_claim_and_says_so(stack: ExitStack, tmp_path: Path) -> None:
+    """Refuse every write of the reader (EROFS): it follows, and a trim that overtakes it is a GapError."""
+    log = stack.enter_context(walkit.open(tmp_path / "log", options=tiny()))
+    log.append(b"1", key=b"k")
+    primary = stack.enter_context(Primary(log, delta=DeltaOptions(buffer_bytes=0)))
+    shared = ReadOnly(str(tmp_path / "log"))
+    with DeltaReader(shared, primary.address) as reader:
+        reader.wait_for(1, WAIT_S)
+        assert "can only be read" in reader.status().claim
+        assert not log.claims()
+    late = DeltaReader(shared, primary.address)
+    lsn = mixed(log, random.Random(2), 60)
+    log.trim(lsn - 1)
+    with late, pytest.raises(GapError):
+        late.wait_for(lsn, WAIT_S)
+    assert late.applied_lsn <= 1 and late.status().state == "failed"
+
+
+class ReadOnly(FileStorage):
+    """A folder of a file system that is mounted for reading."""
+
+    def lock(self, name: str) -> Any:
+        """Refuse."""
+        raise StorageError("read-only", errno=errno.EROFS)
+
+
+def test_a_reader_begins_with_the_logs_own_snapshot(stack: ExitStack, tmp_path: Path) -> None:
+    """Checkpoint and compact a Store, so that the log's beginning is gone: a new reader has the store's state."""
+    store = stack.enter_context(walkit.Store.open(tmp_path / "log", options=tiny()))
+    for n in range(120):
+        store.put(b"%d" % (n % 30), b"%d" % n * 50)
+    store.checkpoint()
+    for n in range(120):
+        store.put(b"%d" % (n % 30), b"again %d" % n)
+    store.compact()
+    store.delete(b"7")
+    primary = stack.enter_context(Primary(store))
+    reader = stack.enter_context(DeltaReader(tmp_path / "log", primary.address))
+    reader.wait_for(store.log.acked_lsn, WAIT_S)
+    assert reader.state == dict(store.items())
+    for n in range(60):
+        store.put(b"%d" % (n % 30), b"third %d" % n * 50)
+        if n % 25 == 0:
+            store.checkpoint()
+            store.compact()
+    reader.wait_for(store.log.acked_lsn, WAIT_S)
+    assert reader.state == dict(store.items())
+
+
+def test_a_reader_continues_from_its_own_checkpoint(stack: ExitStack, tmp_path: Path) -> None:
+    """Stop and begin again with a checkpoint: it reads what came since, with its claim, also after the rest is gone."""
+    log = stack.enter_context(walkit.open(tmp_path / "log", options=tiny()))
+    primary = stack.enter_context(Primary(log))
+    chance = random.Random(5)
+
+    def reader() -> DeltaReader:
+        return DeltaReader(tmp_path / "log", primary.address, checkpoint=tmp_path / "own")
+
+    with reader() as first:
+        lsn = mixed(log, chance, 50)
+        first.wait_for(lsn, WAIT_S)
+        assert first.checkpoint() == lsn
+        with pytest.raises(LogLockedError):
+            reader()
+        later = mixed(log, chance, 20)
+        first.wait_for(later, WAIT_S)
+    with pytest.raises(LogClosedError):
+        first.checkpoint()
+    (kept,) = log.claims()
+    assert kept.first_lsn == later + 1
+    newest = mixed(log, chance, 20)
+    wanted = expected(log, newest)
+    log.trim(newest)
+    with reader() as second:
+        assert second.applied_lsn == later
+        second.wait_for(newest, WAIT_S)
+        assert dict(second.state.items()) == wanted
+    files = sorted((tmp_path / "own").glob("snapshot-*"))
+    assert len(files) == 2
+    with files[-1].open("r+b") as file:
+        file.seek(5000)
+        file.write(b"damage")
+    with reader() as third:  # the older one is good, and the log reaches back to it
+        third.wait_for(newest, WAIT_S)
+        assert dict(third.state.items()) == wanted
+    files[-1].write_bytes(b"")
+    log.trim(log.acked_lsn)
+    with pytest.raises(GapError):
+        reader()
+
+
+def test_a_reader_whose_claim_ran_out_begins_with_the_logs_snapshot(stack: ExitStack, tmp_path: Path) -> None:
+    """Stop a reader, drop its claim, checkpoint the log: it begins again with the log's snapshot, and says so."""
+    store = stack.enter_context(walkit.Store.open(tmp_path / "log", options=tiny()))
+    primary = stack.enter_context(Primary(store))
+    skipped: list[int] = []
+
+    def note(event: str, facts: dict[str, Any]) -> None:
+        if event == "walkit.snapshot.skip":
+            skipped.append(facts["lsn"])
+
+    def reader() -> DeltaReader:
+        return DeltaReader(tmp_path / "log", primary.address, checkpoint=tmp_path / "own", events=note)
+
+    with reader() as first:
+        for number in range(100):
+            store.put(b"key %d" % (number % 30), b"%d" % number)
+        left = first.wait_for(store.log.acked_lsn, WAIT_S)
+    for fact in store.log.claims():
+        assert store.log.drop_claim(fact.name)
+    for number in range(100, 200):
+        store.put(b"key %d" % (number % 40), b"%d" % number)
+    store.delete(b"key 7")
+    store.checkpoint()
+    assert store.log.first_lsn > left + 1
+    with reader() as second:
+        assert second.applied_lsn > left and skipped == [left]
+        store.put(b"newest", b"one")
+        second.wait_for(store.log.acked_lsn, WAIT_S)
+        assert dict(second.state.items()) == dict(store.items())
+
+
+def test_another_log_or_a_cut_history_is_refused(stack: ExitStack, tmp_path: Path) -> None:
+    """Begin with another log's checkpoint, poll another log's primary, and cut what was applied: DivergenceError."""
+    logs = [stack.enter_context(walkit.open(tmp_path / name)) for name in ("a", "b")]
+    for log in logs:
+        log.append(b"x", key=b"k")
+    primaries = [stack.enter_context(Primary(log)) for log in logs]
+    with DeltaReader(tmp_path / "a", primaries[0].address, checkpoint=tmp_path / "own") as reader:
+        reader.wait_for(1, WAIT_S)
+    with pytest.raises(DivergenceError):
+        DeltaReader(tmp_path / "b", primaries[1].address, checkpoint=tmp_path / "own")
+    with DeltaReader(tmp_path / "a", primaries[1].address) as reader, pytest.raises(DivergenceError):
+        reader.wait_for(2, WAIT_S)
+
+
+def test_a_history_that_was_cut_is_refused_by_checkpoints_and_by_readers_that_run(
+    stack: ExitStack, tmp_path: Path
+) -> None:
+    """Put an older copy in the log's place and write other records: DivergenceErrors, and no state of both."""
+    place, address = tmp_path / "log", "127.0.0.1:0"
+    with walkit.open(place) as log:
+        log.append(b"1", key=b"k")
+    shutil.copytree(place, tmp_path / "backup")
+    with walkit.open(place) as log, Primary(log) as primary:
+        address = primary.address
+        log.append(b"2", key=b"k")
+        reader = stack.enter_context(DeltaReader(place, address, backoff=quick()))
+        with DeltaReader(place, address, checkpoint=tmp_path / "own") as other:
+            assert (reader.wait_for(2, WAIT_S), other.wait_for(2, WAIT_S)) == (2, 2)
+    shutil.rmtree(place)
+    shutil.copytree(tmp_path / "backup", place)
+    with walkit.open(place) as log:
+        log.append(b"other 2", key=b"k")
+        log.append(b"other 3", key=b"k")
+        stack.enter_context(Primary(log, address))
+        with pytest.raises(DivergenceError):
+            reader.wait_for(3, WAIT_S)
+        assert reader.state == {b"k": b"2"}
+        with pytest.raises(DivergenceError):
+            DeltaReader(place, address, checkpoint=tmp_path / "own")
+
+
+def test_a_failed_read_is_tried_again_and_damage_ends_the_reader(stack: ExitStack, tmp_path: Path) -> None:
+    """Fail reads of segments a few times: all is applied. Damage a frame: a CorruptionError, and nothing after it."""
+    log = stack.enter_context(walkit.open(tmp_path / "log", options=tiny()))
+    lsn = mixed(log, random.Random(3), 60)
+    wanted = expected(log, lsn)
+    primary = stack.enter_context(Primary(log))
+    faulty = FaultyStorage(FileStorage(str(tmp_path / "log")))
+    reader = DeltaReader(faulty, primary.address)
+    faulty.fail("read", "*.segment", times=3)
+    with reader:
+        reader.wait_for(lsn, WAIT_S)
+        assert dict(reader.state.items()) == wanted
+        assert reader.statistics().retries > 0
+    oldest = min((tmp_path / "log").glob("*.segment"))
+    late = DeltaReader(tmp_path / "log", primary.address)
+    with oldest.open("r+b") as file:
+        file.seek(4096 + 300)
+        file.write(bytes(64))
+    with late, pytest.raises(CorruptionError):
+        late.wait_for(lsn, WAIT_S)
+    assert late.applied_lsn < lsn and isinstance(late.error, CorruptionError)
+
+
+def test_bad_arguments_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    """Give no log, a wrong address, version and level: typed errors, and no claim or checkpoint is left."""
+    with pytest.raises(LogNotFoundError):
+        DeltaReader(tmp_path / "none", "127.0.0.1:1", checkpoint=tmp_path / "own")
+    assert not (tmp_path / "own").exists() and not (tmp_path / "none").exists()
+    walkit.open(tmp_path / "log").close()
+    names = sorted(p.name for p in (tmp_path / "log").iterdir())
+    wrong: list[dict[str, Any]] = [
+        {"source": "nowhere"},
+        {"version": 3},
+        {"lease_s": 0},
+        {"checkpoint_s": -1},
+        {"token": "é"},
+        {"checkpoint": tmp_path / "log"},
+    ]
+    for facts in wrong:
+        with pytest.raises(OptionsError):
+            DeltaReader(tmp_path / "log", **({"source": "127.0.0.1:1"} | facts))
+    assert sorted(p.name for p in (tmp_path / "log").iterdir()) == names
+    walkit.open(tmp_path / "loose", options=walkit.LogOptions(durability="none")).close()
+    with pytest.raises(OptionsError):
+        DeltaReader(tmp_path / "loose", "127.0.0.1:1")
+
+
+@pytest.mark.slow
+def test_a_link_that_damages_bytes_costs_time_alone(stack: ExitStack, tmp_path: Path) -> None:
+    """Turn bits over between reader and primary, each a process: each checkpoint is the log's state at its LSN."""
+    folder, own = tmp_path / "log", tmp_path / "own"
+    log = stack.enter_context(walkit.open(folder, options=tiny()))
+    lsn = mixed(log, random.Random(1), 5)
+    between = stack.enter_context(flipping(folder, seed=0))
+    lasts_until = stack.enter_context(between.client("delta", str(folder), between.proxy.address, str(own)))
+    for turn in range(3):
+        lasts_until(lambda lsn=lsn: newest_checkpoint(own) >= lsn, f"turn {turn}")  # type: ignore[misc]
+        newest, table = newest_checkpoint(own), KeyedTable()
+        read_snapshot(FileStorage(str(own)), newest, table)
+        assert table.to_dict() == expected(log, newest)
+        between.proxy.trouble = "flip"
+        lsn = mixed(log, random.Random(turn), 10)
+        lasts_until(lambda n=turn: between.proxy.flipped > n, "flipped bits")  # type: ignore[misc]
+
+
+def newest_checkpoint(own: Path) -> int:
+    """Return the LSN of a delta reader's newest checkpoint; 0 where it has none."""
+    return max(snapshot_lsns(FileStorage(str(own))), default=0) if own.exists() else 0
+
+
+def test_a_link_that_loses_bytes_costs_time_alone(stack: ExitStack, tmp_path: Path) -> None:
+    """Lose all bytes between reader and primary: the state is the log's, and polls come again."""
+    log = stack.enter_context(walkit.open(tmp_path / "log", options=tiny()))
+    primary = stack.enter_context(Primary(log))
+    proxy = stack.enter_context(TcpProxy(primary.address))
+    reader = stack.enter_context(DeltaReader(tmp_path / "log", proxy.address, backoff=quick()))
+    reader.wait_for(mixed(log, random.Random(1), 5), WAIT_S)
+    wait_until(lambda: reader.statistics().polls > 2)
+    proxy.trouble = "hole"
+    for turn in range(4):
+        lsn = mixed(log, random.Random(turn), 10)
+        reader.wait_for(lsn, WAIT_S)
+        assert dict(reader.state.items()) == expected(log, lsn)
+    proxy.trouble = ""
+    proxy.cut()
+    polls = reader.statistics().polls
+    wait_until(lambda: reader.statistics().polls > polls)
+    assert reader.error is None
+
+
+def test_a_wrong_token_ends_the_reader_and_tls_carries_the_right_one(
+    stack: ExitStack, tmp_path: Path
+) -> None:
+    """Follow over TLS with a wrong token and with the right one: an OptionsError, and a state."""
+    authority = Authority(tmp_path / "ca")
+    log = stack.enter_context(walkit.open(tmp_path / "log"))
+    log.append(b"1", key=b"k")
+    primary = stack.enter_context(Primary(log, tls=authority.server(), token="right"))
+    make: Callable[[str], DeltaReader] = lambda token: DeltaReader(  # noqa: E731
+        tmp_path / "log", primary.address, tls=authority.client(), token=token, backoff=quick()
+    )
+    with make("wrong") as reader:
+        wait_until(lambda: reader.error is not None)
+        assert isinstance(reader.error, OptionsError)
+    with make("right") as reader:
+        reader.wait_for(1, WAIT_S)
+        wait_until(lambda: reader.statistics().polls > 1)
+        assert reader.state == {b"k": b"1"}
+
+
+def test_a_reader_starts_and_stops_once_and_says_what_it_is(stack: ExitStack, tmp_path: Path) -> None:
+    """Start twice, stop twice, wait after it: as a Replica does; a dropped reader stops, and gives its claim up."""
+    log = stack.enter_context(walkit.open(tmp_path / "log"))
+    log.append(b"1", key=b"k")
+    primary = stack.enter_context(Primary(log))
+    reader = DeltaReader(tmp_path / "log", primary.address)
+    assert reader.status().state == "new"
+    assert reader.start() is reader.start()
+    reader.wait_for(1, WAIT_S)
+    with pytest.raises(TimeoutError):
+        reader.wait_for(2, 0.01)
+    reader.stop()
+    reader.stop()
+    with pytest.raises(LogClosedError):
+        reader.wait_for(2, 1)
+    with pytest.raises(LogClosedError):
+        reader.start()
+    assert reader.state[b"k"] == b"1" and reader.status().state == "stopped"
+    with pytest.raises(OptionsError):
+        reader.checkpoint()
+    dropped = [DeltaReader(tmp_path / "log", primary.address).start()]
+    with pytest.warns(ResourceWarning, match="dropped without stop"):
+        dropped.clear()
+    gc.collect()
+    wait_until(lambda: not log.claims())
+
+
+def test_a_claim_of_another_consumer_is_not_taken(stack: ExitStack, tmp_path: Path) -> None:
+    """Make a reader with the name of a claim that lives: a ClaimError, and that claim is as it was."""
+    log = stack.enter_context(walkit.open(tmp_path / "log"))
+    log.append(b"1")
+    kept = stack.enter_context(walkit.claim(tmp_path / "log", "mailer", 1))
+    with pytest.raises(ClaimError):
+        DeltaReader(tmp_path / "log", "127.0.0.1:1", claim="mailer")
+    kept.renew()
+    began = time.monotonic()
+    with DeltaReader(tmp_path / "log", "127.0.0.1:1"):
+        pass
+    assert time.monotonic() - began < WAIT_S
+
+
+def test_records_that_a_salvage_gave_up_are_never_passed_over(stack: ExitStack, tmp_path: Path) -> None:
+    """Salvage a log: a reader from before the loss is a GapError; a new one has the state that the log has now."""
+    place = tmp_path / "log"
+    with walkit.open(place, options=tiny()) as log, Primary(log) as primary:
+        with DeltaReader(place, primary.address, checkpoint=tmp_path / "own") as reader:
+            reader.wait_for(mixed(log, random.Random(4), 3), WAIT_S)
+        mixed(log, random.Random(4), 60)
+    damaged = sorted(place.glob("*.segment"))[1]
+    with damaged.open("r+b") as file:
+        file.seek(4096 + 300)
+        file.write(bytes(64))
+    log = stack.enter_context(walkit.open(place, options=tiny(recovery="salvage")))
+    lsn = log.append(b"after", key=b"k").last_lsn
+    primary = stack.enter_context(Primary(log))
+    with pytest.raises(GapError), DeltaReader(place, primary.address, checkpoint=tmp_path / "own") as reader:
+        reader.wait_for(lsn, WAIT_S)
+    with DeltaReader(place, primary.address) as reader:
+        reader.wait_for(lsn, WAIT_S)
+        assert dict(reader.state.items()) == expected(log, lsn)
+
+
+def test_an_idle_primary_forgets_readers_that_are_gone(stack: ExitStack, tmp_path: Path) -> None:
+    """Stop a reader and append nothing: its session expires, and the log is observed no more."""
+    log = stack.enter_context(walkit.open(tmp_path / "log"))
+    primary = stack.enter_context(Primary(log, delta=DeltaOptions(expiry_ms=100, retry_ms=100)))
+    with DeltaReader(tmp_path / "log", primary.address):
+        wait_until(lambda: bool(primary.status().delta_readers))
+    wait_until(lambda: not primary.status().delta_readers)
+    assert not is_observed(log)
+
+
+def test_a_primary_that_lets_polls_wait_long_is_not_silent(stack: ExitStack, tmp_path: Path) -> None:
+    """Idle through three polls of half a second: no look at the log in between, as there is of a silent primary."""
+    log = stack.enter_context(walkit.open(tmp_path / "log"))
+    lsn = log.append(b"1", key=b"k").last_lsn
+    primary = stack.enter_context(Primary(log, delta=DeltaOptions(long_poll_ms=500)))
+    reader = stack.enter_context(DeltaReader(tmp_path / "log", primary.address))
+    reader.wait_for(lsn, WAIT_S)
+    idle = reader.statistics().polls + 1  # the first poll that waits teaches the reader how long they do
+    wait_until(lambda: reader.statistics().polls > idle)
+    before = reader.statistics()
+    wait_until(lambda: reader.statistics().polls >= before.polls + 3)
+    # One or two where the machine is busy; else six for each poll.
+    assert reader.statistics().looks < before.looks + 6

@@ -1,0 +1,565 @@
+"""A delta reader's cores: exact ranges in order, loads side by side, and no error taken for progress."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import count
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import walkit
+from tests.log.logs import tiny
+from walkit.errors import CorruptionError, DivergenceError, GapError, StorageError
+from walkit.format.frame import FrameHeader
+from walkit.format.layout import LSN_MAX, POSITION_MAX
+from walkit.models import CrashingStorage
+from walkit.read.view import frames_to_batches
+from walkit.record import Batch
+from walkit.replication import ProtocolError
+from walkit.replication.core.backoff import Backoff
+from walkit.replication.delta.feed import DeltaFeed
+from walkit.replication.delta.messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
+from walkit.replication.delta.poller import DeltaPoller
+from walkit.replication.delta.polls import DeltaOptions
+from walkit.replication.delta.replayer import (
+    ApplyRange,
+    DeltaReplayer,
+    EndReplay,
+    LoadRange,
+    ReplayLimits,
+    ReplayStep,
+)
+
+LOG_ID = 7
+SMALL = ReplayLimits(loads_max=3, load_bytes=256, bytes_max=1024, parts_max=4, tries_max=3)
+
+
+def end(lsn: int) -> DeltaEnd:
+    """Return the end after this record, of a log whose records take 64 bytes each."""
+    return DeltaEnd(lsn, 64 * lsn)
+
+
+def told(lsn: int, session_epoch: int = 1, **facts: Any) -> PollAnswer:
+    """Return an answer that says up to where the log is durable, and brings nothing along."""
+    return PollAnswer(
+        version=2, session_id=1, session_epoch=session_epoch, end=end(lsn), log_id=LOG_ID, **facts
+    )
+
+
+def replayer(applied: int = 0, limits: ReplayLimits = SMALL) -> DeltaReplayer:
+    """Return a replayer whose delays have no chance in them."""
+    return DeltaReplayer(end(applied), log_id=LOG_ID, limits=limits, chance=lambda: 1.0)
+
+
+def loads(steps: list[ReplayStep]) -> list[LoadRange]:
+    """Return the loads of some steps."""
+    return [step for step in steps if isinstance(step, LoadRange)]
+
+
+def applications(steps: list[ReplayStep]) -> list[tuple[int, int]]:
+    """Return the LSNs of what is to be applied."""
+    return [(step.first_lsn, step.last_lsn) for step in steps if isinstance(step, ApplyRange)]
+
+
+# -- the replayer
+
+
+def test_ranges_are_loaded_side_by_side_and_applied_in_order() -> None:
+    """Load three parts of a range and report them from the last to the first: they are applied from the first on."""
+    core = replayer()
+    begun = loads(core.answered(told(12), 0))
+    assert [(load.first_lsn, load.last_lsn) for load in begun] == [(1, 4), (5, 8), (9, 12)]
+    for load in reversed(begun[1:]):
+        assert core.loaded(load.number, "x", 256, end(load.last_lsn), 0) == []
+    assert core.applied == end(0)
+    steps = core.loaded(begun[0].number, "x", 256, end(4), 0)
+    done = []
+    while steps:
+        (step,) = steps
+        assert isinstance(step, ApplyRange)
+        done.append((step.first_lsn, step.last_lsn))
+        steps = core.done(step.number, 0)
+    assert done == [(1, 4), (5, 8), (9, 12)]
+    assert (core.applied, core.held_bytes) == (end(12), 0)
+
+
+def test_an_error_that_may_pass_is_tried_again_and_is_no_progress() -> None:
+    """Fail the first load while those after it succeed: nothing is applied until it has, after growing delays."""
+    core = replayer()
+    first, *others = loads(core.answered(told(12), 0))
+    for load in others:
+        core.loaded(load.number, "x", 256, end(load.last_lsn), 0)
+    now, delays = 0.0, []
+    for _ in range(2):
+        assert core.load_failed(first.number, StorageError("no answer"), now) == []
+        assert core.applied == end(0)
+        assert core.wake_at_ms is not None
+        delays.append(core.wake_at_ms - now)
+        assert core.tick(core.wake_at_ms - 1) == []
+        now = core.wake_at_ms
+        assert core.tick(now) == [LoadRange(first.number, 1, 4)]
+    assert delays == [50, 100]
+    assert applications(core.loaded(first.number, "x", 256, end(4), now)) == [(1, 4)]
+    assert core.counts.retries == 2
+
+
+@pytest.mark.parametrize("error", [GapError(1, 5), CorruptionError("damaged"), ValueError("anything")])
+def test_an_error_that_does_not_pass_ends_the_replay(error: Exception) -> None:
+    """Fail a load for good: the error is handed out once, and nothing is loaded or applied any more."""
+    core = replayer()
+    first, second, _ = loads(core.answered(told(12), 0))
+    assert core.load_failed(second.number, error, 0) == [EndReplay(error)]
+    assert core.loaded(first.number, "x", 256, end(4), 0) == []
+    assert core.answered(told(20), 0) == core.tick(1e9) == []
+    assert (core.applied, core.failure, core.wake_at_ms) == (end(0), error, None)
+
+
+def test_an_error_that_does_not_pass_in_time_ends_the_replay() -> None:
+    """Fail a load as often as it is tried: the last error is handed out."""
+    core, now = replayer(), 0.0
+    (load,) = loads(core.answered(told(1), now))
+    error = StorageError("no answer")
+    for _ in range(SMALL.tries_max - 1):
+        core.load_failed(load.number, error, now)
+        now = core.wake_at_ms or 0
+        assert core.tick(now) == [load]
+    assert core.load_failed(load.number, error, now) == [EndReplay(error)]
+
+
+def test_a_state_that_cannot_take_a_range_ends_the_replay() -> None:
+    """Fail an application: the error is handed out, and the range does not count as applied."""
+    core = replayer()
+    (load,) = loads(core.answered(told(1), 0))
+    (step,) = core.loaded(load.number, "x", 64, end(1), 0)
+    error = RuntimeError("the state is full")
+    assert core.apply_failed(step.number, error) == [EndReplay(error)]  # type: ignore[union-attr]
+    assert core.applied == end(0)
+
+
+def test_a_load_that_brings_less_than_is_durable_is_tried_again() -> None:
+    """Bring fewer records than were asked for, as a reader that does not see all yet: a failed load."""
+    core = replayer()
+    (load,) = loads(core.answered(told(3), 0))
+    assert core.loaded(load.number, "x", 64, end(2), 0) == []
+    assert core.wake_at_ms == 50
+    assert core.tick(50) == [load]
+
+
+def test_a_load_that_is_full_leaves_the_rest_to_the_next() -> None:
+    """Bring as many bytes as a load may, and fewer records: they are applied, and the others are loaded after them."""
+    core = replayer(limits=ReplayLimits(loads_max=1, load_bytes=256, bytes_max=1024))
+    (load,) = loads(
+        core.answered(PollAnswer(version=0, session_id=1, session_epoch=1, end=DeltaEnd(9, 0)), 0)
+    )
+    assert load == LoadRange(load.number, 1, 9)
+    for last in (4, 8):
+        steps = core.loaded(load.number, "x", 256, end(last), 0)
+        assert applications(steps) == [(last - 3, last)]
+        (load,) = loads(steps)
+        assert (load.first_lsn, load.last_lsn) == (last + 1, 9)
+        assert core.done(next(s.number for s in steps if isinstance(s, ApplyRange)), 0) == []
+    (step,) = core.loaded(load.number, "x", 64, end(9), 0)
+    assert isinstance(step, ApplyRange) and core.done(step.number, 0) == []
+    assert (core.applied.lsn, core.parts, core.counts.retries) == (9, 0, 0)
+
+
+def test_what_is_reported_twice_changes_nothing() -> None:
+    """Repeat every report: no step comes of the second."""
+    core = replayer()
+    (load,) = loads(core.answered(told(1), 0))
+    assert core.answered(told(1), 0) == []
+    (step,) = core.loaded(load.number, "x", 64, end(1), 0)
+    assert core.loaded(load.number, "y", 64, end(1), 0) == []
+    assert core.load_failed(load.number, GapError(1, 5), 0) == []
+    assert isinstance(step, ApplyRange)
+    core.done(step.number, 0)
+    assert core.done(step.number, 0) == core.apply_failed(step.number, ValueError()) == []
+    assert (core.applied, core.failure) == (end(1), None)
+
+
+def test_bytes_and_loads_are_bounded() -> None:
+    """Name a range of many times what may be held: no more than that is loaded, and all of it in the end."""
+    core = replayer()
+    waiting = loads(core.answered(told(400), 0))
+    most = 0
+    while waiting:
+        assert len(waiting) <= SMALL.loads_max
+        most = max(most, core.held_bytes)
+        load = waiting.pop()  # the newest first, so that what is loaded waits
+        steps = core.loaded(
+            load.number, "x", 64 * (load.last_lsn - load.first_lsn + 1), end(load.last_lsn), 0
+        )
+        while steps:
+            waiting += loads(steps)
+            steps = [s for s in steps if isinstance(s, ApplyRange)]
+            steps = core.done(steps[0].number, 0) if steps else []  # type: ignore[union-attr]
+    assert core.applied == end(400)
+    assert most <= SMALL.bytes_max + SMALL.load_bytes
+
+
+def test_another_log_is_never_replayed() -> None:
+    """Answer with the id of another log: a DivergenceError, and nothing is loaded."""
+    core = replayer()
+    (step,) = core.answered(
+        PollAnswer(version=1, session_id=1, session_epoch=1, end=end(5), log_id=LOG_ID + 1), 0
+    )
+    assert isinstance(step, EndReplay)
+    assert isinstance(step.error, DivergenceError)
+
+
+def test_an_answer_of_an_old_server_is_read_from_the_log() -> None:
+    """Answer with version 0, an end alone: its range is loaded."""
+    core = replayer(applied=2)
+    (load,) = core.answered(PollAnswer(version=0, session_id=1, session_epoch=1, end=end(5)), 0)
+    assert load == LoadRange(1, 3, 5)
+
+
+def test_a_delta_is_taken_where_it_continues_and_the_log_is_read_elsewhere() -> None:
+    """Give one real delta to replayers that are before it, at its beginning and within it: exact ranges each time."""
+    with walkit.open(storage=CrashingStorage(), options=tiny()) as log, DeltaFeed(log) as feed:
+        log.append(b"1")
+        log.append(b"2")
+        last = feed.poll(PollRequest())
+        assert isinstance(last, PollAnswer)
+        log.append(b"3")
+        log.append(b"4")
+        assert log.parts.driver.delivery.drain()
+        answer = feed.poll(PollRequest(session_id=last.session_id, session_epoch=2))
+        assert isinstance(answer, PollAnswer)
+        assert (answer.first, answer.delta is not None) == (last.end, True)
+    cores = [DeltaReplayer(DeltaEnd(lsn), log_id=answer.log_id or 0) for lsn in range(4)]
+    steps = [[(type(s), s.first_lsn, s.last_lsn) for s in core.answered(answer, 0)] for core in cores]  # type: ignore[union-attr]
+    assert steps == [[(LoadRange, 1, 2)], [(LoadRange, 2, 2)], [(ApplyRange, 3, 4)], [(LoadRange, 4, 4)]]
+    assert [core.counts.deltas for core in cores] == [1, 1, 1, 0]
+    assert [core.counts.unfit for core in cores] == [0, 0, 0, 1]
+    (step,) = cores[0].loaded(1, "x", 1, DeltaEnd(2), 0)
+    assert isinstance(step, ApplyRange)
+    assert applications(cores[0].done(step.number, 0)) == [(3, 4)]
+
+
+def test_answers_that_no_server_gives_break_no_core() -> None:
+    """Answer with any ends, ranges and numbers, bring any part of loads: no core asserts, and no range is left out."""
+    for seed in range(150):
+        chance = Random(seed)
+        limits = ReplayLimits(
+            loads_max=2, load_bytes=chance.choice([1, 256, 1 << 20]), bytes_max=1024, parts_max=4
+        )
+        core, polls, now, steps = replayer(5, limits), poller(), 0.0, deque[ReplayStep]()
+        for _ in range(60):
+            now += 50 * chance.random()
+            request = polls.request(core.applied, now)
+            if request is not None:
+                answer = _any_answer(chance, core.known.lsn, request)
+                with suppress(ProtocolError):
+                    if polls.answered(request, answer, now) is not None:
+                        steps.extend(core.answered(answer, now))
+            while steps and chance.random() < 0.7:
+                step = steps.popleft()
+                if isinstance(step, EndReplay):
+                    assert isinstance(step.error, StorageError)
+                elif isinstance(step, ApplyRange):
+                    assert step.first_lsn == core.applied.lsn + 1
+                    steps.extend(core.done(step.number, now))
+                else:
+                    last = chance.choice([step.first_lsn - 1, step.first_lsn, step.last_lsn])
+                    steps.extend(
+                        core.loaded(step.number, "x", chance.choice([1, 300]), DeltaEnd(last, 0), now)
+                    )
+            steps.extend(core.tick(now))
+
+
+def _any_answer(chance: Random, lsn: int, request: PollRequest) -> PollAnswer:
+    def any_end() -> DeltaEnd:
+        near = chance.choice([0, 1, lsn, lsn + 1, lsn + 40, LSN_MAX])
+        return DeltaEnd(min(near, LSN_MAX), chance.choice([0, 64 * lsn % POSITION_MAX, POSITION_MAX]))
+
+    return PollAnswer(
+        version=chance.choice([0, 1, 2, 2, 3]),
+        session_id=chance.choice([0, 1, request.session_id]),
+        session_epoch=chance.choice([0, request.session_epoch, request.session_epoch, 1 << 62]),
+        end=any_end(),
+        log_id=LOG_ID,
+        first=chance.choice([None, any_end()]),
+        delta=chance.choice([None, b"", bytes(200)]),
+        crc=chance.choice([None, 0]),
+    )
+
+
+def test_a_delta_that_would_cut_a_range_that_waits_in_two_is_not_taken() -> None:
+    """Give deltas while all loads are under way and a range waits for its turn: the range grows, and is one load."""
+    core = replayer(limits=ReplayLimits(loads_max=1, load_bytes=1 << 20))
+    (load,) = loads(core.answered(told(2), 0))
+    for lsn in range(3, 13):
+        first = end(lsn - 1)
+        assert core.answered(told(lsn, first=first, delta=bytes(64) if lsn > 3 else None), 0) == []
+    (following,) = loads(core.loaded(load.number, "x", 128, end(2), 0))
+    assert (following.first_lsn, following.last_lsn) == (3, 12)
+    assert (core.counts.deltas, core.counts.unfit) == (0, 9)
+
+
+class ReplayMachine(RuleBasedStateMachine):
+    """The replayer with loads and applications that end in any order, or fail: the state is a prefix, with no hole."""
+
+    @initialize(applied=st.integers(0, 5))
+    def begin(self, applied: int) -> None:
+        """Begin at some end."""
+        self.core = replayer(applied)
+        self.state = list(range(1, applied + 1))
+        self.newest, self.now = applied, 0.0
+        self.loading: list[LoadRange] = []
+        self.applying: list[ApplyRange] = []
+
+    def take(self, steps: list[ReplayStep]) -> None:
+        """Note the steps."""
+        self.loading += loads(steps)
+        self.applying += [step for step in steps if isinstance(step, ApplyRange)]
+        assert not any(isinstance(step, EndReplay) for step in steps) or self.core.failure is not None
+
+    @rule(records=st.integers(0, 30))
+    def answer(self, records: int) -> None:
+        """Be told of more."""
+        self.newest += records
+        self.take(self.core.answered(told(self.newest), self.now))
+
+    @precondition(lambda self: self.loading)
+    @rule(which=st.integers(0, 9), outcome=st.sampled_from(["loaded", "loaded", "loaded", "short", "error"]))
+    def end_load(self, which: int, outcome: str) -> None:
+        """End one of the loads, well or not."""
+        load = self.loading.pop(which % len(self.loading))
+        if outcome == "error":
+            self.take(self.core.load_failed(load.number, StorageError("no"), self.now))
+            return
+        last = load.last_lsn - (outcome == "short")
+        size = 64 * (last - load.first_lsn + 1)
+        self.take(self.core.loaded(load.number, (load.first_lsn, last), size, end(last), self.now))
+
+    @precondition(lambda self: self.applying)
+    @rule()
+    def apply(self) -> None:
+        """Apply what is to be applied."""
+        (step,) = self.applying
+        self.applying = []
+        assert step.payload == (step.first_lsn, step.last_lsn)
+        self.state += range(step.first_lsn, step.last_lsn + 1)
+        self.take(self.core.done(step.number, self.now))
+
+    @rule(ms=st.sampled_from([1, 50, 500]))
+    def wait(self, ms: int) -> None:
+        """Let time pass."""
+        self.now += ms
+        self.take(self.core.tick(self.now))
+
+    @invariant()
+    def the_state_is_a_prefix(self) -> None:
+        """All records up to some LSN are applied, once; it is announced only when it is; little is held."""
+        if not hasattr(self, "core"):
+            return
+        assert self.state == list(range(1, len(self.state) + 1))
+        assert self.core.applied.lsn == len(self.state) <= self.newest
+        assert self.core.held_bytes <= SMALL.bytes_max + SMALL.load_bytes
+        idle = not self.loading and not self.applying and self.core.wake_at_ms is None
+        assert not idle or self.core.applied.lsn == self.newest or self.core.failure is not None
+
+
+ReplayMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+TestReplay = ReplayMachine.TestCase
+
+
+# -- the poller
+
+
+def poller(**facts: Any) -> DeltaPoller:
+    """Return a poller whose delays have no chance in them."""
+    return DeltaPoller(backoff=Backoff(chance=lambda: 1.0), **facts)
+
+
+def test_one_request_is_under_way_and_a_lost_answer_is_asked_for_again() -> None:
+    """Lose an answer: the same number is asked for after a while, and what comes for the first request is dropped."""
+    core = poller()
+    first = core.request(end(0), 0)
+    assert first == PollRequest()
+    assert core.request(end(0), 10) is None
+    core.failed(first, 10)
+    assert core.request(end(0), 59) is None
+    second = core.request(end(0), 60)
+    assert second is not None
+    assert core.answered(first, told(1), 61) is None
+    answer = told(1)
+    assert core.answered(second, answer, 61) is answer
+    assert core.answered(second, answer, 61) is None
+    third = core.request(end(1), 62)
+    assert third == PollRequest(session_id=1, session_epoch=2, applied=end(1))
+
+
+def test_a_new_session_is_taken_and_an_answer_that_does_not_fit_is_not() -> None:
+    """Answer with another session: its numbers count; with a wrong number: a typed error, asked again."""
+    core = poller()
+    request = core.request(end(0), 0)
+    assert request is not None
+    core.answered(request, told(1), 0)
+    request = core.request(end(0), 1)
+    assert request is not None
+    for wrong in (told(1, 5), PollAnswer(version=3, session_id=1, session_epoch=2, end=end(1))):
+        with pytest.raises(ProtocolError):
+            core.answered(request, wrong, core.wake_at_ms or 1)
+        request = core.request(end(0), core.wake_at_ms or 0)
+        assert request == PollRequest(session_id=1, session_epoch=2)
+        assert request is not None
+    new = PollAnswer(version=2, session_id=9, session_epoch=1, end=end(1))
+    assert core.answered(request, new, 200) is new
+    assert (core.session_id, core.session_epoch, core.sessions) == (9, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("reason", "again"), [("busy", (1, 2)), ("stale", (0, 1)), ("full", (0, 1)), ("closed", None)]
+)
+def test_a_refusal_is_tried_again_or_final(reason: str, again: tuple[int, int] | None) -> None:
+    """Refuse a poll: in the same session, in a new one, or never again."""
+    core = poller()
+    request = core.request(end(0), 0)
+    assert request is not None
+    core.answered(request, told(1), 0)
+    request = core.request(end(0), 1)
+    assert request is not None
+    core.refused(request, PollRefusal(reason=reason, message=""), 1)
+    following = core.request(end(0), 1e9)
+    assert again == (None if following is None else (following.session_id, following.session_epoch))
+    assert (core.closed is not None) == (again is None)
+
+
+# -- both, on a real log
+
+
+class Reader:
+    """A delta reader of a log in this process: the cores, a link that loses and repeats, and a keyed state."""
+
+    def __init__(self, feed: DeltaFeed, storage: Any, log_id: int, random: Random, loss: float) -> None:
+        self.feed, self.storage, self.log_id, self.random, self.loss = feed, storage, log_id, random, loss
+        self.state: dict[bytes, tuple[bytes | None, int]] = {}
+        self.now = 0.0
+        self.begin(DeltaEnd())
+
+    def begin(self, applied: DeltaEnd) -> None:
+        """Begin, or begin again after a restart, with the state as it is."""
+        self.poller = DeltaPoller(backoff=Backoff(chance=self.random.random))
+        self.core = DeltaReplayer(
+            applied,
+            log_id=self.log_id,
+            limits=ReplayLimits(load_bytes=2048, bytes_max=8192),
+            chance=self.random.random,
+        )
+
+    def step(self) -> None:
+        """Poll once, and do what comes of it in any order, at most some of it."""
+        self.now += 10_000
+        request = self.poller.request(self.core.applied, self.now)
+        assert request is not None
+        answer = self.feed.poll(request)
+        if self.random.random() < self.loss:
+            answer = self.feed.poll(request)  # it came again
+        if self.random.random() < self.loss:
+            self.poller.failed(request, self.now)
+            return
+        if isinstance(answer, PollRefusal):
+            self.poller.refused(request, answer, self.now)
+            return
+        taken = self.poller.answered(request, answer, self.now)
+        assert taken is not None
+        self.do(self.core.answered(taken, self.now))
+
+    def do(self, steps: list[ReplayStep]) -> None:
+        """Take the steps, the loads from the last to the first; some fail."""
+        waiting = list(steps)
+        while waiting:
+            step = waiting.pop(self.random.randrange(len(waiting)))
+            if isinstance(step, EndReplay):
+                raise step.error
+            if isinstance(step, ApplyRange):
+                for record in self.records_of(step.payload):
+                    assert record.key is not None
+                    self.state[record.key] = record.value, record.lsn
+                waiting += self.core.done(step.number, self.now)
+            elif self.random.random() < self.loss:
+                waiting += self.core.load_failed(step.number, StorageError("lost"), self.now)
+            else:
+                try:
+                    with walkit.open(storage=self.storage, mode="r") as reader:
+                        records = list(reader.read(step.first_lsn, step.last_lsn))
+                except walkit.WalkitError as error:
+                    waiting += self.core.load_failed(step.number, error, self.now)
+                    continue
+                last = DeltaEnd(records[-1].lsn if records else 0, 0)
+                size = sum(len(r.value or b"") + 64 for r in records)
+                waiting += self.core.loaded(step.number, records, size, last, self.now)
+        self.now += 10_000
+        if self.core.wake_at_ms is not None:
+            self.do(self.core.tick(self.now))
+
+    @staticmethod
+    def records_of(payload: Any) -> list[walkit.Record]:
+        """Return the records of a load, or of a delta's frames."""
+        if payload and isinstance(payload[0], walkit.Record):
+            return list(payload)
+        frames: Iterator[tuple[FrameHeader, memoryview]] = iter(payload)
+        return [r for b in frames_to_batches(frames, 1, None) for r in Batch.from_arrow(b)]
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.3])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_readers_state_is_the_logs_at_each_lsn_that_it_announces(seed: int, loss: float) -> None:
+    """Append bursts of every size while a reader polls over a bad link and restarts: its state is a replay's."""
+    random = Random(seed)
+    storage = CrashingStorage()
+    expected: list[tuple[bytes, bytes]] = []
+    ids = count(1)
+    feed_options = DeltaOptions(buffer_bytes=2048, long_poll_ms=0, interval_ms=0)
+    with walkit.open(storage=storage, options=tiny()) as log:
+        with DeltaFeed(log, feed_options, new_id=lambda: next(ids)) as feed:
+            reader = Reader(feed, storage, log.parts.core.identity.log_id, random, loss)
+            for _ in range(60):
+                for _ in range(random.choice([0, 1, 1, 2, 3, 40])):
+                    expected.append(
+                        (b"%d" % random.randrange(20), random.randbytes(random.choice([1, 100, 2500])))
+                    )
+                    log.append(expected[-1][1], key=expected[-1][0])
+                assert log.parts.driver.delivery.drain()
+                reader.step()
+                if random.random() < 0.05:
+                    reader.begin(reader.core.applied)
+                lsn = reader.core.applied.lsn
+                replayed = {k: (v, n) for n, (k, v) in enumerate(expected[:lsn], 1)}
+                assert reader.state == replayed
+            until(reader.step, lambda: reader.core.applied.lsn == len(expected))
+            assert feed.counts.deltas > 0 < feed.counts.ends
+            assert reader.core.counts.loads > 0 < reader.core.counts.damaged + 1
+        assert not log.parts.driver.delivery.observers
+
+
+def until(step: Callable[[], None], holds: Callable[[], bool]) -> None:
+    """Step until it holds."""
+    for _ in range(1000):
+        if holds():
+            return
+        step()
+    raise AssertionError("it never came to hold")
+
+
+def test_records_that_were_trimmed_under_the_reader_are_a_typed_error() -> None:
+    """Trim what a reader has not read: its load raises a GapError, and the replay ends where it is."""
+    storage = CrashingStorage()
+    with walkit.open(storage=storage, options=tiny()) as log, DeltaFeed(log) as feed:
+        for n in range(200):
+            log.append(bytes(1000), key=b"%d" % n)
+        log.trim(150)
+        reader = Reader(feed, storage, log.parts.core.identity.log_id, Random(1), 0.0)
+        with pytest.raises(GapError):
+            reader.step()
+        assert reader.core.applied == DeltaEnd()
+        assert isinstance(reader.core.failure, GapError)

@@ -1,0 +1,95 @@
+"""What a publisher answers with, made of the facts of its session. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from walkit.format.manifest import EpochRecord, LogEnd
+from walkit.replication.core.lag import Lag
+from walkit.replication.protocol.frame_batch import FrameRun
+from walkit.replication.protocol.identity import Identity
+from walkit.replication.protocol.lineage import PrimaryState
+from walkit.replication.protocol.messages import (
+    Batch,
+    Fetch,
+    FromSubscriber,
+    Hello,
+    Nack,
+    Proof,
+    Refusal,
+    Welcome,
+)
+
+
+def welcome_of(standing: PrimaryState, version: int, minted: Identity | None) -> Welcome:
+    """Return the welcome of a subscriber, with its identity where that is new."""
+    return Welcome(
+        version=version,
+        log_id=standing.log_id,
+        created_us=standing.created_us,
+        ack_order=standing.ack_order,
+        source_lsn=standing.durable_lsn,
+        source_position=standing.durable_position,
+        id=b"" if minted is None else minted.id,
+        secret=b"" if minted is None else minted.secret,
+    )
+
+
+def batch_of(run: FrameRun, lineage: tuple[EpochRecord, ...], codec: str, data: bytes, lag: Lag) -> Batch:
+    """Return the message of these frames, whose bytes are `data` in this codec."""
+    return Batch(
+        after_position=run.after.position,
+        start_position=run.start_position,
+        end_position=run.end.position,
+        epoch=run.identity.epoch,
+        epoch_id=run.identity.epoch_id,
+        alignment=run.limits.alignment,
+        frame_bytes_max=run.limits.frame_bytes_max,
+        source_lsn=lag.source_lsn,
+        source_position=lag.source_position,
+        lineage=lineage,
+        codec=codec,
+        data=data,
+    )
+
+
+def frame_too_large(run: FrameRun, limit: int) -> Refusal | None:
+    """Return the refusal of a run with a frame of more bytes than the subscriber takes; None where it takes all."""
+    if len(run.data) <= limit or (size := max(h.footprint for h in run.headers)) <= limit:
+        return None
+    text = (
+        f"the log has a frame of {size:,} bytes after LSN {run.after.last_lsn:,}, and the replica takes "
+        f"{limit:,}: give it options=LogOptions(frame_bytes_max=...) of at least that"
+    )
+    return Refusal(reason="frame", message=text, lsn=run.first_lsn)
+
+
+def index_of(ends: Sequence[LogEnd], end: LogEnd) -> int:
+    """Return the index among the ends of one at this position, or where it would be inserted."""
+    return bisect_left(ends, end.position, key=lambda sent: sent.position)
+
+
+def wrong_after_hello(message: FromSubscriber, ends: Sequence[LogEnd], acked: LogEnd, furthest: int) -> str:
+    """Return what is wrong with a message after the hello, in words; "" where it fits what was sent.
+
+    `ends` are those of what was sent and not acknowledged, `furthest` the last position that was ever sent.
+    """
+    if isinstance(message, Hello):
+        return "says hello a second time"
+    if isinstance(message, Proof):
+        return "proves what it was not asked"
+    if isinstance(message, Fetch):
+        return "fetches of a plan that it was not sent"
+    end, nack = message.end, isinstance(message, Nack)
+    what = (
+        f"{'asks again from' if nack else 'acknowledges'} LSN {end.last_lsn:,} at position {end.position:,}"
+    )
+    index = index_of(ends, end)
+    if end.position < acked.position:
+        return f"{what}, and it has acknowledged position {acked.position:,} before"
+    if index == len(ends) or ends[index] != end:
+        return f"{what}, which was never sent to it: the last was {ends[-1]}"
+    if nack and end.position == furthest:
+        return f"{what}, after which nothing was ever sent to it"
+    return ""

@@ -1,0 +1,91 @@
+"""Which bytes of a plan a subscriber asks for, and whether what comes is what it asked for: without I/O.
+
+A replica whose log cannot be continued fetches the files of another one. A bounded number of ranges is asked for at a
+time, in order; each answer has to be the one to the oldest question.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from walkit.format.layout import POSITION_MAX
+from walkit.replication.protocol.messages import CHUNK_BYTES_MAX, Chunk, Fetch
+
+FETCHES_MAX = 8
+"""So many ranges are asked for and not answered: what a replica takes in meanwhile stays below its inbox."""
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """The bytes [offset, size) of a file of the plan are missing."""
+
+    file: int
+    offset: int
+    size: int
+
+
+class Transfer:
+    """The files of one plan on their way. Not thread-safe.
+
+    `ask` returns what to ask for now, `take` says whether an answer fits; `is_done` once nothing is missing.
+    """
+
+    def __init__(self, wants: tuple[Want, ...], chunk_bytes: int = CHUNK_BYTES_MAX) -> None:
+        assert all(0 <= want.offset <= want.size for want in wants)
+        self.missing_bytes = self.bytes_at_first = sum(want.size - want.offset for want in wants)
+        """What has not come yet, and what had not when this began."""
+        self._wants = deque(want for want in wants if want.offset < want.size)
+        self._asked: deque[Fetch] = deque()
+        self._chunk_bytes = chunk_bytes
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all has come."""
+        return not self._wants and not self._asked
+
+    def ask(self) -> list[Fetch]:
+        """Return the ranges to ask for now."""
+        new = []
+        while self._wants and len(self._asked) < FETCHES_MAX:
+            want = self._wants.popleft()
+            size = min(self._chunk_bytes, want.size - want.offset)
+            fetch = Fetch(file=want.file, offset=want.offset, size=size)
+            if want.offset + size < want.size:
+                self._wants.appendleft(Want(want.file, want.offset + size, want.size))
+            self._asked.append(fetch)
+            new.append(fetch)
+        self._check()
+        return new
+
+    def take(self, chunk: Chunk) -> str:
+        """Take an answer; return what is wrong with it, in words, or ""."""
+        if not self._asked:
+            return "a chunk came that nothing asked for"
+        fetch = self._asked[0]
+        if (chunk.file, chunk.offset, len(chunk.data)) != (fetch.file, fetch.offset, fetch.size):
+            return (
+                f"{len(chunk.data):,} bytes at {chunk.offset:,} of file {chunk.file} came, and {fetch.size:,} at "
+                f"{fetch.offset:,} of file {fetch.file} were asked for"
+            )
+        self._asked.popleft()
+        self.missing_bytes -= fetch.size
+        self._check()
+        return ""
+
+    def _check(self) -> None:
+        """Assert what holds after every event."""
+        assert len(self._asked) <= FETCHES_MAX
+        assert (self.missing_bytes == 0) == self.is_done
+
+
+def wrong_fetch(fetch: Fetch, sizes: tuple[int, ...]) -> str:
+    """Return what is wrong with what a subscriber asks for, in words; "" where it lies in the plan."""
+    what = f"fetches {fetch.size:,} bytes at {fetch.offset:,} of file {fetch.file}"
+    if fetch.file >= len(sizes):
+        return f"{what}, and its plan has {len(sizes):,} files"
+    if not 1 <= fetch.size <= CHUNK_BYTES_MAX or fetch.offset + fetch.size > min(
+        sizes[fetch.file], POSITION_MAX
+    ):
+        return f"{what}, which has {sizes[fetch.file]:,} bytes; at most {CHUNK_BYTES_MAX:,} are sent at once"
+    return ""

@@ -1,0 +1,395 @@
+"""The publisher's core: one session with one subscriber, without I/O.
+
+Events go in by method calls, steps come out; nothing here has a thread, a socket, a file or a clock. Times are
+milliseconds of the shell's clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Literal
+
+from walkit.format.manifest import EpochRecord, LogEnd
+from walkit.replication.core.actions import (
+    Admit,
+    End,
+    MakePlan,
+    MoveHold,
+    PublisherStep,
+    Read,
+    ReadPart,
+    Send,
+    in_brief,
+)
+from walkit.replication.core.answers import batch_of, frame_too_large, index_of, welcome_of, wrong_after_hello
+from walkit.replication.core.bootstrap import wrong_fetch
+from walkit.replication.core.lag import Lag
+from walkit.replication.core.states import StateTracker
+from walkit.replication.protocol.codecs import Traffic, chosen, pack
+from walkit.replication.protocol.frame_batch import FrameRun
+from walkit.replication.protocol.identity import Identity, KnownReplica, proves
+from walkit.replication.protocol.lineage import (
+    PrimaryState,
+    is_bootstrap,
+    judge,
+    judge_alone,
+    rewound,
+    too_many_epochs,
+)
+from walkit.replication.protocol.messages import (
+    BATCH_BYTES_MAX,
+    LINEAGE_EPOCHS_MAX,
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    Ack,
+    Challenge,
+    Chunk,
+    Fetch,
+    FromSubscriber,
+    Heartbeat,
+    Hello,
+    Plan,
+    Proof,
+    Refusal,
+)
+
+BATCH_BYTES = 256 * 1024
+WINDOW_BYTES = 8 << 20
+"""Bytes that may be sent and not acknowledged yet."""
+BATCHES_MAX = 4096
+"""Batches that may be sent and not acknowledged yet: so many ends are kept to compare acknowledgements with."""
+HELLO_MS = 2_000.0
+"""A subscriber says hello within this time, and has as long again for its proof."""
+HEARTBEAT_MS = 2_000.0
+SILENCE_MS = 15_000.0
+HISTORY_EVENTS = 64
+HISTORY_CHARS = 2048
+
+CoreState = Literal["waiting", "challenged", "streaming", "planning", "bootstrapping", "ended"]
+
+
+class Publisher:
+    """Sends the frames of a source to one subscriber, as fast as it acknowledges them. Not thread-safe.
+
+    Nothing that the subscriber says is believed: an end that was not sent to it in this session ends the session.
+
+    `began`, `greeted`, `hello` as the answer to an `Admit`, then `source_moved`, `receive`, `frames`, `refuse` and
+    `tick` as things happen; each returns the steps to take, in order. A `Read` is answered by `frames` before another
+    one is asked for.
+    """
+
+    def __init__(
+        self,
+        *,
+        versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX),
+        batch_bytes: int = BATCH_BYTES,
+        window_bytes: int = WINDOW_BYTES,
+        heartbeat_ms: float = HEARTBEAT_MS,
+        silence_ms: float = SILENCE_MS,
+        hello_ms: float = HELLO_MS,
+    ) -> None:
+        self.versions, self.window_bytes = versions, window_bytes
+        self.batch_bytes = min(batch_bytes, BATCH_BYTES_MAX)
+        self.heartbeat_ms, self.silence_ms, self.hello_ms = heartbeat_ms, silence_ms, hello_ms
+        self.state: CoreState = "waiting"
+        """What the core goes by; `states` says it as states.py has it."""
+        self.states = StateTracker("session", "waiting")
+        self.lag = Lag()
+        self.name = ""
+        self.key = ""
+        """The subscriber's id as hexadecimal digits, once it is welcome."""
+        self.codec = ""
+        self.log_id = 0
+        """The log that the subscriber is welcome to."""
+        self.pack: Callable[[FrameRun, str], tuple[str, bytes]] = lambda run, codec: pack(run.data, codec)
+        """How frames are compressed; the shell may set one that several sessions share."""
+        self.traffic = Traffic()
+        """What was sent of frames in this session."""
+        self.sent = LogEnd()
+        """Where what was sent ends; moves back when the subscriber asks for it again."""
+        self.acked = LogEnd()
+        self.history: deque[str] = deque(maxlen=HISTORY_EVENTS)
+        """The last events and what came of them, to be read when something went wrong."""
+        self._ends = [LogEnd()]
+        """Ends of what was sent, in order of position, from the acknowledged one on."""
+        self._began_at = self._furthest = 0
+        """Positions of the end that the subscriber came with, and of the furthest that was ever sent."""
+        self._asked = self._held = False
+        self._frame_bytes_max = 0
+        self._lineage_sent = False
+        self._epoch: tuple[int, int] | None = None
+        self._reading = False
+        self._hello: Hello | None = None
+        self._known: KnownReplica | None = None
+        self._nonce = b""
+        self._sizes: tuple[int, ...] = ()
+        """Of the files of the plan that the subscriber was sent."""
+        self._sent_ms = self._heard_ms = 0.0
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Bytes sent and not acknowledged."""
+        return self.sent.position - self.acked.position
+
+    @property
+    def wake_at_ms(self) -> float | None:
+        """When to call `tick` at the latest."""
+        if self.state == "ended":
+            return None
+        if self.state in ("waiting", "challenged"):
+            return self._heard_ms + self.hello_ms
+        return min(self._sent_ms + self.heartbeat_ms, self._heard_ms + self.silence_ms)
+
+    def began(self, now_ms: float) -> None:
+        """The call has begun: the subscriber has `hello_ms` to say hello."""
+        self._sent_ms = self._heard_ms = now_ms
+        self.states.begin(now_ms)
+
+    def greeted(
+        self, hello: Hello, known: KnownReplica | None, nonce: bytes, now_ms: float
+    ) -> list[PublisherStep]:
+        """The subscriber has sent its hello; `known` is what is kept of its id, `nonce` what no one else was sent."""
+        self._sent_ms = self._heard_ms = now_ms
+        if self.state != "waiting":
+            return self.refuse(Refusal(reason="protocol", message="a second hello"), now_ms)
+        refusal = judge_alone(hello, self.versions)
+        if refusal is not None:
+            return self.refuse(refusal, now_ms)
+        self.name = hello.name
+        if known is None:
+            return self._note(hello, [Admit(hello, proved=False)], now_ms)
+        assert known.identity.id == hello.id
+        self._enter("challenged", now_ms)
+        self._hello, self._known, self._nonce = hello, known, nonce
+        return self._note(hello, [Send(Challenge(nonce=nonce))], now_ms)
+
+    def _proved(self, message: FromSubscriber, now_ms: float) -> list[PublisherStep]:
+        """The subscriber has answered the challenge; no answer is good for another one."""
+        hello, known, nonce = self._hello, self._known, self._nonce
+        assert hello is not None and known is not None
+        self._hello, self._nonce = None, b""
+        self._enter("waiting", now_ms)
+        if not isinstance(message, Proof):
+            text = f"replica {self.name!r} answers a challenge with {type(message).__name__}"
+            return self.refuse(Refusal(reason="protocol", message=text), now_ms)
+        if not proves(message.mac, known.identity, nonce, hello):
+            text = f"replica {self.name!r} has not proved that it is {known.identity.key}"
+            return self.refuse(Refusal(reason="identity", message=text), now_ms)
+        return self._note("proof", [Admit(hello, proved=True)], now_ms)
+
+    def hello(
+        self,
+        hello: Hello,
+        standing: PrimaryState,
+        now_ms: float,
+        minted: Identity | None = None,
+        claimed_lsn: int = 0,
+    ) -> list[PublisherStep]:
+        """The subscriber is admitted; `standing` is what the source has, `minted` an identity for a new one.
+
+        `claimed_lsn` is the last LSN that it has given up by its claim, as that is stored.
+        """
+        self._sent_ms = self._heard_ms = now_ms
+        if self.state != "waiting":
+            return self.refuse(Refusal(reason="protocol", message="a second hello"), now_ms)
+        refusal = judge(hello, standing, self.versions)
+        bootstraps = is_bootstrap(hello, refusal)
+        refusal = None if bootstraps else refusal or rewound(hello, self._known, claimed_lsn)
+        if refusal is not None:
+            return self.refuse(refusal, now_ms)
+        self.name = hello.name
+        self.key = hello.id.hex() if minted is None else minted.key
+        self.codec, self.log_id = chosen(hello.codecs), standing.log_id
+        self.sent = self.acked = hello.end
+        self._ends = [hello.end]
+        self._began_at = self._furthest = hello.end.position
+        self._frame_bytes_max = hello.frame_bytes_max
+        self.lag.source_at(standing.durable_lsn, standing.durable_position, hello.end.last_lsn, now_ms)
+        self._enter("planning" if bootstraps else "streaming", now_ms)
+        welcome = welcome_of(standing, min(self.versions[1], hello.version_max), minted)
+        return self._note(
+            "admitted", [Send(welcome), *([MakePlan()] if bootstraps else self._pump())], now_ms
+        )
+
+    def planned(self, plan: Plan, now_ms: float) -> list[PublisherStep]:
+        """The answer to `MakePlan`: what the subscriber needs is claimed for it."""
+        if self.state != "planning":
+            return []
+        self._sizes = plan.sizes
+        self._enter("bootstrapping", now_ms)
+        self._sent_ms = self._heard_ms = now_ms
+        return self._note("planned", [Send(plan)], now_ms)
+
+    def part(self, fetch: Fetch, data: bytes, now_ms: float) -> list[PublisherStep]:
+        """The answer to `ReadPart`."""
+        if self.state != "bootstrapping":
+            return []
+        self._sent_ms = now_ms
+        self.traffic.count("", len(data), len(data))
+        return [Send(Chunk(file=fetch.file, offset=fetch.offset, data=data))]
+
+    def source_moved(self, lsn: int, position: int, now_ms: float) -> list[PublisherStep]:
+        """The source is on stable storage up to here."""
+        if self.state != "streaming" or position <= self.lag.source_position:
+            return []
+        self.lag.source_at(lsn, position, self.acked.last_lsn, now_ms)
+        return self._note(f"source at {position}", self._pump(), now_ms)
+
+    def receive(self, message: FromSubscriber, now_ms: float) -> list[PublisherStep]:
+        """The subscriber has said something after its hello."""
+        if self.state == "challenged":
+            return self._proved(message, now_ms)
+        if self.state == "bootstrapping":
+            return self._asked_for(message, now_ms)
+        if self.state != "streaming":
+            return []
+        self._heard_ms = now_ms
+        wrong = wrong_after_hello(message, self._ends, self.acked, self._furthest)
+        if wrong or isinstance(message, Hello | Proof | Fetch):
+            return self.refuse(Refusal(reason="protocol", message=f"replica {self.name!r} {wrong}"), now_ms)
+        end = message.end
+        steps: list[PublisherStep] = []
+        if isinstance(message, Ack):
+            steps += self._acknowledged(end)
+        else:
+            self.sent = end
+            self._lineage_sent = False
+            # The subscriber drops what was sent after it, and gets that before what is sent again.
+            del self._ends[index_of(self._ends, end) + 1 :]
+        return self._note(message, [*steps, *self._pump()], now_ms)
+
+    def _asked_for(self, message: FromSubscriber, now_ms: float) -> list[PublisherStep]:
+        """Take what a subscriber says that has a plan; an answer to a heartbeat says only that it lives."""
+        self._heard_ms = now_ms
+        if isinstance(message, Ack):
+            return []
+        wrong = wrong_fetch(message, self._sizes) if isinstance(message, Fetch) else "says what fits no plan"
+        if wrong or not isinstance(message, Fetch):
+            return self.refuse(Refusal(reason="protocol", message=f"replica {self.name!r} {wrong}"), now_ms)
+        return [ReadPart(message)]
+
+    def _acknowledged(self, end: LogEnd) -> list[PublisherStep]:
+        """Take a checked acknowledgement. The hold begins with the first one that answers something sent."""
+        moved = end.position > self.acked.position
+        self.acked = end
+        self.lag.reached(end.last_lsn)
+        del self._ends[: index_of(self._ends, end)]
+        answers = end.position > self._began_at or (self._asked and end.position > 0)
+        if not (moved or not self._held) or not answers:
+            return []
+        self._held = True
+        return [MoveHold(end.last_lsn + 1)]
+
+    def frames(
+        self, run: FrameRun | None, lineage: tuple[EpochRecord, ...], now_ms: float
+    ) -> list[PublisherStep]:
+        """The answer to `Read`; None where there is nothing yet. `lineage` is the source's."""
+        self._reading = False
+        if self.state != "streaming" or run is None:
+            return []
+        if run.after != self.sent:
+            return self._pump()
+        refusal = frame_too_large(run, self._frame_bytes_max)
+        if refusal is not None:
+            return self.refuse(refusal, now_ms)
+        epoch = (run.identity.epoch, run.identity.epoch_id)
+        known = self._lineage_sent and epoch == self._epoch
+        lineage = () if known else tuple(e for e in lineage if e.number <= epoch[0])
+        if len(lineage) > LINEAGE_EPOCHS_MAX:
+            return self.refuse(too_many_epochs(len(lineage)), now_ms)
+        codec, data = self.pack(run, self.codec)
+        self.traffic.count(codec, len(run.data), len(data))
+        batch = batch_of(run, lineage, codec, data, self.lag)
+        self._lineage_sent, self._epoch = True, epoch
+        self.sent = run.end
+        self._ends.append(run.end)
+        self._furthest = max(self._furthest, run.end.position)
+        self._sent_ms = now_ms
+        return self._note(run, [Send(batch), *self._pump()], now_ms)
+
+    def refuse(self, refusal: Refusal, now_ms: float) -> list[PublisherStep]:
+        """Send the subscriber the reason, and end."""
+        if self.state == "ended":
+            return []
+        self._nonce = b""
+        self._enter("ended", now_ms, refusal.message)
+        return self._note(refusal, [Send(refusal), End(refusal.message)], now_ms)
+
+    def tick(self, now_ms: float) -> list[PublisherStep]:
+        """Time has passed."""
+        if self.state in ("waiting", "challenged") and now_ms >= self._heard_ms + self.hello_ms:
+            what = "hello" if self.state == "waiting" else "its proof"
+            text = f"the subscriber has not said {what} within {self.hello_ms:,.0f} ms"
+            return self.refuse(Refusal(reason="protocol", message=text), now_ms)
+        if self.state not in ("streaming", "bootstrapping"):
+            return []
+        if now_ms >= self._heard_ms + self.silence_ms:
+            why = "the subscriber has been silent for too long"
+            self._enter("ended", now_ms, why)
+            return self._note("tick", [End(why)], now_ms)
+        self._judge(now_ms)
+        if now_ms < self._sent_ms + self.heartbeat_ms:
+            return []
+        self._sent_ms = now_ms
+        self._asked = True
+        beat = Heartbeat(
+            sent_position=self.sent.position,
+            source_lsn=self.lag.source_lsn,
+            source_position=self.lag.source_position,
+        )
+        return [Send(beat), *self._pump()]
+
+    @property
+    def has_sent_all(self) -> bool:
+        """Whether there is nothing more to send of what the source is known to have."""
+        return self.sent.position >= self.lag.source_position
+
+    def gone(self, now_ms: float, why: str) -> None:
+        """The call is over, for whatever reason. Where the core has ended before, that one stays."""
+        if self.state != "ended":
+            self._nonce = b""
+            self._enter("ended", now_ms, why)
+
+    def heard_ago_ms(self, now_ms: float) -> float:
+        """Return how long ago the subscriber has said something."""
+        return max(now_ms - self._heard_ms, 0.0)
+
+    def _enter(self, state: CoreState, now_ms: float, why: str = "") -> None:
+        """Change the state, as the table of states allows it."""
+        self.state = state
+        self.states.move(self.lag.begin(self.acked.last_lsn) if state == "streaming" else state, now_ms, why)
+
+    def _judge(self, now_ms: float) -> None:
+        """Say whether the subscriber catches up or has all but the last moment's frames."""
+        if self.state == "streaming":
+            self.states.move(self.lag.judged(self.states.state, self.acked.last_lsn, now_ms), now_ms)
+
+    def _pump(self) -> list[PublisherStep]:
+        """Ask for more frames where there are some and the window has room."""
+        if (
+            self._reading
+            or self.state != "streaming"
+            or self.sent.position >= self.lag.source_position
+            or self.in_flight_bytes >= self.window_bytes
+            or len(self._ends) > BATCHES_MAX
+        ):
+            return []
+        self._reading = True
+        return [Read(self.sent, self.batch_bytes)]
+
+    def _check(self) -> None:
+        """Assert what holds after every event; in constant time."""
+        assert self._ends[0] == self.acked and self._ends[-1] == self.sent
+        assert self._began_at <= self.acked.position <= self.sent.position <= self._furthest
+        assert self.acked.last_lsn <= self.sent.last_lsn
+        assert len(self._ends) <= BATCHES_MAX + 1
+        assert not self._reading or self.state in ("streaming", "ended"), "it reads before anybody is welcome"
+        assert bool(self._nonce) == (self.state == "challenged")
+
+    def _note(self, event: object, steps: list[PublisherStep], now_ms: float) -> list[PublisherStep]:
+        self._judge(now_ms)
+        self._check()
+        told = ", ".join(map(in_brief, steps))
+        self.history.append(f"{now_ms:.1f} {in_brief(event)} -> [{told}]"[:HISTORY_CHARS])
+        return steps

@@ -1,0 +1,225 @@
+"""Serves delta readers from an open log: its durable frames go into their sessions, their polls are answered.
+
+The shell around `polls`. It has no thread of its own: the log's delivery thread brings frames, each caller waits
+on its own thread, and the first of them after a time is over does what was due. One observer serves all sessions; it is
+registered while there is one, so no way out of a session can leave one registered.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Self
+
+from walkit.errors import LogClosedError
+from walkit.log.level import require_promises
+from walkit.log.observe import Observation, ObservedFrames
+from walkit.log.wal import WriteAheadLog
+from walkit.replication.delta.messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
+from walkit.replication.delta.polls import (
+    DeltaCounts,
+    DeltaOptions,
+    DeltaPolls,
+    Reply,
+    SessionStatus,
+)
+
+
+def monotonic_ms() -> float:
+    """Return the milliseconds of the monotonic clock."""
+    return time.monotonic() * 1000
+
+
+class PollCall:
+    """One poll that is under way. `news` is set after `answer`, after `gone`, and where it is to be answered sooner."""
+
+    def __init__(self) -> None:
+        self.news = threading.Event()
+        self.gone = False
+        self.answer: PollAnswer | PollRefusal | None = None
+
+
+class DeltaFeed:
+    """The delta readers of one open log. Safe from any thread.
+
+    It ends with `stop`, or with the log. OptionsError for a log of durability "none".
+    """
+
+    def __init__(
+        self,
+        log: WriteAheadLog,
+        options: DeltaOptions | None = None,
+        *,
+        clock_ms: Callable[[], float] = monotonic_ms,
+        new_id: Callable[[], int] = lambda: secrets.randbits(64),
+    ) -> None:
+        """`clock_ms` never goes back; `new_id` returns random 64-bit numbers."""
+        require_promises(log.options.durability)
+        identity = log.parts.core.identity
+        self._log, self._clock_ms = log, clock_ms
+        self._core = DeltaPolls(
+            identity.log_id, identity.epoch_id, options=options or DeltaOptions(), new_id=new_id
+        )
+        self._lock = threading.Lock()
+        self._observation: Observation | None = None
+        self._seen_after_lsn = 0
+        self._stopped: PollRefusal | None = None
+        log.parts.lifetime.on_close(self._log_closes)
+
+    @property
+    def sessions(self) -> int:
+        """How many readers have a session."""
+        return self._core.sessions
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of frames that are kept for readers."""
+        with self._lock:
+            return self._core.held_bytes
+
+    @property
+    def counts(self) -> DeltaCounts:
+        """What was answered so far."""
+        return self._core.counts
+
+    def described(self) -> tuple[SessionStatus, ...]:
+        """Return each session of this moment."""
+        with self._lock:
+            return self._core.described()
+
+    def poll(self, request: PollRequest) -> PollAnswer | PollRefusal:
+        """Return the answer to a poll; waits for news up to the long poll's time. ProtocolError for a senseless one."""
+        answer = self.wait(self.begin(request))
+        assert answer is not None, "only another thread hangs up"
+        return answer
+
+    def wait(self, call: PollCall) -> PollAnswer | PollRefusal | None:
+        """Return the answer to a poll that was begun; None where `hang_up` has ended the waiting."""
+        try:
+            while call.answer is None and not call.gone:
+                call.news.wait(self._pause_s())
+                call.news.clear()
+                self.tick()
+        except BaseException:  # an interrupt: the answer, if one is made, is kept for a retry
+            self.hang_up(call)
+            raise
+        return call.answer
+
+    def begin(self, request: PollRequest) -> PollCall:
+        """Begin a poll and return it at once; `tick` has to be called while it waits. Raises what `poll` raises."""
+        call = PollCall()
+        with self._lock:
+            if self._stopped is not None:
+                self._give([Reply(call, self._stopped)])
+                return call
+            try:
+                self._observe()
+                end = self._durable_end()
+                self._give(
+                    self._core.poll(request, call, end, self._clock_ms(), seen_after_lsn=self._seen_after_lsn)
+                )
+            except LogClosedError as error:
+                self._give([Reply(call, self._stop(str(error)))])
+            finally:
+                self._leave_unneeded()
+        return call
+
+    def hang_up(self, call: PollCall) -> None:
+        """The caller is gone: its poll gets no answer, and its session ends unless it is asked again soon."""
+        with self._lock:
+            self._core.hang_up(call, self._clock_ms())
+        call.gone = True
+        call.news.set()
+
+    def tick(self) -> None:
+        """Answer polls that waited long enough, and end sessions that expired: to be called while polls wait."""
+        with self._lock:
+            self._tick()
+            self._leave_unneeded()
+
+    def stop(self) -> None:
+        """End all sessions; polls that wait and later ones are refused. Stopping twice does nothing."""
+        with self._lock:
+            self._stop("delta readers are served no more")
+        self._log.parts.lifetime.off_close(self._log_closes)
+
+    # -- the log's threads
+
+    def _see(self, frames: ObservedFrames) -> None:
+        """Take frames that are durable: on the log's delivery thread. An error ends all sessions, and is raised."""
+        with self._lock:
+            try:
+                self._tick()
+                self._give(self._core.appended(frames, self._clock_ms()))
+                self._hurry()
+            except BaseException as error:
+                self._fail(error)
+                raise
+            finally:
+                self._leave_unneeded()
+
+    def _log_closes(self) -> None:
+        with self._lock:
+            self._stop(f"the log at {self._log.location} is closed")
+
+    # -- under the lock
+
+    def _observe(self) -> None:
+        """Make sure that all durable frames from here on come to `_see`, before the durable end is looked at."""
+        observation = self._observation
+        if observation is not None and observation.error is not None:
+            self._fail(observation.error)
+        if self._observation is None:
+            self._observation = self._log.observe(self._see, at="durable")
+            # What is acknowledged by now and not durable yet may never come.
+            self._seen_after_lsn = self._log.acked_lsn
+
+    def _leave_unneeded(self) -> None:
+        if self._observation is not None and not self._core.sessions:
+            self._observation.close()
+            self._observation = None
+
+    def _durable_end(self) -> DeltaEnd:
+        parts = self._log.parts
+        with parts.driver.lock:
+            return DeltaEnd(parts.core.durable_lsn, parts.core.durable_position)
+
+    def _tick(self) -> None:
+        self._give(self._core.tick(self._durable_end(), self._clock_ms()))
+
+    def _fail(self, error: BaseException) -> None:
+        """Sessions that may lack a frame are ended, and their observer; the next poll begins both anew."""
+        self._give(self._core.end(PollRefusal(reason="failed", message=f"{type(error).__name__}: {error}")))
+        self._leave_unneeded()
+
+    def _stop(self, why: str) -> PollRefusal:
+        if self._stopped is None:
+            self._stopped = PollRefusal(reason="closed", message=why)
+            self._give(self._core.end(self._stopped))
+            self._leave_unneeded()
+        return self._stopped
+
+    def _give(self, replies: Iterable[Reply]) -> None:
+        for token, answer in replies:
+            assert isinstance(token, PollCall)
+            token.answer = answer
+            token.news.set()
+
+    def _hurry(self) -> None:
+        """Have those look again that wait for a later time than their answer is due at now."""
+        for token in self._core.hurried:
+            assert isinstance(token, PollCall)
+            token.news.set()
+
+    def _pause_s(self) -> float | None:
+        with self._lock:
+            wake_at_ms = self._core.wake_at_ms
+        return None if wake_at_ms is None else max(wake_at_ms - self._clock_ms(), 0) / 1000
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

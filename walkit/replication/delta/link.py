@@ -1,0 +1,74 @@
+"""A delta reader's calls to its primary: one poll at a time, without a thread of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from walkit.errors import OptionsError, WalkitError
+from walkit.replication.delta.messages import PollAnswer, PollRefusal, PollRequest
+from walkit.replication.delta.service import DELTA_BYTES_SENT_MAX
+from walkit.replication.delta.wire import ANSWER_WORDS_BYTES, POLL_METHOD, decode_reply, encode_poll
+from walkit.replication.protocol.content import plain_text
+from walkit.replication.transport.access import TOKEN_KEY
+from walkit.replication.transport.connection import Destination, told
+from walkit.replication.transport.grpc_common import grpc
+
+POLL_WAIT_MS = 1_000.0
+"""A poll asks to be answered within this time, whatever the primary's long poll is."""
+POLL_TIMEOUT_S = 5.0
+
+Heard: TypeAlias = "PollAnswer | PollRefusal | WalkitError | str"
+"""A reply; an error that lasts; or why no reply came."""
+
+
+class PollUnknownError(WalkitError):
+    """What listens at the address is a primary that answers no polls: the log is to be read alone."""
+
+    code = "poll-unknown"
+
+
+class PollLink:
+    """Sends polls and passes on what comes, with the request. Used by one thread; `hear` is called on gRPC's."""
+
+    def __init__(self, destination: Destination, hear: Callable[[PollRequest, Heard], object]) -> None:
+        self._destination, self._hear = destination, hear
+        self._channel: Any = None
+        self._call: Any = None
+
+    def send(self, request: PollRequest) -> None:
+        """Send a poll; `hear` gets what becomes of it. OptionsError where a file of the TLS cannot be used."""
+        if self._channel is None:
+            self._channel = self._destination.channel(DELTA_BYTES_SENT_MAX + ANSWER_WORDS_BYTES)
+            self._call = self._channel.unary_unary(POLL_METHOD)
+        token = self._destination.token
+        future = self._call.future(
+            encode_poll(replace(request, wait_ms=POLL_WAIT_MS)),
+            timeout=POLL_TIMEOUT_S,
+            metadata=() if token is None else ((TOKEN_KEY, token),),
+        )
+        future.add_done_callback(lambda done: self._hear(request, self._heard(done)))
+
+    def reconnect(self) -> None:
+        """Give the connection up: the next poll makes a new one, at the reader's own pace."""
+        channel, self._channel, self._call = self._channel, None, None
+        if channel is not None:
+            channel.close()
+
+    close = reconnect
+
+    def _heard(self, done: Any) -> Heard:
+        try:
+            return decode_reply(done.result())
+        except grpc.FutureCancelledError:
+            return "the connection was given up"
+        except grpc.RpcError as error:
+            if error.code() == grpc.StatusCode.UNIMPLEMENTED:
+                return PollUnknownError(plain_text(error.details() or "the call is not known there"))
+            found = told(error, self._destination)
+            return found if isinstance(found, OptionsError | str) else str(found)
+        except WalkitError as error:
+            return f"a reply came damaged: {error}"
+        except Exception as error:  # noqa: BLE001 - gRPC's thread has no caller that it could be raised to
+            return f"{type(error).__name__}: {error}"

@@ -1,0 +1,303 @@
+"""Reading ranges of a log that another process writes: the frames of some LSNs, from the shared storage.
+
+The end of the log is where a delta reader reads most. So the open segment stays open, and the ends of the ranges that
+came last are kept: a range that follows one of them is one read. The frames prove themselves by log, epoch, position,
+LSN and, after one that was seen, chain. Where that does not do (another segment, a new opening), a view of the whole
+log is made, by its manifest.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+from walkit.errors import CorruptionError, DivergenceError, GapError, HistoryTrimmedError, StorageError
+from walkit.format.frame import FrameHeader
+from walkit.format.layout import SegmentFlag
+from walkit.format.manifest import Manifest
+from walkit.format.segment import SegmentHeader
+from walkit.read.cursor import lies_in
+from walkit.read.reader import live_view
+from walkit.read.view import LogView, frames_to_batches
+from walkit.record import Batch, Record
+from walkit.replication.delta.messages import DeltaEnd
+from walkit.segments.frame_walk import READ_BYTES, FrameWalk
+from walkit.segments.manifest_store import load_manifest
+from walkit.storage.interface import Storage, StorageFile
+
+ENDS_MAX = 1024
+"""So many ends of ranges are kept; the oldest goes."""
+LOAD_BYTES_MAX = 2 << 20
+"""A load has about so many bytes at most, whatever size the named ends gave it."""
+HOP_FROM_BYTES = 256 << 10
+"""So many bytes before a range are read over with it, in one request; more are passed by their headers."""
+TRIES = 3
+"""How often a view is made anew because the log's files moved away under it."""
+
+Frames = list[tuple[FrameHeader, memoryview]]
+
+
+class Reached(NamedTuple):
+    """How far a reader's state is: an LSN, and the epoch of that record; of epoch 0 there is no record."""
+
+    lsn: int
+    epoch_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRange:
+    """The frames that hold the records of a range, whole; `end` is how far it was found, or loaded at once."""
+
+    frames: Frames = field(repr=False)
+    size_bytes: int
+    end: DeltaEnd
+
+
+def check_history(manifest: Manifest, log_id: int, reached: Reached) -> None:
+    """Refuse a log that is not the one a reader has followed: DivergenceError, with the first LSN that can differ."""
+    if manifest.log_id != log_id:
+        raise DivergenceError(
+            f"another log is there now: its id is {manifest.log_id:#018x}, the reader's is {log_id:#018x}",
+            first_lsn=1,
+        )
+    if reached.lsn and reached.epoch_id and not lies_in(manifest, reached.lsn, reached.epoch_id):
+        theirs = next((e for e in manifest.lineage if e.id == reached.epoch_id), None)
+        after = [e.first_lsn for e in manifest.lineage if theirs is None or e.number > theirs.number]
+        raise DivergenceError(
+            f"the reader's record {reached.lsn:,} is of epoch {reached.epoch_id:#018x}, and the log's is not: "
+            "what the reader has applied was cut",
+            first_lsn=min(after, default=1),
+        )
+
+
+class _End(NamedTuple):
+    """Where a frame ends; `chain` is what the next one has to carry, None where that is not known."""
+
+    lsn: int
+    position: int
+    chain: int | None = None
+
+
+def _end_of(header: FrameHeader) -> _End:
+    return _End(header.last_lsn, header.end_position, header.header_crc)
+
+
+@dataclass(slots=True)
+class _Tail:
+    """The open segment, and how many loads read it; a replaced one is closed by the last of them."""
+
+    file: StorageFile
+    segment: SegmentHeader
+    users: int = 0
+    is_replaced: bool = False
+
+
+class RangeLoader:
+    """Reads ranges of one log. Safe from any thread; loads run side by side."""
+
+    def __init__(self, storage: Storage, log_id: int, *, stop_at_bytes: int = LOAD_BYTES_MAX) -> None:
+        """A load ends with the frame with which it has so many bytes, also where more was asked for."""
+        self._storage, self._log_id, self._stop_at_bytes = storage, log_id, stop_at_bytes
+        self._lock = threading.Lock()
+        self._tail: _Tail | None = None
+        self._ends: list[_End] = []
+        """By LSN: where the frames of ranges end."""
+        self._closed = False
+
+    def note(self, header: FrameHeader) -> None:
+        """Keep the end of a frame that is verified: the next range is likely to begin there."""
+        self._note(_end_of(header))
+
+    def note_end(self, end: DeltaEnd) -> None:
+        """Keep an end that the primary has answered, for ranges that begin after it while others are being read."""
+        if end.lsn and end.position:
+            self._note(_End(end.lsn, end.position))
+
+    def _note(self, end: _End) -> None:
+        with self._lock:
+            at = bisect_left(self._ends, end.lsn, key=lambda each: each.lsn)
+            if at < len(self._ends) and self._ends[at].lsn == end.lsn:
+                if end.chain is not None:
+                    self._ends[at] = end
+            else:
+                self._ends.insert(at, end)
+                del self._ends[:-ENDS_MAX]
+
+    def load(self, first_lsn: int, last_lsn: int, known: DeltaEnd, reached: Reached) -> LoadedRange:
+        """Return the frames that hold these LSNs, or the first of them; the log is durable up to `known`, at or after.
+
+        GapError where records of it are gone, DivergenceError where the log is another one than the state at `reached`
+        came of, CorruptionError for damage, StorageError for what may pass.
+        """
+        frames = self._from_tail(first_lsn, last_lsn, known) or self._from_view(first_lsn, last_lsn, reached)
+        expected, size = first_lsn, 0
+        for header, _ in frames:
+            if header.first_lsn > expected or header.records != header.last_lsn - header.first_lsn + 1:
+                raise GapError(expected, max(header.first_lsn, expected + 1))
+            expected, size = header.last_lsn + 1, size + header.footprint
+        if frames:
+            self.note(frames[-1][0])
+        position = frames[-1][0].end_position if frames else 0
+        return LoadedRange(frames, size, DeltaEnd(min(expected - 1, last_lsn), position))
+
+    def records(self, first_lsn: int, last_lsn: int, known: DeltaEnd, reached: Reached) -> Iterator[Record]:
+        """Yield the records of these LSNs, in bounded memory. Raises as `load` does, and where compaction has been.
+
+        HistoryTrimmedError where compaction left only the newest record of each key.
+        """
+        if first_lsn > last_lsn:
+            return
+        view = live_view(self._storage)
+        check_history(view.manifest, self._log_id, reached)
+        if first_lsn < view.first_lsn:
+            raise GapError(first_lsn, view.first_lsn)
+        if first_lsn < view.complete_from_lsn:
+            raise HistoryTrimmedError(first_lsn, view.complete_from_lsn)
+        wanted = first_lsn
+        for record in view.records(first_lsn, last_lsn):
+            yield record
+            wanted = record.lsn + 1
+        # The newest are durable by what the primary has said, and the log's own files do not say so yet.
+        while wanted <= last_lsn:
+            loaded = self.load(wanted, last_lsn, known, reached)
+            if loaded.end.lsn < wanted:
+                raise StorageError(
+                    f"the log ends with LSN {loaded.end.lsn:,} here, and LSN {last_lsn:,} is durable"
+                )
+            for batch in frames_to_batches(iter(loaded.frames), wanted, last_lsn):
+                yield from Batch.from_arrow(batch)
+            wanted = loaded.end.lsn + 1
+
+    def _check(self) -> None:
+        """Assert that the ends are in order and bounded; with the lock held."""
+        assert len(self._ends) <= ENDS_MAX
+        assert all(before.lsn < after.lsn for before, after in pairwise(self._ends))
+        assert self._tail is None or (self._tail.users >= 0 and not self._tail.is_replaced)
+
+    def close(self) -> None:
+        """Close the open segment; a load that reads it closes it at its end."""
+        with self._lock:
+            self._closed = True
+        self._replace_tail(None)
+
+    # -- the open segment
+
+    def _from_tail(self, first_lsn: int, last_lsn: int, known: DeltaEnd) -> Frames | None:
+        """Return the range's frames from the segment that is open here; None where they are not all in it."""
+        with self._tail_in_use() as tail:
+            return (
+                None
+                if tail is None or first_lsn < tail.segment.first_lsn
+                else self._read_tail(tail, first_lsn, last_lsn, known)
+            )
+
+    def _read_tail(self, tail: _Tail, first_lsn: int, last_lsn: int, known: DeltaEnd) -> Frames | None:
+        with self._lock:
+            at = bisect_left(self._ends, first_lsn, key=lambda each: each.lsn)
+            before = self._ends[at - 1] if at else None
+        segment = tail.segment
+        start = _End(segment.first_lsn - 1, segment.start_position, segment.chain)
+        if before is not None and before.position >= start.position:
+            start = before
+        ahead = (known.position - start.position) * (first_lsn - start.lsn) // max(known.lsn - start.lsn, 1)
+        if ahead > HOP_FROM_BYTES:
+            hop = self._walk(tail, start, known.position, body=False)
+            for header, _ in hop:
+                if header.last_lsn >= first_lsn:
+                    break
+                start = _end_of(header)
+            else:
+                if hop.error is not None:
+                    raise hop.error
+                if start.lsn + 1 < first_lsn:
+                    return None
+        walk = self._walk(tail, start, known.position, body=True)
+        frames: Frames = []
+        size = 0
+        for header, frame in walk:
+            if header.records and header.last_lsn >= first_lsn:
+                frames.append((header, frame))
+                size += header.footprint
+            if header.last_lsn >= last_lsn or size >= self._stop_at_bytes:
+                return frames
+        if walk.error is not None:
+            raise walk.error
+        return None
+
+    @staticmethod
+    def _walk(tail: _Tail, start: _End, end_position: int, *, body: bool) -> FrameWalk:
+        return FrameWalk(
+            tail.file,
+            tail.segment,
+            position=start.position,
+            end_position=max(end_position, start.position),
+            next_lsn=start.lsn + 1,
+            chain=start.chain,
+            body=body,
+            read_bytes=READ_BYTES,
+        )
+
+    # -- the whole log
+
+    def _from_view(self, first_lsn: int, last_lsn: int, reached: Reached) -> Frames:
+        for attempt in range(TRIES):
+            generation = load_manifest(self._storage).generation
+            try:
+                view = live_view(self._storage)
+                check_history(view.manifest, self._log_id, reached)
+                if first_lsn < view.complete_from_lsn:
+                    raise GapError(first_lsn, view.complete_from_lsn)
+                frames, size = [], 0
+                for header, frame, _ in view.frames(first_lsn, last_lsn):
+                    if header.records:
+                        frames.append((header, frame))
+                        size += header.footprint
+                    if size >= self._stop_at_bytes:
+                        break
+                self._keep_tail(view)
+                return frames
+            except (CorruptionError, GapError):
+                # A trim, a compaction or a new segment takes files away from under a view; a new one has the others.
+                if attempt == TRIES - 1 or load_manifest(self._storage).generation == generation:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _keep_tail(self, view: LogView) -> None:
+        """Keep the segment open that is written now, where its frames are the log's own."""
+        span = view.spans[-1] if view.spans else None
+        if span is None or span.record.flags & SegmentFlag.COMPACTED or view.manifest.gaps_of(span.record):
+            return
+        with suppress(StorageError, CorruptionError, GapError):  # it only makes later loads quicker
+            self._replace_tail(_Tail(*view.opened(span)))
+
+    def _replace_tail(self, opened: _Tail | None) -> None:
+        with self._lock:
+            replaced = [each for each in (self._tail, opened if self._closed else None) if each is not None]
+            self._tail = None if self._closed else opened
+            for tail in replaced:
+                tail.is_replaced = True
+            unused = [tail.file for tail in replaced if not tail.users]
+            self._check()
+        for file in unused:
+            file.close()
+
+    @contextmanager
+    def _tail_in_use(self) -> Iterator[_Tail | None]:
+        with self._lock:
+            tail = self._tail
+            if tail is not None:
+                tail.users += 1
+        try:
+            yield tail
+        finally:
+            if tail is not None:
+                with self._lock:
+                    tail.users -= 1
+                    unused = tail.is_replaced and not tail.users
+                if unused:
+                    tail.file.close()

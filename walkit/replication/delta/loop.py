@@ -1,0 +1,397 @@
+"""The loop of a delta reader: one thread that passes what comes to the cores, and does the steps that follow.
+
+It outlives the user's object until it is stopped: the `DeltaReader` holds the loop, the threads hold only the loop.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from time import perf_counter_ns
+from typing import Any
+
+from walkit._threads import Bell, LogThread
+from walkit.errors import DivergenceError, OptionsError, WalkitError
+from walkit.events import EventSink
+from walkit.replication.delta.link import POLL_WAIT_MS, Heard, PollLink, PollUnknownError
+from walkit.replication.delta.loader import LoadedRange, RangeLoader, check_history
+from walkit.replication.delta.messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
+from walkit.replication.delta.opening import Opening
+from walkit.replication.delta.poller import DeltaPoller
+from walkit.replication.delta.replayer import ApplyRange, DeltaReplayer, EndReplay, LoadRange, ReplayStep
+from walkit.replication.delta.state import ReaderFigures, ReaderState
+from walkit.replication.delta.upkeep import ReaderUpkeep
+from walkit.replication.delta.workers import Workers
+from walkit.replication.logs.source import StoredSource
+from walkit.replication.protocol.content import plain_text
+from walkit.replication.protocol.failures import ReplicaFailedError
+from walkit.replication.replica.loop import now_ms
+from walkit.replication.transport.connection import Destination
+from walkit.replication.transport.loop_thread import LoopThread
+
+SILENCE_MS = 200.0
+"""Where no poll was answered for so long, it looks at the log itself; longer where a primary lets polls wait."""
+LOOK_MS = 50.0
+PROBE_MS = 5_000.0
+"""A primary that answers no polls is asked again after this time."""
+CHECK_MS = 5_000.0
+"""So often it looks at the log itself also while polls are answered: a primary may be wrong about it."""
+STOP_S = 30.0
+"""How long a stop waits for what is under way on a thread: a storage may hang."""
+REFUSALS_MAX = 2
+"""What gRPC refuses for token or TLS ends the reader at the second time."""
+
+
+class DeltaLoop:
+    """Polls, loads and applies, on one thread once it is started; loads run on a few more.
+
+    `start` and `stop` are safe from any thread; everything else is the loop's own thread's.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        destination: Destination,
+        loader: RangeLoader,
+        source: StoredSource,
+        replayer: DeltaReplayer,
+        new_poller: Callable[[], DeltaPoller],
+        state: ReaderState,
+        log_id: int,
+        events: EventSink,
+    ) -> None:
+        self.name, self.destination, self.events, self.state = name, destination, events, state
+        self.replayer, self.poller = replayer, new_poller()
+        self.figures = ReaderFigures()
+        self.upkeep: ReaderUpkeep | None = None
+        self.error: WalkitError | None = None
+        self.trouble = ""
+        self.polls = self.failures = self.refusals = self.looks = self.records = 0
+        self.answered_ms: float | None = None
+        self.thread = LoopThread(self._run)
+        self.stopping = False
+        self.process = os.getpid()
+        self._new_poller, self.loader, self._source, self._log_id = new_poller, loader, source, log_id
+        self._unfinished, self._wake = deque([True]), Bell()
+        self._inbox: deque[Callable[[], Sequence[ReplayStep]]] = deque()
+        self._link = PollLink(destination, self._hear)
+        self._workers = Workers(replayer.limits.loads_max + 1, "walkit-delta-load")
+        self._upkeep_thread: LogThread | None = None
+        self._sessions_before = 0
+        self._probe_ms: float | None = None
+        self._asked_ms = self._look_ms = self._looked_ms = now_ms()
+        self._asked_ns = perf_counter_ns()
+        self._looking, self._silence_ms, self._refused = False, SILENCE_MS, 0
+        self._owed_lsn = 0  # what the log itself had at the last look
+        self._opening = Opening(source.storage, log_id)
+        self._named: dict[int, int] = {}  # by part of the replay: when it was named, ns
+        self._loads: set[int] = set()  # parts that are read from the log
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions were begun."""
+        return self._sessions_before + self.poller.sessions
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the primary has answered a poll a short time ago."""
+        return self.answered_ms is not None and now_ms() - self.answered_ms < 5 * self._silence_ms
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this is a forked child: it has neither the threads nor the claim, and the folder is its parent's."""
+        return self.process != os.getpid()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the thread has ended, or never began."""
+        return self.stopping and not self.thread.running
+
+    def start(self) -> None:
+        """Start the threads, the first time. RuntimeError where the system has none to give; then try again."""
+        self.thread.start(f"walkit-delta {self.name}")
+
+    def stop(self) -> None:
+        """End the threads, and take the last checkpoint. Stopping twice does nothing, nor does a forked child's stop.
+
+        Where a storage hangs it returns after a while: no last checkpoint is taken, claim and folder stay as they are.
+        """
+        if self.is_foreign:
+            return
+        self.stopping = True
+        self._wake.set()
+        self.thread.join(STOP_S)
+        upkeep = self.upkeep
+        if upkeep is not None:
+            upkeep.stop()
+            if self._upkeep_thread is not None:
+                self._upkeep_thread.join(STOP_S)
+        if not self._hangs() and upkeep is not None:
+            with suppress(IndexError):  # of two callers at once one finishes it
+                self._unfinished.pop()
+                upkeep.finish(whole=self.error is None)
+        self.loader.close()
+        self.state.wake()
+
+    def _hangs(self) -> bool:
+        """Say whether a thread is still at work that a stop has waited for; the status has it as the trouble."""
+        upkeep = self._upkeep_thread
+        hung = [upkeep.name] if upkeep is not None and not upkeep.ended else []
+        hung += [self.thread.name] if self.thread.hangs() else []
+        if hung:
+            self.trouble = (
+                f"a storage hangs under {' and '.join(hung)}: the reader was stopped without waiting"
+            )
+        return bool(hung)
+
+    # -- the loop's own thread
+
+    def _run(self) -> None:
+        """Follow until the reader is stopped or has failed. Any exception here ends in the state "failed"."""
+        try:
+            if self.stopping:
+                return
+            if self.upkeep is not None:
+                upkeep = LogThread(
+                    target=self.upkeep.run, name=f"walkit-delta-upkeep {self.name}", daemon=True
+                )
+                upkeep.start()
+                self._upkeep_thread = upkeep
+            self._follow()
+        except BaseException as error:  # noqa: BLE001 - nothing else tells the waiting callers that the thread is gone
+            self._fail(error)
+        finally:
+            if self.upkeep is not None and self.error is not None:
+                self.upkeep.stop()  # the claim of a reader that has failed ends with its lease
+            self._link.close()
+            self._workers.stop()
+            self.state.wake()
+        if self.error is not None:
+            self.events.emit(
+                "walkit.replica.fail", name=self.name, source=self.destination.address, error=str(self.error)
+            )
+
+    def _follow(self) -> None:
+        while not self.stopping and self.error is None:
+            self._wake.clear()
+            while self._inbox and not self.stopping and self.error is None:
+                self._do(self._inbox.popleft()())
+            now = now_ms()
+            self._ask(now)
+            self._do(self.replayer.tick(now))
+            self._look(now)
+            times = (self.poller.wake_at_ms, self.replayer.wake_at_ms, self._probe_ms, self._look_ms)
+            wake_at = min(at for at in times if at is not None)
+            if not self._inbox and not self.stopping and self.error is None:
+                self._wake.wait(max(wake_at - now_ms(), 0) / 1000)
+
+    def fail(self, error: Exception) -> None:
+        """Have the loop end with this error. Safe from any thread."""
+        self._tell(lambda: [EndReplay(error)])
+
+    def _fail(self, cause: BaseException) -> None:
+        if self.error is not None:
+            return
+        if isinstance(cause, WalkitError):
+            self.error = cause
+            return
+        what = f"{type(cause).__name__}: {cause}".removesuffix(": ")
+        self.error = ReplicaFailedError(
+            f"the thread of the delta reader {self.name} ended: {what}", cause=what
+        )
+        self.error.__cause__ = cause
+
+    def _tell(self, what: Callable[[], Sequence[ReplayStep]]) -> None:
+        self._inbox.append(what)
+        self._wake.set()
+
+    # -- polls
+
+    def _ask(self, now: float) -> None:
+        if self._probe_ms is not None and now >= self._probe_ms:
+            self._probe_ms = None
+            self._sessions_before += self.poller.sessions
+            self.poller = self._new_poller()
+        request = self.poller.request(DeltaEnd(self.state.applied_lsn, 0), now)
+        if request is not None:
+            self._asked_ms, self._asked_ns = now, perf_counter_ns()
+            try:
+                self._link.send(request)
+            except OptionsError as error:  # a certificate that is being replaced is whole a moment later
+                self._do(self._heard(request, error, perf_counter_ns()))
+
+    def _hear(self, request: PollRequest, heard: Heard) -> None:
+        came_ns = perf_counter_ns()
+        self._tell(lambda: self._heard(request, heard, came_ns))
+
+    def _heard(self, request: PollRequest, heard: Heard, came_ns: int) -> Sequence[ReplayStep]:
+        now = now_ms()
+        if isinstance(heard, PollAnswer):
+            return self._answered(request, heard, came_ns, now)
+        if isinstance(heard, PollRefusal):
+            self.refusals += 1
+            said = plain_text(f"{heard.reason}): {heard.message}")
+            self.trouble = f"the primary refused a poll ({said}"
+            self.poller.refused(request, heard, now)
+            if self.poller.closed is not None:
+                self._probe_ms = now + PROBE_MS if heard.reason == "version" else now + PROBE_MS / 10
+            return ()
+        self.failures += 1
+        self.trouble = str(heard)
+        self._link.reconnect()
+        if isinstance(heard, PollUnknownError):
+            self.poller.refused(request, PollRefusal(reason="version", message=str(heard)), now)
+            self._probe_ms = now + PROBE_MS
+        elif isinstance(heard, OptionsError):
+            self._refused += 1
+            self.poller.failed(request, now)
+            if self._refused >= REFUSALS_MAX:
+                return [EndReplay(heard)]
+        else:
+            self.poller.failed(request, now)
+        return ()
+
+    def _answered(
+        self, request: PollRequest, answer: PollAnswer, came_ns: int, now: float
+    ) -> Sequence[ReplayStep]:
+        try:
+            taken = self.poller.answered(request, answer, now)
+        except WalkitError as error:
+            self.failures += 1
+            self.trouble = str(error)
+            return ()
+        if taken is None:
+            return ()
+        self.polls, self._refused, self.answered_ms = self.polls + 1, 0, now
+        self.figures.time("poll", max(came_ns - self._asked_ns, 0))
+        if taken.end.lsn <= self.replayer.known.lsn:  # how long the primary lets a poll wait for news
+            self._silence_ms = min(max(SILENCE_MS, 1.5 * (now - self._asked_ms)), 1.5 * POLL_WAIT_MS)
+        try:
+            taken = self._opening.checked(taken, request.applied.lsn, self.state.reached, now)
+        except DivergenceError as error:
+            return [EndReplay(error)]
+        except WalkitError as error:
+            # Frames of a history that is not known are not applied: a later answer brings their range.
+            self.trouble = str(error)
+            return ()
+        return self._replay(taken, came_ns, now)
+
+    # -- the log's own end
+
+    def _look(self, now: float) -> None:
+        """Look how far the log is durable, as its own slot and manifest say: while no poll is answered, else seldom."""
+        heard_ms = self.answered_ms if self.answered_ms is not None else -self._silence_ms
+        silent = now - heard_ms >= self._silence_ms
+        idle = self.poller.wake_at_ms is not None or now - self._asked_ms >= self._silence_ms
+        if now < self._look_ms:
+            return
+        self._look_ms = now + LOOK_MS if silent else heard_ms + self._silence_ms
+        alone = silent and (idle or self.poller.closed is not None)
+        if (alone or now - self._looked_ms >= CHECK_MS) and not self._looking:
+            self._looking, self._looked_ms = True, now
+            self._workers.do(self._look_at_log)
+
+    def _look_at_log(self) -> None:
+        came_ns, reached = perf_counter_ns(), self.state.reached
+        end: DeltaEnd | WalkitError
+        try:
+            found, manifest = self._source.end_and_manifest()
+            try:
+                check_history(manifest, self._log_id, reached)
+            except DivergenceError:  # the manifest may be older than what is applied
+                check_history(self._source.manifest(), self._log_id, reached)
+            end = DeltaEnd(*found)
+        except WalkitError as error:
+            end = error
+        self._tell(lambda: self._looked(end, came_ns))
+
+    def _looked(self, end: DeltaEnd | WalkitError, came_ns: int) -> Sequence[ReplayStep]:
+        self._looking = False
+        self.looks += 1
+        if isinstance(end, DivergenceError):
+            return [EndReplay(end)]
+        if isinstance(end, WalkitError):
+            self.trouble = str(end)
+            return ()
+        now, owed_lsn, self._owed_lsn = now_ms(), self._owed_lsn, end.lsn
+        heard = self.answered_ms is not None and now - self.answered_ms < self._silence_ms
+        if heard and owed_lsn <= self.replayer.known.lsn:
+            return ()  # the primary names this end soon, and its frames may come along
+        told = PollAnswer(version=0, session_id=0, session_epoch=0, end=end)
+        return self._replay(told, came_ns, now)
+
+    # -- ranges
+
+    def _replay(self, answer: PollAnswer, came_ns: int, now: float) -> Sequence[ReplayStep]:
+        self.loader.note_end(answer.end)
+        steps = self.replayer.answered(answer, now)
+        self._named |= {step.number: came_ns for step in steps if not isinstance(step, EndReplay)}
+        return steps
+
+    def _do(self, steps: Sequence[ReplayStep]) -> None:
+        waiting = deque(steps)
+        while waiting:
+            step = waiting.popleft()
+            if isinstance(step, EndReplay):
+                self._fail(step.error)
+                return
+            if isinstance(step, ApplyRange):
+                waiting.extend(self._apply(step))
+            else:
+                self._named.setdefault(step.number, perf_counter_ns())
+                self._loads.add(step.number)
+                self._workers.do(self._job_of(step, self.replayer.known))
+        self._check()
+
+    def _check(self) -> None:
+        """Assert what holds between two steps; on the loop's own thread. What is noted of a part goes with it."""
+        assert self._loads <= self._named.keys()
+        assert self.error is not None or len(self._named) <= self.replayer.parts
+        assert self._probe_ms is None or self.poller.closed is not None, "a primary that answers is probed"
+        assert SILENCE_MS <= self._silence_ms <= 1.5 * POLL_WAIT_MS and self._refused <= REFUSALS_MAX
+
+    def _job_of(self, step: LoadRange, known: DeltaEnd) -> Callable[[], object]:
+        def load() -> None:
+            began = perf_counter_ns()
+            found: LoadedRange | Exception
+            try:
+                found = self.loader.load(step.first_lsn, step.last_lsn, known, self.state.reached)
+            except Exception as error:  # noqa: BLE001 - the replayer decides what is tried again
+                found = error
+            took = perf_counter_ns() - began
+            self._tell(lambda: self._loaded(step, found, took))
+
+        return load
+
+    def _loaded(self, step: LoadRange, found: LoadedRange | Exception, took_ns: int) -> Sequence[ReplayStep]:
+        now = now_ms()
+        if isinstance(found, Exception):
+            self.trouble = str(found)
+            return self.replayer.load_failed(step.number, found, now)
+        self.figures.time("read", took_ns)
+        return self.replayer.loaded(step.number, found.frames, found.size_bytes, found.end, now)
+
+    def _apply(self, step: ApplyRange) -> Sequence[ReplayStep]:
+        named_ns, by_delta = self._named.pop(step.number, 0), step.number not in self._loads
+        self._loads.discard(step.number)
+        frames: Any = step.payload
+        try:
+            records, decode_ns, insert_ns = self.state.apply(frames, step.last_lsn)
+        except Exception as error:  # noqa: BLE001 - it ends the replay: the state may have a part of the range
+            if not (by_delta and isinstance(error, WalkitError) and self.state.is_whole):
+                return self.replayer.apply_failed(step.number, error)
+            self.trouble = str(error)
+            return self.replayer.spoiled(step.number, now_ms())
+        done = perf_counter_ns()
+        if frames:
+            self.loader.note(frames[-1][0])
+        self.records += records
+        figures = self.figures
+        figures.time("decode", decode_ns)
+        figures.time("insert", insert_ns)
+        sizes = [header.footprint for header, _ in frames]
+        figures.took(sizes, by_delta=by_delta, named_ns=named_ns, done_ns=done)
+        return self.replayer.done(step.number, now_ms())

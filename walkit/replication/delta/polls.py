@@ -1,0 +1,392 @@
+"""The core of the delta poll: sessions of readers, their pending answers, and the polls that wait; without I/O.
+
+Events go in by method calls, replies come out; nothing here has a thread, a socket, a file or a clock. Times are
+milliseconds of the shell's clock. A session is a place in a table: what ends it takes it out, so nothing is left
+registered anywhere; the shell observes the log while there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, fields, replace
+from typing import NamedTuple
+
+from walkit.errors import OptionsError
+from walkit.replication.delta.buffer import DELTA_BYTES_MAX, EncodedFrames
+from walkit.replication.delta.messages import (
+    DELTA_VERSION_MAX,
+    DELTA_VERSION_MIN,
+    DeltaEnd,
+    PollAnswer,
+    PollRefusal,
+    PollRequest,
+    check_request,
+    checksum_of,
+)
+from walkit.replication.delta.session import DeltaSession
+
+_BOUNDS = {
+    "buffer_bytes": (0, 1 << 30),
+    "long_poll_ms": (0, 60_000),
+    "interval_ms": (0, 60_000),
+    "expiry_ms": (1, 86_400_000),
+    "retry_ms": (1, 86_400_000),
+    "sessions_max": (1, 65_536),
+    "waiting_max": (1, 1_024),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaOptions:
+    """How delta readers are served. Times in milliseconds. OptionsError for a number out of its bounds."""
+
+    buffer_bytes: int = DELTA_BYTES_MAX
+    """The most bytes of frames that are kept for a session; an answer that is pending has at most as many again."""
+    long_poll_ms: float = 100.0
+    """How long a poll waits for news at most."""
+    interval_ms: float = 1.0
+    """The least time between two answers of a session; what comes meanwhile is one answer."""
+    expiry_ms: float = 60_000.0
+    """A session without a request for so long is closed."""
+    retry_ms: float = 5_000.0
+    """A session whose waiting poll was given up is closed unless it is asked again within this time."""
+    sessions_max: int = 32
+    waiting_max: int = 4
+    """How many polls of one session may wait for the same answer; one more replaces the oldest."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value, (low, high) = getattr(self, each.name), _BOUNDS[each.name]
+            whole = each.name.endswith(("bytes", "max"))
+            if not isinstance(value, int if whole else int | float) or not low <= value <= high:
+                raise OptionsError(
+                    f"{each.name}={value!r}: a number from {low:,} to {high:,}",
+                    option=each.name,
+                    wanted=value,
+                )
+
+
+class Reply(NamedTuple):
+    """What the caller that gave this token gets."""
+
+    token: Hashable
+    answer: PollAnswer | PollRefusal
+
+
+@dataclass(slots=True)
+class DeltaCounts:
+    """What was answered since the beginning: by delta, by an end with which the log is to be read, by nothing new."""
+
+    deltas: int = 0
+    ends: int = 0
+    nothing: int = 0
+    repeated: int = 0
+    """Answers that were given again."""
+    delta_bytes: int = 0
+    sessions_opened: int = 0
+    sessions_closed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionStatus:
+    """One delta reader as the server of its log sees it. LSNs, and bytes of frames that are kept for it."""
+
+    id: str
+    """Random, in hexadecimal digits; new at each begin of a session."""
+    state: str
+    """"syncing": the next answer can have frames; "not sync": it says to read the log."""
+    applied_lsn: int
+    """Up to here the reader said that it has applied the log."""
+    answered_lsn: int
+    held_bytes: int
+    waiting: int
+    """Polls that wait now."""
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    """One reader's place. At most one of `pending` and `waiting` is there."""
+
+    id: int
+    delta: DeltaSession
+    epoch: int
+    expires_ms: float
+    pending: PollAnswer | None = None
+    waiting: list[tuple[Hashable, int]] = field(default_factory=list)
+    """(token, version) of the polls that wait for the answer number `epoch`."""
+    woken: bool = False
+    """Whether there was a notice since the polls began to wait; many are one."""
+    earliest_ms: float = 0.0
+    due_ms: float = 0.0
+    applied: DeltaEnd = field(default_factory=DeltaEnd)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of frames kept for the session: those buffered, and those of the pending answer."""
+        pending = self.pending.delta if self.pending is not None else None
+        return self.delta.buffered_bytes + len(pending or b"")
+
+    @property
+    def wake_at_ms(self) -> float:
+        if not self.waiting:
+            return self.expires_ms
+        return self.earliest_ms if self.woken or self.delta.has_news else self.due_ms
+
+    def answer_of(self, version: int) -> PollAnswer:
+        """Return the pending answer for a reader of this version."""
+        assert self.pending is not None
+        return self.pending.as_version(version)
+
+
+class DeltaPolls:
+    """Answers the polls of all delta readers of one opening of a log. Not thread-safe.
+
+    `poll`, `appended`, `tick`, `hang_up` and `end` as things happen; each returns the replies to give.
+    """
+
+    def __init__(
+        self,
+        log_id: int,
+        epoch_id: int,
+        *,
+        options: DeltaOptions,
+        new_id: Callable[[], int],
+        versions: tuple[int, int] = (DELTA_VERSION_MIN, DELTA_VERSION_MAX),
+    ) -> None:
+        """`new_id` returns random 64-bit numbers; one that is taken or 0 is not used."""
+        self.options, self.versions = options, versions
+        self.counts = DeltaCounts()
+        self._ids = {"log_id": log_id, "epoch_id": epoch_id}
+        self._new_id = new_id
+        self._sessions: dict[int, _Session] = {}
+        self._closed: PollRefusal | None = None
+        self.hurried: list[Hashable] = []
+        """Polls, by token, that are to be answered sooner than before the last call of `appended`, and were not yet."""
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions there are: the log has to be observed while there is one."""
+        return len(self._sessions)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of frames kept for all sessions."""
+        return sum(session.held_bytes for session in self._sessions.values())
+
+    @property
+    def wake_at_ms(self) -> float | None:
+        """When to call `tick` at the latest."""
+        return min((session.wake_at_ms for session in self._sessions.values()), default=None)
+
+    def applied(self) -> dict[int, DeltaEnd]:
+        """Return what each session's reader has said that it has applied; what comes after is still needed by it."""
+        return {session.id: session.applied for session in self._sessions.values()}
+
+    def described(self) -> tuple[SessionStatus, ...]:
+        """Return what each session is at."""
+        return tuple(
+            SessionStatus(
+                id=f"{session.id:016x}",
+                state=session.delta.state.value,
+                applied_lsn=session.applied.lsn,
+                answered_lsn=session.delta.answered.lsn,
+                held_bytes=session.held_bytes,
+                waiting=len(session.waiting),
+            )
+            for session in self._sessions.values()
+        )
+
+    def poll(
+        self, request: PollRequest, token: Hashable, end: DeltaEnd, now_ms: float, *, seen_after_lsn: int = 0
+    ) -> list[Reply]:
+        """A reader polls; the log is durable up to `end`. A reply to `token` comes now or later, once.
+
+        For a new session: every frame whose records lie after `seen_after_lsn` will be given to `appended`.
+        ProtocolError for a request that no reader sends; nothing has changed then.
+        """
+        check_request(request)
+        replies = self.tick(end, now_ms)
+        version = min(request.version, self.versions[1])
+        refusal = self._closed
+        if version < self.versions[0]:
+            least, most = self.versions
+            text = f"the reader knows versions up to {request.version}, this side {least} to {most}"
+            refusal = refusal or PollRefusal(reason="version", message=text)
+        if refusal is not None:
+            return [*replies, Reply(token, refusal)]
+        session = self._sessions.get(request.session_id)
+        if session is not None and not self._can_ask(session, request):
+            replies += self._close(session, PollRefusal(reason="stale", message="the session was begun anew"))
+            session = None
+        if request.leave:
+            left = PollRefusal(reason="left", message="the reader needs the session no more")
+            return [*replies, *(self._close(session, left) if session else ()), Reply(token, left)]
+        if session is None:
+            return [*replies, *self._open(request, version, token, end, seen_after_lsn, now_ms)]
+        return [*replies, *self._ask(session, request, version, token, now_ms)]
+
+    def appended(self, frames: EncodedFrames, now_ms: float) -> list[Reply]:
+        """Frames have become durable. A notice ends the waiting of a poll also where the frames are not new."""
+        replies: list[Reply] = []
+        self.hurried = []
+        for session in list(self._sessions.values()):
+            session.delta.append(frames)
+            sooner = not session.woken
+            session.woken = bool(session.waiting)
+            replies += self._settle(session, now_ms)
+            if sooner:  # what still waits does so because the last answer was a moment ago
+                self.hurried += [token for token, _ in session.waiting]
+        return replies
+
+    def tick(self, end: DeltaEnd, now_ms: float) -> list[Reply]:
+        """Time has passed, and the log is durable up to `end`."""
+        replies: list[Reply] = []
+        for session in list(self._sessions.values()):
+            session.delta.durable(end)
+            replies += self._settle(session, now_ms)
+            if not session.waiting and now_ms >= session.expires_ms:
+                replies += self._close(session, None)
+        return replies
+
+    def hang_up(self, token: Hashable, now_ms: float) -> None:
+        """The caller that gave this token is gone: it gets no reply, and what it would have got is kept for a retry."""
+        for session in self._sessions.values():
+            if any(token == waiting for waiting, _ in session.waiting):
+                session.waiting = [each for each in session.waiting if each[0] != token]
+                if not session.waiting:
+                    session.woken = False
+                    session.expires_ms = now_ms + self.options.retry_ms
+
+    def end(self, refusal: PollRefusal) -> list[Reply]:
+        """End all sessions: polls that wait are refused. After "closed" so is every later one."""
+        replies = [
+            reply for session in list(self._sessions.values()) for reply in self._close(session, refusal)
+        ]
+        if refusal.reason == "closed":
+            self._closed = refusal
+        return replies
+
+    # -- one session
+
+    def _can_ask(self, session: _Session, request: PollRequest) -> bool:
+        """Return whether a reader that was answered as this session was can send this."""
+        asked = request.session_epoch
+        if request.applied.lsn > session.delta.answered.lsn:
+            return False  # it has applied what no answer said is there
+        return asked <= session.epoch or (asked == session.epoch + 1 and session.pending is not None)
+
+    def _open(
+        self,
+        request: PollRequest,
+        version: int,
+        token: Hashable,
+        end: DeltaEnd,
+        seen_after_lsn: int,
+        now_ms: float,
+    ) -> list[Reply]:
+        if len(self._sessions) >= self.options.sessions_max:
+            self._make_room(now_ms)
+        if len(self._sessions) >= self.options.sessions_max:
+            text = f"{len(self._sessions):,} readers have a session"
+            return [Reply(token, PollRefusal(reason="full", message=text))]
+        number = 0
+        while not number or number in self._sessions:
+            number = self._new_id()
+        delta = DeltaSession(end, seen_after_lsn=seen_after_lsn, bytes_max=self.options.buffer_bytes)
+        session = _Session(number, delta, 1, now_ms + self.options.expiry_ms)
+        if request.applied.lsn <= end.lsn:
+            session.applied = request.applied
+        self._sessions[number] = session
+        self.counts.sessions_opened += 1
+        session.waiting.append((token, version))
+        return self._answer(session, now_ms)
+
+    def _make_room(self, now_ms: float) -> None:
+        """End the oldest session whose reader got an answer and asked for no other within the time for retries."""
+        asked_again_ms = self.options.expiry_ms - self.options.retry_ms
+        for session in self._sessions.values():
+            if session.epoch == 1 and now_ms >= session.expires_ms - asked_again_ms:
+                self._close(session, None)
+                return
+
+    def _ask(
+        self, session: _Session, request: PollRequest, version: int, token: Hashable, now_ms: float
+    ) -> list[Reply]:
+        if request.session_epoch < session.epoch:
+            text = f"answer {request.session_epoch:,} was taken: {session.epoch:,} was asked for"
+            return [Reply(token, PollRefusal(reason="stale", message=text))]
+        session.expires_ms = now_ms + self.options.expiry_ms
+        if request.applied.lsn > session.applied.lsn:
+            session.applied = request.applied
+        if request.session_epoch > session.epoch:
+            session.pending, session.epoch = None, request.session_epoch
+        if session.pending is not None:
+            self.counts.repeated += 1
+            return [Reply(token, session.answer_of(version))]
+        replies: list[Reply] = []
+        longest = self.options.long_poll_ms
+        wait_ms = longest if request.wait_ms is None else min(request.wait_ms, longest)
+        due_ms = max(now_ms + wait_ms, session.earliest_ms)
+        session.due_ms = min(session.due_ms, due_ms) if session.waiting else due_ms
+        session.waiting.append((token, version))
+        if len(session.waiting) > self.options.waiting_max:
+            oldest, _ = session.waiting.pop(0)
+            replies.append(
+                Reply(oldest, PollRefusal(reason="busy", message="other polls wait for the same answer"))
+            )
+        return [*replies, *self._settle(session, now_ms)]
+
+    def _settle(self, session: _Session, now_ms: float) -> list[Reply]:
+        """Answer the polls that wait, where it is time to."""
+        if session.waiting and now_ms >= session.wake_at_ms:
+            return self._answer(session, now_ms)
+        return []
+
+    def _answer(self, session: _Session, now_ms: float) -> list[Reply]:
+        """Make the answer, keep it until the next one is asked for, and give it to all that wait for it."""
+        version = max(version for _, version in session.waiting)
+        first, end, delta = session.delta.collect(with_delta=version >= 2)
+        answer = PollAnswer(
+            version=DELTA_VERSION_MAX,
+            session_id=session.id,
+            session_epoch=session.epoch,
+            end=end,
+            first=first,
+            delta=delta,
+            **self._ids,
+        )
+        if delta is not None:
+            answer = replace(answer, crc=checksum_of(answer))
+        session.pending = answer.as_version(version)
+        self._count(session.pending, first)
+        replies = [Reply(token, session.answer_of(version)) for token, version in session.waiting]
+        session.waiting, session.woken = [], False
+        session.earliest_ms = now_ms + self.options.interval_ms
+        session.expires_ms = now_ms + self.options.expiry_ms
+        self._check(session)
+        return replies
+
+    def _count(self, answer: PollAnswer, first: DeltaEnd) -> None:
+        counts = self.counts
+        if answer.delta:
+            counts.deltas += 1
+            counts.delta_bytes += len(answer.delta)
+        elif answer.delta is not None or answer.end.lsn == first.lsn:
+            counts.nothing += 1
+        else:
+            counts.ends += 1
+
+    def _close(self, session: _Session, refusal: PollRefusal | None) -> list[Reply]:
+        """Take a session out of the table; polls that wait are refused."""
+        del self._sessions[session.id]
+        session.delta.close()
+        self.counts.sessions_closed += 1
+        waiting, session.waiting, session.pending = session.waiting, [], None
+        assert refusal is not None or not waiting, "a session with a poll that waits does not expire"
+        return [] if refusal is None else [Reply(token, refusal) for token, _ in waiting]
+
+    def _check(self, session: _Session) -> None:
+        """Assert what holds after every answer; in constant time."""
+        assert session.held_bytes <= 2 * self.options.buffer_bytes
+        assert not (session.pending is not None and session.waiting)
+        assert len(self._sessions) <= self.options.sessions_max

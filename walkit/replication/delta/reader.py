@@ -1,0 +1,386 @@
+"""Following a log by delta poll: what people call, around the loop that polls, reads and applies."""
+
+from __future__ import annotations
+
+import secrets
+import time
+import weakref
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from walkit.commit.to_end import run_to_end
+from walkit.config import as_lsn
+from walkit.errors import (
+    GapError,
+    HistoryTrimmedError,
+    LogClosedError,
+    OptionsError,
+    WalkitError,
+)
+from walkit.events import EventCallback, EventSink
+from walkit.log.finalizer import report_dropped, run_for_dropped, watch_exit
+from walkit.log.validate import as_bytes
+from walkit.metrics import DeltaReaderStatistics
+from walkit.read.claim import LEASE_S_DEFAULT
+from walkit.read.reader import live_view
+from walkit.record import Record
+from walkit.replication.core.backoff import Backoff
+from walkit.replication.delta.checkpoint import DeltaCheckpoint
+from walkit.replication.delta.loader import RangeLoader, Reached
+from walkit.replication.delta.loop import DeltaLoop
+from walkit.replication.delta.messages import DELTA_VERSION_MAX, DeltaEnd
+from walkit.replication.delta.options import check_reader_options
+from walkit.replication.delta.poller import DeltaPoller
+from walkit.replication.delta.replayer import DeltaReplayer, ReplayLimits
+from walkit.replication.delta.restore import refuse_gone, refuse_short, restored_state
+from walkit.replication.delta.state import HitRow, ReaderState
+from walkit.replication.delta.status import DeltaReaderStatus
+from walkit.replication.delta.upkeep import ReaderClaim, ReaderUpkeep
+from walkit.replication.logs.source import StoredSource
+from walkit.replication.transport.connection import destination_of
+from walkit.replication.transport.tls import ClientTLS
+from walkit.segments.manifest_store import load_manifest
+from walkit.storage.address import Place, storage_at
+
+CHECKPOINT_S = 30.0
+
+
+class DeltaReader:
+    """Follows a log whose storage it shares: a keyed state in memory, at most a poll older than the log.
+
+    `storage` is the log's place, as for `walkit.open`; `source` is the address of the primary whose process writes it.
+    A context manager, like `Replica`: `start` begins to follow. It asks the primary how far the log is durable; frames
+    that come along are applied, and all others are read from the log. Where no poll is answered (an older primary, one
+    that is away, or of a log that another process writes), it looks at the log itself, so it continues, and lags more.
+
+    What it has not applied is kept by a claim (named `claim`, for `lease_s` seconds each time), as far as the log's
+    folder can be written. With `checkpoint`, a folder of this reader alone, the state is saved there every
+    `checkpoint_s` seconds and at `stop`; a reader that begins again with that folder continues from it, or where what
+    it needs next is gone from the log's newest snapshot.
+
+    A StorageError while reading is tried again, with growing delays, up to `limits.tries_max` times. Any other error
+    ends the reader: `error` has it, and `wait_for` raises it. Nothing is ever passed over. The state is in memory as a
+    whole; what waits to be applied is bounded by `limits`. With `cache_bytes` the newest records of each key are kept,
+    too, so that `records_of` seldom reads the log. Safe from any thread.
+
+    LogNotFoundError; OptionsError for a log of durability "none", and for files of `tls` that cannot be used;
+    LogLockedError where another reader has the checkpoint's folder; DivergenceError where it is of another log, or of a
+    history that was cut; ClaimError; HistoryTrimmedError where the log has no snapshot from which it continues.
+    """
+
+    def __init__(
+        self,
+        storage: Place,
+        source: str,
+        *,
+        checkpoint: Place | None = None,
+        checkpoint_s: float = CHECKPOINT_S,
+        claim: str | None = None,
+        lease_s: float = LEASE_S_DEFAULT,
+        tls: ClientTLS | None = None,
+        token: str | None = None,
+        limits: ReplayLimits | None = None,
+        interval_ms: float = 1.0,
+        cache_bytes: int = 0,
+        version: int = DELTA_VERSION_MAX,
+        backoff: Backoff | None = None,
+        events: EventCallback | None = None,
+        insecure: bool = False,
+    ) -> None:
+        destination = destination_of(source, token, tls, insecure)
+        self._address = destination.address
+        check_reader_options(version, checkpoint_s, interval_ms, cache_bytes, limits)
+        self._storage, self._events = storage_at(storage), EventSink(events)
+        self._name = claim or f"delta-{secrets.token_hex(4)}"
+        self._limits = limits or ReplayLimits()
+        shared = StoredSource(self._storage)
+        self._log_id = load_manifest(self._storage).log_id
+        self._state = ReaderState(cache_bytes)
+
+        def new_poller() -> DeltaPoller:
+            return DeltaPoller(version=version, interval_ms=interval_ms, backoff=backoff)
+
+        def opened() -> DeltaLoop:
+            saved, kept, saved_lsn = self._begin(checkpoint, lease_s)
+            reached = self._state.reached
+            loop = DeltaLoop(
+                name=self._name,
+                destination=destination,
+                loader=RangeLoader(self._storage, self._log_id, stop_at_bytes=2 * self._limits.load_bytes),
+                source=shared,
+                replayer=DeltaReplayer(
+                    DeltaEnd(reached.lsn, self._position_of(reached.lsn)),
+                    log_id=self._log_id,
+                    limits=self._limits,
+                ),
+                new_poller=new_poller,
+                state=self._state,
+                log_id=self._log_id,
+                events=self._events,
+            )
+            loop.upkeep = ReaderUpkeep(
+                self._storage,
+                self._state,
+                kept,
+                saved,
+                every_s=checkpoint_s,
+                saved_lsn=saved_lsn,
+                fail=loop.fail,
+            )
+            return loop
+
+        self._loop = run_to_end(opened, "open", events=self._events, undo=lambda loop: loop.stop())
+        self._checkpointed = checkpoint is not None
+        self._finalizer = weakref.finalize(self, _stop_dropped, self._loop)
+        watch_exit()
+
+    # -- what people call
+
+    def start(self) -> Self:
+        """Begin to follow; returns this reader. Starting again does nothing; LogClosedError once it was stopped."""
+        self._refuse_child()
+        if self._loop.stopping:
+            raise LogClosedError(f"the delta reader of {self._storage.location} was stopped; make a new one")
+        self._loop.start()
+        return self
+
+    @property
+    def state(self) -> ReaderState:
+        """The keys and values as of `applied_lsn`; a Mapping, readable also after `stop`."""
+        return self._state
+
+    @property
+    def applied_lsn(self) -> int:
+        """LSN up to which the state has every record of the log."""
+        return self._state.applied_lsn
+
+    @property
+    def error(self) -> WalkitError | None:
+        """What ended the reader for good; None while it runs. `wait_for` raises it."""
+        return self._loop.error
+
+    def wait_for(self, lsn: int, timeout: float | None = None) -> int:
+        """Wait until this LSN is applied; return the LSN that is.
+
+        TimeoutError after `timeout` seconds; the error that ended the reader, where it has failed; LogClosedError once
+        it is stopped.
+        """
+        loop = self._loop
+        if self.applied_lsn < lsn:
+            self._refuse_child()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self.applied_lsn < lsn:
+            if loop.error is not None:
+                raise loop.error
+            if loop.stopping:
+                raise LogClosedError(f"the delta reader of {self._storage.location} is stopped")
+            left = 1.0 if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                unstarted = "" if loop.thread.begun else "start() was not called: "
+                raise TimeoutError(f"LSN {lsn:,} did not come in time: {unstarted}{self.status().line()}")
+            self._state.wait_for(lsn, min(left, 1.0), lambda: loop.error is not None or loop.stopping)
+        return self.applied_lsn
+
+    def records_of(self, key: bytes, first_lsn: int) -> list[Record]:
+        """Return the records of one key from `first_lsn` to `applied_lsn`, deletes included, the oldest first.
+
+        From memory where `cache_bytes` has room for all of them. Else the shared log is read from `first_lsn` on, in
+        the time that its records take: GapError where it no longer has them, HistoryTrimmedError where compaction
+        left only the newest of them, DivergenceError, StorageError; LogClosedError once the reader is stopped.
+        """
+        key, first_lsn = as_bytes(key, "key"), as_lsn(first_lsn, "first_lsn")
+        kept = self._state.cache.records_of(key, first_lsn)
+        if kept is not None:
+            return kept
+        self._refuse_child()
+        loop, reached = self._loop, self._state.reached
+        if loop.stopping:
+            raise LogClosedError(f"the delta reader of {self._storage.location} is stopped")
+        known = loop.replayer.known
+        return [r for r in loop.loader.records(first_lsn, reached.lsn, known, reached) if r.key == key]
+
+    def checkpoint(self) -> int:
+        """Take a checkpoint now; return the LSN of the newest one.
+
+        OptionsError where the reader has no folder for it, LogClosedError once it is stopped; SnapshotError; the error
+        that ended the reader, where the state has a part of a range.
+        """
+        upkeep = self._loop.upkeep
+        if upkeep is None or not self._checkpointed:
+            raise OptionsError("this reader was given no folder for its checkpoints", option="checkpoint")
+        self._refuse_child()
+        if self._loop.stopping:
+            raise LogClosedError(f"the delta reader of {self._storage.location} is stopped")
+        if self._loop.error is not None and not self._state.is_whole:
+            raise self._loop.error
+        return run_to_end(upkeep.save, "checkpoint", events=self._events)
+
+    def status(self) -> DeltaReaderStatus:
+        """Return the reader's state now."""
+        loop, statistics = self._loop, self.statistics()
+        at = loop.replayer.applied  # before the known end, which is never before it
+        end = loop.replayer.known
+        applied, known = self.applied_lsn, max(end.lsn, self.applied_lsn)
+        upkeep = loop.upkeep
+        return DeltaReaderStatus(
+            state=self._life(),
+            location=self._storage.location,
+            source=self._address,
+            applied_lsn=applied,
+            known_lsn=known,
+            lag_records=known - applied,
+            # Two ends of one record may have frames without records between them.
+            lag_bytes=max(end.position - at.position, 0) if known > applied else 0,
+            hit_rate=statistics.hit_rate,
+            delta_bytes=statistics.delta_bytes,
+            loaded_bytes=statistics.loaded_bytes,
+            claim="none" if upkeep is None else upkeep.claim.line(),
+            checkpoint_lsn=0 if upkeep is None else upkeep.saved_lsn,
+            trouble=loop.trouble or ("" if upkeep is None else upkeep.trouble),
+            error=None if loop.error is None else str(loop.error),
+            statistics=statistics,
+        )
+
+    def statistics(self) -> DeltaReaderStatistics:
+        """Return what this reader has taken in since it was made, and by which path."""
+        loop, counts = self._loop, self._loop.replayer.counts
+        return DeltaReaderStatistics(
+            polls=loop.polls,
+            poll_failures=loop.failures,
+            refusals=loop.refusals,
+            sessions=loop.sessions,
+            deltas=counts.deltas,
+            delta_bytes=counts.delta_bytes,
+            loads=counts.loads,
+            loaded_bytes=counts.loaded_bytes,
+            retries=counts.retries,
+            damaged=counts.damaged,
+            unfit=counts.unfit,
+            looks=loop.looks,
+            held_bytes=loop.replayer.held_bytes,
+            records=loop.records,
+            checkpoints=0 if loop.upkeep is None else loop.upkeep.checkpoints,
+            cache_bytes=self._state.cache.size_bytes,
+            cache_hits=self._state.cache.hits,
+            cache_misses=self._state.cache.misses,
+        )
+
+    def latencies(self) -> dict[str, npt.NDArray[np.int64]]:
+        """Return the newest latencies, ns, oldest first, by the names of `walkit.replication.LATENCIES`."""
+        return self._loop.figures.latencies()
+
+    def hits_by_frame_size(self) -> tuple[HitRow, ...]:
+        """Return the bytes by path, by the mean bytes of a frame of the range."""
+        return self._loop.figures.by_frame_size()
+
+    def hits_by_rate(self) -> tuple[HitRow, ...]:
+        """Return the bytes by path, by the bytes that came in the same second."""
+        return self._loop.figures.by_rate()
+
+    def stop(self) -> None:
+        """Stop following, take the last checkpoint, and give the claim up; with checkpoints it is left to its lease.
+
+        Stopping twice does nothing, nor does stopping in a forked child; an interrupt does not end it. A thread of
+        the reader that hangs in a storage is waited for half a minute.
+        """
+        run_to_end(self._loop.stop, "stop", events=self._events)
+        if self._loop.is_over:
+            self._finalizer.detach()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<DeltaReader of {self._storage.location}: {self._life()} at LSN {self.applied_lsn}>"
+
+    def _repr_html_(self) -> str:
+        return self.status()._repr_html_()
+
+    def _life(self) -> str:
+        loop = self._loop
+        if loop.error is not None:
+            return "failed"
+        if loop.stopping:
+            return "stopped"
+        if not loop.thread.begun:
+            return "new"
+        if loop.is_answered:
+            return "following"
+        return "reading the log" if loop.looks else "connecting"
+
+    def _refuse_child(self) -> None:
+        if self._loop.is_foreign:
+            raise LogClosedError(
+                f"the delta reader of {self._storage.location} is the parent process's; make one of this process's own"
+            )
+
+    # -- the beginning
+
+    def _begin(
+        self, checkpoint: Place | None, lease_s: float
+    ) -> tuple[DeltaCheckpoint | None, ReaderClaim, int]:
+        """Take checkpoint folder and claim, and restore the state: from there, or from the log's own snapshot."""
+        saved = None if checkpoint is None else DeltaCheckpoint(checkpoint, self._log_id)
+        kept: ReaderClaim | None = None
+        gone: GapError | None = None
+        try:
+            if saved is not None and self._name.startswith("delta-"):
+                self._name = f"delta-{saved.owner.hex[:8]}"
+            kept = ReaderClaim(self._storage, self._name, saved.owner if saved else None, lease_s)
+            table, manifest = self._state.table, load_manifest(self._storage)
+            info = None if saved is None else saved.restore(manifest, table, self._events)
+            if info is not None:
+                refuse_short(self._storage, info.lsn)
+                try:
+                    kept.take(info.lsn + 1)
+                    refuse_gone(self._storage, info.lsn)
+                    self._state.begin(Reached(info.lsn, info.epoch_id))
+                    return saved, kept, info.lsn
+                except GapError as error:  # its claim ran out; the log's own snapshot may have what is gone
+                    gone = error
+                    self._events.emit("walkit.snapshot.skip", lsn=info.lsn, error=str(error))
+            kept.take(None)
+            try:
+                self._state.begin(restored_state(self._storage, self._state, self._events))
+            except HistoryTrimmedError as error:
+                raise gone or error from error
+            return saved, kept, 0
+        except BaseException:
+            if kept is not None:
+                kept.end(keep_from=None)
+            if saved is not None:
+                saved.close()
+            raise
+
+    def _position_of(self, lsn: int) -> int:
+        """Return about where a record ends: how much is to be read is estimated from it."""
+        with suppress(WalkitError):
+            view = live_view(self._storage)
+            if not view.spans:
+                return view.manifest.end.position
+            for header, _, _ in view.frames(lsn, lsn, body=False) if lsn >= view.first_lsn else ():
+                return header.end_position
+            return view.spans[0].record.start_position
+        return 0
+
+
+def _stop_dropped(loop: DeltaLoop) -> None:
+    """Stop the loop of a reader whose object is gone. The collector may call this on any thread."""
+    if loop.is_over or loop.is_foreign:
+        return
+    run_for_dropped(lambda: _stop_quietly(loop))
+    report_dropped(f"the delta reader {loop.name}", loop.events, loop.name, ending="stop")
+
+
+def _stop_quietly(loop: DeltaLoop) -> None:
+    with suppress(WalkitError):
+        loop.stop()

@@ -1,0 +1,271 @@
+"""The state of a delta reader, which anyone may read, and the figures of how it came to be."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+import numpy as np
+import numpy.typing as npt
+
+from walkit._text import counted
+from walkit.commit.commit_signal import CommitSignal
+from walkit.errors import DivergenceError, GapError
+from walkit.format.frame import FrameHeader
+from walkit.read.view import frames_to_batches
+from walkit.record import Batch
+from walkit.recovery.report import report_html
+from walkit.replication.delta.loader import Frames, Reached
+from walkit.replication.delta.record_cache import RecordCache
+from walkit.replication.protocol.failures import ReplicaFailedError
+from walkit.state.applier import Follower
+from walkit.state.machine import StateImage
+from walkit.state.surface import KeyedSurface
+from walkit.state.table import KeyedTable
+
+SAMPLES_MAX = 1 << 16
+"""So many of the newest latencies of each kind are kept."""
+PART_BYTES = 4 << 20
+"""Frames of about so many bytes, as they are unpacked, are applied at a time: a range may be packed a thousandfold."""
+LATENCIES = {
+    "poll": "from a poll to its answer",
+    "answer": "from an answer with a delta until its records are in the state",
+    "read": "reading one range of the log from the storage",
+    "decode": "taking the frames of one range apart",
+    "insert": "putting the records of one range into the state",
+    "replay": "from the answer that named a range until its records are in the state",
+}
+"""The latencies of a delta reader, in nanoseconds: what each is."""
+
+
+class ReaderState(KeyedSurface):
+    """Keys to values, as the log has them up to `applied_lsn`; a Mapping. Safe from any thread.
+
+    A frame is applied whole, so a transaction is seen all or not at all. It stays readable after the reader is stopped;
+    ReplicaFailedError where the application of a frame has failed in its midst.
+    """
+
+    def __init__(self, cache_bytes: int = 0) -> None:
+        self.cache = RecordCache(cache_bytes)
+        self._table = KeyedTable()
+        self._follower = Follower(self._table, 0)
+        self._changed = CommitSignal()
+        self.reached = Reached(0, 0)
+        self._epoch = (0, 0)
+        """Number and id of the epoch of the last frame; 0 where none was applied yet."""
+        self._torn = ""
+        """Why frames came to the table in part, which is then what the log was at no LSN."""
+
+    @property
+    def table(self) -> KeyedTable:
+        """The table itself: to restore it before anything is applied."""
+        return self._table
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the table has what `applied_lsn` says; not so once frames came to it in part."""
+        return not self._torn
+
+    @property
+    def applied_lsn(self) -> int:
+        """LSN of the last record in the state, with all before it."""
+        return self._follower.applied_lsn
+
+    def begin(self, reached: Reached) -> None:
+        """Say what the table holds that was restored."""
+        self.reached, self._follower.applied_lsn = reached, reached.lsn
+        self.cache.begin(reached.lsn + 1)
+
+    def keys(self) -> list[bytes]:
+        """Return the live keys of one moment, in order."""
+        return list(self)
+
+    def values(self) -> list[bytes | None]:
+        """Return the values of one moment, in order of keys."""
+        return [value for _, value in self.items()]
+
+    def __eq__(self, other: object) -> bool:
+        return dict(self.items()) == (dict(other.items()) if isinstance(other, Mapping) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def apply(self, frames: Iterable[tuple[FrameHeader, memoryview]], last_lsn: int) -> tuple[int, int, int]:
+        """Apply the frames that end at or before this LSN and are not in the state; return (records, decode, insert).
+
+        Times in ns. A frame that ends after it comes whole with the next range. GapError where a record between the
+        state and the frames is missing, DivergenceError where they are of another history. One caller at a time.
+        """
+        first = self.applied_lsn + 1
+        whole = [
+            (header, frame)
+            for header, frame in frames
+            if header.records and first <= header.last_lsn <= last_lsn
+        ]
+        records = decode_ns = insert_ns = 0
+        for part in _parts_of(whole):
+            took = self._apply_part(part)
+            records, decode_ns, insert_ns = records + took[0], decode_ns + took[1], insert_ns + took[2]
+            self.wake()
+        return records, decode_ns, insert_ns
+
+    def _apply_part(self, whole: Frames) -> tuple[int, int, int]:
+        first = self.applied_lsn + 1
+        if whole[0][0].first_lsn > first:
+            raise GapError(first, whole[0][0].first_lsn)
+        epoch = self._epoch_after(whole)
+        began = perf_counter_ns()
+        batches = list(frames_to_batches(iter(whole), first, None))
+        decoded = perf_counter_ns()
+        with self._follower.lock:
+            try:
+                for batch in batches:
+                    self._table.apply_arrow(batch)
+                newest = whole[-1][0]
+                if self.cache.bytes_max:
+                    records = (record for batch in batches for record in Batch.from_arrow(batch))
+                    self.cache.put(first, records, newest.last_lsn)
+            except BaseException as error:
+                self._torn = f"{type(error).__name__}: {error}"
+                raise
+            self.reached, self._epoch = Reached(newest.last_lsn, newest.epoch_id), epoch
+            self._follower.applied_lsn = newest.last_lsn
+        inserted = perf_counter_ns()
+        return newest.last_lsn - first + 1, decoded - began, inserted - decoded
+
+    def _epoch_after(self, frames: Frames) -> tuple[int, int]:
+        """Return number and id of the last frame's epoch; DivergenceError for one that does not follow.
+
+        Numbers of epochs grow along a log, so frames of two histories are never in one state, whatever their way.
+        """
+        number, epoch_id = self._epoch
+        for header, _ in frames:
+            if header.epoch < number or (header.epoch == number and header.epoch_id != epoch_id):
+                raise DivergenceError(
+                    f"record {header.first_lsn:,} is of epoch {header.epoch_id:#018x}, number {header.epoch:,}, and "
+                    f"the one before it of {epoch_id:#018x}, number {number:,}: they are of two histories",
+                    first_lsn=header.first_lsn,
+                )
+            number, epoch_id = header.epoch, header.epoch_id
+        return number, epoch_id
+
+    def image(self) -> tuple[StateImage, Reached] | None:
+        """Return the state of one moment as a snapshot has it, and how far it is; None where it is not whole."""
+        with self._follower.lock:
+            reached = self.reached
+            if self._torn:
+                return None
+            return StateImage(reached.lsn, self._table.snapshot_format, self._table.snapshot()), reached
+
+    def wait_for(self, lsn: int, timeout: float | None, over: object) -> bool:
+        """Wait until this LSN is applied; False where the time is over, or `over()` holds before."""
+        assert callable(over)
+        self._changed.wait_for(lambda: self.applied_lsn >= lsn or bool(over()), timeout)
+        return self.applied_lsn >= lsn
+
+    def wake(self) -> None:
+        """Wake the waiting threads, to look again."""
+        with self._changed.lock:
+            self._changed.notify_locked()
+
+    def _see_acknowledged(self) -> None:
+        """See KeyedSurface: what is applied is all that there is; ReplicaFailedError where some of it came in part."""
+        if self._torn:
+            raise ReplicaFailedError(
+                f"the records after LSN {self.applied_lsn:,} are in this state in part: {self._torn}",
+                cause=self._torn,
+            )
+
+    def __repr__(self) -> str:
+        return f"<ReaderState of {counted(len(self._table), 'key')} at LSN {self.applied_lsn}>"
+
+    def _repr_html_(self) -> str:
+        facts = [("live keys", f"{len(self._table):,}"), ("applied LSN", f"{self.applied_lsn:,}")]
+        return report_html("state of a delta reader", facts)
+
+
+Mapping.register(ReaderState)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HitRow:
+    """Bytes that came by each path, of one class: `up_to` is the class's upper bound, a power of two."""
+
+    up_to: int
+    delta_bytes: int
+    loaded_bytes: int
+
+    @property
+    def hit_rate(self) -> float:
+        """The part of the bytes that came by delta, from 0 to 1."""
+        return self.delta_bytes / max(self.delta_bytes + self.loaded_bytes, 1)
+
+
+class ReaderFigures:
+    """Latencies, and bytes by path, frame size and rate, in bounded memory. Written by the reader's own threads."""
+
+    def __init__(self) -> None:
+        self._ns: dict[str, deque[int]] = {name: deque(maxlen=SAMPLES_MAX) for name in LATENCIES}
+        self._by_size: dict[int, list[int]] = {}
+        self._by_rate: dict[int, list[int]] = {}
+        self._second, self._now = 0, [0, 0]
+
+    def time(self, name: str, ns: int) -> None:
+        """Note one latency."""
+        self._ns[name].append(ns)
+
+    def took(self, sizes: Sequence[int], *, by_delta: bool, named_ns: int, done_ns: int) -> None:
+        """Note one range that was applied: the bytes of its frames, when it was named (0: unknown), and when done."""
+        if named_ns:
+            self.time("replay", done_ns - named_ns)
+            if by_delta:
+                self.time("answer", done_ns - named_ns)
+        size_bytes, path = sum(sizes), 0 if by_delta else 1
+        self._by_size.setdefault(_class_of(size_bytes // max(len(sizes), 1)), [0, 0])[path] += size_bytes
+        second = done_ns // 1_000_000_000
+        if second != self._second:
+            total = sum(self._now)
+            if total:
+                row = self._by_rate.setdefault(_class_of(total), [0, 0])
+                row[0] += self._now[0]
+                row[1] += self._now[1]
+            self._second, self._now = second, [0, 0]
+        self._now[path] += size_bytes
+
+    def latencies(self) -> dict[str, npt.NDArray[np.int64]]:
+        """Return the newest latencies of each kind of `LATENCIES`, ns, the oldest first."""
+        return {name: np.array(list(kept.copy()), np.int64) for name, kept in self._ns.items()}
+
+    def by_frame_size(self) -> tuple[HitRow, ...]:
+        """Return the bytes by path, by the mean size of a range's frames in bytes."""
+        return _rows(self._by_size)
+
+    def by_rate(self) -> tuple[HitRow, ...]:
+        """Return the bytes by path, by the bytes of the second in which they came; the last one is not in it."""
+        return _rows(self._by_rate)
+
+
+def _parts_of(frames: Frames) -> Iterator[Frames]:
+    """Yield the frames in order, so many at a time that their bodies have about `PART_BYTES` once they are unpacked."""
+    part: Frames = []
+    size = 0
+    for header, frame in frames:
+        part.append((header, frame))
+        size += header.body_raw_bytes
+        if size >= PART_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def _class_of(size: int) -> int:
+    return 1 << max(size - 1, 0).bit_length()
+
+
+def _rows(classes: dict[int, list[int]]) -> tuple[HitRow, ...]:
+    return tuple(
+        HitRow(up_to=bound, delta_bytes=taken, loaded_bytes=loaded)
+        for bound, (taken, loaded) in sorted(classes.copy().items())
+    )

@@ -1,0 +1,342 @@
+"""Which ranges of a log are damaged, and between which ends a peer's frames have to fit. Never changes a byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from walkit.errors import StorageError
+from walkit.format.durable_slot import DurableSlot
+from walkit.format.layout import POSITION_MAX, SEGMENT_HEADER_BYTES, SegmentFlag
+from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
+from walkit.format.segment import SegmentHeader
+from walkit.recovery.facts import SegmentFinding, look_at
+from walkit.recovery.survey import FrameSpan, Region, SegmentSurvey
+from walkit.recovery.tolerant_file import TolerantFile
+from walkit.replication.logs.role import is_replica
+from walkit.replication.protocol.frame_batch import FrameLimits
+from walkit.segments.frame_walk import last_chain_of
+from walkit.storage.interface import Storage
+
+CUT_SHORT = "its file was cut short, and no durable slot says where its frames ended"
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedRange:
+    """Positions [before.position, after.position) of a segment that cannot be used.
+
+    The frames that were there follow `before`, and what stands at `after` follows them. Without `has_chain` the end is
+    known by position and LSN alone, as the durable slot and recorded gaps tell them.
+    """
+
+    before: LogEnd
+    after: LogEnd
+    has_chain: bool = True
+    until: int = 0
+    """Frames after `after` are taken, too, up to this position: a durable slot may be old, or gone."""
+
+    @property
+    def furthest(self) -> int:
+        """No frame is taken that ends after this position."""
+        return max(self.after.position, self.until)
+
+    @property
+    def only_asked(self) -> bool:
+        """Whether nothing is known to be missing: a peer is asked whether it has more."""
+        return self.before == self.after
+
+    def ends_at(self, end: LogEnd) -> bool:
+        """Say whether frames that end there fill the range."""
+        return (end if self.has_chain else replace(end, chain=self.after.chain)) == self.after
+
+    def lacks_markers_alone(self, end: LogEnd) -> bool:
+        """Say whether frames that end there lack none with records: LSNs are dense."""
+        return end.position < self.after.position and end.last_lsn == self.after.last_lsn
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedSegment:
+    """A segment with damage: what is intact of it, and the ranges that are to be fetched; or why none can be."""
+
+    record: SegmentRecord
+    header: SegmentHeader | None
+    """The one in its file; None where that is missing or damaged, so that all of the segment is to be fetched."""
+    present: bool
+    file_bytes: int
+    ranges: tuple[DamagedRange, ...]
+    end_position: int
+    """Where its frames end: those that are kept, and those that are fetched. With a torn tail, where that begins."""
+    why_not: str = ""
+    """Why it cannot be healed, in words; "" where it may be."""
+    torn: bool = False
+    """Whether damage stands at its end that nothing promised: it stays as it is, for the next opening to judge."""
+    limits: FrameLimits | None = None
+    """What intact segments of its epoch say of frames; None where there are none."""
+    too_short: bool = False
+    """Whether its file gets back the length that was reserved for it, too."""
+    imported: bool = False
+    """Whether a header of an unsealed segment that is made anew is a replica's."""
+
+    @property
+    def bytes_damaged(self) -> int:
+        """Bytes of frames that are to be fetched, at most."""
+        return sum(r.furthest - r.before.position for r in self.ranges)
+
+    @property
+    def only_asked(self) -> bool:
+        """Whether nothing of it is known to be damaged: a peer is asked whether it has more."""
+        return not self.why_not and not self.too_short and all(r.only_asked for r in self.ranges)
+
+
+def find_damage(
+    storage: Storage, manifest: Manifest, slot: DurableSlot, reached: Callable[[int], object]
+) -> list[DamagedSegment]:
+    """Return the segments that are damaged, in log order; every frame is read. `reached` gets the bytes read so far.
+
+    The segment in use of a log that was not closed is among them where a peer may have more of it: see `only_asked`.
+    """
+    found: list[DamagedSegment | None] = []
+    done = 0
+    findings = [look_at(storage, manifest, record, tolerant=True) for record in manifest.segments]
+    for index, finding in enumerate(findings):
+        before = manifest.segments[index - 1] if index else None
+        if finding.sealed:
+            damaged = _sealed(storage, manifest, finding, before)
+        else:
+            around = _Around(storage, manifest, slot, tuple(findings[:index]), tuple(findings[index + 1 :]))
+            damaged = _headless(around, finding) if finding.header is None else _in_use(around, finding)
+        if damaged is not None:
+            found.append(replace(damaged, limits=_limits_of(findings, finding.record.epoch)))
+        done += finding.file_bytes
+        reached(done)
+    return [damaged for damaged in found if damaged is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What one unsealed segment is judged with: the log's manifest and durable slot, and the segments beside it."""
+
+    storage: Storage
+    manifest: Manifest
+    slot: DurableSlot
+    earlier: tuple[SegmentFinding, ...]
+    later: tuple[SegmentFinding, ...]
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no later segment is in use."""
+        return not any(f.header is not None for f in self.later if not f.sealed)
+
+    @property
+    def follows_sealed(self) -> bool:
+        """Whether what is sealed ends right before it."""
+        return all(f.sealed for f in self.earlier)
+
+    def certain_end(self, epoch_id: int, start: int) -> tuple[LogEnd, bool] | None:
+        """Return where the frames of a segment end for certain, and whether the chain there is known.
+
+        That is where the next one begins, as far as the durable slot tells that all before it is on stable storage.
+        """
+        if self.slot.epoch_id != epoch_id:
+            return None
+        after = self._next_header(start)
+        if after is not None:
+            end = LogEnd(last_lsn=after.first_lsn - 1, position=after.previous_end, chain=after.chain)
+            return (end, True) if end.position <= self.slot.position else None
+        return LogEnd(last_lsn=self.slot.lsn, position=self.slot.position), False
+
+    def _next_header(self, start: int) -> SegmentHeader | None:
+        """Return the header of the next segment in use after position `start`."""
+        headers = [f.header for f in self.later if f.header is not None and f.header.start_position > start]
+        return min(headers, key=lambda each: each.start_position, default=None)
+
+    def asks_until(self, finding: SegmentFinding, start: int) -> int:
+        """Return how far a peer may have frames of this log after all that it knows of; 0 where none is asked.
+
+        That is where the next segment in use begins, else the room of this one and of those made ahead.
+        """
+        after = self._next_header(start)
+        if after is not None or not self.is_last:
+            return 0 if after is None else after.previous_end
+        room = sum(_room(f) for f in (finding, *self.later) if not f.sealed)
+        return min(start + room, POSITION_MAX) if room else 0
+
+
+def _room(finding: SegmentFinding) -> int:
+    return max(max(finding.file_bytes, finding.record.reserved_bytes) - SEGMENT_HEADER_BYTES, 0)
+
+
+def _limits_of(findings: list[SegmentFinding], epoch: int) -> FrameLimits | None:
+    """Return what the intact headers of an epoch say of its frames; None where there is none."""
+    headers = [f.header for f in findings if f.header is not None and f.header.epoch == epoch]
+    if not headers:
+        return None
+    return FrameLimits(headers[0].alignment, max(header.frame_bytes_max for header in headers))
+
+
+def _sealed(
+    storage: Storage, manifest: Manifest, finding: SegmentFinding, previous: SegmentRecord | None
+) -> DamagedSegment | None:
+    record, header = finding.record, finding.header
+    end = LogEnd(last_lsn=record.last_lsn, position=record.end_position, chain=record.end_chain)
+    if header is None:
+        start = record.start_position
+        if previous is not None and previous.end_position == manifest.gap_after(previous.end_position):
+            start = min(start, previous.end_position)
+        begin = LogEnd(last_lsn=record.first_lsn - 1, position=start, chain=record.start_chain)
+        ranges: tuple[DamagedRange, ...] = (DamagedRange(begin, end),)
+        why = "" if not manifest.gaps_of(record) else "a hole or a lost range is recorded within it"
+    else:
+        regions = _surveyed(storage, manifest, finding, header, end.position)
+        ranges, why = _ranges(regions, header, end), ""
+        if header.chain != record.start_chain:
+            why = "its header is of another history than the manifest"
+    if not ranges and not why:
+        return None
+    if record.flags & SegmentFlag.COMPACTED:
+        why = "it was compacted: a peer has other frames there, or none"
+    return DamagedSegment(record, header, finding.present, finding.file_bytes, ranges, end.position, why)
+
+
+def _headless(around: _Around, finding: SegmentFinding) -> DamagedSegment | None:
+    """Judge one that the manifest does not seal, and whose header is not there or cannot be used.
+
+    Its frames can come anew where the log before it ends in a seal; after a segment in use they are put into that one.
+    """
+    manifest, record, slot = around.manifest, finding.record, around.slot
+    epoch = manifest.epoch_of(record.epoch)
+    garbage = bool(finding.error or finding.nonzero_until)
+    ranges: tuple[DamagedRange, ...] = ()
+    end = manifest.end
+    why = ""
+    if around.follows_sealed and epoch is not None:
+        certain = around.certain_end(epoch.id, end.position)
+        until = around.asks_until(finding, end.position)
+        promised = certain is not None and certain[0].position > end.position
+        if manifest.ack_order != "append":
+            why = (
+                "its header is gone, and that of a log in completion order is not made anew"
+                if promised
+                else ""
+            )
+        elif certain is not None and promised:
+            ranges = (DamagedRange(end, *certain, until=until),)
+        elif until and not garbage:
+            ranges = (DamagedRange(end, end, until=until),)
+    short = around.is_last and finding.cut_short
+    known = epoch is not None and slot.epoch_id == epoch.id
+    in_use = any(f.header is not None for f in around.earlier if not f.sealed)
+    if short and not known:
+        why = CUT_SHORT
+    elif not ranges and not why and not (known and in_use and around.is_last):
+        why = (
+            f"the manifest does not seal it, and its header cannot be used: {finding.reason}"
+            if garbage
+            else ""
+        )
+    if not ranges and not short and not why:
+        return None  # what the slot knows of is asked for with the segment before it
+    end_position = ranges[0].after.position if ranges else 0
+    return DamagedSegment(
+        record,
+        None,
+        finding.present,
+        finding.file_bytes,
+        ranges,
+        end_position,
+        why,
+        too_short=short,
+        imported=is_replica(around.storage, manifest),
+    )
+
+
+def _in_use(around: _Around, finding: SegmentFinding) -> DamagedSegment | None:
+    """Judge one that the manifest does not seal, and whose header is intact."""
+    manifest, slot, record, header = around.manifest, around.slot, finding.record, finding.header
+    assert header is not None
+    certain = around.certain_end(header.epoch_id, header.start_position)
+    stop = header.start_position + max(finding.file_bytes - header.offset_of(header.start_position), 0)
+    regions = _surveyed(around.storage, manifest, finding, header, stop)
+    known = slot.position if slot.epoch_id in {e.id for e in manifest.lineage} else 0
+    promised = max(known, manifest.end.position, finding.promised_position)
+    last = around.is_last
+    tail = next((i for i, r in enumerate(regions) if last and _is_torn(r, promised)), len(regions))
+    torn = any(not region.zeros for region in regions[tail:])
+    intact = [region for region in regions[:tail] if region.intact]
+    end = intact[-1].after if intact else _begin(header)
+    ranges = _ranges([r for r in regions[:tail] if r.start_position < end.position], header, end)
+    until = around.asks_until(finding, header.start_position)
+    until = until if until > end.position else 0
+    if certain is not None and certain[0].position > end.position:
+        ranges = (*ranges, DamagedRange(end, *certain, until=until))
+        end = certain[0]
+    elif until:
+        ranges = (*ranges, DamagedRange(end, end, until=until))
+    short = last and finding.cut_short
+    why = ""
+    if short and certain is None:
+        why = CUT_SHORT
+    if not ranges and not short:
+        return None
+    size = finding.file_bytes
+    return DamagedSegment(
+        record, header, finding.present, size, ranges, end.position, why, torn=torn, too_short=short
+    )
+
+
+def _is_torn(region: Region, promised: int) -> bool:
+    """Say whether a region is damage, or zeros, that nothing promised: from there on the log is a torn tail."""
+    return not region.intact and region.gap is None and region.start_position >= promised
+
+
+def _begin(header: SegmentHeader) -> LogEnd:
+    return LogEnd(last_lsn=header.first_lsn - 1, position=header.previous_end, chain=header.chain)
+
+
+def _surveyed(
+    storage: Storage, manifest: Manifest, finding: SegmentFinding, header: SegmentHeader, end_position: int
+) -> list[Region]:
+    record = finding.record
+    begin = LogEnd(last_lsn=header.first_lsn - 1, position=header.start_position, chain=header.chain)
+    sealed = record.state is SegmentState.SEALED
+    span = FrameSpan(
+        name=record.name,
+        header=header,
+        begin=begin,
+        end_position=end_position,
+        last_chain=last_chain_of(record, header, end_position) if sealed else None,
+        gaps=tuple(manifest.gaps_of(record)),
+    )
+    file = TolerantFile(storage.open(record.name, "read"))
+    try:
+        survey = SegmentSurvey(file, span, decode=True)
+        regions = list(survey)
+        finding.promised_position = max(finding.promised_position, survey.promised_position)
+        return regions
+    except StorageError:
+        return [Region(start_position=header.start_position, end_position=end_position, zeros=True)]
+    finally:
+        file.close()
+
+
+def _ranges(regions: list[Region], header: SegmentHeader, end: LogEnd) -> tuple[DamagedRange, ...]:
+    """Return one range for each stretch without a recorded gap: from its first damage to its last."""
+    ranges: list[DamagedRange] = []
+    before = _begin(header)
+    begun: LogEnd | None = None
+    after: LogEnd | None = None
+    for region in regions:
+        if region.gap is not None:
+            if begun is not None:
+                gap_begins = LogEnd(last_lsn=region.gap.first_lsn - 1, position=region.start_position)
+                ranges.append(DamagedRange(begun, after or gap_begins, has_chain=after is not None))
+            before, begun, after = region.after, None, None
+        elif region.intact:
+            if begun is not None and after is None:
+                after = region.before
+            before = region.after
+        else:
+            begun, after = begun or before, None
+    if begun is not None:
+        ranges.append(DamagedRange(begun, after or end))
+    return tuple(ranges)

@@ -1,0 +1,180 @@
+"""The replacement of a replica's log by the one that was gathered, where that is ready (FORMAT.md F-19.3)."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+from walkit.errors import CorruptionError, WalkitError
+from walkit.events import EventSink
+from walkit.format.index import index_name
+from walkit.format.layout import MANIFEST_BYTES_MAX, SEGMENT_HEADER_BYTES
+from walkit.format.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    SegmentRecord,
+    decode_manifest,
+    encode_manifest,
+)
+from walkit.format.names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME, snapshot_name
+from walkit.format.segment import SegmentHeader, segment_name
+from walkit.recovery.lost_found import move_whole
+from walkit.replication.logs.bootstrap_folder import BootstrapFolder, part_name, snapshot_part_name
+from walkit.segments.claim_files import claim_facts, claims_locked, remove_claims
+from walkit.segments.gathered import SNAPSHOT_KEY, gathered_in
+from walkit.segments.identity import header_of
+from walkit.segments.manifest_store import NEW_NAME, load_manifest, read_if_there, write_whole
+from walkit.state.snapshot import snapshot_lsns
+from walkit.storage.interface import Storage, StorageFile
+
+TAKEN_KEY = "bootstrapped"
+
+
+def take_place(storage: Storage, events: EventSink) -> bool:
+    """Put what was gathered in the place of the replica's log, where it is ready; say whether there is another log now.
+
+    The segments get numbers that the replica has not given yet; one writing of the manifest replaces the log; then the
+    files of the old one go. A claim in this folder on records that are not there any more is dropped, with an event.
+    Needs the writer's lock. Done again after a crash at any point, it does the rest. StorageError.
+    """
+    data = read_if_there(storage, BOOTSTRAP_READY_NAME, MANIFEST_BYTES_MAX + 1)
+    if data is None:
+        return False
+    own = load_manifest(storage)
+    try:
+        ready = decode_manifest(data, BOOTSTRAP_READY_NAME)
+    except WalkitError:  # never half written, so it was damaged since
+        ready = Manifest(log_id=0)
+        _set_aside(storage, own)
+    done = own.extra.get(TAKEN_KEY, {})
+    if done.get("generation") == ready.generation and done.get("end") == ready.end.position:
+        _remove_old(storage, own)
+        return True
+    fits = own.log_id == ready.log_id and ready.lineage[: len(own.lineage)] == own.lineage
+    if not fits or own.end.position > ready.end.position or not _placed(storage, own, ready):
+        _take_back(storage, own)
+        BootstrapFolder(storage, events).clear()
+        return False
+    _publish(storage, own, ready, events)
+    _remove_old(storage, load_manifest(storage))
+    return True
+
+
+def _placed(storage: Storage, own: Manifest, ready: Manifest) -> bool:
+    """Give the parts their names in the log; False where one is gone. No manifest names them yet."""
+    lsn = ready.extra.get(SNAPSHOT_KEY, 0)
+    names = [(part_name(record.number), new.name) for record, new in _renumbered(own, ready)]
+    if lsn:
+        names.append((snapshot_part_name(lsn), snapshot_name(lsn)))
+    there = set(storage.names())
+    if not all(there & {*pair} for pair in names):
+        return False  # before the first one is renamed: a segment that no manifest knows is refused by an opening
+    for record, new in _renumbered(own, ready):
+        name = part_name(record.number)
+        if name in there:
+            file = storage.open(name, "write")
+            try:
+                _renumber(file, record, new)
+            finally:
+                file.close()
+            storage.replace(name, new.name)
+    if lsn and snapshot_part_name(lsn) in there:
+        storage.replace(snapshot_part_name(lsn), snapshot_name(lsn))
+    storage.sync_directory()
+    return True
+
+
+def _take_back(storage: Storage, own: Manifest) -> None:
+    """Remove what has got a name in the log already, of one that does not take its place after all."""
+    gathered, there = gathered_in(storage, own), set(storage.names())
+    for name in gathered.segments.keys() & there:
+        # Of a damaged one it cannot be said whose it is, and nothing reads it.
+        with suppress(CorruptionError):
+            header = header_of(storage, name)
+            if header is not None and gathered.has(name, header):
+                storage.remove(name)
+    if gathered.snapshot_lsn > own.end.last_lsn:
+        for name in {snapshot_name(gathered.snapshot_lsn)} & there:
+            storage.remove(name)
+    storage.sync_directory()
+
+
+def _set_aside(storage: Storage, own: Manifest) -> None:
+    """Move to lost+found what has got a name in the log already, where nothing says any more what was gathered.
+
+    A segment that continues this log is none of those: it says that the manifest is an earlier one. It stays, so that
+    the opening refuses as ever.
+    """
+    known = {record.name for record in own.segments}
+    placed = [name for name in storage.names() if name.endswith(".segment") and name not in known]
+    for name in placed:
+        try:
+            header = header_of(storage, name)
+        except CorruptionError:
+            return
+        if header is None or header.log_id != own.log_id or header.previous_end == own.end.position:
+            return
+    snapshots = [snapshot_name(lsn) for lsn in snapshot_lsns(storage) if lsn > own.end.last_lsn]
+    for name in (*placed, *snapshots):
+        move_whole(storage, name)
+
+
+def _renumber(file: StorageFile, record: SegmentRecord, new: SegmentRecord) -> None:
+    """Write the new number of a segment into its header, durably.
+
+    One that has it already is written again: an earlier write may be in the page cache only.
+    """
+    data = file.read(0, SEGMENT_HEADER_BYTES)
+    try:
+        header = SegmentHeader.decode(data, record.name)
+    except CorruptionError:
+        header = SegmentHeader.decode(data, new.name)
+    assert header is not None, "it was checked"
+    file.write(0, [replace(header, number=new.number).encode()], sync=True)
+
+
+def _renumbered(own: Manifest, ready: Manifest) -> list[tuple[SegmentRecord, SegmentRecord]]:
+    first = own.next_segment
+    return [(record, replace(record, number=first + i)) for i, record in enumerate(ready.sealed)]
+
+
+def _publish(storage: Storage, own: Manifest, ready: Manifest, events: EventSink) -> None:
+    segments = tuple(new for _, new in _renumbered(own, ready))
+    old = [record.number for record in own.segments]
+    taken = {"generation": ready.generation, "end": ready.end.position, "old": old}
+    manifest = replace(
+        ready,
+        generation=own.generation + 1,
+        segments=segments,
+        next_segment=own.next_segment + len(segments),
+        holds=own.holds,
+        extra={**own.extra, TAKEN_KEY: taken},
+    )
+    with events.held(), claims_locked(storage):
+        passed = [f for f in claim_facts(storage, own) if f.counts and f.needed_lsn <= manifest.low_watermark]
+        write_whole(storage, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
+        oldest = manifest.low_watermark + 1
+        for fact in passed:
+            events.emit(
+                "walkit.claim.drop", name=fact.name, first_lsn=fact.first_lsn, oldest=oldest, owner=fact.owner
+            )
+        remove_claims(storage, [fact.name for fact in passed])
+
+
+def _remove_old(storage: Storage, manifest: Manifest) -> None:
+    """Remove the files of the log that was replaced, then what says that it was."""
+    there = set(storage.names())
+    numbers = manifest.extra.get(TAKEN_KEY, {}).get("old", [])
+    kept = {record.number for record in manifest.segments}
+    old = [segment_name(number) for number in numbers if number not in kept]
+    # Snapshots that the new log does not reach down to: with one of them no state could be made, nor without it.
+    passed = [snapshot_name(lsn) for lsn in snapshot_lsns(storage) if lsn < manifest.low_watermark]
+    for name in {*old, *map(index_name, old), *passed} & there:
+        storage.remove(name)
+    for name in sorted(there):
+        if name.startswith(BOOTSTRAP_PREFIX) and name != BOOTSTRAP_READY_NAME:
+            storage.remove(name)
+    storage.sync_directory()
+    if BOOTSTRAP_READY_NAME in there:
+        storage.remove(BOOTSTRAP_READY_NAME)
+        storage.sync_directory()

@@ -1,0 +1,296 @@
+"""The log of a replica: written by frames of its primary alone, at the same LSNs and positions, byte for byte.
+
+Its segments are flagged IMPORTED: what their frames promise is about the primary's disk, and recovery does not use it;
+this log's own durable slot and seals say what is on this disk. It has the writer's lock, and readers of other
+processes read it like any log. It mints no epoch: its lineage is that of the primary, as far as it has come.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from walkit._threads import Bell
+from walkit.commit.to_end import run_to_end
+from walkit.config import LogOptions, as_lsn
+from walkit.errors import GapError, LogClosedError, LogNotFoundError, OptionsError, StorageError
+from walkit.events import EventSink
+from walkit.format.manifest import EpochRecord, LogEnd, Manifest
+from walkit.log.finalizer import watch_exit
+from walkit.log.holds import LEASE_S_DEFAULT, Hold
+from walkit.log.lifetime import Lifetime
+from walkit.log.progress import LogProgress
+from walkit.log.trim import WASTE_RATIO_DEFAULT, TrimReport
+from walkit.read.read_api import ReadSurface
+from walkit.read.view import LogView
+from walkit.record import Record
+from walkit.recovery.report import RecoveryReport
+from walkit.replication.logs.import_engine import ImportEngine, close_dropped
+from walkit.replication.logs.imported_segments import ImportedSegments
+from walkit.replication.logs.upkeep import ReplicaUpkeep
+from walkit.replication.protocol.frame_batch import FrameRun
+from walkit.segments.manifest_store import ManifestStore
+from walkit.storage.interface import Storage
+
+LOOK_S = 1.0
+"""Time between two looks of a thread that waits for a log to be replaced: a ring can be lost."""
+
+
+class ImportedLog(ReadSurface):
+    """A replica's log, open for importing: it can be read like any log, and has no append. Safe from any thread.
+
+    Opening takes the writer's lock and recovers; an interrupt (Ctrl-C) of it leaves the lock free. Before the first
+    contact with the primary there is no log yet: then it is empty, and `adopt` makes it. Only one thread imports. A log
+    that is dropped without `close` closes itself, with a ResourceWarning unless the process is ending.
+    """
+
+    def __init__(
+        self, storage: Storage, options: LogOptions | None = None, events: EventSink | None = None
+    ) -> None:
+        """Raises what opening a log for writing raises; then nothing is held and nothing was changed."""
+        given = options or LogOptions()
+        if given.direct_io:
+            raise OptionsError(
+                "direct_io=True: a replica keeps the frames of its primary, with their alignment",
+                option="direct_io",
+                wanted=True,
+            )
+        if given.retention.at_capacity == "refuse":
+            raise OptionsError(
+                "retention with at_capacity='refuse': a replica takes what its primary sends; 'drop' drops what its "
+                "newest snapshot has",
+                option="retention",
+                wanted=given.retention,
+            )
+        self._is_reopening, self._reopened = False, Bell()
+        self._open(storage, given, events or EventSink())
+
+    def _open(self, storage: Storage, given: LogOptions, sink: EventSink) -> None:
+        def opened() -> ImportEngine:
+            # All of it where no interrupt comes: one after the lock and before the finaliser would leave it taken.
+            self._engine = engine = ImportEngine(storage, given, sink)
+            self._finalizer = weakref.finalize(self, close_dropped, engine)
+            watch_exit()
+            return engine
+
+        run_to_end(opened, "open", events=sink, undo=ImportEngine.close)
+
+    # -- importing
+
+    def adopt(self, log_id: int, *, created_us: int, ack_order: str, extra: Mapping[str, Any]) -> None:
+        """Become a replica of this log, at the first contact; durable on return."""
+        self._engine.adopt(log_id, created_us=created_us, ack_order=ack_order, extra=extra)
+
+    def reopen(self) -> None:
+        """Close this log and open what was gathered in its place; by the importing thread.
+
+        A thread that waits for a record still gets it. After a StorageError the log `is_reopening` until another call
+        opens it, or `close`; after any other error of an opening it is closed.
+        """
+        if not self._is_reopening:
+            self._reopened = Bell()
+        self._is_reopening = True
+        try:
+            before = self._engine
+            before.close()
+            self._finalizer.detach()
+            self._open(before.storage, before.options, before.events)
+            self._engine.watched_by(before)
+        except StorageError:
+            raise
+        except BaseException:
+            self._end_reopening()
+            raise
+        self._end_reopening()
+
+    def _end_reopening(self) -> None:
+        self._is_reopening = False
+        self._reopened.set()
+
+    @property
+    def is_reopening(self) -> bool:
+        """Whether the log in whose place another was to be opened is closed, and that other is not open yet."""
+        return self._is_reopening
+
+    def import_run(self, run: FrameRun, lineage: tuple[EpochRecord, ...]) -> LogEnd:
+        """Take frames that follow the end of this log; on stable storage on return. Returns the new end.
+
+        `lineage` is the primary's up to the run's epoch. StorageError and LogFullError poison the log: open it again.
+        """
+        return self._engine.import_run(run, lineage)
+
+    @property
+    def adopted(self) -> bool:
+        """Whether this is a replica of a log already."""
+        return self._engine.adopted
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The write or sync that has failed, after which nothing is imported; None while all is well."""
+        return self._engine.failure
+
+    @property
+    def segments(self) -> ImportedSegments:
+        """The segments that imported frames are written to; there are none before the log is adopted."""
+        return self._engine.segments
+
+    @property
+    def upkeep(self) -> ReplicaUpkeep:
+        """What trims this log and holds it back. LogNotFoundError before the first contact: there is no log then."""
+        self.require_log()
+        return self._engine.upkeep
+
+    @property
+    def manifest_store(self) -> ManifestStore:
+        """The manifest in its place."""
+        return self._engine.store
+
+    @property
+    def lifetime(self) -> Lifetime:
+        """What ends with this log."""
+        return self._engine.lifetime
+
+    @property
+    def progress(self) -> LogProgress:
+        """How far this log is, for what outlives this object."""
+        return self._engine
+
+    @property
+    def recovery(self) -> RecoveryReport | None:
+        """What this opening found and did; None where there was no log."""
+        return self._engine.recovery
+
+    @property
+    def options(self) -> LogOptions:
+        """The options of this opening."""
+        return self._engine.options
+
+    @property
+    def events(self) -> EventSink:
+        """Where the log's events go."""
+        return self._engine.events
+
+    @property
+    def closed(self) -> bool:
+        """Whether the log has been closed."""
+        return self._engine.closed and not self._is_reopening
+
+    # -- reading
+
+    @property
+    def end(self) -> LogEnd:
+        """Where the log ends: LSN, position and chain that the next frame must follow. All before it is durable."""
+        return self._engine.end
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of this moment."""
+        return self._engine.store.current
+
+    @property
+    def storage(self) -> Storage:
+        """Where the log is."""
+        return self._engine.storage
+
+    @property
+    def location(self) -> str:
+        """Where the log is: a path or a URL."""
+        return self._engine.storage.location
+
+    @property
+    def first_lsn(self) -> int:
+        """The oldest LSN that can be read; one more than the last where the log is empty."""
+        return self._engine.view().first_lsn
+
+    @property
+    def durable_lsn(self) -> int:
+        """The last LSN imported: all of it is on this replica's stable storage."""
+        return self._engine.end.last_lsn
+
+    def _now(self) -> tuple[LogView, int]:
+        """See ReadSurface."""
+        if self.closed:
+            raise LogClosedError(f"the replica's log at {self.location} is closed")
+        newest = self._engine.end.last_lsn
+        return self._engine.view(), newest
+
+    def view(self) -> LogView:
+        """Return what can be read at this moment."""
+        return self._engine.view()
+
+    def watch(self, news: Callable[[], object]) -> Callable[[], object]:
+        """Call `news` after each import and at the closing, on their thread: it must only wake something.
+
+        Returns what ends it.
+        """
+        return self._engine.watch(news)
+
+    def follow(self, first_lsn: int, timeout: float | None = None) -> Iterator[Record]:
+        """Yield records from `first_lsn` on, and continue as more are imported.
+
+        Ends when the log is closed or, with `timeout`, after that many seconds without a new record. GapError where a
+        record has been trimmed: never a skip.
+        """
+        wanted = max(first_lsn, 1)
+        while not self.closed:
+            view, newest = self._now()
+            if wanted < view.first_lsn:
+                raise GapError(wanted, view.first_lsn)
+            if wanted <= newest:
+                yield from view.records(wanted, newest)
+                wanted = newest + 1
+            elif not self.wait_for(wanted, timeout):
+                return
+
+    def wait_for(self, lsn: int, timeout: float | None = None) -> bool:
+        """Wait until this LSN is imported; False where the time is over or the log is closed before."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self.closed and self._engine.end.last_lsn < lsn:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                break
+            self._wait_in(self._engine, lsn, left)
+            # Where the log is being replaced, wait for the other one. The bell wakes one, which wakes the next; where
+            # an interrupt comes between the two, the rest look again by themselves.
+            if self._is_reopening and self._reopened.wait(min(left or LOOK_S, LOOK_S)):
+                self._reopened.set()
+        return self._engine.end.last_lsn >= lsn
+
+    @staticmethod
+    def _wait_in(engine: ImportEngine, lsn: int, timeout: float | None) -> None:
+        engine.news.wait_for(lambda: engine.closed or engine.end.last_lsn >= lsn, timeout)
+
+    # -- consumers and maintenance
+
+    def hold(self, name: str, first_lsn: int, lease_s: float = LEASE_S_DEFAULT) -> Hold:
+        """Keep records from `first_lsn` on from being trimmed here; see `WriteAheadLog.hold`.
+
+        LogNotFoundError before the first contact with the primary.
+        """
+        return self.upkeep.holds.take(name, first_lsn, lease_s)
+
+    def trim(self, up_to_lsn: int, *, waste_ratio: float = WASTE_RATIO_DEFAULT) -> TrimReport:
+        """Drop records at or below `up_to_lsn` of this replica; see `WriteAheadLog.trim`. The primary keeps its own.
+
+        Never past the newest snapshot here: `Replica.checkpoint` takes one. LogNotFoundError before the first contact.
+        """
+        return self.upkeep.trimmer.trim(as_lsn(up_to_lsn, "up_to_lsn"), waste_ratio)
+
+    def require_log(self) -> None:
+        """LogNotFoundError before the first contact with the primary, LogClosedError once the log is closed."""
+        if self.closed:
+            raise LogClosedError(f"the replica's log at {self.location} is closed")
+        if not self.adopted:
+            raise LogNotFoundError(self.location)
+
+    def close(self) -> None:
+        """Seal what is open and free the log. Closing twice does nothing; an interrupt does not end it."""
+        self._engine.close()
+        self._finalizer.detach()
+        self._end_reopening()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "open"
+        return f"<ImportedLog {self.location} {state}: LSN {self._engine.end.last_lsn}>"

@@ -1,0 +1,374 @@
+"""Where a publisher's frames come from: a log or a replica's log that is open here, or one that another process writes.
+
+Only durable frames are given out. Of an open log that is what its commit path knows to be on stable storage; of a
+stored one what its durable slot and its manifest say, whether a writer lives or not: what a killed writer left in the
+page cache is not replicated before an opening has made it durable.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import NoReturn, Protocol
+
+from walkit.errors import CorruptionError, GapError
+from walkit.events import EventSink
+from walkit.format.frame import FrameFault
+from walkit.format.layout import SegmentFlag
+from walkit.format.manifest import LogEnd, Manifest
+from walkit.format.segment import SegmentHeader
+from walkit.log.level import level_of, require_promises
+from walkit.log.wal import WriteAheadLog
+from walkit.read.reader import LogReader, live_view, view_of
+from walkit.read.view import LogView, Span
+from walkit.recovery.scan import read_durable_slot
+from walkit.replication.logs.end_watch import EndWatch
+from walkit.replication.logs.imported_log import ImportedLog
+from walkit.replication.protocol.lineage import PrimaryState
+from walkit.replication.protocol.messages import Hello
+from walkit.segments.frame_walk import FrameWalk, walk_segment
+from walkit.segments.manifest_store import load_manifest
+from walkit.storage.address import Place, storage_at
+from walkit.storage.interface import Storage
+from walkit.store import Store
+
+MANIFEST_S = 0.2
+"""An opening can make more durable without moving the slot, so the manifest is read again after this time."""
+
+
+class Source(Protocol):
+    """What a publisher reads from. Safe from any thread."""
+
+    def durable(self) -> tuple[int, int]:
+        """Return (LSN, position) up to which the log is on stable storage."""
+
+    def ended(self) -> str:
+        """Return why nothing will ever follow what is durable now; "" while more may come."""
+
+    def view(self) -> LogView:
+        """Return the durable frames of this moment."""
+
+    def widest_view(self) -> tuple[LogView, int]:
+        """Return all that can be seen, durable or not yet, and its last LSN: to compare histories, not to be sent."""
+
+    def manifest(self) -> Manifest:
+        """Return the manifest of this moment."""
+
+    def watch(self, news: Callable[[], object]) -> Callable[[], object]:
+        """Call `news` when there may be more durable frames, or the source has ended; returns what ends it."""
+
+    @property
+    def storage(self) -> Storage:
+        """Where the log is: what the primary keeps of its replicas is beside it."""
+
+    @property
+    def events(self) -> EventSink:
+        """Where events about the source go."""
+
+
+class ImportedSource:
+    """A replica's log that is open for importing in this process: the replica serves replicas of its own."""
+
+    def __init__(self, log: ImportedLog) -> None:
+        log.require_log()
+        require_promises(level_of(log.manifest))
+        self.storage: Storage = log.storage
+        self.events: EventSink = log.events
+        self._imported = log
+
+    def durable(self) -> tuple[int, int]:
+        """See Source."""
+        end = self._imported.end
+        return end.last_lsn, end.position
+
+    def ended(self) -> str:
+        """See Source."""
+        if not self._imported.closed:
+            return ""
+        return (
+            f"the replica's log at {self._imported.location} was closed, and another opening may write it now: "
+            "make a new Primary of that"
+        )
+
+    def view(self) -> LogView:
+        """See Source."""
+        return self._imported.view()
+
+    def widest_view(self) -> tuple[LogView, int]:
+        """See Source. Nothing is imported that is not durable."""
+        newest = self._imported.end.last_lsn
+        return self._imported.view(), newest
+
+    def manifest(self) -> Manifest:
+        """See Source."""
+        return self._imported.manifest
+
+    def watch(self, news: Callable[[], object]) -> Callable[[], object]:
+        """See Source."""
+        return self._imported.watch(news)
+
+
+class OpenSource:
+    """A log that is open for writing in this process."""
+
+    def __init__(self, log: WriteAheadLog) -> None:
+        require_promises(log.options.durability)
+        parts, self._location = log.parts, log.location
+        self.storage: Storage = parts.storage
+        self._core, self._contents, self._lifetime = parts.core, parts.contents, parts.lifetime
+        self._manifest_store, self._delivery = parts.manifest_store, parts.driver.delivery
+        self.events: EventSink = parts.events
+
+    def durable(self) -> tuple[int, int]:
+        """See Source."""
+        core = self._core
+        position = core.durable_position
+        return core.durable_lsn, position
+
+    def ended(self) -> str:
+        """See Source."""
+        if not self._lifetime.ended:
+            return ""
+        return (
+            f"the log at {self._location} was closed, and another opening may write it now: "
+            "make a new Primary of that"
+        )
+
+    def view(self) -> LogView:
+        """See Source."""
+        return self._contents.durable_view()
+
+    def widest_view(self) -> tuple[LogView, int]:
+        """See Source."""
+        newest = self._core.acked_lsn
+        return self._contents.view(), newest
+
+    def manifest(self) -> Manifest:
+        """See Source."""
+        return self._manifest_store.current
+
+    def watch(self, news: Callable[[], object]) -> Callable[[], object]:
+        """See Source. A sync that is no frame's own makes more durable too, and the end of the log is news."""
+        self._delivery.add_bell(news)
+        synced: Callable[[int], object] = lambda _: news()  # noqa: E731 - it is left by its identity
+        ended = _Follower(news)
+        self._delivery.await_durable(synced)
+        self._lifetime.followers.add(ended)
+
+        def unwatch() -> None:
+            self._lifetime.followers.discard(ended)
+            self._delivery.leave_durable(synced)
+            self._delivery.remove_bell(news)
+
+        return unwatch
+
+
+class _Follower:
+    """Is woken where a log ends or fails."""
+
+    def __init__(self, news: Callable[[], object]) -> None:
+        self._news = news
+
+    def set(self) -> None:
+        """Pass it on."""
+        self._news()
+
+
+class StoredSource:
+    """A log in its place, read without its lock."""
+
+    def __init__(self, storage: Storage) -> None:
+        require_promises(level_of(load_manifest(storage)))
+        self.storage = storage
+        self.events = EventSink()
+        self._lock = threading.Lock()
+        self._generation = -1
+        self._log_id = 0
+        self._manifest_until = 0.0
+        self._manifest: Manifest | None = None
+        self._durable = (0, 0)
+        self._epoch_id = 0
+        """The epoch that the frame before this end is of; 0 where nothing is known."""
+        self._watch = EndWatch(storage, self.durable)
+
+    def durable(self) -> tuple[int, int]:
+        """See Source. Reads the durable slot; the manifest only when the slot has moved, or now and then."""
+        mark = read_durable_slot(self.storage)
+        with self._lock:
+            now = time.monotonic()
+            if mark.generation == self._generation and now < self._manifest_until:
+                return self._durable
+            manifest = load_manifest(self.storage)
+            require_promises(level_of(manifest))  # another opening may have begun since the last look
+            self._manifest, self._manifest_until = manifest, now + MANIFEST_S
+            # Another log, or one that was cut and written on: what was durable of the one before says nothing of it.
+            if manifest.log_id != self._log_id or not _has_end(manifest, self._durable[1], self._epoch_id):
+                self._log_id, self._durable = manifest.log_id, (0, 0)
+            lsn, position = manifest.end.last_lsn, manifest.end.position
+            epochs = [epoch.id for epoch in manifest.lineage if epoch.position < position]
+            found = (lsn, position, epochs[-1] if epochs else 0)
+            if mark.position > position and _has_end(manifest, mark.position, mark.epoch_id):
+                found = (mark.lsn, mark.position, mark.epoch_id)
+            self._generation = mark.generation
+            if found[1] >= self._durable[1]:
+                self._durable, self._epoch_id = found[:2], found[2]
+            self._check()
+            return self._durable
+
+    def _check(self) -> None:
+        """Assert that an end is one of the log whose manifest was read last; needs the lock held."""
+        known = self._manifest is not None and self._manifest.log_id == self._log_id
+        assert known or self._durable == (0, 0), "the end is of another log"
+
+    def end_and_manifest(self) -> tuple[tuple[int, int], Manifest]:
+        """Return what `durable` does, and the manifest that it went by, which costs no read of its own."""
+        end = self.durable()
+        with self._lock:
+            assert self._manifest is not None, "an end that was given out was found by a manifest"
+            return end, self._manifest
+
+    def ended(self) -> str:
+        """See Source. Another opening may always follow, and is served."""
+        return ""
+
+    def view(self) -> LogView:
+        """See Source."""
+        return live_view(self.storage)
+
+    def widest_view(self) -> tuple[LogView, int]:
+        """See Source."""
+        return view_of(self.storage)
+
+    def manifest(self) -> Manifest:
+        """See Source."""
+        return load_manifest(self.storage)
+
+    def watch(self, news: Callable[[], object]) -> Callable[[], object]:
+        """See Source. Another process's progress is not signalled: one thread polls for all that watch."""
+        return self._watch.add(news)
+
+
+def _has_end(manifest: Manifest, position: int, epoch_id: int) -> bool:
+    """Say whether what this epoch wrote up to this position is in the log's history: no later epoch began before."""
+    epoch = next((each for each in manifest.lineage if each.id == epoch_id), None)
+    if epoch is None:
+        return False
+    return all(each.position >= position for each in manifest.lineage if each.number > epoch.number)
+
+
+def source_of(what: WriteAheadLog | Store | ImportedLog | LogReader | Place) -> Source:
+    """Return the source that a log, a Store, a replica's log, a LogReader, a path, a URL or a storage means.
+
+    LogNotFoundError for a replica that had no contact with its primary yet: it has no log.
+    """
+    if isinstance(what, ImportedLog):
+        return ImportedSource(what)
+    if isinstance(what, Store):
+        what = what.log
+    if isinstance(what, WriteAheadLog):
+        return OpenSource(what)
+    if isinstance(what, LogReader):
+        return StoredSource(what._storage)
+    return StoredSource(storage_at(what))
+
+
+def primary_state_of(source: Source, hello: Hello) -> PrimaryState:
+    """Return what the source has, as far as it matters to this hello."""
+    lsn, position = source.durable()
+    # The histories are compared first: what is trimmed or compacted meanwhile is gone from what can be sent, too, and
+    # then the answer is a gap.
+    wide, visible_lsn = source.widest_view()
+    try:
+        there, gone = end_at(wide, hello.end), False
+    except GapError:
+        there, gone = None, True
+    served = verbatim_spans(source.view())
+    manifest = source.manifest()
+    low = served[0] if served else None
+    gone |= manifest.gap_after(hello.end.position) != hello.end.position and hello.end.position < position
+    return PrimaryState(
+        log_id=manifest.log_id,
+        created_us=manifest.created_us,
+        ack_order=manifest.ack_order,
+        lineage=manifest.lineage,
+        durable_lsn=lsn,
+        durable_position=position,
+        oldest_lsn=max(lsn + 1 if low is None else low.record.first_lsn, manifest.low_watermark + 1),
+        oldest_position=position if low is None else low.record.start_position,
+        there=there,
+        gone=gone,
+        visible_lsn=max(visible_lsn, lsn),
+    )
+
+
+def verbatim_spans(view: LogView) -> tuple[Span, ...]:
+    """Return the spans that can be sent verbatim: those after the last compacted one, whose frames are others."""
+    spans = view.spans
+    for index in range(len(spans), 0, -1):
+        if spans[index - 1].record.flags & SegmentFlag.COMPACTED:
+            return spans[index:]
+    return spans
+
+
+def end_at(view: LogView, end: LogEnd) -> LogEnd | None:
+    """Return what ends at the position of `end` in this view; None where no frame ends there.
+
+    GapError where the frames there are gone, so that nothing can be said: they were trimmed, or compacted,
+    and the frames of a compacted segment end at other positions. CorruptionError where a frame before is damaged.
+    """
+    if not end.position:
+        return LogEnd()
+    there = view.manifest.end
+    if there.position == end.position:
+        return there
+    for span in view.spans:
+        record = span.record
+        if record.end_position == end.position:
+            return LogEnd(last_lsn=record.last_lsn, position=record.end_position, chain=record.end_chain)
+        if end.position <= span.end_position:
+            if record.flags & SegmentFlag.COMPACTED:
+                raise GapError(end.last_lsn + 1, view.complete_from_lsn)
+            return _end_within(view, span, end)
+    if end.position < there.position:
+        raise GapError(end.last_lsn + 1, view.complete_from_lsn)
+    return None
+
+
+def _end_within(view: LogView, span: Span, end: LogEnd) -> LogEnd | None:
+    """Return what ends at the position of `end`, which is at most that of the span's end; see `end_at`."""
+    file, segment = view.opened(span)
+    try:
+        if end.position in (segment.previous_end, segment.start_position):
+            return LogEnd(last_lsn=segment.first_lsn - 1, position=end.position, chain=segment.chain)
+        if end.position < segment.start_position:
+            if span is view.spans[0] and end.position < segment.previous_end:
+                raise GapError(end.last_lsn + 1, view.complete_from_lsn)
+            return None
+        gaps = view.manifest.gaps_of(span.record)
+        stop = min(end.position, span.end_position)
+        walk = walk_segment(file, segment, span.record, stop, gaps=gaps, body=False)
+        for _ in walk:
+            pass
+    finally:
+        file.close()
+    if walk.fault is None:
+        return LogEnd(last_lsn=(walk.next_lsn or 1) - 1, position=walk.position, chain=walk.chain or 0)
+    if walk.fault is not FrameFault.SHORT:
+        refuse_walk(walk, segment)
+    return None
+
+
+def refuse_walk(walk: FrameWalk, segment: SegmentHeader) -> NoReturn:
+    """Raise what a walk ended with before it came to the end of what is durable."""
+    if walk.error is not None:
+        raise walk.error
+    fault = walk.fault
+    assert fault is not None
+    raise CorruptionError(
+        f"segment {segment.name} of the source is damaged at position {walk.position:,}: {fault.value}",
+        segment=segment.name,
+        position=walk.position,
+        found=fault.name,
+        first_lost_lsn=walk.next_lsn,
+    )

@@ -1,0 +1,199 @@
+"""The plan of a bootstrap, on the publisher's side: what a replica's log is to be, and the files it is read from.
+
+All that a plan names stays as it is while the replica's claim counts: sealed segments are never changed, the one in use
+is sent up to a durable frame, and the snapshot is kept open.
+"""
+
+from __future__ import annotations
+
+import errno
+from contextlib import suppress
+
+from walkit.errors import FormatVersionError, GapError, SnapshotError, StorageError, WalkitError
+from walkit.format.manifest import (
+    LogEnd,
+    Manifest,
+    SegmentRecord,
+    SegmentState,
+    encode_manifest,
+    sealed_record,
+)
+from walkit.format.names import snapshot_name
+from walkit.format.segment import SegmentHeader
+from walkit.read.view import Span
+from walkit.replication.logs.source import Source
+from walkit.replication.primary.snapshot_checks import SnapshotChecks
+from walkit.replication.protocol.messages import Fetch, Plan
+from walkit.segments.frame_walk import walk_segment
+from walkit.segments.manifest_store import load_manifest
+from walkit.state.snapshot import identity_at, snapshot_lsns
+from walkit.state.snapshot_file import read_header
+from walkit.storage.interface import Storage, StorageFile
+
+
+class PlannedFiles:
+    """The files of one plan, open for reading. Used by one thread; to be closed."""
+
+    def __init__(self, source: Source, checks: SnapshotChecks) -> None:
+        """Make the plan of this moment; a claim on all that there is comes before.
+
+        CorruptionError where a frame that has to be looked at is damaged; SnapshotError or FormatVersionError where no
+        snapshot is whole and one is needed; GapError where something was dropped meanwhile; StorageError.
+        """
+        self._file: StorageFile | None = None
+        self._index = -1
+        self._snapshot: StorageFile | None = None
+        # The snapshot before the view: the log is durable up to each one that has a name.
+        snapshot_lsn = self._open_snapshot(source.storage, checks)
+        try:
+            self._view = source.view()
+            self._spans, records, sizes = self._segments(snapshot_lsn)
+            manifest = planned_manifest(self._view.manifest, records, self._end(records), snapshot_lsn)
+            if self._snapshot is not None:
+                sizes.append(self._snapshot.size())
+            self.plan = Plan(
+                manifest=encode_manifest(manifest), sizes=tuple(sizes), snapshot_lsn=snapshot_lsn
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    def _open_snapshot(self, storage: Storage, checks: SnapshotChecks) -> int:
+        """Open the newest snapshot that is whole; return its LSN, or 0 where there is none and none is needed.
+
+        The SnapshotError or FormatVersionError of the newest one where none is whole and the log was trimmed by them.
+        """
+        manifest = load_manifest(storage)
+        refused: list[SnapshotError | FormatVersionError] = []
+        for lsn in reversed(snapshot_lsns(storage)):
+            if lsn < manifest.low_watermark:
+                break  # the log does not reach back to it
+            file = None
+            try:
+                file = storage.open(snapshot_name(lsn), "read")
+                if read_header(file).identity == (identity := identity_at(manifest, lsn)):
+                    fault = checks.fault(lsn, identity)
+                    if fault is None:
+                        self._snapshot = file
+                        return lsn
+                    refused.append(fault)
+            except (SnapshotError, FormatVersionError) as error:
+                refused.append(error)
+            except StorageError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+            if file is not None:
+                file.close()
+        if refused and manifest.low_watermark:
+            raise refused[0]
+        return 0
+
+    def _segments(self, snapshot_lsn: int) -> tuple[list[Span], list[SegmentRecord], list[int]]:
+        """Return the spans that are sent, what the replica's manifest says of each, and the sizes of their files."""
+        spans: list[Span] = []
+        records: list[SegmentRecord] = []
+        sizes: list[int] = []
+        for span in self._view.spans:
+            if not records and span.last_lsn is not None and span.last_lsn <= snapshot_lsn:
+                continue  # the snapshot has all of it
+            file, header = self._opened(span)
+            try:
+                record = self._record(span, file, header)
+                size = min(header.offset_of(record.end_position), file.size())
+            finally:
+                file.close()
+            if not records and record.last_lsn <= snapshot_lsn:
+                continue
+            spans.append(span)
+            records.append(record)
+            sizes.append(size)
+        return spans, records, sizes
+
+    def _end(self, records: list[SegmentRecord]) -> LogEnd:
+        """Return where the replica's log is to end."""
+        if records:
+            last = records[-1]
+            return LogEnd(last_lsn=last.last_lsn, position=last.end_position, chain=last.end_chain)
+        for span in reversed(self._view.spans):
+            file, header = self._opened(span)
+            try:
+                record = self._record(span, file, header)
+            finally:
+                file.close()
+            return LogEnd(last_lsn=record.last_lsn, position=record.end_position, chain=record.end_chain)
+        return self._view.manifest.end
+
+    def _record(self, span: Span, file: StorageFile, header: SegmentHeader) -> SegmentRecord:
+        """Return what a manifest says of a segment that is sealed where the span ends."""
+        record = span.record
+        if record.state is SegmentState.SEALED and span.end_position == record.end_position:
+            return record
+        gaps = self._view.manifest.gaps_of(record)
+        walk = walk_segment(file, header, record, span.end_position, gaps=gaps, body=False)
+        for _ in walk:
+            pass
+        self._view.refuse(walk, span)
+        end = LogEnd(last_lsn=(walk.next_lsn or 1) - 1, position=span.end_position, chain=walk.end_chain)
+        return sealed_record(header, end, records=walk.records, frames=walk.frames)
+
+    def _opened(self, span: Span) -> tuple[StorageFile, SegmentHeader]:
+        file, header = self._view.opened(span)
+        if header.number != span.record.number:  # what a trim left of it, at other offsets
+            file.close()
+            raise GapError(span.record.first_lsn, header.first_lsn)
+        return file, header
+
+    def read(self, fetch: Fetch) -> bytes:
+        """Return bytes of a file of the plan. GapError where it was dropped; StorageError."""
+        if fetch.file == len(self._spans):
+            assert self._snapshot is not None
+            data = self._snapshot.read(fetch.offset, fetch.size)
+        else:
+            if self._index != fetch.file:
+                self._close_segment()
+                self._file, _ = self._opened(self._spans[fetch.file])
+                self._index = fetch.file
+            assert self._file is not None
+            data = self._file.read(fetch.offset, fetch.size)
+        if len(data) != fetch.size:
+            raise StorageError(
+                f"file {fetch.file} of the plan ends before byte {fetch.offset + fetch.size:,}",
+                errno=errno.EIO,
+            )
+        return data
+
+    def _close_segment(self) -> None:
+        file, self._file, self._index = self._file, None, -1
+        if file is not None:
+            file.close()
+
+    def close(self) -> None:
+        """Close the files."""
+        with suppress(WalkitError):
+            self._close_segment()
+        if self._snapshot is not None:
+            self._snapshot.close()
+            self._snapshot = None
+
+
+def planned_manifest(
+    manifest: Manifest, records: list[SegmentRecord], end: LogEnd, snapshot_lsn: int
+) -> Manifest:
+    """Return the manifest of a log with these sealed segments and this snapshot (0: none). Pure."""
+    first = records[0].first_lsn if records else end.last_lsn + 1
+    low = manifest.low_watermark
+    if snapshot_lsn:
+        low = max(low, min(snapshot_lsn, first - 1))
+    start = records[0].start_position if records else end.position
+    return manifest.next(
+        segments=tuple(records),
+        end=end,
+        low_watermark=low,
+        checkpoint_lsn=snapshot_lsn or manifest.checkpoint_lsn,
+        holes=tuple(
+            g for g in manifest.holes if start <= g.start_position and g.end_position <= end.position
+        ),
+        lost=tuple(g for g in manifest.lost if start <= g.start_position and g.end_position <= end.position),
+        holds=(),
+        extra={},
+    )

@@ -1,0 +1,110 @@
+"""The call `Frames` of a primary: the frames after an end, sent once to a caller with a right to read.
+
+No session, identity or claim comes of it: what is trimmed while it is sent ends the call with a gap.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from walkit.errors import GapError, LogClosedError, OptionsError, WalkitError
+from walkit.replication.core.answers import batch_of, frame_too_large
+from walkit.replication.core.lag import Lag
+from walkit.replication.logs.source import Source, primary_state_of
+from walkit.replication.primary.frame_reader import FrameReader
+from walkit.replication.protocol.lineage import ends_before, judge
+from walkit.replication.protocol.messages import Hello, Refusal
+from walkit.replication.protocol.wire import WireError, decode_from_subscriber, encode_from_publisher
+
+FRAMES_METHOD = "/walkit.replication.Replication/Frames"
+BATCH_BYTES = 1 << 20
+CALLS_MAX = 8
+"""So many calls at a time; one more is refused, to be tried again."""
+STALL_S = 30.0
+"""A caller that takes nothing for so long loses its call: it would keep one of the few places."""
+
+
+class RangeService:
+    """Serves the calls `Frames`, each on its own thread."""
+
+    def __init__(self, source: Source, clock: Callable[[], float] = time.monotonic) -> None:
+        self._source, self._clock = source, clock
+        self._taken: dict[Any, float] = {}
+        """When each call under way has taken something."""
+        self._lock = threading.Lock()
+        self._room = threading.Semaphore(CALLS_MAX)
+        self._unpacking = threading.Lock()
+
+    def frames(self, data: bytes, context: Any) -> Iterator[bytes]:
+        """Yield batches of the durable frames after the end in a hello, while the caller reads; a refusal ends them."""
+        if not self._room.acquire(blocking=False):
+            yield encode_from_publisher(
+                Refusal(reason="full", message=f"{CALLS_MAX} calls are served already")
+            )
+            return
+        reader = FrameReader(self._source)
+        try:
+            self._note(context)
+            for message in self._batches(reader, data, context):
+                yield message
+                self._note(context)
+        except WireError as error:
+            yield encode_from_publisher(Refusal(reason="protocol", message=str(error)))
+        except WalkitError as error:
+            yield encode_from_publisher(refusal_of(error, self._source))
+        finally:
+            reader.close()
+            with self._lock:
+                self._taken.pop(context, None)
+            self._room.release()
+
+    def tick(self) -> None:
+        """Cancel the calls of callers that take nothing: to be called now and then."""
+        oldest = self._clock() - STALL_S
+        with self._lock:
+            stalled = [context for context, taken in self._taken.items() if taken < oldest]
+        for context in stalled:
+            context.cancel()
+
+    def _note(self, context: Any) -> None:
+        with self._lock:
+            self._taken[context] = self._clock()
+
+    def _batches(self, reader: FrameReader, data: bytes, context: Any) -> Iterator[bytes]:
+        with self._unpacking:  # a lineage may be long
+            hello = decode_from_subscriber(data, len(self._source.manifest().lineage) + 1)
+        if not isinstance(hello, Hello):
+            raise WireError("the question is no hello")
+        why = self._source.ended()
+        if why:
+            raise LogClosedError(why)
+        standing = primary_state_of(self._source, hello)
+        if ends_before(hello, standing):
+            return  # it has no frames there, which says nothing against either history
+        refusal = judge(hello, standing)
+        lag, end = Lag(), hello.end
+        lag.source_at(standing.durable_lsn, standing.durable_position, end.last_lsn, 0.0)
+        while refusal is None and context.is_active():
+            run = reader.read(end, BATCH_BYTES)
+            if run is None:
+                return
+            refusal = frame_too_large(run, hello.frame_bytes_max)
+            if refusal is None:
+                yield encode_from_publisher(batch_of(run, (), "", run.data, lag))
+                end = run.end
+        if refusal is not None:
+            yield encode_from_publisher(refusal)
+
+
+def refusal_of(error: WalkitError, source: Source) -> Refusal:
+    """Return the refusal that says to a subscriber which error ends what it is sent."""
+    if isinstance(error, GapError):
+        return Refusal(reason="gap", message=str(error), lsn=error.wanted, other_lsn=error.oldest)
+    if isinstance(error, OptionsError):
+        return Refusal(reason="level", message=str(error))
+    if isinstance(error, LogClosedError) or source.ended():
+        return Refusal(reason="closed", message=str(error))
+    return Refusal(reason="damage", message=f"{type(error).__name__}: {error}")

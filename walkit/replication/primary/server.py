@@ -1,0 +1,293 @@
+"""Serving a log to replicas over gRPC: the shell around one publisher core for each replica."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from walkit._text import counted
+from walkit._threads import Bell, LogThread
+from walkit.errors import OptionsError, WalkitError
+from walkit.events import EventCallback, EventSink
+from walkit.format.layout import CLAIMS_MAX
+from walkit.log.wal import WriteAheadLog
+from walkit.metrics import DeltaServedStatistics, TrafficStatistics
+from walkit.read.claim import LEASE_S_DEFAULT
+from walkit.read.reader import LogReader
+from walkit.replication.core.publisher import Publisher
+from walkit.replication.delta.polls import DeltaOptions
+from walkit.replication.delta.service import DeltaService
+from walkit.replication.delta.wire import POLL_METHOD
+from walkit.replication.logs.imported_log import ImportedLog
+from walkit.replication.logs.source import source_of
+from walkit.replication.primary.claims import ReplicaClaims, check_lease
+from walkit.replication.primary.range_service import CALLS_MAX, FRAMES_METHOD, RangeService
+from walkit.replication.primary.registry import ReplicaRegistry
+from walkit.replication.primary.session import Session, now_ms
+from walkit.replication.primary.shared_runs import SharedRuns
+from walkit.replication.primary.snapshot_checks import SnapshotChecks
+from walkit.replication.primary.status import PrimaryStatus, follower_status
+from walkit.replication.protocol.codecs import Traffic
+from walkit.replication.protocol.wire import METHOD
+from walkit.replication.transport.access import Doorkeeper, Serve, Tokens, tokens_of
+from walkit.replication.transport.calls import WAITING_MAX, CallTable
+from walkit.replication.transport.grpc_common import DaemonExecutor, grpc, server_options
+from walkit.replication.transport.listening import listen_address
+from walkit.replication.transport.questions import Questions
+from walkit.replication.transport.tls import ServerTLS, server_credentials
+from walkit.storage.address import Place, storage_at
+from walkit.storage.interface import Storage
+from walkit.store import Store
+
+PLACES = 32
+PLACES_MAX = 1024
+HOLDS = 48
+"""So many replicas may have a claim on the log: the other claims are for backups, delta readers and Spark."""
+HOLDS_MAX = CLAIMS_MAX
+ENDING_MAX = 16
+"""Calls that have been given up and have not ended yet do not count against those that come."""
+STALL_CHECK_S = 0.5
+
+
+class Primary:
+    """Serves the durable frames of a log to replicas. A context manager. Safe from any thread.
+
+    `source` is an open log or Store, a replica's log, or a LogReader, path or storage: then the durable prefix of a log
+    that another process may be writing. Either way each replica has a claim on the log from its first acknowledgement
+    on, so that trimming does not outrun it; when a replica goes away, its claim remains for `lease_s` seconds. `places`
+    replicas are served at a time, one session for each, and `holds` have a claim; one more is refused, and tries again.
+    Where the log's folder can only be read there are no claims, and `status` says so. What it keeps of their identities
+    is a private file in the log's folder, or in the folder `registry`: one that it can write.
+
+    With `token`, or one of `tokens.read`, only replicas that send it are served; with `tls` nothing goes in the clear.
+    Another address than loopback needs both, or `insecure=True`. An open log is served to delta readers too, as `delta`
+    says; a primary of a log that another process writes has nothing that they could not read themselves.
+
+    The states of sessions are events, sent to `events`, or where there is no callback to the log's own.
+
+    OptionsError for files of `tls` that cannot be used, for a log of durability "none", for an address off loopback
+    without TLS and token, and for one that cannot be had.
+    """
+
+    def __init__(
+        self,
+        source: WriteAheadLog | Store | ImportedLog | LogReader | Place,
+        listen: str = "127.0.0.1:0",
+        tls: ServerTLS | None = None,
+        token: str | None = None,
+        *,
+        tokens: Tokens | None = None,
+        insecure: bool = False,
+        lease_s: float = LEASE_S_DEFAULT,
+        places: int = PLACES,
+        holds: int = HOLDS,
+        registry: Place | None = None,
+        delta: DeltaOptions | None = None,
+        events: EventCallback | None = None,
+        publisher: Callable[[], Publisher] = Publisher,
+    ) -> None:
+        server_credentials(tls)
+        self._tls, self._doorkeeper = tls, Doorkeeper(tokens_of(token, tokens))
+        self._listen = listen_address(listen, insecure, tls=tls is not None, token=self._doorkeeper.asks)
+        _check_count(places, "places", PLACES_MAX)
+        _check_count(holds, "holds", HOLDS_MAX)
+        self.source = source_of(source)
+        self._calls, self._executor = CallTable(places, holds), DaemonExecutor()
+        self._registry = ReplicaRegistry(self.source.storage if registry is None else _made(registry))
+        self._events = EventSink(events) if events is not None else self.source.events
+        self._claims = ReplicaClaims(self.source.storage, self.source.events, check_lease(lease_s))
+        self._publisher = publisher
+        written = source.log if isinstance(source, Store) else source
+        self._delta = DeltaService(written if isinstance(written, WriteAheadLog) else None, delta)
+        self._questions = Questions()
+        self._ranges = RangeService(self.source)
+        self._shared = SharedRuns()
+        self._checks = SnapshotChecks(self.source.storage, self._events, self._note_trouble)
+        self._server: Any = None
+        self._address = ""
+        self._durable = (0, 0)
+        self._trouble = ""
+        self._traffic = Traffic()
+        """Of the sessions that have ended."""
+        self._sessions: set[Session] = set()
+        self._lock = threading.Lock()
+        self._unpacking = threading.Lock()
+        self._stopped = Bell()
+
+    def start(self) -> Self:
+        """Begin to serve; returns this primary. Starting twice is an OptionsError.
+
+        RuntimeError where the system has no thread to give: then nothing is served, and the next call tries again.
+        """
+        if self._server is not None:
+            raise OptionsError(f"this primary serves at {self._address} already", option="listen")
+        # Callers of `Follow` wait to say hello, those of the others with their question.
+        callers_max = self._calls.places + self._delta.callers_max + CALLS_MAX
+        calls_max = callers_max + 2 * WAITING_MAX + 2 * ENDING_MAX
+        server = grpc.server(self._executor, options=server_options(), maximum_concurrent_rpcs=calls_max)
+        _, service, method = METHOD.split("/")
+        served: dict[str, Serve] = {
+            method: self._follow,
+            POLL_METHOD.rpartition("/")[2]: self._questions.asked(self._delta.poll),
+            FRAMES_METHOD.rpartition("/")[2]: self._questions.asked(self._ranges.frames),
+        }
+        calls = {
+            name: grpc.stream_stream_rpc_method_handler(self._doorkeeper.guarded("read", serve))
+            for name, serve in served.items()
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, calls),))
+        address = self._listen.bind(server, server_credentials(self._tls))
+        self._delta.start()
+        server.start()
+        self._server, self._address, self._stopped = server, address, Bell()
+        try:
+            self._claims.start()
+            LogThread(
+                target=self._watch, args=(self._stopped,), name="walkit-publisher-watch", daemon=True
+            ).start()
+        except BaseException:  # the system has no thread to give, or an interrupt
+            self.stop()
+            raise
+        return self
+
+    def statistics(self) -> TrafficStatistics:
+        """Return what this primary has sent of frames since it was made, in all and by codec."""
+        total = Traffic()
+        with self._lock:
+            for traffic in (self._traffic, *(s.core.traffic for s in self._sessions)):
+                total.add(traffic)
+        return total.statistics()
+
+    def delta_statistics(self) -> DeltaServedStatistics:
+        """Return what delta readers were answered since this primary was made."""
+        return self._delta.statistics()
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT that replicas connect to; "" before `start`."""
+        return self._address
+
+    def status(self) -> PrimaryStatus:
+        """Return what is served, and how far each connected replica is; the last known status where that fails."""
+        why = self.source.ended()
+        state = "new" if not self._address else "stopped" if self._server is None else "serving"
+        try:
+            self._durable = self.source.durable()
+        except WalkitError as error:
+            state, why = "failed", f"{type(error).__name__}: {error}"
+        if state == "serving" and why:
+            state = "closed"
+        lsn, position = self._durable
+        with self._lock:
+            cores = [s.core for s in self._sessions]
+            trouble = self._trouble or self._registry.trouble or self._claims.trouble
+        return PrimaryStatus(
+            address=self._address,
+            state=state,
+            why=why,
+            durable_lsn=lsn,
+            durable_position=position,
+            followers=tuple(
+                follower_status(c, self._durable, now_ms(), self._claims.held_from(c.key))
+                for c in cores
+                if c.state in ("streaming", "planning", "bootstrapping")
+            ),
+            trouble=trouble,
+            delta_readers=self._delta.described(),
+        )
+
+    def stop(self) -> None:
+        """End every session and free the address. The log stays open. Stopping twice does nothing."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        self._stopped.set()
+        with self._lock:
+            sessions = list(self._sessions)
+        for session in sessions:
+            session.stop()
+        self._delta.stop()
+        try:
+            server.stop(grace=1.0).wait()
+        finally:  # an interrupt of the wait leaves no thread
+            self._claims.stop()
+            self._registry.save(now=True)
+
+    def __enter__(self) -> Self:
+        return self if self._server is not None else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<Primary {self._address or 'not started'}: {counted(len(self._sessions), 'session')}>"
+
+    def _repr_html_(self) -> str:
+        return self.status()._repr_html_()
+
+    def _follow(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        """One call: one session with one replica."""
+        session = Session(
+            self.source,
+            self._publisher(),
+            self._calls,
+            context,
+            registry=self._registry,
+            claims=self._claims,
+            unpacking=self._unpacking,
+            on_trouble=self._note_trouble,
+            events=self._events,
+            shared=self._shared,
+            checks=self._checks,
+        )
+        with self._lock:
+            self._sessions.add(session)
+        try:
+            self._calls.enter(session)
+            if not context.add_callback(session.hang_up):
+                return  # the call has ended already
+            LogThread(
+                target=session.listen, args=(requests,), name="walkit-publisher-receiver", daemon=True
+            ).start()
+            yield from session.run()
+        finally:
+            try:
+                session.close()
+            finally:  # else its place would be taken for good
+                self._calls.leave(session)
+                with self._lock:
+                    self._sessions.discard(session)
+                    self._traffic.add(session.core.traffic)
+
+    def _watch(self, stopped: Bell) -> None:
+        """Look at the time for what cannot: sessions whose peers read nothing, delta readers that are gone.
+
+        And for calls that wait for a thread, once the system has one to give.
+        """
+        while not stopped.wait(STALL_CHECK_S):
+            self._calls.cancel_stalled(now_ms())
+            self._executor.start_waiting()
+            self._registry.save()
+            self._delta.tick()
+            self._ranges.tick()
+
+    def _note_trouble(self, text: str) -> None:
+        with self._lock:
+            self._trouble = text
+
+
+def _made(place: Place) -> Storage:
+    storage = storage_at(place)
+    storage.create()
+    return storage
+
+
+def _check_count(value: object, option: str, most: int) -> None:
+    if type(value) is not int or not 1 <= value <= most:
+        raise OptionsError(
+            f"{option}={value!r}: a whole number from 1 to {most:,}", option=option, wanted=value
+        )

@@ -1,0 +1,389 @@
+"""One call of a primary: the shell around one publisher core."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from typing import Any
+
+from walkit._threads import Bell
+from walkit.errors import (
+    ClaimError,
+    DivergenceError,
+    GapError,
+    LogClosedError,
+    OptionsError,
+    StorageError,
+    WalkitError,
+)
+from walkit.events import EventSink
+from walkit.format.manifest import EpochRecord
+from walkit.replication.core.actions import (
+    Admit,
+    End,
+    MakePlan,
+    MoveHold,
+    PublisherStep,
+    Read,
+    ReadPart,
+    Send,
+)
+from walkit.replication.core.publisher import Publisher
+from walkit.replication.core.states import report_moves
+from walkit.replication.logs.source import Source, primary_state_of
+from walkit.replication.primary.bootstrap_plan import PlannedFiles
+from walkit.replication.primary.claims import ReplicaClaims, claimed_lsn, epoch_of, replicas_with_claims
+from walkit.replication.primary.frame_reader import FrameReader
+from walkit.replication.primary.range_service import refusal_of
+from walkit.replication.primary.registry import ReplicaRegistry
+from walkit.replication.primary.shared_runs import SharedRuns
+from walkit.replication.primary.snapshot_checks import SnapshotChecks
+from walkit.replication.protocol.frame_batch import FrameRun
+from walkit.replication.protocol.identity import Identity, mint, new_nonce
+from walkit.replication.protocol.lineage import is_bootstrap, judge
+from walkit.replication.protocol.messages import Batch, FromPublisher, Hello, Refusal
+from walkit.replication.protocol.wire import (
+    REPLY_BYTES_MAX,
+    DamagedMessageError,
+    WireError,
+    decode_from_subscriber,
+    encode_from_publisher,
+)
+from walkit.replication.transport.calls import CallTable
+from walkit.replication.transport.grpc_common import ByteBudget, grpc
+
+GATHER_MS = 6.0
+"""So long after a batch the next one waits for company, where all was sent: few large batches cost less than many."""
+INBOX_BYTES = 64 << 10
+"""The session reads no more from its replica while so much was received and not handled."""
+NOTE_MS = 1_000.0
+"""The registry of replicas gets acknowledgements this often, and at the end of the session."""
+PEER_FAULTS = ("protocol", "name", "damaged", "identity", "rewound", "full")
+"""Reasons to refuse that the primary shows in its status, with the address of the peer."""
+
+
+def now_ms() -> float:
+    """Return the milliseconds of the monotonic clock."""
+    return time.monotonic() * 1000
+
+
+class Session:
+    """Runs one publisher core: what the replica says comes by one thread, everything else happens on another."""
+
+    def __init__(
+        self,
+        source: Source,
+        core: Publisher,
+        calls: CallTable,
+        context: Any,
+        *,
+        registry: ReplicaRegistry,
+        claims: ReplicaClaims,
+        unpacking: threading.Lock,
+        on_trouble: Callable[[str], None],
+        events: EventSink,
+        shared: SharedRuns,
+        checks: SnapshotChecks,
+    ) -> None:
+        self.core = core
+        self._shared, self._checks = shared, checks
+        core.pack = shared.pack
+        self._source, self._calls, self._context = source, calls, context
+        self._registry, self._claims = registry, claims
+        self._unpacking, self._on_trouble, self._events = unpacking, on_trouble, events
+        self._reader = FrameReader(source)
+        self._inbox: deque[bytes] = deque()
+        self._room = ByteBudget(INBOX_BYTES)
+        self._wake = Bell()
+        self._hurry = Bell()
+        self._gone = False
+        self._stopping = False
+        self._sending_ms: float | None = None
+        self._claim_lost: WalkitError | None = None
+        self._planned: PlannedFiles | None = None
+        self._batch_ms = 0.0
+        self._id = b""
+        self._noted_ms = 0.0
+        self._unwatch = source.watch(self._wake.set)
+        shared.enter()  # last: nothing is to be left where the watch gets no thread
+
+    # -- other threads
+
+    def listen(self, requests: Iterator[bytes]) -> None:
+        """Take in what the replica says, until the call ends; waits while the session has not taken what it said."""
+        try:
+            for data in requests:
+                self._room.take(len(data))
+                self._inbox.append(data)
+                self._wake.set()
+                del data  # it may be large, and the next one may be long in coming
+                self._room.wait()
+        except grpc.RpcError:
+            pass  # the call is over; `hang_up` says so
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """The call is over."""
+        self._gone = True
+        self._room.close()
+        self._wake.set()
+        self._hurry.set()
+
+    def stop(self) -> None:
+        """The primary stops serving."""
+        self._stopping = True
+        self._wake.set()
+        self._hurry.set()
+
+    def cancel(self) -> None:
+        """See Call."""
+        self._context.cancel()
+        self.hang_up()
+
+    def is_stalled(self, now_ms: float) -> bool:
+        """See Call: the session's own thread is in the midst of sending then, and cannot look at the time."""
+        since = self._sending_ms
+        served = self.core.state in ("streaming", "bootstrapping")
+        limit_ms = self.core.silence_ms if served else self.core.hello_ms
+        return since is not None and now_ms - since > limit_ms
+
+    # -- the session's own thread
+
+    def run(self) -> Iterator[bytes]:
+        """Yield messages to the replica until the session is over."""
+        self.core.began(now_ms())
+        steps: deque[PublisherStep] = deque()
+        while not self._gone:
+            self._gather()
+            self._wake.clear()
+            while self._inbox and not steps:
+                steps.extend(self._heard())
+            if self._stopping:
+                steps.extend(self._refuse("closed", "the primary stops"))
+            if self._claim_lost is not None:
+                steps.extend(self._without_claim(self._claim_lost))
+            if not steps:
+                steps.extend(self._look())
+            self._report()
+            if not steps:
+                self._wake.wait(self._pause_s())
+            while steps and not self._gone:
+                step = steps.popleft()
+                if isinstance(step, Send):
+                    out = [self._encoded(step.message)]
+                    del step  # a large frame is in memory once while gRPC sends it, not as a message and as its parts
+                    self._sending_ms = now_ms()
+                    yield out.pop()
+                    self._sending_ms = None
+                elif isinstance(step, End):
+                    return
+                else:
+                    steps.extend(self._do(step))
+
+    def _report(self) -> None:
+        """Emit the edges that were taken."""
+        if self.core.states.moves:
+            report_moves(self.core.states, self._events, name=self.core.name, id=self.core.key)
+
+    def _encoded(self, message: FromPublisher) -> bytes:
+        """Return the bytes of a message that is about to be sent."""
+        if isinstance(message, Refusal) and message.reason in PEER_FAULTS:
+            self._on_trouble(f"{self._context.peer()}: {message.message}")
+        if isinstance(message, Batch):
+            self._batch_ms = now_ms()
+        return encode_from_publisher(message)
+
+    def _gather(self) -> None:
+        """Wait a while where a batch has just gone out, so that more of what follows travels together."""
+        left_ms = self._batch_ms + GATHER_MS - now_ms()
+        if left_ms > 0 and self.core.has_sent_all:
+            self._hurry.wait(left_ms / 1000)
+
+    def _pause_s(self) -> float:
+        wake_at_ms = self.core.wake_at_ms
+        return 0 if wake_at_ms is None else max(wake_at_ms - now_ms(), 0) / 1000
+
+    def _heard(self) -> list[PublisherStep]:
+        """Take one message of the replica."""
+        data = self._inbox.popleft()
+        self._room.give(len(data))
+        try:
+            if self.core.state == "waiting":
+                return self._greeted(data)
+            if len(data) > REPLY_BYTES_MAX:
+                raise WireError(f"a message of {len(data):,} bytes after the hello")
+            at = now_ms()
+            steps = self.core.receive(decode_from_subscriber(data), at)
+            if self.core.key and at - self._noted_ms >= NOTE_MS:
+                self._noted_ms = at
+                self._registry.acknowledged(self._id, self.core.acked)
+            return steps
+        except DamagedMessageError as error:
+            return self._refuse("damaged", str(error))
+        except WireError as error:
+            return self._refuse("protocol", f"replica {self.core.name!r} sent {error}")
+        except WalkitError as error:
+            return self._failed(error)
+
+    def _greeted(self, data: bytes) -> list[PublisherStep]:
+        """Look at the first message, which must be a hello.
+
+        It is unpacked for one caller at a time, as a lineage may be long.
+        """
+        epochs = len(self._source.manifest().lineage) + 1
+        with self._unpacking:
+            hello = decode_from_subscriber(data, epochs)
+        if not isinstance(hello, Hello):
+            return self._refuse("protocol", "the first message is no hello")
+        known = self._registry.find(hello.id) if hello.id else None
+        return self.core.greeted(hello, known, new_nonce(), now_ms())
+
+    def _admit(self, hello: Hello, proved: bool) -> list[PublisherStep]:
+        """Find a place for a subscriber, compare the histories, and keep the identity of a new one."""
+        why = self._source.ended()
+        if why:  # "nothing is missing" would not be true for long
+            raise LogClosedError(why)
+        minted = None if proved else mint()
+        self._id = hello.id if minted is None else minted.id
+        refusal = self._calls.seat(self, self._id.hex(), hello.name, self._held())
+        if refusal is not None:
+            return self.core.refuse(refusal, now_ms())
+        standing = primary_state_of(self._source, hello)
+        if minted is None:
+            self._registry.seen(hello.id, hello.name)
+        elif (refusal := judge(hello, standing, self.core.versions)) is None or is_bootstrap(hello, refusal):
+            why = self._not_kept(minted, hello.name)
+            if why:
+                return self._refuse("full", why)
+        given_up = claimed_lsn(self._source.storage, self._id.hex(), standing.log_id) if proved else 0
+        return self.core.hello(hello, standing, now_ms(), minted, given_up)
+
+    def _not_kept(self, minted: Identity, name: str) -> str:
+        """Keep a new identity, durably, before it is given out; return why that fails."""
+        try:
+            if self._registry.add(minted, name, self._calls.seated() | self._held()):
+                return ""
+        except WalkitError as error:
+            return (
+                f"the primary cannot keep the identity of a new replica: {error}; Primary(registry=FOLDER) (walkit "
+                "serve --registry) names another place"
+            )
+        return f"the primary knows {len(self._registry):,} replicas, and none of them may be forgotten"
+
+    def _look(self) -> list[PublisherStep]:
+        """Return what is to be done where the source has moved, or time has passed."""
+        if self.core.state != "streaming":
+            return self.core.tick(now_ms())
+        why = self._source.ended()  # before the end is read, which is the last one then
+        try:
+            lsn, position = self._source.durable()
+            if why and self.core.sent.position >= position:
+                raise LogClosedError(why)
+        except WalkitError as error:
+            return self._failed(error)
+        if position < self.core.sent.position:  # the next hello finds out whether the histories part
+            return self._refuse(
+                "closed",
+                f"the log ends at position {position:,} now, and it was sent up to {self.core.sent.position:,}: it was "
+                "cut back, or put back from a copy",
+            )
+        at = now_ms()
+        return self.core.source_moved(lsn, position, at) or self.core.tick(at)
+
+    def _do(self, step: PublisherStep) -> list[PublisherStep]:
+        try:
+            if isinstance(step, Read):
+                return self.core.frames(*self._read(step), now_ms())
+            if isinstance(step, Admit):
+                return self._admit(step.hello, step.proved)
+            if isinstance(step, MakePlan):
+                return self._plan()
+            if isinstance(step, ReadPart):
+                assert self._planned is not None
+                return self.core.part(step.fetch, self._planned.read(step.fetch), now_ms())
+            if isinstance(step, MoveHold):
+                self._move_claim(step.first_lsn)
+        except WalkitError as error:
+            return self._failed(error)
+        return []
+
+    def _read(self, step: Read) -> tuple[FrameRun | None, tuple[EpochRecord, ...]]:
+        """Return the next frames and the lineage of the source: those that another session has read, or from it."""
+        kept = self._shared.get(self.core.log_id, step.after, step.limit_bytes)
+        if kept is not None:
+            return kept
+        run, lineage = self._reader.read(step.after, step.limit_bytes), self._reader.lineage()
+        if run is not None:
+            self._shared.put(run, lineage)
+        return run, lineage
+
+    def _plan(self) -> list[PublisherStep]:
+        """Claim all that there is for the replica, then say what its log is to be."""
+        self._claims.take_all(self.core.key, self._lose_claim)
+        self._planned = PlannedFiles(self._source, self._checks)
+        return self.core.planned(self._planned.plan, now_ms())
+
+    def _held(self) -> frozenset[str]:
+        """Return the ids of the replicas that have a claim; none where the log's folder cannot be read now."""
+        try:
+            return replicas_with_claims(self._source.storage)
+        except WalkitError:
+            return frozenset()
+
+    def _move_claim(self, first_lsn: int) -> None:
+        manifest = self._source.manifest()
+        if first_lsn <= manifest.low_watermark:
+            return  # frames that a trim has left stand there: nothing keeps them, until the replica has passed them
+        epoch_id = epoch_of(manifest.lineage, first_lsn - 1)
+        self._claims.want(self.core.key, first_lsn, epoch_id, self._lose_claim)
+
+    def _lose_claim(self, error: WalkitError) -> None:
+        """Take note, on the thread of the claims, that there is no claim for this replica any more."""
+        self._claim_lost = error
+        self._wake.set()
+
+    def _without_claim(self, error: WalkitError) -> list[PublisherStep]:
+        """End the session: what its replica needs is gone, or another session has its claim."""
+        self._claim_lost = None
+        if isinstance(error, ClaimError):
+            return self._refuse(
+                "busy", f"another session has the claim of replica {self.core.name!r}: {error}"
+            )
+        if isinstance(error, DivergenceError):
+            refusal = Refusal(reason="divergence", message=str(error), lsn=error.first_lsn)
+            return self.core.refuse(refusal, now_ms())
+        if isinstance(error, OptionsError):
+            return self._refuse("protocol", f"an acknowledgement below the claim of the replica: {error}")
+        return self._failed(error)
+
+    def _refuse(self, reason: str, message: str) -> list[PublisherStep]:
+        return self.core.refuse(Refusal(reason=reason, message=message), now_ms())
+
+    def _failed(self, error: WalkitError) -> list[PublisherStep]:
+        if isinstance(error, GapError) and self.core.state in ("planning", "bootstrapping"):
+            return self._refuse("closed", f"what was being sent was dropped meanwhile: {error}")
+        return self.core.refuse(refusal_of(error, self._source), now_ms())
+
+    def close(self) -> None:
+        """Release files and observer; the claim remains until its lease is over."""
+        with ExitStack() as rest:  # what fails here must not keep the claim, or the source's observer
+            rest.callback(self._shared.leave)
+            if self._planned is not None:
+                rest.callback(self._planned.close)
+            rest.callback(self._close_reader)
+            rest.callback(self._unwatch)
+            if self.core.key:
+                rest.callback(self._claims.leave, self.core.key)
+            self.core.gone(now_ms(), "the call is over")
+            self._report()
+            self._room.close()
+            if self.core.key:
+                self._registry.acknowledged(self._id, self.core.acked)
+                self._registry.save(now=True)
+
+    def _close_reader(self) -> None:
+        with suppress(StorageError):  # it has only read
+            self._reader.close()

@@ -1,0 +1,119 @@
+"""What several sessions of a primary send: frames read, checked and compressed once, kept for a moment."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from walkit.format.manifest import EpochRecord, LogEnd
+from walkit.replication.protocol.codecs import pack
+from walkit.replication.protocol.frame_batch import FrameRun
+
+KEPT_BYTES = 16 << 20
+KEPT_S = 1.0
+"""Sessions that are at the same place ask within this time; one that is elsewhere reads for itself."""
+RUN_BYTES_MAX = 4 << 20
+"""A frame that is larger is not kept: each session that sends it reads it."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    run: FrameRun
+    lineage: tuple[EpochRecord, ...]
+    until_s: float
+    size: int
+    packed: dict[str, tuple[str, bytes]] = field(default_factory=dict)
+
+
+class SharedRuns:
+    """Keeps the runs that were read last, and what codecs made of them, in bounded memory. Safe from any thread.
+
+    Nothing is kept while one session alone uses it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[int, LogEnd], _Kept] = OrderedDict()
+        self._size = self._users = 0
+        self.reads = self.packs = 0
+        """How many runs were put in, and how many were compressed."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes that are kept now."""
+        return self._size
+
+    def enter(self) -> None:
+        """One session more uses it."""
+        with self._lock:
+            self._users += 1
+
+    def leave(self) -> None:
+        """One session fewer uses it; the last but one takes all that is kept with it."""
+        with self._lock:
+            self._users -= 1
+            if self._users < 2:
+                self._kept.clear()
+                self._size = 0
+            self._check()
+
+    def get(
+        self, log_id: int, after: LogEnd, limit_bytes: int
+    ) -> tuple[FrameRun, tuple[EpochRecord, ...]] | None:
+        """Return the run that follows `after` in this log, with the lineage of its source; None where none is kept."""
+        with self._lock:
+            kept = self._kept.get((log_id, after))
+            if kept is None or kept.until_s < time.monotonic() or len(kept.run.data) > limit_bytes:
+                return None
+            return kept.run, kept.lineage
+
+    def put(self, run: FrameRun, lineage: tuple[EpochRecord, ...]) -> None:
+        """Keep a run that was read, where another session may ask for it."""
+        if len(run.data) > RUN_BYTES_MAX:
+            return
+        key = (run.identity.log_id, run.after)
+        kept = _Kept(run, lineage, time.monotonic() + KEPT_S, len(run.data))
+        with self._lock:
+            if self._users < 2:
+                return
+            self.reads += 1
+            self._drop(key)
+            self._kept[key] = kept
+            self._grow(kept.size)
+            self._check()
+
+    def pack(self, run: FrameRun, codec: str) -> tuple[str, bytes]:
+        """Return what is sent of a run by this codec: see `codecs.pack`. Of a run that is kept it is made once."""
+        if not codec:
+            return "", run.data
+        with self._lock:
+            kept = self._kept.get((run.identity.log_id, run.after))
+            if kept is not None and kept.run is run and codec in kept.packed:
+                return kept.packed[codec]
+        packed = pack(run.data, codec)
+        with self._lock:
+            self.packs += 1
+            known = self._kept.get((run.identity.log_id, run.after))
+            if kept is not None and known is kept and codec not in kept.packed:
+                kept.packed[codec] = packed
+                kept.size += len(packed[1])
+                self._grow(len(packed[1]))
+        return packed
+
+    def _grow(self, size: int) -> None:
+        self._size += size
+        while self._size > KEPT_BYTES:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, key: tuple[int, LogEnd]) -> None:
+        dropped = self._kept.pop(key, None)
+        if dropped is not None:
+            self._size -= dropped.size
+
+    def _check(self) -> None:
+        """Assert that what is kept is counted, bounded, and for several; in constant time, with the lock held."""
+        assert self._users >= 0 and (self._users >= 2 or not self._kept)
+        assert 0 <= self._size <= KEPT_BYTES
+        assert self._kept or not self._size

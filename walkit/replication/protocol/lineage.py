@@ -1,0 +1,174 @@
+"""Whether a subscriber may be served: two histories are compared, and their first difference is named. Pure.
+
+Histories are compared by lineage, chain and position, never by which number is higher: a longer log may be another
+log. Where the epochs differ, the first difference is exact. Within one epoch only damage or forgery can make two logs
+differ, and then it lies at the epoch's first LSN or after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from walkit.format.manifest import EpochRecord, LogEnd
+from walkit.replication.protocol.identity import KnownReplica
+from walkit.replication.protocol.messages import (
+    LINEAGE_EPOCHS_MAX,
+    NAME_CHARS_MAX,
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    Hello,
+    Refusal,
+    is_name,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrimaryState:
+    """What the source has, as far as it matters to one hello."""
+
+    log_id: int
+    created_us: int
+    ack_order: str
+    lineage: tuple[EpochRecord, ...]
+    durable_lsn: int
+    durable_position: int
+    oldest_lsn: int
+    """The oldest record that can be sent."""
+    oldest_position: int
+    """Where its frame's segment begins."""
+    there: LogEnd | None
+    """What ends at the position where the subscriber's log ends; None where no frame ends there."""
+    visible_lsn: int
+    """The last LSN that the source can see, durable or not."""
+    gone: bool = False
+    """What ended at the position of the subscriber's end was trimmed or compacted: no evidence for or against."""
+
+
+def judge_alone(hello: Hello, versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX)) -> Refusal | None:
+    """Return why no source can serve a replica that sends this; None where the source decides."""
+    low, high = versions
+    if hello.version_max < low or hello.version_min > high:
+        return Refusal(
+            reason="version",
+            message=f"the publisher speaks versions {low} to {high} of the protocol, "
+            f"the subscriber {hello.version_min} to {hello.version_max}",
+            version_min=low,
+            version_max=high,
+        )
+    if not is_name(hello.name):
+        return Refusal(
+            reason="name",
+            message=f"a replica's name is 1 to {NAME_CHARS_MAX} printable characters: "
+            f"{hello.name[:NAME_CHARS_MAX]!r} of {len(hello.name):,} is none",
+        )
+    if hello.log_id == 0 and hello.end != LogEnd():
+        return Refusal(reason="protocol", message="a subscriber without a log has no end either")
+    return None
+
+
+def judge(
+    hello: Hello, standing: PrimaryState, versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX)
+) -> Refusal | None:
+    """Return why the subscriber cannot be served; None where it can."""
+    refusal = judge_alone(hello, versions)
+    if refusal is not None:
+        return refusal
+    if len(standing.lineage) > LINEAGE_EPOCHS_MAX:
+        return too_many_epochs(len(standing.lineage))
+    if hello.log_id not in (0, standing.log_id):
+        return _divergence(
+            1, f"the replica is of log {hello.log_id:016x}, the source is log {standing.log_id:016x}"
+        )
+    return _judge_lineage(hello, standing) or _judge_end(hello, standing)
+
+
+def ends_before(hello: Hello, standing: PrimaryState) -> bool:
+    """Return whether the source merely ends before the end in a hello: its whole history is one that the hello has."""
+    ours, theirs = standing.lineage, hello.lineage
+    begun_after = all(epoch.position >= standing.durable_position for epoch in theirs[len(ours) :])
+    follows = hello.log_id == standing.log_id and ours == theirs[: len(ours)] and begun_after
+    return follows and hello.end.position > standing.durable_position
+
+
+def rewound(hello: Hello, known: KnownReplica | None, claimed_lsn: int) -> Refusal | None:
+    """Return the refusal of a replica that ends below what it has acknowledged before: it was put back.
+
+    `known` is what its primary keeps of it, `claimed_lsn` the last LSN that it has given up by its claim.
+    """
+    acked = LogEnd() if known is None else known.acked
+    if hello.end.position >= acked.position and hello.end.last_lsn >= claimed_lsn:
+        return None
+    known_lsn = max(acked.last_lsn, claimed_lsn)
+    text = (
+        f"replica {hello.name!r} has acknowledged LSN {known_lsn:,} before and ends at {hello.end.last_lsn:,} "
+        "now: its folder was put back to an earlier state"
+    )
+    return Refusal(reason="rewound", message=text, lsn=hello.end.last_lsn, other_lsn=known_lsn)
+
+
+def is_bootstrap(hello: Hello, refusal: Refusal | None) -> bool:
+    """Return whether a subscriber that would be refused gets its log anew instead: nothing else is wrong."""
+    return refusal is not None and refusal.reason == "gap" and hello.bootstrap
+
+
+def too_many_epochs(epochs: int) -> Refusal:
+    """Return the refusal of a log whose lineage no message holds."""
+    text = f"the source's log has {epochs:,} epochs, and {LINEAGE_EPOCHS_MAX:,} are the most that a replica takes"
+    return Refusal(reason="lineage", message=text)
+
+
+def _judge_lineage(hello: Hello, standing: PrimaryState) -> Refusal | None:
+    ours, theirs = standing.lineage, hello.lineage
+    common = 0
+    while common < min(len(ours), len(theirs)) and ours[common] == theirs[common]:
+        common += 1
+    if len(theirs) > common:
+        begun = theirs[common]
+        ended = ours[common].first_lsn if len(ours) > common else standing.visible_lsn + 1
+        first = min(begun.first_lsn, ended)
+        return _divergence(
+            first, f"the replica has an epoch {begun.number} ({begun.id:016x}) that the source does not have"
+        )
+    if len(ours) > common:
+        following = ours[common]
+        end = hello.end
+        if end.position > following.position or end.last_lsn >= following.first_lsn:
+            has = f"other frames from there up to LSN {end.last_lsn:,}"
+            if end.last_lsn < following.first_lsn:
+                has = (
+                    f"frames without records after position {following.position:,}, where that epoch begins; its "
+                    f"records end with LSN {end.last_lsn:,}"
+                )
+            return _divergence(
+                following.first_lsn,
+                f"the source began epoch {following.number} at LSN {following.first_lsn:,}, and the replica has {has}",
+            )
+    return None
+
+
+def _judge_end(hello: Hello, standing: PrimaryState) -> Refusal | None:
+    end = hello.end
+    if standing.gone or end.position < standing.oldest_position:
+        return Refusal(
+            reason="gap",
+            message=f"record {end.last_lsn + 1:,} is gone from the source; its oldest is {standing.oldest_lsn:,}",
+            lsn=end.last_lsn + 1,
+            other_lsn=standing.oldest_lsn,
+        )
+    if standing.there == end:
+        return None
+    if end.last_lsn > standing.visible_lsn:
+        return _divergence(
+            standing.visible_lsn + 1,
+            f"the replica has records up to LSN {end.last_lsn:,}, and the source ends at {standing.visible_lsn:,}",
+        )
+    epoch = next((e for e in reversed(hello.lineage) if e.position <= end.position), None)
+    return _divergence(
+        1 if epoch is None else epoch.first_lsn,
+        f"the frame that ends at position {end.position:,} is another one: the replica has {end}, "
+        f"the source {standing.there}",
+    )
+
+
+def _divergence(first_lsn: int, message: str) -> Refusal:
+    return Refusal(reason="divergence", message=message, lsn=first_lsn)

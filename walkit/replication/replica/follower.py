@@ -1,0 +1,242 @@
+"""Following a primary over gRPC: what people call, around the loop that works on the replica's own log and store."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from types import TracebackType
+from typing import Self
+
+from walkit.commit.to_end import run_to_end
+from walkit.config import LogOptions, check_bool
+from walkit.errors import LogClosedError, OptionsError, WalkitError
+from walkit.events import EventCallback, EventSink
+from walkit.log.finalizer import watch_exit
+from walkit.metrics import TrafficStatistics
+from walkit.replication.core.backoff import Backoff
+from walkit.replication.core.subscriber import Subscriber
+from walkit.replication.logs.imported_log import ImportedLog
+from walkit.replication.protocol.codecs import CODECS
+from walkit.replication.protocol.messages import (
+    NAME_CHARS_MAX,
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    is_name,
+)
+from walkit.replication.replica.identity_file import load_identity
+from walkit.replication.replica.loop import ReplicaLoop, now_ms, stop_dropped
+from walkit.replication.replica.opening import Opened, ReplicaOpening
+from walkit.replication.replica.status import ReplicaStatus, replica_status
+from walkit.replication.replica.store import ReplicaStore
+from walkit.replication.transport.connection import destination_of
+from walkit.replication.transport.tls import ClientTLS
+from walkit.state.checkpoint import CheckpointReport
+from walkit.storage.address import Place, storage_at
+
+
+class Replica:
+    """Follows a primary into a log and a store that it owns. A context manager. Safe from any thread.
+
+    Opening takes the writer's lock of `dir` and recovers what is there; `start` begins to follow, and continues through
+    every restart of either side from the replica's last LSN. `codec` compresses frames on their way ("zstd", "snappy"
+    or None); what is stored is the same. `name` (1 to 128 printable characters) is a label, which is kept. The primary
+    knows the replica by the identity that it minted at the first contact, kept in a private file of `dir`. A copy of
+    the folder is refused as an IdentityError; with `new_identity` the identity is forgotten and the data kept, so a
+    replica can be seeded from a copy. A frame of more than 64 MiB is taken where `frame_bytes_max` of `options` is as
+    large.
+
+    The replica's store begins with its newest snapshot and the log after it. `checkpoint` takes one and drops the log
+    below it; with `checkpoint_every` that is done after so many records. `retention` of `options` drops what its newest
+    snapshot has; no hold or claim in `dir` is passed but by a hard cap.
+
+    A log that differs from the primary's is refused as a DivergenceError. One that differs only by frames without
+    records at its end, as after a promotion of another replica, is cut back before them. With `rewind` it is cut back
+    to where the histories part, what goes is kept under lost+found, and the replica follows on under a new identity;
+    see `walkit.replication.rewind.rewind` for what is refused as a RewindError, and `force_rewind` for what is cut all
+    the same.
+
+    A replica that is dropped without `stop` stops by itself, with a ResourceWarning unless the process is ending; its
+    log and store are closed then, also where they are still referred to. An interrupt (Ctrl-C) of opening leaves the
+    lock free, and one of `start` leaves the replica running or not begun.
+
+    With `tls` the primary has to show a certificate that it names; `token` is sent with each call. Without TLS
+    it goes in the clear: off loopback that is refused, unless with `insecure`. What the primary refuses for either ends
+    the replica after a second try, as an OptionsError.
+
+    Raises what opening a log raises, IdentityError for a copied folder, OptionsError for files of `tls` that cannot be
+    used.
+    """
+
+    def __init__(
+        self,
+        dir: Place,  # noqa: A002 - the public name
+        source: str,
+        codec: str | None = "zstd",
+        *,
+        tls: ClientTLS | None = None,
+        token: str | None = None,
+        name: str | None = None,
+        options: LogOptions | None = None,
+        events: EventCallback | None = None,
+        versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX),
+        backoff: Backoff | None = None,
+        new_identity: bool = False,
+        checkpoint_every: int | None = None,
+        rewind: bool = False,
+        force_rewind: bool = False,
+        insecure: bool = False,
+    ) -> None:
+        if codec is not None and codec not in CODECS:
+            words = f"codec={codec!r}: it is None or one of {', '.join(CODECS)}"
+            raise OptionsError(words, option="codec", wanted=codec)
+        destination = destination_of(source, token, tls, insecure)
+        self._address = destination.address
+        if name is not None:
+            _check_name(name)
+        storage, sink = storage_at(dir), EventSink(events)
+        for given, option in (
+            (new_identity, "new_identity"),
+            (rewind, "rewind"),
+            (force_rewind, "force_rewind"),
+        ):
+            check_bool(given, option)
+        if force_rewind and not rewind:
+            raise OptionsError("force_rewind=True goes with rewind=True", option="force_rewind", wanted=True)
+        opening = ReplicaOpening(
+            storage=storage,
+            options=options,
+            events=sink,
+            name=name,
+            codec=codec,
+            versions=versions,
+            backoff=backoff,
+            checkpoint_every=checkpoint_every,
+            rewinds=rewind,
+            forced=force_rewind,
+        )
+
+        def open_folder() -> Opened:
+            # The identity's file too: the main thread makes no call of a storage that an interrupt could cut in two.
+            own = None if new_identity else load_identity(storage)
+            return opening.open(own, new_identity=new_identity)
+
+        opened = run_to_end(open_folder, "open", events=sink, undo=lambda opened: opened.log.close())
+        self.name = opened.core.name
+        self._loop = ReplicaLoop(opened, opening, destination)
+        self._finalizer = weakref.finalize(self, stop_dropped, self._loop)
+        watch_exit()
+
+    # -- what people call
+
+    def start(self) -> Self:
+        """Begin to follow; returns this replica. Starting again does nothing; LogClosedError once it was stopped."""
+        if self._loop.stopping:
+            raise LogClosedError(f"the replica at {self.log.location} was stopped; make a new one")
+        self._loop.start()
+        return self
+
+    def wait_for(self, lsn: int, timeout: float | None = None) -> int:
+        """Wait until this LSN is on the replica's stable storage and in its store; return the replica's LSN.
+
+        TimeoutError after `timeout` seconds; the error that ended replication, where it has failed; LogClosedError once
+        the replica is stopped.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        loop = self._loop
+        while (opened := loop.opened).store.applied_lsn < lsn or loop.is_rewinding:
+            closed = opened.log.closed or loop.thread.ended
+            # Looked at after that: a rewind closes this log, and another one is opened before it is over.
+            rewinding = loop.is_rewinding
+            if loop.error is not None:
+                raise loop.error
+            if closed and not rewinding and loop.opened is opened:
+                raise LogClosedError(f"the replica at {opened.log.location} is stopped")
+            left = 1.0 if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                unstarted = "" if loop.thread.begun else "start() was not called: "
+                raise TimeoutError(f"LSN {lsn:,} did not come in time: {unstarted}{self.status().line()}")
+            if rewinding:
+                loop.rewound.wait(min(left, 1.0))
+            else:
+                opened.store.wait_for(lsn, min(left, 1.0), lambda: opened.core.error is not None)
+        return loop.opened.log.durable_lsn
+
+    def status(self) -> ReplicaStatus:
+        """Return the replica's state now."""
+        log, store, core = self._loop.opened
+        loop = self._loop
+        if loop.is_rewinding:
+            life = "rewinding"
+        elif log.closed and (loop.stopping or loop.error is None):
+            life = "stopped"
+        else:
+            life = "" if loop.thread.begun else "new"
+        return replica_status(
+            core,
+            log.end,
+            source=self._address,
+            applied_lsn=store.applied_lsn,
+            life=life,
+            waiting=bool(self._loop.inbox),
+            now_ms=now_ms(),
+        )
+
+    def statistics(self) -> TrafficStatistics:
+        """Return what this replica has taken in of frames since it was made, in all and by codec."""
+        return self._core.traffic.statistics()
+
+    def checkpoint(self, *, trim: bool = True) -> CheckpointReport:
+        """Save the replica's state beside its log and drop what that makes needless; see `ReplicaStore.checkpoint`."""
+        return self.store.checkpoint(trim=trim)
+
+    @property
+    def error(self) -> WalkitError | None:
+        """What ended replication for good; None while it runs. `wait_for` raises it."""
+        return self._loop.error
+
+    @property
+    def log(self) -> ImportedLog:
+        """The replica's log: read it like any other. Empty until the first contact.
+
+        After a rewind it is another object, and so is the store: those of before are closed.
+        """
+        return self._loop.opened.log
+
+    @property
+    def store(self) -> ReplicaStore:
+        """The keyed table that the imported records come to."""
+        return self._loop.opened.store
+
+    @property
+    def _core(self) -> Subscriber:
+        return self._loop.opened.core
+
+    def stop(self) -> None:
+        """Stop following, seal the log and free it. Stopping twice does nothing; an interrupt does not end it."""
+        run_to_end(self._loop.stop, "stop", events=self.log.events)
+        if self._loop.is_over:  # stopped by its own thread, that one may be in the midst of a step still
+            self._finalizer.detach()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        status = self.status()
+        return f"<Replica {self.name} of {self._address}: {status.state} at LSN {status.lsn}>"
+
+    def _repr_html_(self) -> str:
+        return self.status()._repr_html_()
+
+
+def _check_name(name: object) -> None:
+    if not is_name(name):
+        raise OptionsError(
+            f"name={name!r}: 1 to {NAME_CHARS_MAX} printable characters, which the primary's manifest stores",
+            option="name",
+            wanted=name,
+        )

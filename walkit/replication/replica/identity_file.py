@@ -1,0 +1,83 @@
+"""A replica's identity in its folder: for its owner alone, with the number of the very file it is written in.
+
+A copy of the folder has the id and the secret, too, but another file: two replicas with one identity would move each
+other's hold. So a file that is not the one that was written is taken for a copy, and refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from walkit.errors import CorruptionError
+from walkit.replication.logs.private_file import read_private, remove_private, write_private
+from walkit.replication.protocol.failures import IdentityError
+from walkit.replication.protocol.identity import Identity
+from walkit.segments.manifest_store import IDENTITY_NAME
+from walkit.storage.interface import FileNumber, Storage
+
+NEW_IDENTITY = "Replica(..., new_identity=True) or walkit follow --new-identity"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnIdentity:
+    """What a replica keeps of itself: its identity, and the label that it had when it got it."""
+
+    identity: Identity
+    name: str
+
+
+def load_identity(storage: Storage) -> OwnIdentity | None:
+    """Return the identity that a folder has; None where it has none yet.
+
+    IdentityError ("copied") where the folder is a copy; CorruptionError, FormatVersionError, StorageError. Nothing is
+    changed.
+    """
+    found = read_private(storage, IDENTITY_NAME)
+    if found is None:
+        return None
+    facts, number = found
+    try:
+        own = OwnIdentity(
+            Identity(bytes.fromhex(facts["id"]), bytes.fromhex(facts["secret"])), str(facts["name"])
+        )
+        written = None if facts["inode"] is None else FileNumber(int(facts["device"]), int(facts["inode"]))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise CorruptionError(
+            f"{storage.location}/{IDENTITY_NAME} is no identity: {error!r}. {NEW_IDENTITY} mints another",
+            segment=IDENTITY_NAME,
+        ) from error
+    if written is not None and number is not None and written != number:
+        raise IdentityError(
+            f"{storage.location} is a copy of a replica's folder: its identity was written to file "
+            f"{_shown(written)} and is now in file {_shown(number)}. Two replicas with one identity are not served; "
+            f"{NEW_IDENTITY} gives this one an identity of its own and keeps its data",
+            reason="copied",
+            location=storage.location,
+        )
+    return own
+
+
+def keep_identity(storage: Storage, own: OwnIdentity) -> None:
+    """Write the identity that a primary has minted; durable on return."""
+
+    def facts_of(number: FileNumber | None) -> dict[str, Any]:
+        device, inode = number or (None, None)
+        return {
+            "id": own.identity.id.hex(),
+            "secret": own.identity.secret.hex(),
+            "name": own.name,
+            "device": device,
+            "inode": inode,
+        }
+
+    write_private(storage, IDENTITY_NAME, facts_of)
+
+
+def drop_identity(storage: Storage) -> None:
+    """Forget the identity of this folder, durably: the next contact mints another."""
+    remove_private(storage, IDENTITY_NAME)
+
+
+def _shown(number: FileNumber) -> str:
+    return f"{number.inode} of device {number.device}"

@@ -1,0 +1,364 @@
+"""The loop of a replica: one thread that passes what comes to the subscriber core, and does the steps that follow.
+
+It outlives the user's object until it is stopped: the `Replica` holds the loop, the thread holds only the loop. So a
+replica that is dropped without stop() is collected, and its finaliser stops the loop.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from contextlib import suppress
+
+from walkit._threads import Bell
+from walkit.errors import (
+    CorruptionError,
+    DivergenceError,
+    FormatVersionError,
+    OptionsError,
+    SnapshotError,
+    StorageError,
+    WalkitError,
+)
+from walkit.log.finalizer import report_dropped, run_for_dropped
+from walkit.replication.core.actions import (
+    Adopt,
+    Connect,
+    Disconnect,
+    Fail,
+    Import,
+    Keep,
+    Prepare,
+    Publish,
+    SendToPublisher,
+    StorePart,
+    SubscriberStep,
+)
+from walkit.replication.core.states import report_moves
+from walkit.replication.core.subscriber import Subscriber
+from walkit.replication.logs.bootstrap_folder import BootstrapFolder
+from walkit.replication.logs.imported_log import ImportedLog
+from walkit.replication.logs.role import REPLICA_KEY
+from walkit.replication.protocol.failures import PeerError, ReplicaFailedError
+from walkit.replication.protocol.frame_batch import join_runs
+from walkit.replication.protocol.messages import Batch
+from walkit.replication.replica.identity_file import OwnIdentity, keep_identity
+from walkit.replication.replica.opening import Opened, ReplicaOpening
+from walkit.replication.replica.store import ReplicaStore
+from walkit.replication.transport.connection import Connection, Destination, Heard
+from walkit.replication.transport.loop_thread import LoopThread
+
+GATHER_BYTES = 4 << 20
+"""Frames that have come already share a synced write of about this size."""
+
+
+class ReplicaLoop:
+    """Follows one primary into a log and its store, on one thread once it is started.
+
+    `start` and `stop` are safe from any thread; everything else is the loop's own thread's.
+    """
+
+    def __init__(self, opened: Opened, opening: ReplicaOpening, destination: Destination) -> None:
+        self.opened = opened
+        """What is worked on; replaced as a whole by a rewind."""
+        self.destination = destination
+        self.rewound = Bell()
+        """Set at the end of a rewind, for those that wait meanwhile."""
+        self._opening = opening
+        self._gave_up: WalkitError | None = None
+        self.inbox: deque[tuple[Connection, Heard, int]] = deque()
+        self.thread = LoopThread(self._run)
+        self.stopping = False
+        self.process = os.getpid()
+        self._wake = Bell()
+        self._connection: Connection | None = None
+        self._waiting: list[Import] = []
+        self._waiting_bytes = 0
+        self.folder = BootstrapFolder(opened.log.storage, opened.log.events)
+        self._replacing = self._reopened = False
+        """Whether another log is to take the place of this one, and whether it is open, but its state not made."""
+
+    @property
+    def log(self) -> ImportedLog:
+        """The log that is imported to now."""
+        return self.opened.log
+
+    @property
+    def store(self) -> ReplicaStore:
+        """Its store."""
+        return self.opened.store
+
+    @property
+    def core(self) -> Subscriber:
+        """The protocol core that follows into it."""
+        return self.opened.core
+
+    @property
+    def error(self) -> WalkitError | None:
+        """What ended replication for good; None while it runs, and while a rewind may mend it."""
+        return self._gave_up if self.is_rewinding or self._gave_up is not None else self.core.error
+
+    @property
+    def is_rewinding(self) -> bool:
+        """Whether the two histories are known to differ, and the log is being cut back to where they part."""
+        if self._gave_up is not None or not self.thread.running:
+            return False
+        return self._opening.mends(self.core.error, self.log)
+
+    def start(self) -> None:
+        """Start the thread, the first time. RuntimeError where the system has none to give; then try again."""
+        self.thread.start(f"walkit-replica {self.core.name}")
+
+    def stop(self) -> None:
+        """End the thread, seal the log and free it. Stopping twice does nothing. No interrupt may reach the caller."""
+        self.stopping = True
+        self._wake.set()
+        begun = self.thread.begun
+        self.thread.join()
+        if not begun:
+            self.core.states.move("stopped", now_ms())
+            self._report()
+        self.log.close()
+        self.store.wake()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the thread has ended, or never began, and the log is closed."""
+        return self.log.closed and not self.thread.running
+
+    # -- the loop's own thread
+
+    def _run(self) -> None:
+        """Follow until the replica is stopped or has failed. Any exception here ends in the state "failed"."""
+        if self.stopping:
+            return
+        try:
+            try:
+                self._follow()
+            except WalkitError as error:
+                self._gave_up = error
+                self._take(self.core.fail(error, now_ms()))
+            finally:
+                self._disconnect()
+        except BaseException as error:  # noqa: BLE001 - nothing else tells the waiting callers that the thread is gone
+            self._give_up(error)
+        if self.stopping:
+            self.core.states.move("stopped", now_ms())
+        if self.core.error is not None:
+            self.store.wake()
+        self._report()
+
+    def _report(self) -> None:
+        """Emit the edges that were taken."""
+        if self.core.states.moves:
+            report_moves(
+                self.core.states, self.log.events, name=self.core.name, source=self.destination.address
+            )
+
+    def _follow(self) -> None:
+        """Follow, and cut a diverged suffix off where that was asked for or no record is in it."""
+        self._follow_one()
+        while self.is_rewinding and not self.stopping:
+            self._rewind()
+            self._follow_one()
+
+    def _rewind(self) -> None:
+        """Continue with the log cut back. What keeps it from that ends replication."""
+        diverged = self.core.error
+        assert isinstance(diverged, DivergenceError)
+        self.core.states.move("rewinding", now_ms())
+        self._report()
+        self._disconnect()
+        self.inbox.clear()
+        refused: WalkitError | None = None
+        try:
+            self.opened, refused = self._opening.rewound(self.opened, diverged)
+        except BaseException as error:
+            self._gave_up = error if isinstance(error, WalkitError) else self._failure(error)
+            raise
+        finally:
+            self._gave_up = self._gave_up or refused
+            self.rewound.set()
+            self.rewound = Bell()
+        if refused is not None:
+            raise refused
+
+    def _follow_one(self) -> None:
+        self._take(self.core.start(now_ms()))
+        while not self.stopping and self.core.state != "failed":
+            self._wake.clear()
+            while self.inbox and not self.stopping:
+                connection, what, size = self.inbox.popleft()
+                connection.room.give(size)
+                self._take(self._heard(connection, what))
+            self._import_waiting()
+            self._take(self.core.tick(now_ms()))
+            self._report()
+            self._check()
+            wake_at = self.core.wake_at_ms
+            if not self.inbox and not self.stopping and wake_at is not None:
+                self._wake.wait(max(wake_at - now_ms(), 0) / 1000)
+
+    def _check(self) -> None:
+        """Assert what holds between two turns of the loop, on its thread: all that was gathered is imported."""
+        assert not self._waiting and not self._waiting_bytes, "frames wait that nothing imports"
+        assert self._replacing or not self._reopened
+        assert self._replacing or self._gave_up is not None or self.core.end.position == self.log.end.position
+
+    def _give_up(self, cause: BaseException) -> None:
+        """Note an error that is not one of walkit's, unless an earlier one has ended replication."""
+        if self.core.error is not None:
+            return
+        error = self._failure(cause)
+        with suppress(Exception):  # the state and the error are set before its history is written
+            self.core.fail(error, now_ms())
+
+    def _failure(self, cause: BaseException) -> ReplicaFailedError:
+        what = f"{type(cause).__name__}: {cause}".removesuffix(": ")
+        error = ReplicaFailedError(
+            f"the thread of the replica at {self.log.location} ended: {what}. What it has imported stays",
+            cause=what,
+        )
+        error.__cause__ = cause
+        return error
+
+    def _heard(self, connection: Connection, what: Heard) -> list[SubscriberStep]:
+        if connection is not self._connection:
+            return []  # of a connection that was given up
+        if not isinstance(what, Batch):
+            self._import_waiting()
+        if isinstance(what, str):
+            return self.core.lost(what, now_ms())
+        if isinstance(what, WalkitError):
+            return self.core.refused(what.code, what, now_ms())
+        if isinstance(what, BaseException):
+            raise what
+        return self.core.receive(what, now_ms())
+
+    def _take(self, steps: list[SubscriberStep]) -> None:
+        for step in steps:
+            if isinstance(step, SendToPublisher):
+                if self._connection is not None:
+                    self._connection.send(step.message)
+            elif isinstance(step, Import):
+                self._gather(step)
+            elif isinstance(step, Connect):
+                self._take(self._connect())
+            elif isinstance(step, Disconnect):
+                self._disconnect()
+            elif isinstance(step, Keep):
+                keep_identity(self.log.storage, OwnIdentity(step.identity, self.core.name))
+            elif isinstance(step, Adopt):
+                welcome = step.welcome
+                self.log.adopt(
+                    welcome.log_id,
+                    created_us=welcome.created_us,
+                    ack_order=welcome.ack_order,
+                    extra={REPLICA_KEY: {"name": self.core.name}},
+                )
+            elif isinstance(step, Prepare | StorePart | Publish):
+                self._take(self._bootstrap(step))
+            else:
+                assert isinstance(step, Fail)  # `_run` reports every end
+
+    def _bootstrap(self, step: Prepare | StorePart | Publish) -> list[SubscriberStep]:
+        """Gather another log, or put it in the place of this one. What goes wrong is tried again, with a backoff."""
+        folder, core = self.folder, self.core
+        try:
+            if isinstance(step, Prepare):
+                self._import_waiting()
+                wants = folder.prepare(step.plan, core.log_id, core.lineage)
+                self._report_bootstrap("begin", sum(want.size - want.offset for want in wants))
+                return core.prepared(wants, now_ms())
+            if isinstance(step, StorePart):
+                folder.store(step.chunk)
+                return []
+            folder.finish()
+            self._replace_log()
+        except DivergenceError as error:
+            return core.refused(error.code, error, now_ms())
+        except (CorruptionError, FormatVersionError, SnapshotError, StorageError) as error:
+            if self.log.closed:
+                raise
+            folder.close()
+            reason = "connection" if isinstance(error, StorageError) else "frames"
+            return core.lost(f"{type(error).__name__}: {error}", now_ms(), reason)
+        return core.published(self.log.end, self.log.manifest.lineage, now_ms())
+
+    def _replace_log(self) -> None:
+        """Open what was gathered in the place of this log. After a StorageError the next connection waits for it."""
+        self._replacing = True
+        if not self._reopened:
+            self.log.reopen()
+            self._reopened = True
+        self.store.reload()
+        self._replacing = self._reopened = False
+        self._report_bootstrap("finish", 0)
+
+    def _report_bootstrap(self, what: str, missing_bytes: int) -> None:
+        about = {"name": self.core.name, "source": self.destination.address, "lsn": self.log.end.last_lsn}
+        if what == "begin":
+            self.log.events.emit("walkit.replica.bootstrap", **about, missing_bytes=missing_bytes)
+        else:
+            self.log.events.emit("walkit.replica.replace", **about)
+
+    def _connect(self) -> list[SubscriberStep]:
+        if self._replacing:  # a full disk, say: until there is room, the status says so
+            try:
+                self._replace_log()
+            except StorageError as error:
+                return self.core.lost(f"{type(error).__name__}: {error}", now_ms())
+            self.core.replaced(self.log.end, self.log.manifest.lineage, now_ms())
+        try:
+            limit = self.core.frame_bytes_max
+            self._connection = Connection(self.destination, limit, self.inbox, self._wake)
+        except OptionsError as error:  # a certificate that is being replaced is whole a moment later
+            return self.core.refused(error.code, error, now_ms())
+        except PeerError as error:
+            return self.core.lost(str(error), now_ms())
+        return self.core.connected(now_ms())
+
+    def _gather(self, step: Import) -> None:
+        """Let frames that come quickly share one synced write."""
+        if self._waiting and not self._waiting[-1].run.is_followed_by(step.run):
+            self._import_waiting()
+        self._waiting.append(step)
+        self._waiting_bytes += len(step.run.data)
+        if self._waiting_bytes >= GATHER_BYTES:
+            self._import_waiting()
+
+    def _import_waiting(self) -> None:
+        """Put what was gathered into the log, acknowledge it, then feed the store."""
+        steps, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if steps:
+            run = join_runs([step.run for step in steps])
+            end = self.log.import_run(run, steps[-1].lineage)
+            self._take(self.core.imported(end, now_ms()))
+            self.store.feed(run)
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def stop_dropped(loop: ReplicaLoop) -> None:
+    """Stop the loop of a replica whose object is gone. The collector may call this on any thread."""
+    if loop.is_over or loop.process != os.getpid():  # a forked child has neither the thread nor the lock
+        return
+    location = loop.log.location
+    run_for_dropped(lambda: _stop_quietly(loop))
+    report_dropped(f"the replica at {location}", loop.log.events, location, ending="stop")
+
+
+def _stop_quietly(loop: ReplicaLoop) -> None:
+    try:
+        loop.stop()
+    except WalkitError as error:
+        loop.log.events.emit("walkit.log.poison", cause=repr(error), acked_lsn=loop.log.durable_lsn)
+
+
+def now_ms() -> float:
+    """Return the milliseconds of the monotonic clock."""
+    return time.monotonic() * 1000

@@ -1,0 +1,141 @@
+"""Promotion: a replica's folder becomes a log that is written like any other, with an epoch of its own.
+
+One replacement of the manifest does it: with the new epoch in its lineage the log is another history than that of the
+old primary from here on, also before its first record. Nothing here reaches the old primary, and nothing stops it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from walkit._html import Markup, join, tag
+from walkit.commit.to_end import run_to_end
+from walkit.config import LogOptions
+from walkit.errors import OptionsError
+from walkit.events import EventCallback, EventSink
+from walkit.format.manifest import EpochRecord, Manifest
+from walkit.recovery.planning import next_epoch
+from walkit.recovery.report import report_html
+from walkit.replication.logs.bootstrap_folder import BootstrapFolder
+from walkit.replication.logs.import_engine import ImportEngine
+from walkit.replication.logs.role import PROMOTED_KEY, as_promoted, is_promoted, is_replica
+from walkit.replication.replica.identity_file import drop_identity
+from walkit.segments.manifest_store import load_manifest
+from walkit.storage.address import Place, storage_at
+from walkit.storage.interface import Storage
+
+NOT_FENCED = (
+    "The old primary is not fenced: if it still runs, it takes records, and those are in no log but its own. "
+    "Stop it, and point its writers here"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PromotionReport:
+    """What one `promote` made of a replica."""
+
+    location: str
+    log_id: int
+    epoch: int
+    """The number of the new epoch."""
+    first_lsn: int
+    """Its first LSN: the next record here has it, and at the old primary a record with this LSN is another one."""
+    already: bool
+    """Whether an earlier call had done it."""
+
+    def lines(self) -> list[str]:
+        """Return the report as lines of text."""
+        done = (
+            "was promoted before, and nothing was changed" if self.already else "is a primary of its own now"
+        )
+        facts = [f"  {name}: {value}" for name, value in self._facts()]
+        return [f"{self.location} {done}", *facts, f"{NOT_FENCED}."]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self) | {"old_primary_fenced": False}
+
+    def _facts(self) -> list[tuple[str, str]]:
+        return [
+            ("log id", f"{self.log_id:016x}"),
+            ("epoch", f"{self.epoch:,}"),
+            ("its first LSN", f"{self.first_lsn:,}"),
+        ]
+
+    def _repr_html_(self) -> str:
+        report = Markup(report_html(f"Promotion of {self.location}", self._facts()))
+        return join([report, tag("div", f"{NOT_FENCED}.")])
+
+
+def promote(dir: Place, events: EventCallback | None = None) -> PromotionReport:  # noqa: A002 - as of Replica
+    """Make a replica's folder a log of its own: `walkit.open` and `Store.open` write it from here on.
+
+    Recovers and seals what is there, begins a new epoch, and forgets whose replica it was. Durable on return. A crash
+    leaves a replica or a promoted one, and the same call does the rest; once more it changes nothing. Replicas of this
+    one continue with it. The old primary is not fenced: it can go on, and from this epoch on its log is another
+    history, which replication refuses as a DivergenceError.
+
+    LogLockedError while the replica runs; OptionsError for a log that is no replica; LogNotFoundError where there is
+    none yet. What opening a replica raises; then nothing was changed but what recovery does.
+    """
+    storage = storage_at(dir)
+    sink = EventSink(events)
+    return run_to_end(lambda: _promote(storage, sink), "promote", events=sink)
+
+
+def _promote(storage: Storage, events: EventSink) -> PromotionReport:
+    _require_replica(storage, load_manifest(storage))
+    engine = ImportEngine(storage, LogOptions(), events)
+    try:
+        manifest = engine.store.current
+        _require_replica(storage, manifest)  # now that no other process changes it
+        already = is_promoted(manifest)
+        if not already:
+            manifest = engine.store.update(_detached)
+        drop_identity(storage)
+        BootstrapFolder(storage, events).clear()  # parts of another log's files: nothing asks for them now
+    finally:
+        engine.close()
+    facts = manifest.extra[PROMOTED_KEY]
+    report = PromotionReport(
+        location=storage.location,
+        log_id=manifest.log_id,
+        epoch=int(facts["epoch"]),
+        first_lsn=int(facts["first_lsn"]),
+        already=already,
+    )
+    if not already:
+        events.emit(
+            "walkit.replica.promote", location=report.location, epoch=report.epoch, first_lsn=report.first_lsn
+        )
+    return report
+
+
+def _require_replica(storage: Storage, manifest: Manifest) -> None:
+    if not is_promoted(manifest) and not is_replica(storage, manifest):
+        raise OptionsError(
+            f"{storage.location} is a log, and no replica: it can be written as it is. Nothing was changed",
+            option="dir",
+            wanted=storage.location,
+        )
+
+
+def _detached(manifest: Manifest) -> Manifest:
+    """Return the manifest of the same log with a new epoch at its end, and nothing of a replica."""
+    number, end = next_epoch(manifest), manifest.end
+    first_lsn = max(end.last_lsn, manifest.low_watermark, manifest.checkpoint_lsn) + 1
+    begun = EpochRecord(
+        number=number,
+        id=secrets.randbits(64) | 1,
+        first_lsn=first_lsn,
+        position=end.position,
+        chain=end.chain,
+    )
+    return manifest.next(
+        lineage=(*manifest.lineage, begun), extra=as_promoted(manifest.extra, number, first_lsn)
+    )

@@ -1,0 +1,290 @@
+"""Rewind: a replica's log cut back to where its history and its primary's part. Only where it was asked for.
+
+The order is that of a recovery that cuts: what goes is kept under lost+found, durably, then the snapshots of it go,
+then the manifest is replaced, then the files are cut. A crash before the manifest leaves the log as it was, and one
+after it a log that the next opening tidies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from walkit._text import counted
+from walkit.commit.to_end import run_to_end
+from walkit.config import LogOptions
+from walkit.errors import HistoryTrimmedError, SnapshotError
+from walkit.events import EventCallback, EventSink
+from walkit.format.manifest import LogEnd, Manifest
+from walkit.format.names import snapshot_name
+from walkit.recovery.lost_found import keep_part
+from walkit.recovery.report import report_html
+from walkit.replication.logs.import_engine import ImportEngine
+from walkit.replication.logs.private_file import remove_private
+from walkit.replication.logs.role import as_replica
+from walkit.replication.primary.registry import ReplicaRegistry
+from walkit.replication.protocol.failures import RewindError
+from walkit.replication.replica.common_point import CommonPoint, common_point
+from walkit.replication.replica.identity_file import drop_identity
+from walkit.segments.claim_files import claim_facts
+from walkit.segments.index_file import files_of
+from walkit.segments.manifest_store import DURABLE_NAME, REGISTRY_NAME, load_manifest
+from walkit.state.base_snapshots import base_at
+from walkit.state.snapshot import snapshot_lsns
+from walkit.storage.address import Place, storage_at
+from walkit.storage.interface import Storage, remove_if_there
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RewindReport:
+    """What one rewind cut off a log."""
+
+    location: str
+    end_lsn: int
+    """The last LSN that is left: everything up to here is the primary's, too."""
+    last_lsn: int
+    """The last LSN that there was."""
+    bytes_cut: int
+    """Bytes of frames by which the log is shorter."""
+    epochs_cut: int
+    """Epochs that the log has no more: those that began at the common point or after it."""
+    bytes_kept: int
+    """Bytes of segment files that were kept under lost+found."""
+    snapshots_dropped: tuple[int, ...]
+    """LSNs of the snapshots that held what was cut off."""
+    forced_past: tuple[str, ...]
+    """Holds, claims and chained replicas that have read what was cut off; () without `force`."""
+
+    def lines(self) -> list[str]:
+        """Return the report as lines of text."""
+        cut = (
+            f"LSN {self.end_lsn + 1:,} to {self.last_lsn:,}" if self.end_lsn < self.last_lsn else "no record"
+        )
+        kept = f"{counted(self.bytes_kept, 'byte')} of it kept under lost+found"
+        if self.epochs_cut:
+            cut += f" and {counted(self.epochs_cut, 'epoch')}"
+        said = f"{self.location} was rewound to LSN {self.end_lsn:,}: {cut} went, {kept}"
+        return [said, *(f"  forced past {name}" for name in self.forced_past)]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self) | {
+            "snapshots_dropped": list(self.snapshots_dropped),
+            "forced_past": list(self.forced_past),
+        }
+
+    def _repr_html_(self) -> str:
+        return report_html(
+            f"Rewind of {self.location}",
+            [
+                ("last LSN that is left", f"{self.end_lsn:,}"),
+                ("last LSN before", f"{self.last_lsn:,}"),
+                ("bytes kept under lost+found", f"{self.bytes_kept:,}"),
+                ("forced past", ", ".join(self.forced_past) or "nothing"),
+            ],
+        )
+
+
+def rewind(
+    dir: Place,  # noqa: A002 - as of Replica
+    first_lsn: int,
+    *,
+    force: bool = False,
+    records: bool = True,
+    options: LogOptions | None = None,
+    events: EventCallback | EventSink | None = None,
+) -> RewindReport:
+    """Cut a log back to before `first_lsn`, the first LSN that its primary does not have; durable on return.
+
+    With `records=False` only frames without records are cut.
+
+    What is cut off is kept under lost+found, with its snapshots removed, and the log's identity as a replica is
+    forgotten: it ends below what it has acknowledged. A crash leaves the log as it was or rewound; then the same call
+    does the rest, or there is nothing left to do.
+
+    RewindError, and nothing was changed but what recovery does: "held" where a hold, a claim or a chained replica has
+    read what would go, unless with `force`; "bootstrap" where a snapshot, a trim or a compaction has passed the common
+    point, so that the state there is gone; "foreign" where nothing is common; "records" where, in spite of
+    `records=False`, records would go. LogLockedError while the log is open; what opening a replica raises.
+    """
+    storage = storage_at(dir)
+    sink = events if isinstance(events, EventSink) else EventSink(events)
+    return run_to_end(
+        lambda: _rewind(storage, first_lsn, force, records, options or LogOptions(), sink),
+        "rewind",
+        events=sink,
+    )
+
+
+def _rewind(
+    storage: Storage, first_lsn: int, force: bool, records: bool, options: LogOptions, events: EventSink
+) -> RewindReport:
+    load_manifest(storage)  # where there is no log, none is made
+    if first_lsn <= 1:
+        raise RewindError(
+            f"{storage.location} has nothing in common with the primary's log: a rewind would leave nothing. An empty "
+            "folder begins anew",
+            first_lsn=first_lsn,
+            reason="foreign",
+        )
+    engine = ImportEngine(storage, options, events)
+    try:
+        report = _rewind_locked(engine, first_lsn, force, records)
+    finally:
+        engine.close()
+    events.emit(
+        "walkit.replica.rewind",
+        location=report.location,
+        end_lsn=report.end_lsn,
+        last_lsn=report.last_lsn,
+        forced_past=report.forced_past,
+    )
+    return report
+
+
+def _rewind_locked(engine: ImportEngine, first_lsn: int, force: bool, records: bool) -> RewindReport:
+    storage, store, upkeep = engine.storage, engine.store, engine.upkeep
+    with ExitStack() as locks:
+        locks.enter_context(engine.events.held())
+        shut = locks.enter_context(upkeep.holds.claims.shut())
+        locks.enter_context(upkeep.leftovers.lock)
+        before = store.current
+        point = common_point(engine.view(), first_lsn - 1)
+        if not records and (point.passed or point.end.last_lsn != before.end.last_lsn):
+            raise RewindError(
+                f"{storage.location} was not rewound to LSN {point.end.last_lsn:,}: records would go. Nothing was "
+                "changed",
+                first_lsn=first_lsn,
+                reason="records",
+            )
+        _require_a_state(engine, point, first_lsn)
+        readers = tuple(_readers_past(engine, point.end.last_lsn))
+        if readers and not force:
+            raise RewindError(
+                f"{storage.location} was not rewound to LSN {point.end.last_lsn:,}: {', '.join(readers)} have read "
+                "what would go. Nothing was changed; force cuts it off all the same, and each of them gets a "
+                "DivergenceError",
+                first_lsn=first_lsn,
+                reason="held",
+                readers=readers,
+            )
+        size = _keep(storage, point)
+        dropped = tuple(lsn for lsn in snapshot_lsns(storage) if lsn > point.end.last_lsn)
+        for lsn in dropped:
+            storage.remove(snapshot_name(lsn))
+        remove_if_there(storage, DURABLE_NAME)  # what it promises goes; the manifest vouches for what is left
+        storage.sync_directory()
+        drop_identity(storage)
+        if readers:
+            remove_private(storage, REGISTRY_NAME)  # chained replicas come back below what they acknowledged
+        newest = max(snapshot_lsns(storage), default=0)
+        after = _rewound(before, point, newest)
+        store.put_back(after)
+        shut.reopen()
+        _cut(storage, point)
+    return RewindReport(
+        location=storage.location,
+        end_lsn=point.end.last_lsn,
+        last_lsn=before.end.last_lsn,
+        bytes_cut=before.end.position - point.end.position,
+        epochs_cut=len(before.lineage) - len(after.lineage),
+        bytes_kept=size,
+        snapshots_dropped=dropped,
+        forced_past=readers,
+    )
+
+
+def _require_a_state(engine: ImportEngine, point: CommonPoint, first_lsn: int) -> None:
+    """Refuse where the state at the common point is gone: only a bootstrap brings it back."""
+    manifest, lsn = engine.store.current, point.end.last_lsn
+    why = ""
+    if point.passed:
+        why = point.passed
+    elif lsn < manifest.low_watermark or lsn >= first_lsn:
+        why = f"the log was trimmed up to LSN {manifest.low_watermark:,}"
+    elif lsn < manifest.end.last_lsn:  # else it is the state of now: frames without records go
+        try:
+            base_at(engine.view(), lsn)
+        except (HistoryTrimmedError, SnapshotError) as error:
+            why = str(error)
+    if why:
+        raise RewindError(
+            f"{engine.storage.location} cannot be rewound to LSN {first_lsn - 1:,}: {why}. Nothing was changed; "
+            "a bootstrap from the primary, into an empty folder, is needed",
+            first_lsn=first_lsn,
+            reason="bootstrap",
+        )
+
+
+def _readers_past(engine: ImportEngine, end_lsn: int) -> Iterator[str]:
+    """Yield what has read records after `end_lsn`: holds, claims, and replicas of this one, each by its name."""
+    storage, manifest = engine.storage, engine.store.current
+    for hold in engine.upkeep.holds.live(manifest, tell=False):
+        if hold.first_lsn > end_lsn + 1:
+            yield f"hold {hold.name!r}"
+    for fact in claim_facts(storage, manifest):
+        # One that cannot be read may be of a consumer that is further.
+        if fact.counts and (fact.first_lsn is None or fact.first_lsn > end_lsn + 1):
+            yield f"claim {fact.name!r}"
+    for known in ReplicaRegistry(storage).stored():
+        if known.acked.last_lsn > end_lsn:
+            yield f"replica {known.name!r}"
+
+
+def _keep(storage: Storage, point: CommonPoint) -> int:
+    """Keep all that is to be cut off under lost+found, durably; return its bytes."""
+    size = 0
+    if point.cut is not None:
+        name, offset = point.cut.record.name, point.cut.offset
+        size += _keep_file(storage, name, f"{name}.{point.end.position}.rewound", offset)
+    for record in point.dropped:
+        size += _keep_file(storage, record.name, f"{record.name}.rewound", 0)
+    return size
+
+
+def _keep_file(storage: Storage, name: str, kept: str, start: int) -> int:
+    file = storage.open(name, "read")
+    try:
+        until = file.size()
+        if until > start:
+            keep_part(storage, kept, file, start, until)
+        return max(until - start, 0)
+    finally:
+        file.close()
+
+
+def _rewound(manifest: Manifest, point: CommonPoint, newest_snapshot: int) -> Manifest:
+    """Return the manifest of the log that ends at the common point."""
+    end: LogEnd = point.end
+    return manifest.next(
+        segments=point.kept,
+        end=end,
+        lineage=tuple(e for e in manifest.lineage if e.position < end.position),
+        holes=tuple(h for h in manifest.holes if h.end_position <= end.position),
+        lost=tuple(g for g in manifest.lost if g.end_position <= end.position),
+        holds=tuple(h for h in manifest.holds if h.first_lsn <= end.last_lsn + 1),
+        checkpoint_lsn=min(manifest.checkpoint_lsn, newest_snapshot),
+        extra=as_replica(manifest.extra),
+    )
+
+
+def _cut(storage: Storage, point: CommonPoint) -> None:
+    """Cut the files; a crash before the end leaves what the next opening takes away."""
+    if point.cut is not None:
+        for name in files_of([point.cut.record]):
+            if name != point.cut.record.name:
+                remove_if_there(storage, name)  # the index of what it was
+        file = storage.open(point.cut.record.name, "write")
+        try:
+            file.shorten(point.cut.offset)
+            file.sync()
+        finally:
+            file.close()
+    for name in files_of(point.dropped):
+        remove_if_there(storage, name)
+    storage.sync_directory()

@@ -1,0 +1,1 @@
+"""gRPC beneath replication: addresses, TLS, tokens, the calls of a primary and a connection to one."""

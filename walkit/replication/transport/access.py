@@ -1,0 +1,108 @@
+"""Who may do what at a primary: tokens with rights, each compared in constant time."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from walkit.errors import OptionsError
+from walkit.replication.transport.grpc_common import grpc
+
+TOKEN_KEY = "walkit-token"
+TOKEN_CHARS_MAX = 4096
+TOKENS_MAX = 64
+Right: TypeAlias = Literal["read", "append"]
+Serve: TypeAlias = Callable[[Any, Any], Iterator[bytes]]
+"""Handles a call: its messages, or its one message, and its context."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tokens:
+    """The tokens that a primary takes, by what they are good for; several, so that one can take over from another.
+
+    A token of `read` lets a replica follow, and appends nothing. `append` is the right to append, and no right to
+    follow: this version of walkit has no call that needs it. A token in both has both.
+    """
+
+    read: Sequence[str] = field(default=(), repr=False)
+    append: Sequence[str] = field(default=(), repr=False)
+
+
+class Doorkeeper:
+    """Decides by the token of a call. Safe from any thread."""
+
+    def __init__(self, tokens: Tokens | None) -> None:
+        """None asks for no token. OptionsError for tokens that cannot be sent, or for none at all."""
+        self._tokens: tuple[tuple[bytes, Right], ...] = ()
+        if tokens is None:
+            return
+        if not isinstance(tokens, Tokens):
+            raise OptionsError(f"tokens is no Tokens but a {type(tokens).__name__}", option="tokens")
+        rights: tuple[tuple[Right, Sequence[str]], ...] = (("read", tokens.read), ("append", tokens.append))
+        for right, given in rights:
+            if isinstance(given, str):
+                raise OptionsError(f"tokens.{right} is a list of tokens, not a token", option="tokens")
+            self._tokens += tuple((_checked(token, "tokens").encode(), right) for token in given)
+        if not 1 <= len(self._tokens) <= TOKENS_MAX:
+            raise OptionsError(
+                f"there are {len(self._tokens):,} tokens: from 1 to {TOKENS_MAX}", option="tokens"
+            )
+
+    @property
+    def asks(self) -> bool:
+        """Whether a token is needed at all."""
+        return bool(self._tokens)
+
+    def refusal(self, metadata: Any, right: Right) -> tuple[Any, str] | None:
+        """Return the gRPC status and the words that refuse a call; None where it may do what needs this right."""
+        if not self._tokens:
+            return None
+        said = next((value for key, value in metadata if key == TOKEN_KEY), "")
+        found = said.encode() if isinstance(said, str) else bytes(said)
+        rights = [has for token, has in self._tokens if hmac.compare_digest(token, found)]
+        if not rights:
+            return grpc.StatusCode.UNAUTHENTICATED, "the token is missing, or another one"
+        if right not in rights:
+            return grpc.StatusCode.PERMISSION_DENIED, f"the token is good to {rights[0]}, and not to {right}"
+        return None
+
+    def guarded(self, right: Right, serve: Serve) -> Serve:
+        """Return a handler of calls that serves those alone whose token has this right; the others are aborted."""
+
+        def handle(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+            refusal = self.refusal(context.invocation_metadata(), right)
+            if refusal is not None:
+                context.abort(*refusal)
+            yield from serve(requests, context)
+
+        return handle
+
+
+def tokens_of(token: object, tokens: Tokens | None) -> Tokens | None:
+    """Return the tokens that a primary was given: one that may read, or several; OptionsError for both."""
+    if token is None:
+        return tokens
+    if tokens is not None:
+        raise OptionsError(
+            "token and tokens are both given: put the token into Tokens(read=...)", option="tokens"
+        )
+    return Tokens(read=(_checked(token, "token"),))
+
+
+def check_token(token: object) -> str | None:
+    """Return the token of a replica; OptionsError for one that cannot be sent."""
+    return None if token is None else _checked(token, "token")
+
+
+def _checked(token: object, option: str) -> str:
+    if (
+        not isinstance(token, str)
+        or not 1 <= len(token) <= TOKEN_CHARS_MAX
+        or not (token.isascii() and token.isprintable())
+    ):
+        raise OptionsError(
+            f"a token is a string of 1 to {TOKEN_CHARS_MAX:,} printable ASCII characters", option=option
+        )
+    return token

@@ -1,0 +1,104 @@
+"""The calls of a primary: a bounded number of callers without a hello, and one live session for each id."""
+
+from __future__ import annotations
+
+import threading
+from typing import Protocol, TypeVar
+
+from walkit.replication.protocol.messages import Refusal
+
+WAITING_MAX = 32
+"""So many callers may owe their first message; one more takes the room of the one that has waited longest."""
+
+C = TypeVar("C")
+
+
+class Call(Protocol):
+    """What the table asks of a call. Safe from any thread."""
+
+    def cancel(self) -> None:
+        """End the call at once, also where its peer reads nothing."""
+
+    def is_stalled(self, now_ms: float) -> bool:
+        """Return whether a message has waited too long for the peer to read."""
+
+
+def enter_waiting(waiting: dict[C, None], call: C) -> C | None:
+    """Note a call whose peer has said nothing yet; return the one to be cancelled for it, None where there is room.
+
+    An honest peer speaks at once, so the one that has waited longest goes: silent peers cannot keep others out. Needs
+    the lock held that `waiting` changes under.
+    """
+    longest = next(iter(waiting)) if len(waiting) >= WAITING_MAX else None
+    if longest is not None:
+        del waiting[longest]
+    waiting[call] = None
+    return longest
+
+
+class CallTable:
+    """The calls that have a place, and those that wait for one. Safe from any thread.
+
+    A caller gets its place with its hello.
+    """
+
+    def __init__(self, places: int, holds: int) -> None:
+        self.places, self.holds = places, holds
+        self._lock = threading.Lock()
+        self._waiting: dict[Call, None] = {}
+        self._seated: dict[str, Call] = {}
+
+    def enter(self, call: Call) -> None:
+        """Take in a new caller, which has said nothing yet."""
+        with self._lock:
+            longest = enter_waiting(self._waiting, call)
+            self._check()
+        if longest is not None:
+            longest.cancel()
+
+    def seat(self, call: Call, key: str, name: str, held: frozenset[str]) -> Refusal | None:
+        """Give a caller the place of this id, or return why it gets none now. `held` are the ids with a hold.
+
+        `name` is its label, for the words.
+        """
+        with self._lock:
+            if key in self._seated:
+                text = (
+                    f"another session of replica {name!r} is live; it ends when it is silent or its call ends"
+                )
+                return Refusal(reason="busy", message=text)
+            if len(self._seated) >= self.places:
+                text = f"all {self.places:,} places are taken"
+                return Refusal(reason="full", message=text)
+            keys = held | self._seated.keys()
+            if key not in keys and len(keys) >= self.holds:
+                text = f"{len(keys):,} replicas have a hold or are about to; one must expire before another begins"
+                return Refusal(reason="full", message=text)
+            self._waiting.pop(call, None)
+            self._seated[key] = call
+            self._check()
+        return None
+
+    def seated(self) -> frozenset[str]:
+        """Return the ids that have a place."""
+        with self._lock:
+            return frozenset(self._seated)
+
+    def leave(self, call: Call) -> None:
+        """Forget a call that has ended; its id is free again."""
+        with self._lock:
+            self._waiting.pop(call, None)
+            self._seated = {key: other for key, other in self._seated.items() if other is not call}
+
+    def _check(self) -> None:
+        """Assert that no more wait, or have a place, than may, and none does both; needs the lock held."""
+        assert len(self._waiting) <= WAITING_MAX and len(self._seated) <= self.places
+        assert self._waiting.keys().isdisjoint(self._seated.values()), "a call that has a place waits for one"
+
+    def cancel_stalled(self, now_ms: float) -> None:
+        """Cancel the calls whose peers do not read what is sent to them."""
+        with self._lock:
+            calls = [*self._waiting, *self._seated.values()]
+        for call in calls:
+            if call.is_stalled(now_ms):
+                call.cancel()

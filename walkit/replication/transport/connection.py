@@ -1,0 +1,159 @@
+"""A replica's connection to its primary: one gRPC call, and the thread that takes in what comes by it."""
+
+from __future__ import annotations
+
+import queue
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Any, TypeAlias
+
+from walkit._threads import Bell, LogThread
+from walkit.config import check_bool
+from walkit.errors import OptionsError, WalkitError
+from walkit.replication.protocol.content import plain_text
+from walkit.replication.protocol.failures import PeerError
+from walkit.replication.protocol.messages import (
+    FromPublisher,
+    FromSubscriber,
+)
+from walkit.replication.protocol.wire import METHOD, WireError, decode_from_publisher, encode_from_subscriber
+from walkit.replication.transport.access import TOKEN_KEY, check_token
+from walkit.replication.transport.address import Address, parse_address
+from walkit.replication.transport.grpc_common import ByteBudget, channel_options, grpc
+from walkit.replication.transport.tls import ClientTLS, channel_credentials, name_options, tls_fault
+
+INBOX_BYTES = 16 << 20
+"""No more is read of a publisher while so much of what came was not looked at: twice what may be in flight."""
+OUTBOX_MESSAGES = 16_384
+"""The connection to a publisher that has not read so many answers is given up: fewer batches are in flight."""
+
+MAY_BE_TLS = ("handshake failed", "erification", "Socket closed")
+"""What gRPC says where TLS may be the reason that there is no connection."""
+
+Heard: TypeAlias = FromPublisher | BaseException | str
+"""A message, an error that ends replication, or why the connection ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where a primary is, and what it is shown."""
+
+    address: str
+    token: str | None = field(default=None, repr=False)
+    tls: ClientTLS | None = None
+
+    def channel(self, frame_bytes_max: int) -> Any:
+        """Return a new gRPC channel; OptionsError where a file of its TLS cannot be used."""
+        options = (*channel_options(frame_bytes_max), *name_options(self.tls))
+        if self.tls is None:
+            return grpc.insecure_channel(self.address, options=options)
+        return grpc.secure_channel(self.address, channel_credentials(self.tls), options=options)
+
+
+def destination_of(source: object, token: object, tls: ClientTLS | None, insecure: object) -> Destination:
+    """Return where a primary is and what it is shown; OptionsError for what cannot be, before anything is sent.
+
+    A token without TLS goes to the loopback address alone, unless `insecure` is True. No name is looked up: what it
+    means may change between two connections, so of the names only localhost is loopback.
+    """
+    channel_credentials(tls)
+    check_bool(insecure, "insecure")
+    address = parse_address(source, "source")
+    token = check_token(token)
+    if token is not None and tls is None and not insecure and not _is_loopback(address):
+        raise OptionsError(
+            f"source={source!r} is not the loopback address, and the token would go there in the clear: give "
+            "tls=ClientTLS(ca=...) (--tls-ca FILE), or insecure=True (--insecure) where the network itself can be "
+            "trusted",
+            option="source",
+            wanted=source,
+        )
+    return Destination(str(address), token, tls)
+
+
+def _is_loopback(address: Address) -> bool:
+    try:
+        return ip_address(address.host).is_loopback
+    except ValueError:  # a name
+        return address.host.removesuffix(".").lower() == "localhost"
+
+
+class Connection:
+    """One call to a publisher: its thread receives what comes, and passes it to `inbox` with itself."""
+
+    def __init__(
+        self,
+        destination: Destination,
+        frame_bytes_max: int,
+        inbox: deque[tuple[Connection, Heard, int]],
+        wake: Bell,
+    ) -> None:
+        """Begin the call. PeerError where the system has no thread to give."""
+        self._inbox, self._wake, self._destination = inbox, wake, destination
+        self.room = ByteBudget(INBOX_BYTES)
+        self._out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._channel = destination.channel(frame_bytes_max)
+        metadata = () if destination.token is None else ((TOKEN_KEY, destination.token),)
+        self._call = self._channel.stream_stream(METHOD)(self._outgoing(), metadata=metadata)
+        try:
+            LogThread(target=self._listen, name="walkit-replica-receiver", daemon=True).start()
+        except RuntimeError as error:
+            self.close()
+            raise PeerError(
+                f"no thread receives what {destination.address} sends: {error}", address=destination.address
+            ) from error
+
+    def send(self, message: FromSubscriber) -> None:
+        """Queue a message to the publisher; a publisher that takes none of them loses the connection."""
+        if self._out.qsize() >= OUTBOX_MESSAGES:
+            self._call.cancel()
+            return
+        self._out.put(encode_from_subscriber(message))
+
+    def _outgoing(self) -> Iterator[bytes]:
+        while (data := self._out.get()) is not None:
+            yield data
+
+    def _listen(self) -> None:
+        end: Heard = "the publisher ended the call"
+        try:
+            for data in self._call:
+                self.room.take(len(data))
+                self._tell(decode_from_publisher(data), len(data))
+                self.room.wait()
+        except WireError as error:
+            end = str(error)
+        except grpc.RpcError as error:
+            end = told(error, self._destination)
+        except BaseException as error:  # noqa: BLE001 - the replica's thread raises it: this one has no caller
+            end = error
+        self._tell(end)
+
+    def _tell(self, what: Heard, size: int = 0) -> None:
+        self._inbox.append((self, what, size))
+        self._wake.set()
+
+    def close(self) -> None:
+        """End the call."""
+        self.room.close()
+        self._out.put(None)
+        self._call.cancel()
+        self._channel.close()
+
+
+def told(error: Any, destination: Destination) -> WalkitError | str:
+    """Return an error that lasts, or the words of one that may pass."""
+    code, details = error.code(), plain_text(error.details() or "")
+    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+        return OptionsError(f"the primary refused this replica: {details}", option="token")
+    if code == grpc.StatusCode.UNIMPLEMENTED:
+        return OptionsError(f"what listens there is no walkit primary: {details}", option="source")
+    if code == grpc.StatusCode.UNAVAILABLE and any(word in details for word in MAY_BE_TLS):
+        fault = tls_fault(destination.address, destination.tls)
+        if fault:
+            return OptionsError(
+                f"{destination.address} cannot be followed: {plain_text(fault)}", option="tls"
+            )
+    return f"{code.name.lower()}: {details}"
