@@ -299,11 +299,13 @@ def _add_bench(commands: Any) -> None:
 
 
 def _add_tools(commands: Any) -> None:
+    from walkit.cli.crashtest import add_crashtest
     from walkit.cli.dashboard import add_dashboard
     from walkit.cli.doctor import add_doctor
     from walkit.cli.world import add_simulate
 
     add_simulate(commands)
+    add_crashtest(commands)
     add_dashboard(commands)
     add_doctor(commands)
 
