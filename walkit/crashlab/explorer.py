@@ -17,7 +17,7 @@ from walkit.crashlab.exploration import Exploration, PointResult, Violation
 from walkit.crashlab.mutant import applied_mutant
 from walkit.crashlab.oracle import BrokenRuleError, Oracle
 from walkit.crashlab.profiles import Profile, profile_of
-from walkit.crashlab.recording import CrashPoint
+from walkit.crashlab.recording import CrashPoint, RecordingStorage
 from walkit.crashlab.scenarios import Scenario, scenario_of
 from walkit.errors import OptionsError
 
@@ -70,7 +70,8 @@ def replay(
     OptionsError where there is no such point or state: then the run was another one, as in scenarios with threads.
     """
     scenario, profile = scenario_of(scenario), profile_of(profile)
-    points = scenario.play(seed).points
+    played = scenario.play(seed)
+    points = played.points
     states = CrashStates(points[point].storage, profile) if 0 <= point < len(points) else None
     if states is None or not 0 <= state < states.count:
         raise OptionsError(
@@ -78,7 +79,10 @@ def replay(
             + (f", and that one {states.count} states" if states else ""),
             option="state" if states else "point",
         )
-    return _Judge(scenario, profile, seed).violation(points[point], states, state)
+    judge = _Judge(scenario, profile, seed)
+    if played.failure is not None and point == len(points) - 1:
+        return judge.failed(played)
+    return judge.violation(points[point], states, state)
 
 
 class _Judge:
@@ -95,6 +99,13 @@ class _Judge:
         except BrokenRuleError as error:
             return error
         return None
+
+    def failed(self, played: RecordingStorage) -> Violation:
+        """Return the violation of a run that did not come to its end."""
+        point, failure = played.points[-1], played.failure
+        states = CrashStates(point.storage, self.profile)
+        error = BrokenRuleError("runs", f"{type(failure).__name__}: {failure}")
+        return self._told(point, states, states.count - 1, error)
 
     def violation(self, point: CrashPoint, states: CrashStates, number: int) -> Violation | None:
         """Return the violation of a state, as it is."""
@@ -175,7 +186,10 @@ class _Explorer:
         looks: list[_Look] = []
         interrupted = False
         try:
-            points = self._scenario.play(self._seed).points
+            played = self._scenario.play(self._seed)
+            points = played.points
+            if played.failure is not None:
+                self._violations.append(self._judge.failed(played))
             candidates = max(CANDIDATES * self._budget // max(len(points), 1), CANDIDATES_MIN)
             for point in points:
                 seed = self._seed * 1_000_003 + point.number
@@ -194,7 +208,7 @@ class _Explorer:
             mutant=applied_mutant(),
             points=tuple(look.result() for look in looks),
             distinct=len(self._held),
-            broken=sum(self._held.values()),
+            broken=sum(self._held.values()) + sum(v.rule == "runs" for v in self._violations),
             violations=tuple(self._violations),
             duration_s=time.perf_counter() - began,
             interrupted=interrupted,

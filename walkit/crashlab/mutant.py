@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -17,12 +18,31 @@ _applied: list[str] = []
 
 @dataclass(frozen=True)
 class Patch:
-    """One function that a mutant replaces."""
+    """One function or method that a mutant replaces."""
 
     owner: Any
-    """The module or class that has it."""
+    """The class that has it, or the module: then it is replaced in every module of walkit that has imported it."""
     name: str
     change: Change = field(repr=False)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Replace it within the block."""
+        own = vars(self.owner)[self.name]
+        changed = self.change(own)
+        self._replace(own, changed)
+        try:
+            yield
+        finally:
+            self._replace(changed, own)
+
+    def _replace(self, before: Any, after: Any) -> None:
+        if isinstance(self.owner, type):
+            setattr(self.owner, self.name, after)
+            return
+        for name, module in list(sys.modules.items()):
+            if name.partition(".")[0] == "walkit" and vars(module).get(self.name) is before:
+                setattr(module, self.name, after)
 
 
 @dataclass(frozen=True)
@@ -33,16 +53,14 @@ class Mutant:
     text: str
     """What is wrong, in a sentence."""
     seen_in: str
-    """Where the bug was: the engine, and its issue."""
+    """Where the bug was: engines, with the number of the report."""
     scenario: str
     """The scenario in which it shows."""
-    rules: tuple[str, ...]
-    """The rules of `walkit.crashlab.RULES` one of which it breaks first."""
     patches: tuple[Patch, ...] = field(repr=False)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Have the bug in this process, in every log, until the block ends. Not beside logs that matter.
+        """Have the bug in this process, in every log, until the block ends: for nothing but a laboratory.
 
         OptionsError within the block of another mutant.
         """
@@ -50,9 +68,7 @@ class Mutant:
             raise OptionsError(f"the mutant {_applied[0]!r} is applied already", option="mutant")
         with ExitStack() as undone:
             for patch in self.patches:
-                own = vars(patch.owner)[patch.name]
-                undone.callback(setattr, patch.owner, patch.name, own)
-                setattr(patch.owner, patch.name, patch.change(own))
+                undone.enter_context(patch.applied())
             _applied.append(self.name)
             undone.callback(_applied.clear)
             yield

@@ -16,6 +16,7 @@ from walkit.recovery.verify import verify
 from walkit.store import Store
 
 RULES = {
+    "runs": "the scenario itself comes to its end, without an error that it does not expect",
     "opens": "what an honest power cut leaves opens for writing, without an error",
     "kept": "every record that was promised is there",
     "genuine": "each record that is there is the one that was appended under its LSN",

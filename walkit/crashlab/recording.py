@@ -44,6 +44,8 @@ class RecordingStorage(FaultyStorage):
         super().__init__(inner)
         self.points: list[CrashPoint] = []
         self.is_recording = True
+        self.failure: Exception | None = None
+        """What ended the run before its end; None where it came to that."""
         self._ledger = ledger
         self._taking = threading.Lock()
 

@@ -11,7 +11,7 @@ from walkit.config import LogOptions
 from walkit.crashlab.ledger import Ledger
 from walkit.crashlab.oracle import Oracle, quiet
 from walkit.crashlab.recording import RecordingStorage
-from walkit.errors import CommitFailedError, OptionsError
+from walkit.errors import CommitFailedError, OptionsError, WalkitError
 from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
 from walkit.models import CrashingStorage
@@ -107,9 +107,10 @@ class Script:
         self.settle(log)
 
     def checkpoint(self, store: Store) -> None:
-        """Take a checkpoint, which trims the log."""
+        """Take a checkpoint, which trims the log; what is in it is durable on return."""
         self.ledger.trimmed = len(self.ledger.rows)
-        store.checkpoint()
+        report = store.checkpoint()
+        self.ledger.keep(report.lsn)
         self.settle(store)
 
     def compact(self, store: Store) -> None:
@@ -150,10 +151,16 @@ class Scenario:
     is_store: bool = False
 
     def play(self, seed: int = 0) -> RecordingStorage:
-        """Run it and return its storage, with all the points at which the power may be cut."""
+        """Run it and return its storage, with all the points at which the power may be cut.
+
+        Where walkit raises what the scenario does not expect, that is the storage's `failure`, and the run ends there.
+        """
         script = Script(self.options, seed)
-        self.run(script)
         storage = script.storage
+        try:
+            self.run(script)
+        except (WalkitError, AssertionError) as error:
+            storage.failure = error
         storage.take("the end of the run")
         storage.is_recording = False
         return storage
@@ -181,9 +188,9 @@ def _rotation(script: Script) -> None:
 
 def _unsynced(script: Script) -> None:
     with script.open() as log:
-        for number in range(9):
+        for number in range(12):
             script.append(log, 9_000 if number % 3 else 100)
-            if number in (3, 7):
+            if number in (3, 11):
                 script.sync(log)
 
 
@@ -245,6 +252,33 @@ def _recovery(script: Script) -> None:
         script.append(log, 100)
 
 
+def _failed_sync(script: Script) -> None:
+    log = script.open()
+    script.append(log, 700)
+    script.storage.fail("synced_write", "*.segment")
+    value = script.value(600)
+    lsn = script.ledger.submit((Kind.PUT, None, value))
+    try:
+        log.append(value)
+    except CommitFailedError:
+        pass  # its outcome is unknown
+    else:
+        script.ledger.keep(lsn)
+    script.storage.clear()
+    log.close()
+    with script.open() as log:  # on the same page cache, as after a restart of the process
+        script.restarted(log)
+        script.append(log, 100)
+
+
+def _checkpoint_unsynced(script: Script) -> None:
+    with script.open_store() as store:
+        for number in range(4):
+            script.put(store, b"key %d" % (number % 3), 3_000)
+        script.checkpoint(store)
+        script.put(store, b"key 2", 200)
+
+
 def _reopen(script: Script) -> None:
     for _ in range(3):
         with script.open() as log:
@@ -269,22 +303,34 @@ _ALL = (
         "a write fails halfway, the power is cut, and the recovery is cut in its turn",
         _recovery,
     ),
+    Scenario(
+        "failed-sync",
+        "the sync of a write fails, and the log is opened again on the same page cache",
+        _failed_sync,
+    ),
     Scenario("trim", "trims, one of which a hold limits", _trim),
     Scenario(
         "checkpoint", "a Store's checkpoints: snapshot, low watermark, trim", _checkpoint, is_store=True
+    ),
+    Scenario(
+        "checkpoint-unsynced",
+        "durability none: a Store's checkpoint, before anything else was synced",
+        _checkpoint_unsynced,
+        replace(SMALL, durability="none"),
+        is_store=True,
     ),
     Scenario("compaction", "a Store's log is compacted and goes on", _compaction, is_store=True),
     Scenario(
         "parallel",
         "four frames in flight, acknowledged in append order",
         _parallel,
-        replace(SMALL, in_flight=4),
+        replace(SMALL, in_flight=4, frame_bytes_max=4096),
     ),
     Scenario(
         "completion",
         "four frames in flight, each acknowledged when it is written",
         _parallel,
-        replace(SMALL, in_flight=4, ack_order="completion", recovery="holes"),
+        replace(SMALL, in_flight=4, frame_bytes_max=4096, ack_order="completion", recovery="holes"),
     ),
 )
 SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _ALL}
