@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from walkit.crashlab import Mutant, Profile, Scenario
     from walkit.crashlab.summary import Explorations
 
-BUDGET = 200
+BUDGET = 500
 
 
 def add_crashtest(commands: Any) -> None:
@@ -25,8 +25,9 @@ def add_crashtest(commands: Any) -> None:
     parser = add_command(
         commands,
         "crashtest",
-        "cut the power at every moment of a scenario, and judge what that may leave",
-        ": each state is recovered and judged by rules. Everything is in memory, on a model of the page cache. Exit "
+        "cut the power at each moment and judge what that may leave",
+        ": a scenario is run, and each state that a cut leaves is recovered and judged by rules. Everything is in "
+        "memory, on a model of the page cache. Exit "
         "code 1 where a state breaks a rule: it is printed as small as it can be made, with the code that makes it "
         "again",
         "walkit crashtest --scenario append --profile ext4-ordered --budget 500",
@@ -120,7 +121,9 @@ def _explored(scenarios: list[Scenario], profile: Profile, args: argparse.Namesp
             which = f" ({number} of {len(scenarios)})" if len(scenarios) > 1 else ""
             with bar(f"{scenario.name}{which}", " states") as move:
                 found.append(
-                    explore(scenario, args.budget, args.seed, profile, progress=False if move is None else move)
+                    explore(
+                        scenario, args.budget, args.seed, profile, progress=False if move is None else move
+                    )
                 )
             if found[-1].interrupted:
                 break
