@@ -69,7 +69,12 @@ def test_the_list_has_every_name(run: Run) -> None:
     """List what there is as text and as JSON: each scenario, profile, rule and mutant."""
     text, plain = run("crashtest", "--list"), run("crashtest", "--list", "--json")
     assert (text.code, plain.code) == (0, 0)
-    tables: dict[str, Mapping[str, object]] = {"scenarios": SCENARIOS, "profiles": PROFILES, "rules": RULES, "mutants": MUTANTS}
+    tables: dict[str, Mapping[str, object]] = {
+        "scenarios": SCENARIOS,
+        "profiles": PROFILES,
+        "rules": RULES,
+        "mutants": MUTANTS,
+    }
     assert {name: list(table) for name, table in json.loads(plain.out).items()} == {
         name: list(table) for name, table in tables.items()
     }
