@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from itertools import islice
 
 from walkit._progress import progress_bar
 from walkit.config import check_progress
@@ -25,7 +24,7 @@ BUDGET = 2000
 """States that are judged, where nothing else is said: some seconds."""
 VIOLATIONS_MAX = 10
 """So many violations are kept, and made small."""
-CANDIDATES, CANDIDATES_MIN = 10, 64
+CANDIDATES, CANDIDATES_MIN = 10, 12
 """For each state of the budget so many are made, and for each point so many at least: the equal ones count once."""
 SMALLER_MAX = 300
 """So many states at the most are judged to make one violation small."""
@@ -43,9 +42,9 @@ def explore(
 ) -> Exploration:
     """Run a scenario, cut the power at each of its points, and judge the states that this may leave.
 
-    `scenario` is one of `SCENARIOS`, or your own; `profile` says what may be lost (`PROFILES`). At most `budget`
-    states are judged: points with few states whole, of the others corners and states drawn by `seed`; each point gets
-    one at least. `progress` is True for a bar, or called with (states judged, states to judge). Ctrl-C ends it early,
+    `scenario` is one of `SCENARIOS`, or your own; `profile` says what may be lost (`PROFILES`). Some `budget`
+    distinct states are judged: points with few states whole, of the others corners and states drawn by `seed`; each
+    point has one at least, be the budget smaller. `progress` is True for a bar, or called with (states judged, states to judge). Ctrl-C ends it early,
     and what was found until then is returned. Everything is in memory. OptionsError.
     """
     scenario, profile = scenario_of(scenario), profile_of(profile)
@@ -176,7 +175,7 @@ class _Explorer:
         self._scenario, self._profile, self._seed, self._budget = scenario, profile, seed, budget
         self._judge = _Judge(scenario, profile, seed)
         self._held: dict[object, bool] = {}
-        """Whether a rule was broken, by the bytes of a state and what was promised of it."""
+        """Whether a rule is broken, by the bytes of a state and what was promised of it."""
         self._violations: list[Violation] = []
         self._told: set[tuple[str, int]] = set()
 
@@ -215,37 +214,54 @@ class _Explorer:
         )
 
     def _judge_all(self, looks: list[_Look], progress: bool | Progress) -> None:
-        shares = _shares([len(look.by_digest) for look in looks], self._budget)
+        shares = _shares(_new(looks), self._budget)
         total, done = sum(shares), 0
         with progress_bar("crash states", total, unit="states", show=progress is True) as bar:
             for look, share in zip(looks, shares, strict=True):
-                for digest, numbers in islice(look.by_digest.items(), share):
-                    look.violations += self._is_broken(look, digest, numbers[0])
+                left = share
+                for digest, numbers in look.by_digest.items():
+                    key = (digest, look.point.promise.key)
+                    if key not in self._held:
+                        if not left:
+                            continue
+                        left -= 1
+                        self._held[key] = self._is_broken(look, numbers[0])
+                        done += 1
+                        bar.update(1)
+                        if callable(progress):
+                            progress(done, total)
+                    look.violations += self._held[key]
                     look.explored += len(numbers)
-                    done += 1
-                    bar.update(1)
-                    if callable(progress):
-                        progress(done, total)
 
-    def _is_broken(self, look: _Look, digest: object, number: int) -> bool:
-        """Judge one state; one with the same bytes, of which the same was promised, was judged before."""
-        point = look.point
-        key = (digest, point.promise.key)
-        if key not in self._held:
-            error = self._judge.broken(point, look.states, number)
-            self._held[key] = error is not None
-            if error is not None and (error.rule, point.number) not in self._told:
-                self._told.add((error.rule, point.number))
-                if len(self._violations) < VIOLATIONS_MAX:
-                    self._violations.append(self._judge.smallest(point, look.states, number, error))
-        return self._held[key]
+    def _is_broken(self, look: _Look, number: int) -> bool:
+        """Judge one state, and note the first of its kind as a violation."""
+        error = self._judge.broken(look.point, look.states, number)
+        if error is not None and (error.rule, look.point.number) not in self._told:
+            self._told.add((error.rule, look.point.number))
+            if len(self._violations) < VIOLATIONS_MAX:
+                self._violations.append(self._judge.smallest(look.point, look.states, number, error))
+        return error is not None
+
+
+def _new(looks: list[_Look]) -> list[int]:
+    """Return how many states of each point are not those of a point before it, with the same promise."""
+    seen: set[object] = set()
+    counts = []
+    for look in looks:
+        keys = {(digest, look.point.promise.key) for digest in look.by_digest} - seen
+        seen |= keys
+        counts.append(len(keys))
+    return counts
 
 
 def _shares(counts: list[int], budget: int) -> list[int]:
-    """Return how many states of each point are judged: small points whole, the rest shared evenly; one at least."""
+    """Return how many states of each point are judged: small points whole, the rest shared evenly; one at least.
+
+    Points without a state of their own have none.
+    """
     shares = [0] * len(counts)
     left = budget
     for done, index in enumerate(sorted(range(len(counts)), key=lambda i: counts[i])):
-        shares[index] = max(min(counts[index], left // (len(counts) - done)), 1)
+        shares[index] = max(min(counts[index], left // (len(counts) - done)), min(counts[index], 1))
         left = max(left - shares[index], 0)
     return shares

@@ -74,7 +74,7 @@ class CrashingStorage(MemoryStorage):
         """Return what a power cut at this moment may lose: the changes that no sync has covered, in their order."""
         found: list[PendingChange] = []
         with self._guard:
-            for name, inode in self._tree.inodes().items():
+            for name, inode in self._tree.inodes():
                 if inode.cell_contents is not None:
                     number, count = inode.cell_number, len(inode.cell_contents)
                     found.append(PendingChange(number=number, kind="cell", file=name, size=count))

@@ -88,13 +88,13 @@ class Names(MemoryNames[Inode]):
         """The changes of names that no sync of their folder has covered, in their order."""
         return tuple(self._pending)
 
-    def inodes(self) -> dict[str, Inode]:
-        """Return each file that a power cut may leave, by a name that it has or had; a name of now comes first."""
+    def inodes(self) -> list[tuple[str, Inode]]:
+        """Return each file that a power cut may leave, with a name that it has or had; a name of now comes first."""
         found: dict[int, tuple[str, Inode]] = {}
         for names in (self.current, self._durable, {c.name: c.inode for c in self._pending}):
             for name, inode in names.items():
                 found.setdefault(id(inode), (name, inode))
-        return dict(found.values())
+        return list(found.values())
 
     def image(self, fates: Fates) -> dict[str, Inode]:
         """Return the names that a power cut leaves that makes this of their changes."""
