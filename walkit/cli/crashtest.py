@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from walkit.cli import values
 from walkit.cli.output import bar, publish, say
-from walkit.cli.parsers import add_command, add_report_options
+from walkit.cli.parsers import add_command, add_option, add_report_options
 from walkit.cli.usage import UsageError
 
 if TYPE_CHECKING:
@@ -39,22 +39,16 @@ def add_crashtest(commands: Any) -> None:
         metavar="NAME",
         help="what is run, more than once for more (default: all; with --mutant, the one it shows in)",
     )
-    parser.add_argument(
+    add_option(
+        parser,
         "--profile",
-        default="ext4-ordered",
+        str,
+        "ext4-ordered",
+        "what a power cut may do to what no sync covers",
         metavar="NAME",
-        help="what a power cut may do to what no sync covers (default: ext4-ordered)",
     )
-    parser.add_argument(
-        "--budget",
-        type=values.count,
-        default=BUDGET,
-        metavar="N",
-        help=f"states that are judged of each scenario (default: {BUDGET})",
-    )
-    parser.add_argument(
-        "--seed", type=values.number, default=0, metavar="N", help="what draws begin with (default: 0)"
-    )
+    add_option(parser, "--budget", values.count, BUDGET, "states that are judged of each scenario")
+    add_option(parser, "--seed", values.number, 0, "what draws begin with")
     parser.add_argument(
         "--mutant", metavar="NAME", help="judge walkit with this historic bug put back: 1 is the answer then"
     )
