@@ -48,8 +48,8 @@ from walkit.replication.delta.record_cache import RecordCache
 from walkit.replication.delta.replayer import DeltaReplayer
 from walkit.replication.delta.state import ReaderState
 from walkit.replication.logs.end_watch import EndWatch
-from walkit.replication.logs.import_engine import ImportEngine
 from walkit.replication.logs.imported_log import ImportedLog
+from walkit.replication.logs.importer import Importer
 from walkit.replication.logs.source import StoredSource
 from walkit.replication.primary.registry import ReplicaRegistry
 from walkit.replication.primary.shared_runs import SharedRuns
@@ -296,10 +296,10 @@ def _worker() -> MaintenanceWorker:
     return MaintenanceWorker("log", EventSink())
 
 
-def _importer() -> ImportEngine:
-    engine = ImportEngine(CrashingStorage(), walkit.LogOptions(), EventSink())
-    engine.adopt(7, created_us=1, ack_order="append", extra={})
-    return engine
+def _importer() -> Importer:
+    importer = Importer(CrashingStorage(), walkit.LogOptions(), EventSink())
+    importer.adopt(7, created_us=1, ack_order="append", extra={})
+    return importer
 
 
 def _delta_loop() -> DeltaLoop:
