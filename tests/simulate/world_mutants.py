@@ -93,7 +93,9 @@ MUTANTS = (
         'return self.lost("the publisher has been silent for too long", now_ms, "silence")',
         "return []",
     ),
-    Mutant("acknowledged in the order of completion", f"{CORE}.written", "if self.completion:", "if True:"),
+    Mutant(
+        "acknowledged in the order of completion", f"{CORE}.written", "if self.completion_order:", "if True:"
+    ),
     Mutant(
         "retention that overlooks claims",
         f"{RETENTION}plan_retention",

@@ -17,7 +17,7 @@ from tests.replication.proxy import TcpProxy
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd
 from walkit.format.segment import SegmentHeader
-from walkit.recovery.scan import read_durable_slot
+from walkit.recovery.log_scan import read_durable_slot
 from walkit.replication import HealReport, PeerError, Primary, Replica, heal, promote, rewind
 from walkit.replication.healing.link import RangeLink
 from walkit.replication.healing.ranges import DamagedRange, DamagedSegment

@@ -12,8 +12,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from walkit._arguments import as_lsn
 from walkit.commit.to_end import run_to_end
-from walkit.config import as_lsn
 from walkit.errors import (
     GapError,
     HistoryTrimmedError,

@@ -12,9 +12,10 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from walkit._arguments import as_lsn
 from walkit._threads import Bell
 from walkit.commit.to_end import run_to_end
-from walkit.config import LogOptions, as_lsn
+from walkit.config import LogOptions
 from walkit.errors import GapError, LogClosedError, LogNotFoundError, OptionsError, StorageError
 from walkit.events import EventSink
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest

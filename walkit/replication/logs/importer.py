@@ -24,10 +24,10 @@ from walkit.log.finalizer import report_dropped, run_for_dropped
 from walkit.log.lifetime import Lifetime
 from walkit.log.report import recovery_report
 from walkit.read.view import LogView
-from walkit.recovery.apply import apply_plan, settle_unsealed
+from walkit.recovery.apply import apply_plan, sync_unsealed
+from walkit.recovery.log_scan import read_durable_slot
 from walkit.recovery.planning import emit_recovery, plan_recovery
 from walkit.recovery.report import PhaseClock, RecoveryReport
-from walkit.recovery.scan import read_durable_slot
 from walkit.replication.logs.bootstrap_switch import switch_to_gathered
 from walkit.replication.logs.imported_segments import ImportedSegments
 from walkit.replication.logs.upkeep import ReplicaUpkeep
@@ -88,7 +88,7 @@ class Importer:
             detail["segments"] = len(manifest.segments)
         with clock.phase("scan") as detail:
             policy = self.options.recovery
-            settle_unsealed(self.storage, manifest, salvage=policy == "salvage")
+            sync_unsealed(self.storage, manifest, salvage=policy == "salvage")
             plan = plan_recovery(self.storage, manifest, slot, policy)
             detail["unsealed"] = len(plan.findings.unsealed)
         clock.split_off("verify", plan.findings.verify_s)

@@ -22,7 +22,7 @@ from walkit.log.level import level_of, require_promises
 from walkit.log.wal import WriteAheadLog
 from walkit.read.reader import LogReader, live_view, view_of
 from walkit.read.view import LogView, Span
-from walkit.recovery.scan import read_durable_slot
+from walkit.recovery.log_scan import read_durable_slot
 from walkit.replication.logs.end_watch import EndWatch
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.replication.protocol.lineage import PrimaryState
@@ -154,10 +154,10 @@ class OpenSource:
         synced: Callable[[int], object] = lambda _: notify()  # noqa: E731 - it is left by its identity
         ended = _EndCallback(notify)
         self._delivery.await_durable(synced)
-        self._lifetime.followers.add(ended)
+        self._lifetime.end_watchers.add(ended)
 
         def unwatch() -> None:
-            self._lifetime.followers.discard(ended)
+            self._lifetime.end_watchers.discard(ended)
             self._delivery.leave_durable(synced)
             self._delivery.remove_bell(notify)
 

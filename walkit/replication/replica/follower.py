@@ -7,8 +7,9 @@ import weakref
 from types import TracebackType
 from typing import Self
 
+from walkit._arguments import check_bool
 from walkit.commit.to_end import run_to_end
-from walkit.config import LogOptions, check_bool
+from walkit.config import LogOptions
 from walkit.errors import LogClosedError, OptionsError, WalkitError
 from walkit.events import EventCallback, EventSink
 from walkit.log.finalizer import watch_exit

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 
-from walkit.config import check_bool
+from walkit._arguments import check_bool
 from walkit.errors import OptionsError
 
 PORT_MAX = 65_535

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, TypeAlias
 
+from walkit._arguments import check_bool
 from walkit._threads import Bell, LogThread
-from walkit.config import check_bool
 from walkit.errors import OptionsError, WalkitError
 from walkit.replication.protocol.checks import plain_text
 from walkit.replication.protocol.failures import PeerError
