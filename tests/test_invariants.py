@@ -463,7 +463,7 @@ BROKEN: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (_replica_loop, changed("_queued_bytes", 1)),
     (_replica_loop, changed("_reopened", True)),
     (_replica_loop, inside("core", changed("end", LogEnd(last_lsn=1, position=64)))),
-    (_replica_store, changed("_by_itself", object())),
+    (_replica_store, changed("_checkpoint_thread", object())),
     (_replica_store, changed("begins_lsn", 2)),
 ]
 
