@@ -153,12 +153,12 @@ class OpenSource:
         self._delivery.add_bell(news)
         synced: Callable[[int], object] = lambda _: news()  # noqa: E731 - it is left by its identity
         ended = _Follower(news)
-        self._delivery.await_durable(synced)
+        self._delivery.add_durable_listener(synced)
         self._lifetime.end_watchers.add(ended)
 
         def unwatch() -> None:
             self._lifetime.end_watchers.discard(ended)
-            self._delivery.leave_durable(synced)
+            self._delivery.remove_durable_listener(synced)
             self._delivery.remove_bell(news)
 
         return unwatch
