@@ -75,7 +75,7 @@ class UnkeptFrames:
         self.last_lsn = frame.last_lsn
         self.frames = 1
         self.taken = False
-        """Whether the delivery thread is at it: then it grows no more."""
+        """Whether the delivery thread reads them: then it grows no more."""
 
 
 class Delivery:
@@ -149,10 +149,10 @@ class Delivery:
         """Keep no more of the frame than that it is there; one after the other, they are one thing to keep."""
         with self._unkept_lock:
             try:
-                last, whom = self._queue[-1]
-            except IndexError:  # delivered this very moment
-                last = whom = None
-            if isinstance(last, UnkeptFrames) and whom == observers and not last.taken:
+                last, receiver = self._queue[-1]
+            except IndexError:  # another thread has just taken the last one
+                last = receiver = None
+            if isinstance(last, UnkeptFrames) and receiver == observers and not last.taken:
                 last.last_lsn = frame.last_lsn
                 last.frames += 1
                 self._unkept_frames += 1
@@ -175,8 +175,8 @@ class Delivery:
         for act in self.durable_listeners:
             self._put(lsn, act)
 
-    def _put(self, what: Any, whom: Any) -> None:
-        self._queue.append((what, whom))
+    def _put(self, item: Any, receiver: Any) -> None:
+        self._queue.append((item, receiver))
         if self._thread is None or self._closing:
             self._start()
         open_latch(self._bell)
@@ -190,8 +190,8 @@ class Delivery:
     ) -> ErrorCount:
         """Call `observer(frame)` for every frame acknowledged from now on; return the count of what it raises.
 
-        Where frames cannot be given to it, because they were trimmed or cannot be read, it is dropped, and `lost(error)`
-        is called. `callback` is what the event of its first error names, where that is another.
+        Where frames cannot be given to it, because they were trimmed or cannot be read, it is dropped, and
+        `lost(error)` is called. `callback` is what the event of its first error names, where that is another.
         """
         raised = ErrorCount(observer if callback is None else callback, self._events)
         with self._lock:
@@ -267,12 +267,12 @@ class Delivery:
             self._bell.acquire()
             self._busy = True
             while queue:
-                what, whom = queue.popleft()
+                item, receiver = queue.popleft()
                 try:
-                    self._make(what, whom)
+                    self._make(item, receiver)
                 except BaseException as error:  # noqa: BLE001 - later deliveries are made all the same
                     self.broken(error)
-                del what, whom
+                del item, receiver
             with self._lock:
                 self._busy = bool(queue)
                 self._drained.notify_locked()
@@ -280,18 +280,18 @@ class Delivery:
                     self._thread = None
                     return
 
-    def _make(self, what: Any, whom: Any) -> None:
-        """Make one delivery."""
-        if isinstance(what, UnkeptFrames):
-            self._catch_up(what, whom)
-        elif isinstance(whom, tuple):
-            self._deliver(what, whom)
-        elif whom is None:
-            self._call_back(what)
-        elif isinstance(whom, TaskWait):
-            self.wake_tasks(waits_of(whom))
+    def _make(self, item: Any, receiver: Any) -> None:
+        """Make one delivery: of frames not kept, of a frame, to tickets, to a task, or of an argument to a callback."""
+        if isinstance(item, UnkeptFrames):
+            self._catch_up(item, receiver)
+        elif isinstance(receiver, tuple):
+            self._deliver(item, receiver)
+        elif receiver is None:
+            self._call_back(item)
+        elif isinstance(receiver, TaskWait):
+            self.wake_tasks(waits_of(receiver))
         else:
-            self._call(whom, what)
+            self._call(receiver, item)
 
     def _deliver(self, frame: SealedFrame, observers: tuple[Observer, ...]) -> None:
         try:

@@ -214,7 +214,7 @@ class Trimmer:
     def _limit(
         self, manifest: Manifest, up_to_lsn: int, checkpoint_lsn: int, holds: Iterable[HoldRecord]
     ) -> tuple[str, int]:
-        """Return what limits a trim, as `TrimPreview.limit` says it, and the LSN up to which it lets records go."""
+        """Return what limits a trim, as `TrimPreview.limit` says it, and the LSN up to which records may be dropped."""
         limits = {"": up_to_lsn, "durable": self._progress.durable_lsn}
         limits["state"] = self.bound_lsn(checkpoint_lsn)
         limits |= {f"hold {h.name}": h.first_lsn - 1 for h in holds}

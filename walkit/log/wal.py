@@ -213,7 +213,7 @@ class WriteAheadLog(CursorSurface):
             raise self._driver.refused()
 
     def follow(self, first_lsn: int, timeout: float | None = None) -> Iterator[Record]:
-        """Yield records from `first_lsn` on, and go on with new ones as they are acknowledged.
+        """Yield records from `first_lsn` on, and continue with new ones as they are acknowledged.
 
         Ends when the log is closed, after its last record, or, with `timeout`, after that many seconds without a new
         record. LogPoisonedError when the log has failed, after its last acknowledged record. GapError where a record

@@ -123,7 +123,7 @@ def _has_changed(storage: Storage, live: bool, manifest: Manifest) -> bool:
 
 
 def _damage_of(manifest: Manifest, error: CorruptionError | NotALogError) -> CorruptionError:
-    """Return the problem of a manifest that another one stands for."""
+    """Return the problem of a damaged manifest, which a rebuilt one replaces here."""
     if isinstance(error, CorruptionError):
         return error
     return CorruptionError(

@@ -304,7 +304,7 @@ class CheckpointThread:
     """Takes a checkpoint by itself after every so many records, on another thread.
 
     The commit path only looks at a number and sets an event. A checkpoint that fails is reported as an event, and tried
-    again after as many records more; where the store has a journal, in which appends may come to wait for it, after
+    again after as many records more; where the store has a journal, in which appends may wait for it, after
     half as many as still fit, and whenever an append finds no room.
     """
 
@@ -340,7 +340,7 @@ class CheckpointThread:
         self.reached(frame.last_lsn)
 
     def reached(self, lsn: int) -> None:
-        """Note that the log has come to this LSN. Never waits."""
+        """Note that the log has reached this LSN. Never waits."""
         if lsn >= self._due_lsn:
             self._wake.set()
 
