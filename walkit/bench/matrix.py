@@ -162,8 +162,7 @@ def _measured(
     progress: bool,
 ) -> BenchReport:
     """Go through the whole matrix, record size by record size, so many times."""
-    folder = tempfile.mkdtemp(prefix="walkit-bench-", dir=path)
-    try:
+    with tempfile.TemporaryDirectory(prefix="walkit-bench-", dir=path, ignore_cleanup_errors=True) as folder:
         machine = MachineFacts.here(folder)
         cases = [Case(size, _frame_bytes(folder, options, size), found) for size, found in measures.items()]
         passes = []
@@ -171,8 +170,6 @@ def _measured(
         with progress_bar("bench write", total, unit="ways", show=progress) as bar:
             for _ in range(runs):
                 passes.append([row for case in cases for row in _pass(case, folder, seconds, bar)])
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return BenchReport(
         record_bytes=tuple(measures),
         durability=options.durability,

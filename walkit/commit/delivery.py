@@ -81,13 +81,11 @@ class UnkeptFrames:
 class Delivery:
     """The delivery thread; it starts with the first delivery."""
 
-    def __init__(
-        self, name: str, events: EventSink, broken: Callable[[BaseException], object] = lambda _: None
-    ) -> None:
-        """`broken` is called with an error that is not of user code, and raises nothing."""
+    def __init__(self, name: str, events: EventSink) -> None:
         self._name = name
         self._events = events
-        self.broken = broken
+        self.broken: Callable[[BaseException], object] = lambda _: None
+        """Called with an error that is not of user code; raises nothing."""
         self._queue: deque[tuple[Any, Any]] = deque()
         self._bell = new_latch()
         self._lock = threading.Lock()

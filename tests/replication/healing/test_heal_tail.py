@@ -22,7 +22,7 @@ from walkit.replication import HealReport, PeerError, Primary, Replica, heal, pr
 from walkit.replication.healing.link import RangeLink
 from walkit.replication.healing.ranges import DamagedRange, DamagedSegment
 from walkit.replication.healing.write import HealedFile
-from walkit.replication.protocol.frame_batch import FrameLimits
+from walkit.replication.protocol.frame_run import FrameLimits
 from walkit.replication.transport.connection import Destination
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 from walkit.storage import FileStorage

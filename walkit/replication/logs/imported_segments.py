@@ -10,7 +10,7 @@ from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import EpochRecord, Manifest, prepared_record
 from walkit.format.segment import SegmentHeader
 from walkit.replication.logs.role import as_replica
-from walkit.replication.protocol.frame_batch import FrameRun
+from walkit.replication.protocol.frame_run import FrameRun
 from walkit.segments.segment_set import SegmentSet
 
 
@@ -30,7 +30,7 @@ class ImportedSegments(SegmentSet):
                 prepared.file.close()
                 self._drop_prepared(prepared)
 
-    def place(self, run: FrameRun) -> None:
+    def write_run(self, run: FrameRun) -> None:
         """Write the frames of a run, durable on return, into as many segments as they need."""
         first = 0
         while first < len(run.headers):

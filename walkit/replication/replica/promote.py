@@ -92,11 +92,11 @@ def _promote(storage: Storage, events: EventSink) -> PromotionReport:
     _require_replica(storage, load_manifest(storage))
     engine = ImportEngine(storage, LogOptions(), events)
     try:
-        manifest = engine.store.current
+        manifest = engine.manifest_store.current
         _require_replica(storage, manifest)  # now that no other process changes it
         already = is_promoted(manifest)
         if not already:
-            manifest = engine.store.update(_detached)
+            manifest = engine.manifest_store.update(_detached)
         drop_identity(storage)
         BootstrapFolder(storage, events).clear()  # parts of another log's files: nothing asks for them now
     finally:
