@@ -107,8 +107,8 @@ def _note_refusal(context: ScanContext) -> None:
         return
     segment = refusal.name if isinstance(refusal, StorageError) else refusal.segment
     position = None if isinstance(refusal, StorageError) else refusal.position
-    told = {place for problem in context.problems for place in (problem.segment, problem.position)}
-    if segment not in told and position not in told:
+    reported = {place for problem in context.problems for place in (problem.segment, problem.position)}
+    if segment not in reported and position not in reported:
         context.problem(refusal, segment=segment)
 
 
