@@ -97,10 +97,6 @@ class SweepView(View):
             self.measured, self.over_checkpoint, self.over_segments, sizing_mode="stretch_width", margin=0
         )
 
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self._layout
-
     def tell(self, sweep: RecoverySweep | None) -> None:
         """Show what was measured last, unless it is shown already."""
         if sweep is None or sweep is self._sweep:

@@ -23,7 +23,7 @@ from walkit._threads import Bell
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.names import HEAL_NEW_NAME
 from walkit.models import CrashingStorage, FaultyStorage
-from walkit.recovery.scan import read_durable_slot
+from walkit.recovery.log_scan import read_durable_slot
 from walkit.replication import Primary, Replica, heal
 from walkit.replication.core.answers import batch_of
 from walkit.replication.core.lag import Lag
@@ -33,9 +33,10 @@ from walkit.replication.primary.frame_reader import FrameReader
 from walkit.replication.primary.range_service import FRAMES_METHOD
 from walkit.replication.protocol.messages import Hello
 from walkit.replication.protocol.wire import decode_from_subscriber, encode_from_publisher
-from walkit.replication.transport.grpc_common import DaemonExecutor, grpc
+from walkit.replication.transport.grpc_common import grpc
+from walkit.replication.transport.threads import DaemonExecutor
+from walkit.segments.leftovers import KEPT_NEW_NAME
 from walkit.segments.manifest_store import DURABLE_NAME, LOCK_NAME, load_manifest
-from walkit.segments.orphan_files import KEPT_NEW_NAME
 from walkit.storage import FileStorage
 
 FEW, ALL = 20, 50

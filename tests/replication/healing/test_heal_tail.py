@@ -17,12 +17,12 @@ from tests.replication.proxy import TcpProxy
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd
 from walkit.format.segment import SegmentHeader
-from walkit.recovery.scan import read_durable_slot
+from walkit.recovery.log_scan import read_durable_slot
 from walkit.replication import HealReport, PeerError, Primary, Replica, heal, promote, rewind
 from walkit.replication.healing.link import RangeLink
 from walkit.replication.healing.ranges import DamagedRange, DamagedSegment
 from walkit.replication.healing.write import HealedFile
-from walkit.replication.protocol.frame_batch import FrameLimits
+from walkit.replication.protocol.frame_run import FrameLimits
 from walkit.replication.transport.connection import Destination
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 from walkit.storage import FileStorage

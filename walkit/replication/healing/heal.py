@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
+from walkit._arguments import check_progress
 from walkit._report import Cells, TableReport
 from walkit._text import counted
 from walkit.commit.to_end import relayed, run_to_end
-from walkit.config import check_progress
 from walkit.errors import (
     CorruptionError,
     DivergenceError,
@@ -20,12 +20,12 @@ from walkit.errors import (
 )
 from walkit.format.durable_slot import DurableSlot
 from walkit.format.manifest import LogEnd, Manifest, SegmentState
+from walkit.recovery.log_scan import read_durable_slot, scan_log
 from walkit.recovery.plan import make_plan
-from walkit.recovery.scan import read_durable_slot, scan_log
 from walkit.replication.healing.link import RangeLink
 from walkit.replication.healing.ranges import DamagedRange, DamagedSegment, find_damage
 from walkit.replication.healing.write import HealedFile, lower_slot
-from walkit.replication.protocol.frame_batch import FrameRun
+from walkit.replication.protocol.frame_run import FrameRun
 from walkit.replication.transport.connection import Destination, destination_of
 from walkit.replication.transport.tls import ClientTLS
 from walkit.segments.index_file import index_segment
@@ -48,7 +48,7 @@ class HealedSegment:
     """Positions of the damage, from and until."""
     bytes_fetched: int
     bytes_beyond: int
-    """Bytes of frames that only the peer told of: they stand after all that this log knew that it had."""
+    """Bytes of frames that only the peer knew of: they come after all that this log knew that it had."""
     markers_given_up: bool
     """Whether the peer lacks frames without records at its end, so that the durable slot promises none of them now."""
     why_not: str

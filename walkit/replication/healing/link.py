@@ -12,15 +12,13 @@ from walkit.commit.to_end import end_if_given_up, given_up_here
 from walkit.errors import CorruptionError, WalkitError
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.replication.primary.range_service import FRAMES_METHOD
-from walkit.replication.protocol.batch_check import checked_run
-from walkit.replication.protocol.content import check_content, plain_text
+from walkit.replication.protocol.checks import check_content, checked_run, lasting_error, plain_text
 from walkit.replication.protocol.failures import PeerError
-from walkit.replication.protocol.frame_batch import FrameRun
+from walkit.replication.protocol.frame_run import FrameRun
 from walkit.replication.protocol.messages import LASTING, PROTOCOL_MAX, PROTOCOL_MIN, Batch, Hello, Refusal
-from walkit.replication.protocol.refusals import lasting_error
 from walkit.replication.protocol.wire import WireError, decode_from_publisher, encode_from_subscriber
 from walkit.replication.transport.access import TOKEN_KEY
-from walkit.replication.transport.connection import Destination, told
+from walkit.replication.transport.connection import Destination, call_error
 from walkit.replication.transport.grpc_common import grpc
 
 SILENCE_S = 30.0
@@ -61,7 +59,7 @@ class RangeLink:
                 yield run
         except grpc.RpcError as error:
             end_if_given_up()
-            said = watch.said or told(error, self._destination)
+            said = watch.said or call_error(error, self._destination)
             if isinstance(said, WalkitError):
                 raise said from error
             raise PeerError(

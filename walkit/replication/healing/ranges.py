@@ -9,11 +9,11 @@ from walkit.format.durable_slot import DurableSlot
 from walkit.format.layout import POSITION_MAX, SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import Gap, LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
-from walkit.recovery.facts import SegmentFinding, look_at
+from walkit.recovery.findings import SegmentFinding, inspect_segment
 from walkit.recovery.survey import FrameSpan, Region, SegmentSurvey, passed
 from walkit.recovery.tolerant_file import TolerantFile
 from walkit.replication.logs.role import is_replica
-from walkit.replication.protocol.frame_batch import FrameLimits
+from walkit.replication.protocol.frame_run import FrameLimits
 from walkit.segments.frame_walk import last_chain_of
 from walkit.storage.interface import Storage
 
@@ -99,7 +99,7 @@ def find_damage(
     """
     found: list[DamagedSegment | None] = []
     done = 0
-    findings = [look_at(storage, manifest, record, tolerant=True) for record in manifest.segments]
+    findings = [inspect_segment(storage, manifest, record, tolerant=True) for record in manifest.segments]
     for index, finding in enumerate(findings):
         before = manifest.segments[index - 1] if index else None
         if finding.sealed:

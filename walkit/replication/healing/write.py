@@ -21,7 +21,7 @@ from walkit.format.segment import SegmentHeader
 from walkit.recovery.lost_found import copy_part, keep_part
 from walkit.recovery.tolerant_file import TolerantFile
 from walkit.replication.healing.ranges import NO_WINDOW, DamagedSegment
-from walkit.replication.protocol.frame_batch import FrameRun
+from walkit.replication.protocol.frame_run import FrameRun
 from walkit.segments.frame_walk import walk_segment
 from walkit.segments.manifest_store import DURABLE_NAME, LOST_FOLDER
 from walkit.storage.file import FileStorage

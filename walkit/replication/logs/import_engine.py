@@ -24,14 +24,14 @@ from walkit.log.finalizer import report_dropped, run_for_dropped
 from walkit.log.lifetime import Lifetime
 from walkit.log.report import recovery_report
 from walkit.read.view import LogView
-from walkit.recovery.apply import apply_plan, settle_unsealed
+from walkit.recovery.apply import apply_plan, sync_unsealed
+from walkit.recovery.log_scan import read_durable_slot
 from walkit.recovery.planning import emit_recovery, plan_recovery
 from walkit.recovery.report import PhaseClock, RecoveryReport
-from walkit.recovery.scan import read_durable_slot
-from walkit.replication.logs.bootstrap_switch import take_place
+from walkit.replication.logs.bootstrap_switch import switch_to_gathered
 from walkit.replication.logs.imported_segments import ImportedSegments
 from walkit.replication.logs.upkeep import ReplicaUpkeep
-from walkit.replication.protocol.frame_batch import FrameRun
+from walkit.replication.protocol.frame_run import FrameRun
 from walkit.segments.manifest_store import (
     DURABLE_NAME,
     NEW_NAME,
@@ -62,11 +62,11 @@ class ImportEngine:
         """What works on the log's files ends with it: a checkpoint, a trim."""
         self.recovery: RecoveryReport | None = None
         self.failure: BaseException | None = None
-        self.news, self._closing = CommitSignal(), threading.RLock()
+        self.advanced, self._closing = CommitSignal(), threading.RLock()
         self._watchers: list[Callable[[], object]] = []
         storage.create()
         self._lock = lock = take_writer_lock(storage)
-        self.store = ManifestStore(storage, Manifest(log_id=0))
+        self.manifest_store = ManifestStore(storage, Manifest(log_id=0))
         try:
             self._open()
         except BaseException:
@@ -79,7 +79,7 @@ class ImportEngine:
         clock = PhaseClock()
         with clock.phase("open") as detail:
             try:
-                take_place(self.storage, self.events)
+                switch_to_gathered(self.storage, self.events)
                 manifest = load_manifest(self.storage)
             except LogNotFoundError:
                 self.end = LogEnd()
@@ -88,23 +88,23 @@ class ImportEngine:
             detail["segments"] = len(manifest.segments)
         with clock.phase("scan") as detail:
             policy = self.options.recovery
-            settle_unsealed(self.storage, manifest, salvage=policy == "salvage")
+            sync_unsealed(self.storage, manifest, salvage=policy == "salvage")
             plan = plan_recovery(self.storage, manifest, slot, policy)
             detail["unsealed"] = len(plan.findings.unsealed)
         clock.split_off("verify", plan.findings.verify_s)
         with clock.phase("apply"):
-            self.store = ManifestStore(self.storage, manifest)
-            apply_plan(self.storage, self.store, plan)
+            self.manifest_store = ManifestStore(self.storage, manifest)
+            apply_plan(self.storage, self.manifest_store, plan)
         self.recovery = recovery_report(self.storage, self.options, clock, plan, False)
         self._begin()
         emit_recovery(self.events, self.recovery)
 
     def _begin(self) -> None:
-        manifest = self.store.current
+        manifest = self.manifest_store.current
         self.end = manifest.end
         self.segments = ImportedSegments(
             self.storage,
-            self.store,
+            self.manifest_store,
             self.options,
             identity=NO_IDENTITY,
             epoch_began=manifest.end,
@@ -115,7 +115,7 @@ class ImportEngine:
         )
         self.segments.poison = self.segments.maintenance.broken = self._poison
         self.upkeep = ReplicaUpkeep.on(
-            self.storage, self.store, self.segments, self, self.lifetime, self.options, self.events
+            self.storage, self.manifest_store, self.segments, self, self.lifetime, self.options, self.events
         )
         self.adopted = True
         self._check()
@@ -125,7 +125,7 @@ class ImportEngine:
 
         Of a log that has failed, and of one that is closed, only an opening says what is there.
         """
-        manifest = self.store.current
+        manifest = self.manifest_store.current
         assert self.adopted == bool(manifest.log_id), "a log of no id has frames, or an adopted one has no id"
         assert self.adopted or (self.end == LogEnd() and self.failure is None)
         if not self.adopted or self.closed or self.failure is not None:
@@ -145,7 +145,7 @@ class ImportEngine:
             # Of a log that was removed by hand: its promises are not this log's.
             self.storage.remove(DURABLE_NAME)
         write_whole(self.storage, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
-        self.store = ManifestStore(self.storage, manifest)
+        self.manifest_store = ManifestStore(self.storage, manifest)
         self._begin()
 
     def import_run(self, run: FrameRun, lineage: tuple[EpochRecord, ...]) -> LogEnd:
@@ -157,45 +157,45 @@ class ImportEngine:
             raise LogClosedError(f"the replica's log at {self.storage.location} is closed")
         if self.failure is not None:
             raise LogPoisonedError(f"an earlier write failed ({self.failure}); open the replica again")
-        assert run.after == self.end and run.identity.log_id == self.store.current.log_id
+        assert run.after == self.end and run.identity.log_id == self.manifest_store.current.log_id
         segments = self.segments
         try:
             if segments.identity != run.identity:
                 segments.take_epoch(run.identity, lineage)
-            segments.place(run)
+            segments.write_run(run)
         except WalkitError as error:
             # Some of the frames may be there already, a full disk included: only an opening finds out.
             self._poison(error)
             raise
         end = run.end
         segments.publish(end.position, end.last_lsn)
-        with self.news.lock:
+        with self.advanced.lock:
             self.end = end
-            self.news.notify_locked()
+            self.advanced.notify_locked()
         self._check()
         self._notify_watchers()
         return end
 
-    def watch(self, news: Callable[[], object]) -> Callable[[], object]:
-        """Call `news` after each import and at the closing; returns what ends it. It must only wake something."""
-        with self.news.lock:
-            self._watchers = [*self._watchers, news]
+    def watch(self, notify: Callable[[], object]) -> Callable[[], object]:
+        """Call `notify` after each import and at the closing; returns what ends it. It must only wake something."""
+        with self.advanced.lock:
+            self._watchers = [*self._watchers, notify]
 
         def unwatch() -> None:
-            with self.news.lock:
-                self._watchers = [each for each in self._watchers if each is not news]
+            with self.advanced.lock:
+                self._watchers = [each for each in self._watchers if each is not notify]
 
         return unwatch
 
     def watched_by(self, before: ImportEngine) -> None:
         """Take over who watches the engine that this one takes the place of."""
-        with self.news.lock:
+        with self.advanced.lock:
             self._watchers = before._watchers
         self._notify_watchers()
 
     def _notify_watchers(self) -> None:
-        for news in self._watchers:
-            news()
+        for notify in self._watchers:
+            notify()
 
     def _poison(self, cause: BaseException) -> None:
         """Import nothing more: a write or sync has failed, here or on the maintenance thread."""
@@ -205,7 +205,7 @@ class ImportEngine:
     def view(self) -> LogView:
         """Return what can be read now."""
         if not self.adopted:
-            return LogView(self.storage, self.store.current, ())
+            return LogView(self.storage, self.manifest_store.current, ())
         return self.upkeep.contents.view()
 
     @property
@@ -247,15 +247,15 @@ class ImportEngine:
             self.lifetime.end_work()
             if self.adopted:
                 self.segments.maintenance.close()  # first: no file is closed, no lock freed under its job
-            with self.news.lock:
+            with self.advanced.lock:
                 self.lifetime.closed = True
-                self.news.notify_locked()
+                self.advanced.notify_locked()
             try:
                 if self.adopted:
                     self.segments.close(poisoned=self.failure is not None)
-                    self.upkeep.save_holds(self.store, self.events)
+                    self.upkeep.save_holds(self.manifest_store, self.events)
             finally:
-                self.store.close()
+                self.manifest_store.close()
                 self._lock.release()
                 self.lifetime.end()
                 self._notify_watchers()
@@ -265,8 +265,8 @@ class ImportEngine:
     def forget(self) -> None:
         """In a forked child: this copy is dead, the parent's log continues untouched."""
         self.lifetime.forget()
-        self.news, self._closing = CommitSignal(), threading.RLock()
-        self.store.forget()
+        self.advanced, self._closing = CommitSignal(), threading.RLock()
+        self.manifest_store.forget()
         if self.adopted:
             self.upkeep.forget()
             self.segments.forget()

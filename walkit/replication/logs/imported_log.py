@@ -12,9 +12,10 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from walkit._arguments import as_lsn
 from walkit._threads import Bell
 from walkit.commit.to_end import run_to_end
-from walkit.config import LogOptions, as_lsn
+from walkit.config import LogOptions
 from walkit.errors import GapError, LogClosedError, LogNotFoundError, OptionsError, StorageError
 from walkit.events import EventSink
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
@@ -30,7 +31,7 @@ from walkit.recovery.report import RecoveryReport
 from walkit.replication.logs.import_engine import ImportEngine, close_dropped
 from walkit.replication.logs.imported_segments import ImportedSegments
 from walkit.replication.logs.upkeep import ReplicaUpkeep
-from walkit.replication.protocol.frame_batch import FrameRun
+from walkit.replication.protocol.frame_run import FrameRun
 from walkit.segments.manifest_store import ManifestStore
 from walkit.storage.interface import Storage
 
@@ -145,7 +146,7 @@ class ImportedLog(ReadSurface):
     @property
     def manifest_store(self) -> ManifestStore:
         """The manifest in its place."""
-        return self._engine.store
+        return self._engine.manifest_store
 
     @property
     def lifetime(self) -> Lifetime:
@@ -187,7 +188,7 @@ class ImportedLog(ReadSurface):
     @property
     def manifest(self) -> Manifest:
         """The manifest of this moment."""
-        return self._engine.store.current
+        return self._engine.manifest_store.current
 
     @property
     def storage(self) -> Storage:
@@ -220,12 +221,12 @@ class ImportedLog(ReadSurface):
         """Return what can be read at this moment."""
         return self._engine.view()
 
-    def watch(self, news: Callable[[], object]) -> Callable[[], object]:
-        """Call `news` after each import and at the closing, on their thread: it must only wake something.
+    def watch(self, notify: Callable[[], object]) -> Callable[[], object]:
+        """Call `notify` after each import and at the closing, on their thread: it must only wake something.
 
         Returns what ends it.
         """
-        return self._engine.watch(news)
+        return self._engine.watch(notify)
 
     def follow(self, first_lsn: int, timeout: float | None = None) -> Iterator[Record]:
         """Yield records from `first_lsn` on, and continue as more are imported.
@@ -260,7 +261,7 @@ class ImportedLog(ReadSurface):
 
     @staticmethod
     def _wait_in(engine: ImportEngine, lsn: int, timeout: float | None) -> None:
-        engine.news.wait_for(lambda: engine.closed or engine.end.last_lsn >= lsn, timeout)
+        engine.advanced.wait_for(lambda: engine.closed or engine.end.last_lsn >= lsn, timeout)
 
     # -- consumers and maintenance
 

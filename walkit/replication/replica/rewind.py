@@ -148,7 +148,7 @@ def _rewind(
 
 
 def _rewind_locked(engine: ImportEngine, first_lsn: int, force: bool, records: bool) -> RewindReport:
-    storage, store, upkeep = engine.storage, engine.store, engine.upkeep
+    storage, store, upkeep = engine.storage, engine.manifest_store, engine.upkeep
     with ExitStack() as locks:
         locks.enter_context(engine.events.held())
         shut = locks.enter_context(upkeep.holds.claims.shut())
@@ -201,7 +201,7 @@ def _rewind_locked(engine: ImportEngine, first_lsn: int, force: bool, records: b
 
 def _require_a_state(engine: ImportEngine, point: CommonPoint, first_lsn: int) -> None:
     """Refuse where the state at the common point is gone: only a bootstrap brings it back."""
-    manifest, lsn = engine.store.current, point.end.last_lsn
+    manifest, lsn = engine.manifest_store.current, point.end.last_lsn
     why = ""
     if point.passed:
         why = point.passed
@@ -223,7 +223,7 @@ def _require_a_state(engine: ImportEngine, point: CommonPoint, first_lsn: int) -
 
 def _readers_past(engine: ImportEngine, end_lsn: int) -> Iterator[str]:
     """Yield what has read records after `end_lsn`: holds, claims, and replicas of this one, each by its name."""
-    storage, manifest = engine.storage, engine.store.current
+    storage, manifest = engine.storage, engine.manifest_store.current
     for hold in engine.upkeep.holds.live(manifest, tell=False):
         if hold.first_lsn > end_lsn + 1:
             yield f"hold {hold.name!r}"

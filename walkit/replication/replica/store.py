@@ -12,7 +12,7 @@ from walkit.errors import HistoryTrimmedError, LogClosedError
 from walkit.read.view import frames_to_batches
 from walkit.recovery.report import report_html
 from walkit.replication.logs.imported_log import ImportedLog
-from walkit.replication.protocol.frame_batch import FrameRun
+from walkit.replication.protocol.frame_run import FrameRun
 from walkit.state.applier import Follower
 from walkit.state.checkpoint import Checkpointer, CheckpointReport, CheckpointThread
 from walkit.state.machine_recovery import MachineRecovery, recover

@@ -1,6 +1,6 @@
 """A run of frames: contiguous frames of one epoch as stored in a log, on their way into another log.
 
-Pure: bytes in, facts or a fault out. The judgement is the walk's, the same that recovery and readers use.
+Pure: bytes in, facts or a fault out. The checks are those of the walk, the same that recovery and readers use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Scanning a log for an opening or a reader: facts about its segments and the files beside them. Never changes a byte.
+"""Scanning a log for an opening or a reader: findings of its segments and the files beside them. Changes no byte.
 
 The scan looks at sealed segments as the manifest vouches for them (presence, size, header; every frame with `deep`),
 and at every frame of the unsealed ones.
@@ -12,19 +12,19 @@ from walkit.errors import CorruptionError, FormatVersionError, SegmentMissingErr
 from walkit.format.durable_slot import NOTHING_DURABLE, DurableSlot, decode_slots
 from walkit.format.layout import DURABLE_SLOTS_BYTES, SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest
-from walkit.recovery.facts import (
+from walkit.recovery.findings import (
     LogFindings,
     SegmentFinding,
     follows_exactly,
-    look_at,
+    inspect_segment,
     region_within,
     survey_segment,
 )
 from walkit.segments.gathered import NOTHING_GATHERED, gathered_in
 from walkit.segments.identity import header_of, missing_segment
-from walkit.segments.index_file import orphans
+from walkit.segments.index_file import orphan_indexes
+from walkit.segments.leftovers import leftover_of, unfinished_in
 from walkit.segments.manifest_store import DURABLE_NAME
-from walkit.segments.orphan_files import leftover_of, unfinished_in
 from walkit.storage.interface import Storage
 
 Progress = Callable[[int, int], None]
@@ -57,14 +57,14 @@ def scan_log(
     deep: bool = False,
     progress: Progress | None = None,
 ) -> LogFindings:
-    """Return the facts. Raises SegmentMissingError and CorruptionError only for what the manifest vouches for.
+    """Return the findings. Raises SegmentMissingError and CorruptionError only for what the manifest vouches for.
 
     StorageError where a segment cannot be read, FormatVersionError where one is of a newer format.
     """
-    findings = look_around(storage, manifest, slot)
+    findings = scan_folder(storage, manifest, slot)
     counter = ProgressCounter(progress, sum(s.size_bytes for s in manifest.sealed) if deep else 0)
     for record in manifest.sealed:
-        finding = look_at(storage, manifest, record)
+        finding = inspect_segment(storage, manifest, record)
         error = sealed_error(storage, manifest, finding)
         if isinstance(error, CorruptionError):
             error.position, error.first_lost_lsn = error.position or record.start_position, record.first_lsn
@@ -74,12 +74,12 @@ def scan_log(
             survey_segment(storage, manifest, finding, reached=counter.within_segment())
         findings.sealed.append(finding)
     for record in manifest.unsealed:
-        finding = look_at(storage, manifest, record)
+        finding = inspect_segment(storage, manifest, record)
         findings.unsealed.append(finding)
         if finding.header is not None:
             survey_segment(storage, manifest, finding, reached=counter.within_segment())
         _refuse_unreadable(finding)
-    relate(storage, findings)
+    link_unsealed(storage, findings)
     return findings
 
 
@@ -94,7 +94,7 @@ def _refuse_unreadable(finding: SegmentFinding) -> None:
             raise unread
 
 
-def relate(storage: Storage, findings: LogFindings) -> None:
+def link_unsealed(storage: Storage, findings: LogFindings) -> None:
     """Note of each unsealed segment whether it follows the log before it, and its frames after a hole."""
     end, hole = findings.manifest.end, False
     for index, finding in enumerate(findings.unsealed):
@@ -171,10 +171,10 @@ class ProgressCounter:
             self.progress(done, max(done, self.total))
 
 
-def look_around(
+def scan_folder(
     storage: Storage, manifest: Manifest, slot: DurableSlot, *, salvage: bool = False
 ) -> LogFindings:
-    """Return the facts about what stands beside the segments. CorruptionError for a manifest of an earlier time.
+    """Return findings of the files beside the segments, none of these yet. CorruptionError for an older manifest.
 
     With `salvage` a file beside them that the storage does not read is passed over.
     """
@@ -182,7 +182,7 @@ def look_around(
     named = {s.name for s in manifest.segments}
     names = storage.names()
     findings.strays = [n for n in names if n.endswith(".segment") and n not in named]
-    findings.orphans = orphans(names, manifest)
+    findings.orphan_indexes = orphan_indexes(names, manifest)
     findings.unfinished = unfinished_in(storage, names)
     _refuse_an_older_manifest(storage, findings, salvage)
     return findings

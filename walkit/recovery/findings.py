@@ -1,4 +1,7 @@
-"""What stands in the files of a log, said as facts: about one segment, and about the whole log. Never judges."""
+"""Findings: what stands in the files of a log, of one segment and of the whole log. Never judges.
+
+The yes-or-no facts that the decision table asks for are made of them in `walkit.recovery.plan`.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ Reached = Callable[[int], object]
 
 @dataclass(kw_only=True, slots=True)
 class SegmentFinding:
-    """Facts about one segment file."""
+    """What was found in one segment file."""
 
     record: SegmentRecord
     present: bool = True
@@ -143,7 +146,7 @@ class SegmentFinding:
 
 @dataclass(kw_only=True, slots=True)
 class LogFindings:
-    """Facts about a whole log."""
+    """What was found in a whole log."""
 
     manifest: Manifest
     slot: DurableSlot
@@ -151,7 +154,7 @@ class LogFindings:
     unsealed: list[SegmentFinding] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)
     """Segment files that the manifest does not name."""
-    orphans: list[str] = field(default_factory=list)
+    orphan_indexes: list[str] = field(default_factory=list)
     """Indexes of segments that are not in the log."""
     unfinished: list[str] = field(default_factory=list)
     """Files that a writer left half written: see `unfinished_in`."""
@@ -206,7 +209,7 @@ def next_start(later: list[SegmentFinding], start: int) -> int | None:
     return min((e for e in ends if e >= start), default=None)
 
 
-def look_at(
+def inspect_segment(
     storage: Storage, manifest: Manifest, record: SegmentRecord, *, tolerant: bool = False, live: bool = False
 ) -> SegmentFinding:
     """Look at a segment that the manifest names: is it there, does it open, whose header is in it. Never raises.
@@ -222,7 +225,7 @@ def look_at(
         finding.error = error if finding.present else None
         return finding
     try:
-        _look_into(file, manifest, finding, live)
+        _inspect_file(file, manifest, finding, live)
     except StorageError as error:
         finding.error = finding.error or error
     finally:
@@ -242,7 +245,7 @@ def _note_unreadable(finding: SegmentFinding, file: StorageFile | TolerantFile) 
         finding.unreadable |= file.unreadable
 
 
-def _look_into(
+def _inspect_file(
     file: StorageFile | TolerantFile, manifest: Manifest, finding: SegmentFinding, live: bool
 ) -> None:
     record, sealed = finding.record, finding.sealed

@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 import pytest
 
-from walkit.state.prefetch import read_ahead
+from walkit.state.prefetch import prefetched
 
 
 def alive() -> list[threading.Thread]:
@@ -17,9 +17,9 @@ def alive() -> list[threading.Thread]:
 
 def test_items_come_in_order_and_the_thread_ends() -> None:
     """All items, None and nothing at all too, come as they were; no thread stays."""
-    assert list(read_ahead(iter(range(1000)), 3)) == list(range(1000))
-    assert list(read_ahead(iter([None]), 1)) == [None]
-    assert list(read_ahead(iter(()), 1)) == []
+    assert list(prefetched(iter(range(1000)), 3)) == list(range(1000))
+    assert list(prefetched(iter([None]), 1)) == [None]
+    assert list(prefetched(iter(()), 1)) == []
     assert not alive()
 
 
@@ -30,7 +30,7 @@ def test_an_error_is_raised_behind_the_items_before_it() -> None:
         yield from (1, 2)
         raise ValueError("third")
 
-    drawn = read_ahead(items(), 8)
+    drawn = prefetched(items(), 8)
     assert [next(drawn), next(drawn)] == [1, 2]
     with pytest.raises(ValueError, match="third"):
         next(drawn)
@@ -50,7 +50,7 @@ def test_no_more_than_the_bound_is_drawn_and_closing_ends_it() -> None:
         finally:
             closed.set()
 
-    ahead = read_ahead(items(), 2)
+    ahead = prefetched(items(), 2)
     assert next(ahead) == 0
     ahead.close()
     assert closed.is_set() and len(drawn_to) <= 4

@@ -1,4 +1,4 @@
-"""The columns of frames, a bounded number of records at a time.
+"""Arrow batches of bounded size, made of the columns of frames.
 
 A frame of a hundred bytes may hold a million records (FORMAT.md F-7.3), and many of them fit one read. Columns
 stay as views of the frame until they become Arrow; what is here lets that happen for some records at a time.
@@ -72,8 +72,8 @@ def _total(lengths: Column, begin: int, end: int) -> int:
     return int(lengths[begin:end].sum(dtype=np.int64))
 
 
-class Waiting:
-    """Frames that were decoded and are no batch yet: `full` once they have `records` records or `whole_bytes` bytes.
+class BatchBuilder:
+    """Makes Arrow batches of decoded frames, in order: `full` once they have `records` records or `whole_bytes` bytes.
 
     Records out of the bounds, which are inclusive, are not taken. No batch has as many as twice `records`.
     """
@@ -99,7 +99,7 @@ class Waiting:
         self._bytes += size_bytes
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield what waits as batches of RECORD_SCHEMA, in the order it came, and forget it."""
+        """Yield what was added as batches of RECORD_SCHEMA, in the order it came, and forget it."""
         self._records = self._bytes = 0
         taken: list[tuple[int, DecodedColumns]] = []
         records = 0

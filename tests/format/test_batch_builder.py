@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tests.format import makers
 from tests.format.makers import ONE, columns_of, forged, frame_of, rows_of
 from tests.format.plain_reader import PlainRecord
+from walkit.format.batch_builder import BatchBuilder, in_parts
 from walkit.format.body import DecodedColumns, decode_body, encode_body, to_arrow
 from walkit.format.frame import FrameHeader, decode_frame
 from walkit.format.layout import RECORDS_PER_FRAME_MAX
-from walkit.format.parts import Waiting, in_parts
 from walkit.record import RECORD_SCHEMA
 
 
@@ -50,7 +50,7 @@ def test_what_waits_becomes_batches_of_fewer_than_twice_as_many_records(
     frames: list[list[PlainRecord]], records_max: int
 ) -> None:
     """Several frames one behind the other: all their rows in order, each batch below twice what was asked for."""
-    waiting = Waiting(1, None, records=records_max, whole_bytes=1 << 20)
+    waiting = BatchBuilder(1, None, records=records_max, whole_bytes=1 << 20)
     expected, lsn = [], 1
     for rows in frames:
         columns = decoded(rows, False)

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from walkit._threads import LogThread
-from walkit.replication.transport.loop_thread import LoopThread
+from walkit.replication.transport.threads import LoopThread
 
 WAIT_S = 30.0
 
