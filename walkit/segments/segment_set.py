@@ -27,8 +27,8 @@ from walkit.format.segment import SegmentHeader, segment_name
 from walkit.segments.active_segment import ZERO_STEP_BYTES, OpenSegment
 from walkit.segments.index_file import reindex, write_index
 from walkit.segments.maintenance_worker import MaintenanceWorker
+from walkit.segments.manifest_edits import record_of, with_prepared, with_sealed, without_segment
 from walkit.segments.manifest_store import ManifestStore
-from walkit.segments.sealing import record_of, with_prepared, with_sealed, without_segment
 from walkit.storage.interface import Cell, DirectStorage, OpenMode, Storage, StorageFile
 
 ZERO_AHEAD_BYTES = 4 << 20
