@@ -11,6 +11,7 @@ from typing import Any
 from walkit.cli import network, values
 from walkit.cli.bencharguments import add_bench
 from walkit.cli.copying import add_copy
+from walkit.cli.crashtest import add_crashtest
 from walkit.cli.dashboard import add_dashboard
 from walkit.cli.doctor import add_doctor
 from walkit.cli.parsers import EXIT_CODES, LOG_HELP, add_command, add_option, add_report_options
@@ -32,7 +33,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
     for add in (
         *(_add_inspect, _add_dump, _add_verify, _add_repair, _add_claims, add_copy, _add_diff, _add_serve),
-        *(_add_follow, add_promote, _add_demo, add_bench, add_simulate, add_dashboard, add_doctor),
+        *(_add_follow, add_promote, _add_demo, add_bench, add_simulate, add_crashtest, add_dashboard),
+        add_doctor,
     ):
         add(commands)
     given = sys.argv[1:] if argv is None else list(argv)
