@@ -14,6 +14,7 @@ import pytest
 
 from scripts.browsing import ROOT, Seen, Server, look_at
 from scripts.screenshots import FOLDER, RECORD, controls_of_pages
+from walkit.views.page import PAGES
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -485,9 +486,10 @@ def test_a_phone_shows_all_of_it(browser: Browser, server: Server, windows: list
     """Each page, as the tests before have left it, 390 px wide: not scrolled sideways, no figure's word cut."""
     with looking(browser, server, windows) as seen:
         seen.page.set_viewport_size({"width": 390, "height": 844})
-        for name in ("Live", "Recovery", "Replication", "Compaction", "Inspector", "States", "Runs"):
+        for kind in PAGES:
+            name = kind.title
             seen.turn_to(name)
-            seen.page.wait_for_function("slug => location.search.includes(`page=${slug}`)", arg=name.lower())
+            seen.page.wait_for_function("slug => location.search.includes(`page=${slug}`)", arg=kind.slug)
             seen.settled_controls()
             with suppress(AssertionError):
                 eventually(lambda: not seen.page.evaluate(CUT), 20)
