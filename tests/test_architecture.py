@@ -379,12 +379,18 @@ def test_each_sub_package_knows_only_those_before_it(room: str, checkout: Checko
 
 @pytest.mark.parametrize("room", SUB_PACKAGES)
 def test_a_room_says_what_its_sub_packages_are(room: str, checkout: Checkout) -> None:
-    """The room's docstring lists its sub-packages in their order, and each file and name of its paths is there."""
+    """The docstring has the sub-packages in order, and files and names that are there; theirs name each module."""
     folder = room.replace(".", "/") + "/"
     files = python_files(checkout, folder)
     said = ast.get_docstring(ast.parse(files[f"{folder}__init__.py"])) or ""
     assert tuple(re.findall(r"^- `(\w+)` ", said, re.MULTILINE)) == SUB_PACKAGES[room]
     assert {path.split("/")[2] for path in files if path.count("/") > 2} == {*SUB_PACKAGES[room]}
+    for part in SUB_PACKAGES[room]:
+        modules = {
+            path.split("/")[3].removesuffix(".py") for path in files if path.startswith(f"{folder}{part}/")
+        }
+        named = re.findall(r"`(\w+)`", files[f"{folder}{part}/__init__.py"])
+        assert {*named} == modules - {"__init__"}, part
     for step in re.split(r"^\d+\. ", said, flags=re.MULTILINE)[1:]:
         paths = re.findall(r"`(\w+/\w+\.py)`", step)
         assert paths and all(folder + path in files for path in paths), step

@@ -48,8 +48,8 @@ from walkit.replication.delta.record_cache import RecordCache
 from walkit.replication.delta.replayer import DeltaReplayer
 from walkit.replication.delta.state import ReaderState
 from walkit.replication.logs.end_watch import EndWatch
-from walkit.replication.logs.import_engine import ImportEngine
 from walkit.replication.logs.imported_log import ImportedLog
+from walkit.replication.logs.importer import Importer
 from walkit.replication.logs.source import StoredSource
 from walkit.replication.primary.registry import ReplicaRegistry
 from walkit.replication.primary.shared_runs import SharedRuns
@@ -278,7 +278,7 @@ def _loader() -> RangeLoader:
 
 def _delivery() -> Delivery:
     delivery = Delivery("log", EventSink())
-    delivery.observe(print)
+    delivery.add_observer(print)
     return delivery
 
 
@@ -296,10 +296,10 @@ def _worker() -> MaintenanceWorker:
     return MaintenanceWorker("log", EventSink())
 
 
-def _importer() -> ImportEngine:
-    engine = ImportEngine(CrashingStorage(), walkit.LogOptions(), EventSink())
-    engine.adopt(7, created_us=1, ack_order="append", extra={})
-    return engine
+def _importer() -> Importer:
+    importer = Importer(CrashingStorage(), walkit.LogOptions(), EventSink())
+    importer.adopt(7, created_us=1, ack_order="append", extra={})
+    return importer
 
 
 def _delta_loop() -> DeltaLoop:
@@ -463,7 +463,7 @@ BROKEN: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (_replica_loop, changed("_queued_bytes", 1)),
     (_replica_loop, changed("_reopened", True)),
     (_replica_loop, inside("core", changed("end", LogEnd(last_lsn=1, position=64)))),
-    (_replica_store, changed("_by_itself", object())),
+    (_replica_store, changed("_checkpoint_thread", object())),
     (_replica_store, changed("begins_lsn", 2)),
 ]
 

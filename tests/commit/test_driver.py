@@ -365,7 +365,7 @@ def test_observers_that_come_between_two_frames_of_one_landing_miss_none_after(
         """Stands in for a waiter's lock: opening it adds the observer in the midst of the release."""
 
         def release(self) -> None:
-            rig.driver.delivery.observe(lambda frame: seen.append(frame.first_lsn))
+            rig.driver.delivery.add_observer(lambda frame: seen.append(frame.first_lsn))
 
     frames[1].submissions[0].latch = Gate()
     for frame in frames:

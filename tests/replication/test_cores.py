@@ -106,6 +106,11 @@ def test_the_first_difference_of_two_histories_is_named(history: History) -> Non
             replace(whole, end=LogEnd(last_lsn=whole.end.last_lsn + 9, position=whole.end.position + 640, chain=3)),
             whole.end.last_lsn + 1,
         ),
+        (
+            "a marker frame more than the primary",
+            replace(whole, end=replace(whole.end, position=whole.end.position + 64, chain=3)),
+            whole.end.last_lsn + 1,
+        ),
     ]  # fmt: skip
     for what, hello, lsn in table:
         refusal = why_refused(hello, history.primary_state(hello))

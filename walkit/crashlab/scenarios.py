@@ -319,7 +319,7 @@ _ALL = (
         replace(SMALL, durability="none"),
         is_store=True,
     ),
-    Scenario("compaction", "a Store's log is compacted and goes on", _compaction, is_store=True),
+    Scenario("compaction", "a Store's log is compacted and continues", _compaction, is_store=True),
     Scenario(
         "parallel",
         "four frames in flight, acknowledged in append order",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import SegmentRecord, SegmentState
-from walkit.log.progress import LogProgress
+from walkit.log.marks import LogMarks
 from walkit.read.view import LogView, Span
 from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.segment_set import SegmentSet
@@ -19,12 +19,12 @@ class LogContents:
         storage: Storage,
         manifest_store: ManifestStore,
         segments: SegmentSet,
-        progress: LogProgress,
+        marks: LogMarks,
     ) -> None:
         self._storage = storage
         self._manifest_store = manifest_store
         self._segments = segments
-        self._progress = progress
+        self._marks = marks
 
     @property
     def first_lsn(self) -> int:
@@ -39,11 +39,11 @@ class LogContents:
 
     def view(self) -> LogView:
         """Return what can be read now: all that is acknowledged."""
-        return self._view_to(self._progress.written_position)
+        return self._view_to(self._marks.written_position)
 
     def durable_view(self) -> LogView:
         """Return the frames that are on stable storage now."""
-        return self._view_to(self._progress.durable_position)
+        return self._view_to(self._marks.durable_position)
 
     def _view_to(self, end_position: int) -> LogView:
         """Return the view of all frames below `end_position`, which the caller knows to be written."""

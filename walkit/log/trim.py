@@ -14,8 +14,8 @@ from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import HoldRecord, Manifest, SegmentRecord, SegmentState
 from walkit.log.claims import ClaimTable
 from walkit.log.holds import HoldTable
+from walkit.log.marks import LogMarks
 from walkit.log.orphan_files import OrphanFiles
-from walkit.log.progress import LogProgress
 from walkit.log.trim_rewrite import Rewritten, TrimRewriter, check_waste_ratio
 from walkit.read.view import LogView
 from walkit.record import Record
@@ -135,7 +135,7 @@ class Trimmer:
     def __init__(
         self,
         manifest_store: ManifestStore,
-        progress: LogProgress,
+        marks: LogMarks,
         maintenance: MaintenanceWorker,
         holds: HoldTable,
         orphan_files: OrphanFiles,
@@ -146,7 +146,7 @@ class Trimmer:
         self.state_lsn: int | None = None
         """LSN of the newest durable snapshot of a state that is made of this log; None where none is kept."""
         self._manifest_store = manifest_store
-        self._progress = progress
+        self._marks = marks
         self._maintenance = maintenance
         self._holds = holds
         self._orphan_files = orphan_files
@@ -162,7 +162,7 @@ class Trimmer:
 
         `checkpoint_lsn` is that of the newest checkpoint.
         """
-        bound = self._progress.durable_lsn
+        bound = self._marks.durable_lsn
         if checkpoint_lsn or self.state_lsn is not None:
             bound = min(bound, max(checkpoint_lsn, self.state_lsn or 0))
         return bound
@@ -214,8 +214,8 @@ class Trimmer:
     def _limit(
         self, manifest: Manifest, up_to_lsn: int, checkpoint_lsn: int, holds: Iterable[HoldRecord]
     ) -> tuple[str, int]:
-        """Return what limits a trim, as `TrimPreview.limit` says it, and the LSN up to which it lets records go."""
-        limits = {"": up_to_lsn, "durable": self._progress.durable_lsn}
+        """Return what limits a trim, as `TrimPreview.limit` says it, and the LSN up to which records may be dropped."""
+        limits = {"": up_to_lsn, "durable": self._marks.durable_lsn}
         limits["state"] = self.bound_lsn(checkpoint_lsn)
         limits |= {f"hold {h.name}": h.first_lsn - 1 for h in holds}
         limits |= {f"claim {c.name}": c.first_lsn - 1 for c in self._holds.claims.live(manifest)}

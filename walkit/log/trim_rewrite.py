@@ -255,7 +255,7 @@ def straddling(manifest: Manifest) -> SegmentRecord | None:
 
 
 def free_number(storage: Storage, manifest_store: ManifestStore) -> int:
-    """Return the number of a new segment; one whose file name somebody else has taken is passed over."""
+    """Return the number of a new segment; one whose file name is taken is passed over."""
     while True:
         number = manifest_store.take_number()
         try:

@@ -72,7 +72,7 @@ def _survey_all(storage: Storage, findings: LogFindings, progress: Progress | No
 
 
 def salvaged_segment(storage: Storage, manifest: Manifest, record: SegmentRecord) -> SegmentFinding:
-    """Look at a segment; where its header is damaged, one that fits its intact frames stands for it."""
+    """Inspect a segment; where its header is damaged, one that fits its intact frames takes its place."""
     finding = inspect_segment(storage, manifest, record, tolerant=True)
     error = finding.error
     if isinstance(error, FormatVersionError) or (

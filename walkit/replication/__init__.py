@@ -30,7 +30,7 @@ The way of a frame from the primary's commit to the replica's acknowledgement:
 8. `core/subscriber.py`: `receive` checks that it follows what is there (`protocol/checks.py`: `checked_run`), and
    answers with a step `Import`; a gap is answered with a `Nack`.
 9. `replica/loop.py`: runs that came quickly are joined, and `_import_queued` imports them.
-10. `logs/imported_log.py`: `import_run` goes to `logs/import_engine.py`, whose `logs/imported_segments.py` writes the
+10. `logs/imported_log.py`: `import_run` goes to `logs/importer.py`, whose `logs/imported_segments.py` writes the
     same bytes at the same position with a synced write, then publishes the end in the durable slot. It is durable.
 11. `core/subscriber.py`: `imported` answers with an `Ack`; then `replica/store.py` applies the records.
 12. `core/publisher.py`: `receive` compares the `Ack` with what was sent. It is acknowledged: `MoveClaim` moves

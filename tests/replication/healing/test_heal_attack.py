@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -20,7 +21,8 @@ from tests.replication.healing.test_heal import contents, fill, segments, write,
 from tests.replication.healing.test_heal_tail import PLAIN, in_use, lsns_of
 from walkit._threads import Bell
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.models import CrashingStorage
+from walkit.format.names import HEAL_NEW_NAME
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.recovery.log_scan import read_durable_slot
 from walkit.replication import Primary, Replica, heal
 from walkit.replication.core.answers import batch_of
@@ -33,6 +35,7 @@ from walkit.replication.protocol.messages import Hello
 from walkit.replication.protocol.wire import decode_from_subscriber, encode_from_publisher
 from walkit.replication.transport.grpc_common import grpc
 from walkit.replication.transport.threads import DaemonExecutor
+from walkit.segments.leftovers import KEPT_NEW_NAME
 from walkit.segments.manifest_store import DURABLE_NAME, LOCK_NAME, load_manifest
 from walkit.storage import FileStorage
 
@@ -212,6 +215,19 @@ def test_a_heal_that_fails_leaves_nothing_beside_the_log(log: Path, lagging: Pri
     before = contents(log)
     assert not heal(log, lagging.address).ok
     assert contents(log) == before
+
+
+@pytest.mark.parametrize("file", [HEAL_NEW_NAME, KEPT_NEW_NAME])
+def test_a_heal_on_a_full_disk_leaves_nothing_beside_the_log(log: Path, whole: Primary, file: str) -> None:
+    """Refuse room for the new file, or for the damaged one's copy: StorageError, and no part of a file is left."""
+    write(in_use(log), SEGMENT_HEADER_BYTES, bytes(64))
+    before = contents(log)
+    storage = FaultyStorage(FileStorage(str(log)))
+    storage.fail("write", file, errno=errno.ENOSPC)
+    with pytest.raises(walkit.StorageError, match="ENOSPC"):
+        heal(storage, whole.address)
+    assert contents(log) == before
+    assert heal(storage, whole.address).ok
 
 
 @contextmanager

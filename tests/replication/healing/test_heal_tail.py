@@ -206,7 +206,10 @@ def test_a_peer_that_lacks_a_marker_alone_gives_all_records(tmp_path: Path, seal
         Primary(opened) as primary,
         Replica(tmp_path / "longer", primary.address, options=PLAIN) as replica,
     ):
-        replica.wait_for(opened.append(b"next").last_lsn, WAIT_S)  # though it has the marker
+        until(
+            lambda: replica.status().state == "streaming", "a welcome"
+        )  # though it has the marker, and no epoch began
+        replica.wait_for(opened.append(b"next").last_lsn, WAIT_S)
 
 
 @pytest.mark.parametrize("alone", [False, True])

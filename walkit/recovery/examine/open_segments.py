@@ -246,9 +246,9 @@ class UnsealedPart:
         """Note what was promised and is in no file, and files that were cut short."""
         context = self.context
         beside = (Verdict.UNUSED, Verdict.STALE, Verdict.TORN, Verdict.IN_PROGRESS)
-        told = max((r.end_position for r in context.ranges if r.verdict not in beside), default=0)
-        if max(told, self.end.position) < context.promised:
-            self._missing(self.found, max(told, self.end.position), context.promised)
+        covered = max((r.end_position for r in context.ranges if r.verdict not in beside), default=0)
+        if max(covered, self.end.position) < context.promised:
+            self._missing(self.found, max(covered, self.end.position), context.promised)
         if context.live:  # a living writer seals and shortens its files while they are looked at
             return
         named = {problem.segment for problem in context.problems}

@@ -153,12 +153,12 @@ class OpenSource:
         self._delivery.add_bell(notify)
         synced: Callable[[int], object] = lambda _: notify()  # noqa: E731 - it is left by its identity
         ended = _EndCallback(notify)
-        self._delivery.await_durable(synced)
+        self._delivery.add_durable_listener(synced)
         self._lifetime.end_watchers.add(ended)
 
         def unwatch() -> None:
             self._lifetime.end_watchers.discard(ended)
-            self._delivery.leave_durable(synced)
+            self._delivery.remove_durable_listener(synced)
             self._delivery.remove_bell(notify)
 
         return unwatch
@@ -194,10 +194,10 @@ class StoredSource:
 
     def durable(self) -> tuple[int, int]:
         """See Source. Reads the durable slot; the manifest only when the slot has moved, or now and then."""
-        mark = read_durable_slot(self.storage)
+        slot = read_durable_slot(self.storage)
         with self._lock:
             now = time.monotonic()
-            if mark.generation == self._generation and now < self._manifest_until:
+            if slot.generation == self._generation and now < self._manifest_until:
                 return self._durable
             manifest = load_manifest(self.storage)
             require_promises(level_of(manifest))  # another opening may have begun since the last look
@@ -208,9 +208,9 @@ class StoredSource:
             lsn, position = manifest.end.last_lsn, manifest.end.position
             epochs = [epoch.id for epoch in manifest.lineage if epoch.position < position]
             found = (lsn, position, epochs[-1] if epochs else 0)
-            if mark.position > position and _has_end(manifest, mark.position, mark.epoch_id):
-                found = (mark.lsn, mark.position, mark.epoch_id)
-            self._generation = mark.generation
+            if slot.position > position and _has_end(manifest, slot.position, slot.epoch_id):
+                found = (slot.lsn, slot.position, slot.epoch_id)
+            self._generation = slot.generation
             if found[1] >= self._durable[1]:
                 self._durable, self._epoch_id = found[:2], found[2]
             self._check()

@@ -46,7 +46,7 @@ class FrameRun:
 
     @property
     def first_lsn(self) -> int:
-        """LSN of the first record; that of the next one where all frames are marks."""
+        """LSN of the first record; that of the next one where all are marker frames."""
         return self.headers[0].first_lsn
 
     @property

@@ -162,6 +162,13 @@ def _compare_ends(hello: Hello, primary: PrimaryState) -> Refusal | None:
             primary.visible_lsn + 1,
             f"the replica has records up to LSN {end.last_lsn:,}, and the source ends at {primary.visible_lsn:,}",
         )
+    if end.last_lsn == primary.visible_lsn == primary.durable_lsn and end.position > primary.durable_position:
+        # Marker frames that the source has lost: named as such, they are cut off, and the ends are compared again.
+        return _divergence(
+            end.last_lsn + 1,
+            f"the replica has frames without records up to position {end.position:,}, and the source ends at position "
+            f"{primary.durable_position:,}",
+        )
     epoch = next((e for e in reversed(hello.lineage) if e.position <= end.position), None)
     return _divergence(
         1 if epoch is None else epoch.first_lsn,

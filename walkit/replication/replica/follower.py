@@ -54,7 +54,7 @@ class Replica:
     A log that differs from the primary's is refused as a DivergenceError. One that differs only by frames without
     records at its end, as after a promotion of another replica, is cut back before them. With `rewind` it is cut back
     to where the histories part, what goes is kept under lost+found, and the replica follows on under a new identity;
-    see `walkit.replication.rewind.rewind` for what is refused as a RewindError, and `force_rewind` for what is cut all
+    see `walkit.replication.rewind` for what is refused as a RewindError, and `force_rewind` for what is cut all
     the same.
 
     A replica that is dropped without `stop` stops by itself, with a ResourceWarning unless the process is ending; its

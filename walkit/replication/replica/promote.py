@@ -18,7 +18,7 @@ from walkit.events import EventCallback, EventSink
 from walkit.format.manifest import EpochRecord, Manifest
 from walkit.recovery.report import report_html
 from walkit.replication.logs.bootstrap_folder import BootstrapFolder
-from walkit.replication.logs.import_engine import ImportEngine
+from walkit.replication.logs.importer import Importer
 from walkit.replication.logs.role import PROMOTED_KEY, as_promoted, is_promoted, is_replica
 from walkit.replication.replica.identity_file import drop_identity
 from walkit.segments.manifest_store import load_manifest
@@ -90,17 +90,17 @@ def promote(dir: Place, events: EventCallback | None = None) -> PromotionReport:
 
 def _promote(storage: Storage, events: EventSink) -> PromotionReport:
     _require_replica(storage, load_manifest(storage))
-    engine = ImportEngine(storage, LogOptions(), events)
+    importer = Importer(storage, LogOptions(), events)
     try:
-        manifest = engine.manifest_store.current
+        manifest = importer.manifest_store.current
         _require_replica(storage, manifest)  # now that no other process changes it
         already = is_promoted(manifest)
         if not already:
-            manifest = engine.manifest_store.update(_detached)
+            manifest = importer.manifest_store.update(_detached)
         drop_identity(storage)
         BootstrapFolder(storage, events).clear()  # parts of another log's files: nothing asks for them now
     finally:
-        engine.close()
+        importer.close()
     facts = manifest.extra[PROMOTED_KEY]
     report = PromotionReport(
         location=storage.location,

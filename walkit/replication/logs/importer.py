@@ -1,7 +1,7 @@
-"""The engine of a replica's log: everything that outlives the user's object until the log is closed.
+"""What imports frames into a replica's log: all that outlives the user's object until the log is closed.
 
-The user's `ImportedLog` holds the engine; the maintenance thread holds only the engine. So a log that is dropped
-without close() is collected, and its finaliser closes the engine.
+The user's `ImportedLog` holds the importer; the maintenance thread holds only the importer. So a log that is dropped
+without close() is collected, and its finaliser closes the importer.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from walkit.storage.interface import Storage
 
 NO_IDENTITY = FrameIdentity(0, 0, 0)
 
-_engines: weakref.WeakSet[ImportEngine] = weakref.WeakSet()
+_importers: weakref.WeakSet[Importer] = weakref.WeakSet()
 
 
-class ImportEngine:
+class Importer:
     """Storage, lock, manifest and segments of one replica's log that is open for importing. One thread imports.
 
-    It is its log's `LogProgress`: all that is imported is durable. Made on a thread that no interrupt reaches: see
+    It is its log's `LogMarks`: all that is imported is durable. Made on a thread that no interrupt reaches: see
     `run_to_end`.
     """
 
@@ -73,7 +73,7 @@ class ImportEngine:
             self.lifetime.closed = True
             lock.release()
             raise
-        _engines.add(self)
+        _importers.add(self)
 
     def _open(self) -> None:
         clock = PhaseClock()
@@ -187,8 +187,8 @@ class ImportEngine:
 
         return unwatch
 
-    def watched_by(self, before: ImportEngine) -> None:
-        """Take over who watches the engine that this one takes the place of."""
+    def watched_by(self, before: Importer) -> None:
+        """Take over who watches the importer that this one takes the place of."""
         with self.advanced.lock:
             self._watchers = before._watchers
         self._notify_watchers()
@@ -215,22 +215,22 @@ class ImportEngine:
 
     @property
     def acked_lsn(self) -> int:
-        """See LogProgress."""
+        """See LogMarks."""
         return self.end.last_lsn
 
     @property
     def durable_lsn(self) -> int:
-        """See LogProgress."""
+        """See LogMarks."""
         return self.end.last_lsn
 
     @property
     def written_position(self) -> int:
-        """See LogProgress."""
+        """See LogMarks."""
         return self.end.position
 
     @property
     def durable_position(self) -> int:
-        """See LogProgress."""
+        """See LogMarks."""
         return self.end.position
 
     def close(self) -> None:
@@ -273,26 +273,28 @@ class ImportEngine:
         self._lock.forget()
 
 
-def close_dropped(engine: ImportEngine) -> None:
+def close_dropped(importer: Importer) -> None:
     """Close a replica's log whose object is gone. The collector may call this on any thread."""
-    if engine.closed:
+    if importer.closed:
         return
-    run_for_dropped(lambda: _close_quietly(engine))
-    report_dropped(f"the replica's log at {engine.storage.location}", engine.events, engine.storage.location)
+    run_for_dropped(lambda: _close_quietly(importer))
+    report_dropped(
+        f"the replica's log at {importer.storage.location}", importer.events, importer.storage.location
+    )
 
 
-def _close_quietly(engine: ImportEngine) -> None:
+def _close_quietly(importer: Importer) -> None:
     try:
-        engine.close()
+        importer.close()
     except WalkitError as error:
-        engine.events.emit("walkit.log.poison", cause=repr(error), acked_lsn=engine.end.last_lsn)
+        importer.events.emit("walkit.log.poison", cause=repr(error), acked_lsn=importer.end.last_lsn)
 
 
 def _after_fork_in_child() -> None:
-    for engine in list(_engines):
-        if not engine.closed:
-            engine.forget()
-    _engines.clear()
+    for importer in list(_importers):
+        if not importer.closed:
+            importer.forget()
+    _importers.clear()
 
 
 if hasattr(os, "register_at_fork"):
