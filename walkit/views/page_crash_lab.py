@@ -225,7 +225,7 @@ def _violation_html(violation: FoundViolation, *, is_open: bool) -> Markup:
     ]
     return tag(
         "details",
-        tag("summary", tag("b", violation.rule), f": {violation.text}"),
+        tag("summary", tag("b", violation.rule), f" at point {violation.point}: {violation.text}"),
         tag(
             "p", f"The power was cut at point {violation.point}: {violation.operation}. What did not arrive:"
         ),
@@ -239,5 +239,6 @@ def _violation_html(violation: FoundViolation, *, is_open: bool) -> Markup:
             aria_label=f"code that makes the state of point {violation.point} again",
         ),
         class_="violation",
+        style="margin-block:0.5em",
         open="" if is_open else None,
     )
