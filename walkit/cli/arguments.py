@@ -11,7 +11,7 @@ from typing import Any
 from walkit.cli import network, values
 from walkit.cli.benchout import OUT_HELP
 from walkit.cli.copying import add_copy
-from walkit.cli.parsers import EXIT_CODES, add_command, add_report_options
+from walkit.cli.parsers import EXIT_CODES, HelpLines, add_command, add_report_options
 from walkit.cli.places import PlaceAt, place_at
 from walkit.cli.promoting import add_promote
 
@@ -24,7 +24,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="walkit",
         description="Look into write-ahead logs, check them, measure them.",
         epilog=f"{EXIT_CODES}\nexample: walkit demo --out report",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpLines,
         allow_abbrev=False,
     )
     parser.add_argument("-V", "--version", action="version", version=f"walkit {_version()}")
@@ -169,7 +169,7 @@ def _add_dump(commands: Any) -> None:
         "dump",
         "print the records of a log, one a line",
         "; bytes that are not UTF-8 become base64 under a name that says so",
-        "walkit dump orders.log --from 1000 --to 1999 --format csv --out part.csv",
+        "walkit dump orders.log --from 1000 --format csv --out part.csv",
         run,
     )
     parser.add_argument("log", metavar="LOG", help=LOG_HELP)
@@ -286,7 +286,7 @@ def _add_bench(commands: Any) -> None:
         help="measure this machine",
         description="Measure this machine.",
         epilog=f"example: walkit bench write --writers 1,8,64\n{EXIT_CODES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpLines,
         allow_abbrev=False,
     )
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True, title="what to measure")
@@ -319,7 +319,7 @@ def _add_bench_spark(kinds: Any) -> None:
         "spark",
         "measure a log in Spark: reads, replays, changes, diffs, streams",
         ", beside Parquet of the same rows and one process, in the same rounds",
-        "walkit bench spark --records 1000000,5000000 --queries read,replay --json",
+        "walkit bench spark --records 1000000 --queries read,replay --json",
         run,
     )
     parser.add_argument(

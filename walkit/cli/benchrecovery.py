@@ -21,7 +21,7 @@ def add_bench_recovery(kinds: Any) -> None:
         "measure opening after a kill: verify, log, Store",
         ", for every combination, beside plainly reading the same bytes; exit code 1 where something is missing. "
         "The full size: --operations 10000000 --keys 1000000 --frame-records 10000 --checkpoint-age 1",
-        "walkit bench recovery --operations 100000,1000000 --frame-records 300 --peers --json",
+        "walkit bench recovery --operations 100000 --frame-records 300 --json",
         bench_recovery,
     )
     recovery.add_argument(

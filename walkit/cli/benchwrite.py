@@ -20,7 +20,7 @@ def add_bench_write(kinds: Any) -> None:
         "write",
         "measure appending: records a second and latencies",
         ", for every combination, beside a raw loop of synced writes in the same run",
-        "walkit bench write --writers 1,8,64 --tasks 64 --record-bytes 100 --peers --json",
+        "walkit bench write --writers 1,8,64 --tasks 64 --peers --json",
         bench_write,
     )
     write.add_argument(

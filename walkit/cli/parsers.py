@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
 EXIT_CODES = "exit codes: 0 fine, 1 found a problem, 2 bad arguments, 3 could not run"
+
+
+class HelpLines(argparse.RawDescriptionHelpFormatter):
+    """Help that fits the terminal: each line of a text is filled, but for an example, which is there to be copied."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Return the text line by line, none wider than `width` but for examples."""
+        return "\n".join(
+            indent + line
+            if line.startswith("example: ")
+            else textwrap.fill(line, width, initial_indent=indent, subsequent_indent=indent)
+            for line in text.splitlines()
+        )
 
 
 def add_command(
@@ -23,7 +37,7 @@ def add_command(
         help=brief,
         description=f"{brief[0].upper()}{brief[1:]}{detail}.",
         epilog=f"example: {example}\n{EXIT_CODES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpLines,
         allow_abbrev=False,
     )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")

@@ -8,7 +8,7 @@ from typing import Any
 
 from walkit.cli import values
 from walkit.cli.output import publish, say
-from walkit.cli.parsers import EXIT_CODES, add_command, add_report_options
+from walkit.cli.parsers import EXIT_CODES, HelpLines, add_command, add_report_options
 
 PROGRESS_EVERY = 100
 
@@ -20,7 +20,7 @@ def add_simulate(commands: Any) -> None:
         help="run the real cores in virtual time",
         description="Run the real cores in virtual time.",
         epilog=f"example: walkit simulate world --seed 1 --schedules 200\n{EXIT_CODES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpLines,
         allow_abbrev=False,
     )
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True, title="what to simulate")

@@ -14,9 +14,9 @@ from walkit.plots.units import bytes_text
 from walkit.recovery.decision import MEANINGS, table_rows
 from walkit.recovery.report import RecoveryReport
 from walkit.views.fault_reports import FATES, FAULTS, CutFrame, Fate, FaultReport, Outcome, Refusal
-from walkit.views.parts import RED, ReportView, View, figure_pane, numbers_html, pn
+from walkit.views.parts import RED, ReportView, View, figure_pane, html_pane, numbers_html, pn
 
-NOTHING_YET = "Nothing has been broken yet."
+NOTHING_YET = "Nothing has been broken yet: choose a fault, and break the log."
 FRAME_BYTES_DRAWN = 256
 HEX_COLUMNS = 16
 
@@ -29,13 +29,13 @@ class RecoveryView(ReportView):
     """Shows the newest FaultReport beside the earlier ones, and what a sweep measured. Used by one thread."""
 
     def __init__(self) -> None:
-        self.strip = _html()
-        self.decisions = _html()
-        self.cuts = _html()
+        self.strip = html_pane()
+        self.decisions = html_pane()
+        self.cuts = html_pane()
         self.bytes = figure_pane()
-        self.hex = _html()
-        self.salvage = _html()
-        self.healing = _html()
+        self.hex = html_pane()
+        self.salvage = html_pane()
+        self.healing = html_pane()
         super().__init__(
             NOTHING_YET,
             self.strip,
@@ -89,7 +89,7 @@ class SweepView(View):
 
     def __init__(self) -> None:
         super().__init__()
-        self.measured = _html()
+        self.measured = html_pane()
         self.over_checkpoint = figure_pane()
         self.over_segments = figure_pane()
         self._sweep: RecoverySweep | None = None
@@ -116,10 +116,6 @@ class SweepView(View):
             if found:
                 pane.object = draw(found, subtitle=words)
             pane.visible = bool(found)
-
-
-def _html() -> pn.pane.HTML:
-    return pn.pane.HTML("", sizing_mode="stretch_width")
 
 
 def verdict_html(report: FaultReport) -> str:
