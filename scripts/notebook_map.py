@@ -19,7 +19,7 @@ if not __package__:  # run as a script: the checkout is what it is about, instal
 from walkit._html import BLUE, GREEN, PURPLE, Markup, join, tag  # noqa: E402
 
 TARGET = ROOT / "notebooks" / "map.svg"
-WIDTH, HEIGHT = 1000, 770
+WIDTH, HEIGHT = 1000, 854
 BOX, BOX_HEIGHT = 212, 62
 PLACES = {
     "01": (30, 72, "One record on disk", "bytes, checksums, promises"),
@@ -36,6 +36,7 @@ PLACES = {
     "12": (272, 446, "Delta replication", "polls, deltas, a cut link"),
     "13": (514, 446, "Spark replay and diff", "where Spark begins to pay"),
     "14": (756, 446, "Streams, change feed", "a query killed, each record once"),
+    "15": (30, 530, "The crash laboratory", "what a power cut may leave"),
 }
 """Of each notebook: x, y, what it is about, and in a few words more."""
 PATHS = {
@@ -138,8 +139,8 @@ def drawn_map() -> str:
         words(148, 249, "recovery: the log takes the next record", "small"),
         *map(place, PLACES),
         words(30, 338, "Asked more closely", "title"),
-        words(30, 550, "Where to begin", "title"),
-        *(reading_path(reader, 592 + 66 * index) for index, reader in enumerate(PATHS)),
+        words(30, 634, "Where to begin", "title"),
+        *(reading_path(reader, 676 + 66 * index) for index, reader in enumerate(PATHS)),
     ]
     written = tag(
         "svg",

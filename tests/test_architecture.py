@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 ROOMS = (
     *(
         "errors",
+        "_arguments",
         "_html",
         "_threads",
         "_interrupts",
@@ -41,6 +43,19 @@ ROOMS = (
 )
 UPSTAIRS = ("testing", "__main__")  # may import every room; no room imports them
 THROUGH_THE_FRONT_DOOR = ("demo", "cli", *UPSTAIRS)
+# Within a room the same: a sub-package knows only itself and those before it. What lies beside them may know them all.
+SUB_PACKAGES = {
+    "walkit.replication": ("protocol", "core", "transport", "logs", "delta", "primary", "replica", "healing"),
+}
+DELTA_CORES = tuple(
+    f"walkit/replication/delta/{name}.py" for name in ("polls", "session", "buffer", "poller", "replayer")
+)
+CORES = ("walkit/replication/core/", *DELTA_CORES)
+"""State machines of replication: they are told the time and what came, and say what is to be done."""
+NO_CORE_HAS = (
+    *("asyncio", "grpc", "os", "queue", "selectors", "socket", "subprocess", "threading", "time"),
+    *("walkit._threads", "walkit.storage", "walkit.replication.transport"),
+)
 HEAVY = (
     "pyspark",
     "panel",
@@ -59,7 +74,6 @@ NEVER_FOR_RECORDS = ("asyncio", "pandas", "pyarrow.compute", *LATER)
 MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
 MAY_BE_LONGER = {
-    "walkit/config.py": "the options of a log, each with what it means, in one place",
     "walkit/store.py": "all that a Store can be asked, in one class",
     "walkit/log/wal.py": "all that an open log can be asked, in one class",
     "walkit/errors.py": "one tree of errors, each with what it carries",
@@ -112,6 +126,35 @@ def misdirected(files: Mapping[str, str]) -> list[str]:
             elif room not in THROUGH_THE_FRONT_DOOR:
                 found.append(f"{path}:{line}: {room} imports {name} through the front door")
     return found
+
+
+def misdirected_within(files: Mapping[str, str], room: str, order: tuple[str, ...]) -> list[str]:
+    """Imports of a room's sub-packages that go back up, or to what lies beside them, as "file:line: what"."""
+    folder, found = room.replace(".", "/") + "/", []
+    for path, source in files.items():
+        own, slash, _ = path.removeprefix(folder).partition("/")
+        if not path.startswith(folder) or not slash:
+            continue
+        if own not in order:
+            found.append(f"{path}:1: {own} is none of the sub-packages of {room}")
+            continue
+        for line, name in imported(path, source):
+            if not f"{name}.".startswith(f"{room}."):
+                continue
+            target = name.removeprefix(room).removeprefix(".").split(".")[0]
+            if target not in order[: order.index(own) + 1]:
+                found.append(f"{path}:{line}: {own} imports {name}")
+    return found
+
+
+def impure(files: Mapping[str, str]) -> list[str]:
+    """Imports with which a core could do I/O, wait or look at a clock, as "file:line: what"."""
+    return [
+        f"{path}:{line}: {name}"
+        for path, source in files.items()
+        for line, name in imported(path, source)
+        if any(f"{name}.".startswith(f"{other}.") for other in NO_CORE_HAS)
+    ]
 
 
 def in_a_circle(files: Mapping[str, str]) -> list[str]:
@@ -167,7 +210,7 @@ def without_goal(files: Mapping[str, str]) -> list[str]:
     [
         (
             "walkit/log/wal.py",
-            "from walkit.errors import WalkitError\nfrom walkit.recovery.scan import scan\n",
+            "from walkit.errors import WalkitError\nfrom walkit.recovery.log_scan import scan\n",
             None,
         ),
         ("walkit/log/wal.py", "from walkit.store import Store\n", "walkit/log/wal.py:1: log imports store"),
@@ -208,6 +251,79 @@ def test_the_checker_of_directions_notices(path: str, source: str, expected: str
     found = misdirected({path: source})
     assert len(found) == (expected is not None), found
     assert expected is None or found[0].startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "expected"),
+    [
+        (
+            "walkit/room/b/x.py",
+            "from walkit.room.a.y import z\nfrom .w import v\nimport walkit.rooms\n",
+            None,
+        ),
+        (
+            "walkit/room/a/x.py",
+            "from walkit.room.b.y import z\n",
+            "walkit/room/a/x.py:1: a imports walkit.room.b.y.z",
+        ),
+        ("walkit/room/a/x.py", "from ..b import y\n", "walkit/room/a/x.py:1: a imports walkit.room.b.y"),
+        ("walkit/room/a/x.py", "from .. import b\n", "walkit/room/a/x.py:1: a imports walkit.room.b"),
+        (
+            "walkit/room/a/x.py",
+            "def f():\n    import walkit.room.b.y\n",
+            "walkit/room/a/x.py:2: a imports walkit.room.b",
+        ),
+        (
+            "walkit/room/b/x.py",
+            "from walkit.room import Name\n",
+            "walkit/room/b/x.py:1: b imports walkit.room.Name",
+        ),
+        (
+            "walkit/room/b/x.py",
+            "from walkit.room.commands import c\n",
+            "walkit/room/b/x.py:1: b imports walkit.room.com",
+        ),
+        (
+            "walkit/room/attic/x.py",
+            "",
+            "walkit/room/attic/x.py:1: attic is none of the sub-packages of walkit.room",
+        ),
+        ("walkit/room/__init__.py", "from walkit.room.b.y import z\n", None),
+        ("walkit/other/a/x.py", "from walkit.room.b.y import z\n", None),
+    ],
+)
+def test_the_checker_of_sub_packages_notices(path: str, source: str, expected: str | None) -> None:
+    """One import per case, in a room of two sub-packages: an arrow back is named, one to what came before is not."""
+    found = misdirected_within({path: source}, "walkit.room", ("a", "b"))
+    assert len(found) == (expected is not None), found
+    assert expected is None or found[0].startswith(expected)
+
+
+def test_two_sub_packages_that_know_each_other_are_noticed() -> None:
+    """A circle of sub-packages has no circle of modules: whichever is first in the order, one arrow is named."""
+    files = {
+        "walkit/room/a/x.py": "from walkit.room.b.y import z\n",
+        "walkit/room/b/y.py": "",
+        "walkit/room/b/w.py": "from walkit.room.a.v import u\n",
+        "walkit/room/a/v.py": "",
+    }
+    assert in_a_circle(files) == []
+    assert misdirected_within(files, "walkit.room", ("a", "b")) == [
+        "walkit/room/a/x.py:1: a imports walkit.room.b.y.z"
+    ]
+    assert misdirected_within(files, "walkit.room", ("b", "a")) == [
+        "walkit/room/b/w.py:1: b imports walkit.room.a.v.u"
+    ]
+
+
+def test_the_checker_of_cores_notices() -> None:
+    """A clock, a lock and a storage are named, also where a function imports them; a name that begins alike is not."""
+    source = "import timeit\nfrom time import monotonic\ndef f():\n    import threading\nfrom walkit.storage import x\n"
+    assert impure({"core.py": source}) == [
+        "core.py:2: time.monotonic",
+        "core.py:5: walkit.storage.x",
+        "core.py:4: threading",
+    ]
 
 
 def test_the_checker_of_circles_notices() -> None:
@@ -251,6 +367,42 @@ def python_files(checkout: Checkout, *roots: str) -> dict[str, str]:
 def test_each_room_knows_only_the_rooms_before_it(checkout: Checkout) -> None:
     """Every import of every module of walkit goes to its own room or an earlier one."""
     found = misdirected(python_files(checkout, "walkit/"))
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("room", SUB_PACKAGES)
+def test_each_sub_package_knows_only_those_before_it(room: str, checkout: Checkout) -> None:
+    """Every import within a room that is cut into sub-packages goes to the same one or an earlier one."""
+    found = misdirected_within(python_files(checkout, "walkit/"), room, SUB_PACKAGES[room])
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("room", SUB_PACKAGES)
+def test_a_room_says_what_its_sub_packages_are(room: str, checkout: Checkout) -> None:
+    """The docstring has the sub-packages in order, and files and names that are there; theirs name each module."""
+    folder = room.replace(".", "/") + "/"
+    files = python_files(checkout, folder)
+    said = ast.get_docstring(ast.parse(files[f"{folder}__init__.py"])) or ""
+    assert tuple(re.findall(r"^- `(\w+)` ", said, re.MULTILINE)) == SUB_PACKAGES[room]
+    assert {path.split("/")[2] for path in files if path.count("/") > 2} == {*SUB_PACKAGES[room]}
+    for part in SUB_PACKAGES[room]:
+        modules = {
+            path.split("/")[3].removesuffix(".py") for path in files if path.startswith(f"{folder}{part}/")
+        }
+        named = re.findall(r"`(\w+)`", files[f"{folder}{part}/__init__.py"])
+        assert {*named} == modules - {"__init__"}, part
+    for step in re.split(r"^\d+\. ", said, flags=re.MULTILINE)[1:]:
+        paths = re.findall(r"`(\w+/\w+\.py)`", step)
+        assert paths and all(folder + path in files for path in paths), step
+        sources = "".join(files[folder + path] for path in paths)
+        assert all(re.search(rf"\b{name}\b", sources) for name in re.findall(r"`(?:\w+\.)?(\w+)`", step)), (
+            step
+        )
+
+
+def test_the_cores_of_replication_do_no_io(checkout: Checkout) -> None:
+    """No module of the state machines imports a clock, a thread, a socket, a file or gRPC."""
+    found = impure(python_files(checkout, *CORES))
     assert not found, "\n".join(found)
 
 

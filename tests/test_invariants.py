@@ -48,8 +48,8 @@ from walkit.replication.delta.record_cache import RecordCache
 from walkit.replication.delta.replayer import DeltaReplayer
 from walkit.replication.delta.state import ReaderState
 from walkit.replication.logs.end_watch import EndWatch
-from walkit.replication.logs.import_engine import ImportEngine
 from walkit.replication.logs.imported_log import ImportedLog
+from walkit.replication.logs.importer import Importer
 from walkit.replication.logs.source import StoredSource
 from walkit.replication.primary.registry import ReplicaRegistry
 from walkit.replication.primary.shared_runs import SharedRuns
@@ -59,7 +59,7 @@ from walkit.replication.replica.opening import Opened
 from walkit.replication.replica.store import ReplicaStore
 from walkit.replication.transport.calls import CallTable
 from walkit.replication.transport.connection import Destination
-from walkit.replication.transport.loop_thread import LoopThread
+from walkit.replication.transport.threads import LoopThread
 from walkit.segments.active_segment import OpenSegment
 from walkit.segments.maintenance_worker import MaintenanceWorker
 from walkit.segments.manifest_store import ManifestStore
@@ -296,10 +296,10 @@ def _worker() -> MaintenanceWorker:
     return MaintenanceWorker("log", EventSink())
 
 
-def _importer() -> ImportEngine:
-    engine = ImportEngine(CrashingStorage(), walkit.LogOptions(), EventSink())
-    engine.adopt(7, created_us=1, ack_order="append", extra={})
-    return engine
+def _importer() -> Importer:
+    importer = Importer(CrashingStorage(), walkit.LogOptions(), EventSink())
+    importer.adopt(7, created_us=1, ack_order="append", extra={})
+    return importer
 
 
 def _delta_loop() -> DeltaLoop:
@@ -440,7 +440,7 @@ BROKEN: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (_worker, inside("_jobs", lambda jobs: jobs["seal"].append(print))),
     (_worker, inside("_periodic", lambda periodic: periodic.update(paint=None))),
     (_importer, changed("adopted", False)),
-    (_importer, inside("store", changed("current", ENDED))),
+    (_importer, inside("manifest_store", changed("current", ENDED))),
     (_importer, inside("segments", changed("identity", FrameIdentity(8, 1, 1)))),
     (_delta_loop, inside("_loads", lambda loads: loads.add(1))),
     (_delta_loop, inside("_named", lambda named: named.update({1: 1}))),
@@ -460,10 +460,10 @@ BROKEN: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (_calls, lambda calls: vars(calls)["_waiting"].update(dict.fromkeys(vars(calls)["_seated"].values()))),
     (_stored, changed("_log_id", 1)),
     (_stored, changed("_manifest", None)),
-    (_replica_loop, changed("_waiting_bytes", 1)),
+    (_replica_loop, changed("_queued_bytes", 1)),
     (_replica_loop, changed("_reopened", True)),
     (_replica_loop, inside("core", changed("end", LogEnd(last_lsn=1, position=64)))),
-    (_replica_store, changed("_by_itself", object())),
+    (_replica_store, changed("_checkpoint_thread", object())),
     (_replica_store, changed("begins_lsn", 2)),
 ]
 

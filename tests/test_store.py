@@ -167,7 +167,7 @@ def test_sinks_come_before_anybody_is_told() -> None:
         done = any(ticket.done() for ticket in frame.submissions if isinstance(ticket, SingleTicket))
         seen.append((done, frame.last_lsn, log.acked_lsn))
 
-    with open_writer(CrashingStorage(), "x", ports=LogPorts(sink=sink)) as log:
+    with open_writer(CrashingStorage(), "x", ports=LogPorts(ack_sink=sink)) as log:
         for i in range(20):
             log.append(b"%d" % i)
             log.submit(b"%d" % i)

@@ -54,6 +54,7 @@ from walkit.recovery.report import RecoveryReport
 
 if TYPE_CHECKING:
     from walkit import bench as bench
+    from walkit import crashlab as crashlab
     from walkit import measure as measure
     from walkit import models as models
     from walkit import plots as plots
@@ -96,6 +97,7 @@ _ROOMS = (
     *(
         "bench",
         "compaction",
+        "crashlab",
         "measure",
         "models",
         "plots",

@@ -92,6 +92,10 @@ EVENTS: dict[str, tuple[int, str]] = {
         logging.WARNING,
         "the claim of a stream could not be written: trims and compaction may drop what it has not read",
     ),
+    "walkit.diff.undecoded": (
+        logging.WARNING,
+        "a report of a diff has values that the decoder failed on: their keys count as changed",
+    ),
     "walkit.observer.lose": (
         logging.ERROR,
         "an observer fell so far behind that frames had to be read from the log, and they are not there: it ended",
@@ -141,6 +145,7 @@ ATTRIBUTES: dict[str, tuple[str, str]] = {
     "forced_past": ("names", "readers that had read what went"),
     "id": ("text", "the replica's id"),
     "job": ("text", "which background work"),
+    "keys": ("keys", "how many of them"),
     "lasted_ms": ("ms", "how long the state before lasted"),
     "last_lsn": ("lsn", "the last record there was"),
     "limit": ("bytes", "the bound that was reached"),
@@ -204,6 +209,7 @@ CARRIES: dict[str, tuple[str, ...]] = {
     "walkit.claim.damage": ("name", "error"),
     "walkit.claim.clock": ("name", "ahead_s"),
     "walkit.stream.unclaimed": ("path", "error"),
+    "walkit.diff.undecoded": ("keys", "first_lsn", "error"),
     "walkit.observer.lose": ("after_lsn", "error"),
     "walkit.replica.move": ("name", "source", "before", "state", "why", "lasted_ms"),
     "walkit.replica.lose": ("name", "source", "before", "state", "why", "lasted_ms"),

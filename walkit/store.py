@@ -16,12 +16,13 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from walkit._arguments import check_progress
 from walkit._text import counted
 from walkit.commit.ports import LogPorts
 from walkit.commit.ticket import Ticket
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.compaction import CompactingSurface, Compactor
-from walkit.config import LogOptions, StoreOptions, check_progress
+from walkit.config import LogOptions, StoreOptions
 from walkit.errors import LogClosedError, OptionsError, RecordTypeError
 from walkit.events import EventCallback
 from walkit.log.open import open_writer
@@ -70,8 +71,8 @@ class Store(StoreSurface, CompactingSurface):
         options: StoreOptions,
         progress: StoreProgress | None = None,
     ) -> None:
-        """Take over a log just opened with this sink and gate, and not appended to; `Store.open` does that."""
-        if log.parts.core.completion:
+        """Take over a log just opened with this `ack_sink` and gate, and not appended to; `Store.open` does that."""
+        if log.parts.core.completion_order:
             raise OptionsError(
                 "ack_order='completion': a store applies records in LSN order, so it could not show a put that is "
                 "acknowledged before those in front of it. Stores need ack_order='append'",
@@ -112,8 +113,8 @@ class Store(StoreSurface, CompactingSurface):
             parts.orphan_files,
             parts.lifetime,
             parts.events,
-            upto=self._checkpointer.upto,
-            bases=self._checkpointer.bases,
+            sync_and_apply=self._checkpointer.sync_and_apply,
+            snapshot_lsns=self._checkpointer.snapshot_lsns,
         )
 
     @classmethod
@@ -157,7 +158,7 @@ class Store(StoreSurface, CompactingSurface):
             scanned = None if told is None else lambda done, total: told("scan", done, total)
             feed, wanted = FrameFeed(), store_options or StoreOptions()
             gate = admission_of(wanted, options.on_full if isinstance(options, LogOptions) else "block")
-            log = open_writer(place, mode, options, events, scanned, LogPorts(sink=feed, gate=gate))
+            log = open_writer(place, mode, options, events, scanned, LogPorts(ack_sink=feed, gate=gate))
             try:
                 return cls(log, feed, gate, wanted, told)
             except BaseException:

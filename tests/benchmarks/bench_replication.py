@@ -158,7 +158,8 @@ def catch_up_mb_per_s(base: str) -> float:
 
 SENDER = """
 import sys
-from walkit.replication.transport.grpc_common import DaemonExecutor, grpc, server_options
+from walkit.replication.transport.grpc_common import grpc, server_options
+from walkit.replication.transport.threads import DaemonExecutor
 message, times = bytes(int(sys.argv[1])), int(sys.argv[2])
 server = grpc.server(DaemonExecutor(), options=server_options())
 handler = grpc.unary_stream_rpc_method_handler(lambda request, context: (message for _ in range(times)))

@@ -39,6 +39,7 @@ COMMANDS = (
     ["bench", "recovery"],
     ["bench", "order"],
     ["simulate", "world"],
+    ["crashtest"],
     ["dashboard"],
     ["doctor"],
 )
@@ -121,6 +122,12 @@ BAD_ARGUMENTS: tuple[list[str], ...] = (
     ["simulate", "world", "--keep", "1,,2"],
     ["simulate", "world", "--chaos-ms", "0"],
     ["simulate", "world", "--chaos-ms", "90000"],
+    ["crashtest", "--scenario", "earthquake"],
+    ["crashtest", "--profile", "fat32"],
+    ["crashtest", "--mutant", "none"],
+    ["crashtest", "--budget", "0"],
+    ["crashtest", "--seed", "-1"],
+    ["crashtest", "--save-violation", "LOG"],
     ["bench", "recovery", "--checkpoint-age", "1,2"],
     *(
         ["bench", kind, "--record-bytes", "100000000"]

@@ -26,7 +26,7 @@ class Piece:
         self.submitted_us = 0
         self.first_lsn = 0
         self.frame: SealedFrame | None = None
-        self.waiter: Any = None
+        self.latch: Any = None
         self.callbacks: list[Any] | None = None
 
     def __repr__(self) -> str:
@@ -94,7 +94,7 @@ class AcknowledgesAhead(OrderingCore[Piece]):
     """Wrong: a written frame is acknowledged although an earlier one is not written."""
 
     def written(self, frame: SealedFrame, *, durable: bool, now_us: int = 0) -> list[SealedFrame]:
-        if self.failure is None and not self.completion and self.in_flight[0] is not frame:
+        if self.failure is None and not self.completion_order and self.in_flight[0] is not frame:
             frame.state = "acked"
             return [frame]
         return super().written(frame, durable=durable, now_us=now_us)

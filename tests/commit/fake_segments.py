@@ -75,7 +75,7 @@ class Place:
     def __init__(self, segment_bytes: int = 1 << 30) -> None:
         self.segment_bytes = segment_bytes
         self.frames: list[SealedFrame] = []
-        self.admitted: list[SealedFrame] = []
+        self.assigned: list[SealedFrame] = []
         self.passed_position = 0
         self.segments: list[int] = []
         self.published: list[tuple[int, int]] = []
@@ -108,8 +108,8 @@ class Place:
         self.segments.append(position)
         return position + self.segment_bytes
 
-    def admit(self, frame: SealedFrame) -> None:
-        self.admitted.append(frame)
+    def assign(self, frame: SealedFrame) -> None:
+        self.assigned.append(frame)
 
     def passed(self, position: int) -> None:
         self.passed_position = position

@@ -183,7 +183,7 @@ def test_a_batch_that_ends_while_its_owner_appends_to_it(case: str, key: bytes |
     def note(frame: Any) -> None:
         frames.append(frame.columns)
 
-    rig, leader = held(sink=note)
+    rig, leader = held(ack_sink=note)
     loop = asyncio.new_event_loop()
     put = rig.putted if way == "submits" else partial(awaited, rig, loop)
     first = put(b"first", key)
@@ -241,7 +241,7 @@ def test_a_batch_that_ends_while_its_owner_appends_to_it(case: str, key: bytes |
 def test_a_key_of_a_caller_that_was_interrupted_is_no_record_s(way: str) -> None:
     """Leave a key without a value, as an interrupt may, before a record and before the frame: neither gets it."""
     seen: list[Any] = []
-    rig, leader = held(sink=lambda frame: seen.append(frame.columns))
+    rig, leader = held(ack_sink=lambda frame: seen.append(frame.columns))
     loop = asyncio.new_event_loop()
     put = rig.putted if way == "submits" else partial(awaited, rig, loop)
     first = put(b"a", b"1")

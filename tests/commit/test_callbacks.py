@@ -58,7 +58,7 @@ def test_a_sink_that_raises_in_a_run_of_frames_leaves_no_ticket_open(
 
     place = GatedPlace()
     rig = DriverHarness(
-        place=place, in_flight_max=4, sink=sink, completion=completion, policy=OneRecordPerFrame()
+        place=place, in_flight_max=4, ack_sink=sink, completion_order=completion, policy=OneRecordPerFrame()
     )
     frames = rig.in_flight(3)
     tickets: list[Any] = [frame.submissions[0] for frame in frames]
@@ -83,7 +83,7 @@ def test_a_sink_that_raises_fails_its_frame_and_poisons(in_flight: int) -> None:
     def sink(frame: SealedFrame) -> None:
         raise ZeroDivisionError("a fault")
 
-    rig = DriverHarness(in_flight_max=in_flight, sink=sink)
+    rig = DriverHarness(in_flight_max=in_flight, ack_sink=sink)
     with pytest.raises((CommitFailedError, LogPoisonedError)):
         Task(rig.put).result()
     with pytest.raises(LogPoisonedError, match="a fault"):

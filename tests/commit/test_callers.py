@@ -78,7 +78,7 @@ def test_an_error_of_the_log_s_own_after_the_write_is_told_with_its_cause(
     def broken(frame: Any) -> None:
         raise SinkError
 
-    rig = DriverHarness(in_flight_max=in_flight_max, sink=broken)
+    rig = DriverHarness(in_flight_max=in_flight_max, ack_sink=broken)
     rig.place.hold()
     tasks = [Task(rig.append) for _ in range(callers)]
     wait_until(lambda: rig.core.queued_lsn == callers, "all to be queued or in flight")
@@ -116,7 +116,7 @@ def test_a_loop_that_is_not_asyncio_s_is_woken_by_the_delivery_thread(kind: type
         return int((await ticket).first_lsn)
 
     task = Task(loop.run_until_complete, main())
-    wait_until(lambda: ticket.wait is not None or ticket.callbacks, "the loop to wait")
+    wait_until(lambda: ticket.task_wait is not None or ticket.callbacks, "the loop to wait")
     assert (ticket.callbacks is None) is (kind is asyncio.SelectorEventLoop)
     rig.place.release()
     assert task.result() == 2 and leader.result()

@@ -48,7 +48,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.core = make_core(
             self.core_type,
             in_flight_max=in_flight,
-            completion=completion,
+            completion_order=completion,
             reorder_window_bytes=frames_in_window * 4096,
             ack_when_durable=durable_writes,
             idle_marker_us=IDLE_US if idle else 0,

@@ -263,9 +263,9 @@ def test_a_frame_sealed_after_a_failure_is_failed_the_next_time() -> None:
 
 
 def test_the_sink_sees_frames_in_order_before_they_count_as_acknowledged() -> None:
-    """Give it a sink: that is given each frame with records, in order, while it is still sealed; no marks."""
+    """An acknowledgement sink gets each frame with records, in order, while it is still sealed; no marks."""
     seen: list[tuple[int, str]] = []
-    core = make_core(in_flight_max=3, sink=lambda frame: seen.append((frame.first_lsn, frame.state)))
+    core = make_core(in_flight_max=3, ack_sink=lambda frame: seen.append((frame.first_lsn, frame.state)))
     first, second = seal_next(core), seal_next(core)
     core.written(second, durable=True)
     assert seen == []

@@ -205,7 +205,7 @@ def test_observers_that_come_and_go_at_once_are_not_lost(rig: DriverHarness) -> 
 @pytest.mark.parametrize(("in_flight_max", "completion"), [(1, False), (2, False), (2, True)])
 def test_a_bell_rings_after_each_frame_and_needs_no_thread(in_flight_max: int, completion: bool) -> None:
     """Append alone, by one and in groups: the bell rings once the records are acknowledged, by who wrote them."""
-    rig = DriverHarness(in_flight_max=in_flight_max, completion=completion)
+    rig = DriverHarness(in_flight_max=in_flight_max, completion_order=completion)
     rung: list[tuple[int, str]] = []
 
     def ring() -> None:
@@ -278,7 +278,7 @@ def test_a_frame_that_everybody_was_told_of_is_not_kept(
     in_flight_max: int, completion: bool, waits: bool
 ) -> None:
     """Append and submit under each order of acknowledgement: nothing of the log keeps the frames."""
-    rig = DriverHarness(in_flight_max=in_flight_max, completion=completion)
+    rig = DriverHarness(in_flight_max=in_flight_max, completion_order=completion)
     frames: list[weakref.ref[Any]] = []
     for n in range(4):
         if waits:
@@ -287,7 +287,7 @@ def test_a_frame_that_everybody_was_told_of_is_not_kept(
             rig.putted(b"%d" % n).result(GUARD_S)
         frames.append(weakref.ref(rig.place.frames[-1]))
         rig.place.frames.clear()
-        rig.place.admitted.clear()
+        rig.place.assigned.clear()
     rig.driver.stop(LogClosedError())
     wait_until(
         lambda: gc.collect() >= 0 and not any(frame() for frame in frames), "the frames to be collected"

@@ -140,7 +140,7 @@ def test_failing_syncs_under_load_leave_nobody_waiting() -> None:
 def test_no_lead_is_lost_when_another_leader_takes_the_record_of_a_successor(completion: bool) -> None:
     """Append from eight threads with four places, many rounds: all are acknowledged, and stopping finds no leader."""
     for _ in range(25):
-        rig = DriverHarness(in_flight_max=4, completion=completion, policy=CappedFrames(records=2))
+        rig = DriverHarness(in_flight_max=4, completion_order=completion, policy=CappedFrames(records=2))
 
         def work(rig: DriverHarness = rig) -> list[int]:
             return [rig.append().first_lsn for _ in range(20)]
@@ -367,7 +367,7 @@ def test_observers_that_come_between_two_frames_of_one_landing_miss_none_after(
         def release(self) -> None:
             rig.driver.delivery.observe(lambda frame: seen.append(frame.first_lsn))
 
-    frames[1].submissions[0].waiter = Gate()
+    frames[1].submissions[0].latch = Gate()
     for frame in frames:
         frame.submissions[0].callbacks = [lambda _: None]
     for frame in reversed(frames):

@@ -77,7 +77,7 @@ def test_a_task_is_woken_where_no_thread_can_make_a_callback(in_flight: int) -> 
         return (await asyncio.wait_for(ticket, GUARD_S)).last_lsn  # type: ignore[no-any-return]
 
     waiting = Task(lambda: asyncio.run(wait_for_it()))
-    wait_until(lambda: ticket.wait is not None, "the task to wait")
+    wait_until(lambda: ticket.task_wait is not None, "the task to wait")
     with no_threads():
         rig.place.release()
         assert leading.result().result(0).last_lsn == waiting.result() == 1

@@ -32,7 +32,7 @@ def acknowledged_by(landed: set[int], count: int, completion: bool) -> set[int]:
 def test_the_core_acknowledges_by_the_rule_in_every_order(count: int, completion: bool) -> None:
     """Land up to six frames in all orders: after each, those are told that the rule names; marks as the prefix."""
     for order in itertools.permutations(range(count)):
-        core = make_core(in_flight_max=count, completion=completion)
+        core = make_core(in_flight_max=count, completion_order=completion)
         frames = [seal_next(core) for _ in range(count)]
         told: list[SealedFrame] = []
         for done, index in enumerate(order, 1):
@@ -50,7 +50,7 @@ def test_the_core_fails_by_the_rule_in_every_order(completion: bool) -> None:
     count = 5
     for order in itertools.permutations(range(count)):
         for at in range(count):
-            core = make_core(in_flight_max=count, completion=completion)
+            core = make_core(in_flight_max=count, completion_order=completion)
             frames = [seal_next(core) for _ in range(count)]
             for index in order[:at]:
                 core.written(frames[index], durable=True)
@@ -73,7 +73,7 @@ def gated(completion: bool, count: int) -> tuple[DriverHarness, GatedPlace]:
     rig = DriverHarness(
         place=place,
         in_flight_max=count,
-        completion=completion,
+        completion_order=completion,
         reorder_window_bytes=64 << 20,
         policy=OneRecordPerFrame(),
     )

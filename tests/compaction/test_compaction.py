@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 import walkit
 from tests.compaction.histories import HISTORIES, SMALL, History, full_of_changes, opened_state
+from tests.format.makers import joined_flags
 from tests.log.logs import view_of
 from tests.stores import memory_store
 from walkit.compaction.rewriter import FRAME_GOAL_RECORDS
 from walkit.errors import GapError, HistoryTrimmedError, LogClosedError, StorageError
-from walkit.format.body import joined_flags
 from walkit.format.checksum import crc32c
 from walkit.format.frame import decode_frame
 from walkit.format.layout import FRAME_HEADER, SegmentFlag

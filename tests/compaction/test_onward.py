@@ -14,7 +14,7 @@ from tests.commit.fake_segments import GUARD_S, Task
 from tests.stores import memory_store
 from walkit.errors import GapError, HistoryTrimmedError
 from walkit.models import CrashingStorage, FaultyStorage
-from walkit.read.resumable_scan import Onward
+from walkit.read.resumable_scan import ResumableScan
 from walkit.read.view import LogView
 from walkit.record import Batch, Record
 from walkit.state import KeyedTable
@@ -83,7 +83,7 @@ def told(seed: int, *, outside: bool, to_newest: bool, deletes: float) -> str:
     made.write(30, deletes=deletes)
     reader = walkit.open(storage=made.storage, mode="r") if outside else made.store.log
     view, newest = reader._now()
-    onward = Onward(reader._now, view, 1, newest, pairs, to_newest=to_newest)
+    onward = ResumableScan(reader._now, view, 1, newest, pairs, to_newest=to_newest)
     got: list[Record] = []
     try:
         for batch in onward:
@@ -156,7 +156,9 @@ def test_a_key_that_was_deleted_does_not_live_again() -> None:
         store.delete(b"gone")
         made.write(20)
         view, newest = store.log._now()
-        begun, not_begun = (Onward(store.log._now, view, 1, newest, pairs, to_newest=True) for _ in range(2))
+        begun, not_begun = (
+            ResumableScan(store.log._now, view, 1, newest, pairs, to_newest=True) for _ in range(2)
+        )
         reading = iter(begun)
         assert next(reading).column("key")[0].as_py() == b"gone"
         store.compact()

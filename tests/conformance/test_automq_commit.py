@@ -253,7 +253,7 @@ def test_a_callback_that_blocks_holds_up_no_frame_in_flight(completion: bool) ->
     """Block the callback of the first of many parallel frames: the others are written and acknowledged meanwhile."""
     place = GatedPlace()
     place.release()
-    rig = DriverHarness(place=place, in_flight_max=4, policy=OneRecordPerFrame(), completion=completion)
+    rig = DriverHarness(place=place, in_flight_max=4, policy=OneRecordPerFrame(), completion_order=completion)
     go_on = threading.Event()
     first = rig.ticket()
     first.callbacks = [lambda _: go_on.wait(GUARD_S)]

@@ -46,7 +46,7 @@ from walkit.format.layout import DURABLE_SLOTS_BYTES
 from walkit.format.segment import segment_name
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import OperationName
-from walkit.recovery.scan import read_durable_slot
+from walkit.recovery.log_scan import read_durable_slot
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 
 HERE = "conformance/test_iggy_quiver_recovery"

@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from hypothesis import strategies as st
 
 from tests.format.plain_reader import PlainRecord
-from walkit.format.body import Columns, to_arrow
+from walkit.format.body import Columns, DecodedColumns, to_arrow
 from walkit.format.checksum import crc32c
 from walkit.format.frame import (
     FrameFault,
@@ -51,6 +53,11 @@ def kind_byte(row: PlainRecord) -> int:
         | (0 if row.timestamp_us is None else HAS_TIMESTAMP)
         | (JOINED if row.joined else 0)
     )
+
+
+def joined_flags(columns: DecodedColumns) -> npt.NDArray[np.bool_]:
+    """Say for each record whether it is of one transaction with the next."""
+    return np.broadcast_to((np.asarray(columns.kinds) & JOINED) != 0, (columns.count,))
 
 
 def columns_of(rows: Sequence[PlainRecord], *, sparse: bool = False) -> Columns:

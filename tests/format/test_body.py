@@ -23,6 +23,7 @@ from tests.format.makers import (
     TRANSACTION,
     forged,
     frame_of,
+    joined_flags,
     judged,
     plain_rows,
     rows_of,
@@ -37,7 +38,6 @@ from walkit.format.body import (
     decode_body,
     encode_body,
     encode_puts,
-    joined_flags,
     to_arrow,
 )
 from walkit.format.frame import (

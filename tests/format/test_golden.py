@@ -12,6 +12,7 @@ import pytest
 import walkit
 from scripts import make_golden
 from tests.format import makers
+from tests.format.makers import joined_flags
 from tests.format.plain_reader import (
     PlainRecord,
     numbers_of,
@@ -20,7 +21,7 @@ from tests.format.plain_reader import (
     read_segment,
     was_cut_short,
 )
-from walkit.format.body import joined_flags, to_arrow
+from walkit.format.body import to_arrow
 from walkit.format.claim import decode_claim
 from walkit.format.durable_slot import decode_slots
 from walkit.format.frame import FrameHeader, decode_frame

@@ -60,7 +60,7 @@ def test_round_trip(steps: list[tuple[int, int]]) -> None:
     for lsn in {0, 4, 5, *(e.first_lsn + d for e in entries for d in (-1, 0, 1))}:
         assert index.before(lsn) == next((e for e in reversed(entries) if e.first_lsn <= lsn), None)
         behind = next((e.position for e in entries if e.first_lsn > lsn), None)
-        assert index.position_behind(lsn) == behind
+        assert index.position_after(lsn) == behind
 
 
 def test_every_flip_and_every_cut_is_no_index() -> None:

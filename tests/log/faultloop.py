@@ -30,7 +30,7 @@ from walkit.errors import (
     WalkitError,
 )
 from walkit.models import CrashingStorage
-from walkit.recovery.scan import read_durable_slot
+from walkit.recovery.log_scan import read_durable_slot
 from walkit.storage.interface import Storage
 
 STEP_S = 30.0

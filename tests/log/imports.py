@@ -13,7 +13,7 @@ from walkit.format.segment import SegmentHeader
 from walkit.models import CrashingStorage
 from walkit.read.reader import view_of
 from walkit.replication.logs.imported_log import ImportedLog
-from walkit.replication.protocol.frame_batch import FrameLimits, FrameRun, check_run
+from walkit.replication.protocol.frame_run import FrameLimits, FrameRun, check_run
 from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import Storage

@@ -38,7 +38,6 @@ from walkit.log.claims import ClaimTable
 from walkit.models import CrashingStorage
 from walkit.read import claim_rules
 from walkit.read.claim import Claim
-from walkit.read.cursor import identity_at
 from walkit.segments.claim_files import (
     TIME_US_MAX,
     claim_facts,
@@ -47,6 +46,7 @@ from walkit.segments.claim_files import (
     stored_claim,
     write_claim,
 )
+from walkit.segments.identity import identity_at
 from walkit.segments.manifest_store import load_manifest, write_whole
 from walkit.storage.interface import LockHolder
 
@@ -585,7 +585,7 @@ def test_a_manifest_that_was_made_anew(log: walkit.WriteAheadLog) -> None:
     storage = place_of(log)
     storage.remove("manifest")
     walkit.repair(storage)
-    assert identity_at(load_manifest(storage), 32)[1] == 0, "its epoch is forgotten"
+    assert identity_at(load_manifest(storage), 32).epoch == 0, "its epoch is forgotten"
     claim.renew()
     assert (
         walkit.claim(storage, "d", claim.first_lsn, epoch_id=load_manifest(storage).lineage[0].id).first_lsn

@@ -21,8 +21,8 @@ from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.format.segment import SegmentHeader
 from walkit.models import CrashingStorage, FaultyStorage
+from walkit.recovery.log_scan import read_durable_slot, scan_log
 from walkit.recovery.plan import make_plan
-from walkit.recovery.scan import read_durable_slot, scan_log
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 

@@ -19,7 +19,7 @@ from tests.log.logs import (
 )
 from walkit.config import DURABILITY_PROMISES
 from walkit.models import CrashingStorage
-from walkit.recovery.scan import read_durable_slot
+from walkit.recovery.log_scan import read_durable_slot
 
 FOREVER_MS = 86_400_000
 

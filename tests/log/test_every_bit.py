@@ -27,9 +27,9 @@ from walkit.format.layout import FRAME_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME, decode_manifest
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.models import CrashingStorage
+from walkit.recovery.log_scan import read_durable_slot
 from walkit.recovery.plan import RecoveryPlan
 from walkit.recovery.planning import plan_recovery
-from walkit.recovery.scan import read_durable_slot
 from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 

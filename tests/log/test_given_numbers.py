@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import walkit
-from walkit.config import NUMBER_MAX
+from walkit._arguments import NUMBER_MAX
 from walkit.format.manifest import HoldRecord, Manifest, encode_manifest
 from walkit.models import CrashingStorage
 

@@ -24,7 +24,7 @@ from walkit.format.layout import HAS_VALUE, SegmentFlag
 from walkit.format.manifest import LogEnd
 from walkit.models import CrashingStorage, FaultyStorage, Operation
 from walkit.replication.logs.imported_log import ImportedLog
-from walkit.replication.protocol.frame_batch import FrameRun, check_run
+from walkit.replication.protocol.frame_run import FrameRun, check_run
 from walkit.segments.manifest_store import DURABLE_NAME, LOCK_NAME, load_manifest
 
 

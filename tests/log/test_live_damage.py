@@ -11,7 +11,7 @@ import walkit
 from tests.log.damage_corpus import CASES, Case, Files, case, load_bases
 from walkit.errors import CorruptionError, SegmentMissingError, WalkitError
 from walkit.models import CrashingStorage
-from walkit.recovery.scan import read_durable_slot
+from walkit.recovery.log_scan import read_durable_slot
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
 
 

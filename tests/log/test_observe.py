@@ -135,7 +135,7 @@ def test_a_follower_with_a_timeout_ends_when_nothing_comes(log: walkit.WriteAhea
     log.append(b"1")
     assert values(log.follow(1, timeout=0.01)) == [b"1"]
     assert values(log.follow(5, timeout=0)) == []
-    assert not log.parts.driver.delivery.observers and not log.parts.lifetime.followers
+    assert not log.parts.driver.delivery.observers and not log.parts.lifetime.end_watchers
 
 
 def test_a_follower_that_is_dropped_leaves_nothing_behind(log: walkit.WriteAheadLog) -> None:
@@ -159,7 +159,7 @@ def test_a_follower_ends_with_the_log_after_its_last_record() -> None:
     closing = Task(log.close)
     wait_until(lambda: log.closed)
     rest = Task(lambda: values(following))
-    wait_until(lambda: not rest.thread.is_alive() or len(log.parts.lifetime.followers) == 1)
+    wait_until(lambda: not rest.thread.is_alive() or len(log.parts.lifetime.end_watchers) == 1)
     rest.thread.join(0.05)
     hang.release()
     closing.result()

@@ -145,7 +145,7 @@ def test_what_is_stored_in_the_log_wins_over_options(stored: Any, other: Any) ->
     for options in (LogOptions(ack_order=stored), LogOptions()):
         with walkit.open(storage=storage, options=options) as log:
             assert log.acked_lsn == 1
-            assert log.parts.core.completion == (stored == "completion")
+            assert log.parts.core.completion_order == (stored == "completion")
 
 
 @pytest.mark.parametrize("direct_io", [False, True])

@@ -17,7 +17,7 @@ from walkit import GapError
 from walkit.errors import CorruptionError, LogClosedError, LogNotFoundError
 from walkit.models import CrashingStorage
 from walkit.read import reader as logreader
-from walkit.recovery.scan import read_durable_slot
+from walkit.recovery.log_scan import read_durable_slot
 from walkit.segments.manifest_store import load_manifest
 
 

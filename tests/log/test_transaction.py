@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import walkit
 from tests.commit.fake_segments import GUARD_S, Task, wait_until
+from tests.format.makers import joined_flags
 from tests.log.logs import SEGMENTS, faulty_log, headers, memory_log, reopened, values, view_of
 from walkit import Kind, Record
 from walkit.errors import (
@@ -20,7 +21,6 @@ from walkit.errors import (
     RecordTooLargeError,
     RecordTypeError,
 )
-from walkit.format.body import joined_flags
 from walkit.format.frame import decode_frame
 
 

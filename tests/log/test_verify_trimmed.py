@@ -11,7 +11,7 @@ import walkit
 from tests.commit.fake_segments import wait_until
 from tests.log.crashes import SMALL
 from walkit.models import CrashingStorage
-from walkit.recovery.scan import read_durable_slot
+from walkit.recovery.log_scan import read_durable_slot
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 
 

@@ -308,6 +308,7 @@ FEWER: dict[str, dict[str, object]] = {
     "10-bring-your-own-policy.ipynb": {"ROUNDS": 2, "SEEDS": range(2)},
     "11-published-figures.ipynb": {},
     "12-delta-replication.ipynb": {"ROUNDS": 2},
+    "15-crash-lab.ipynb": {"BUDGET": 20, "SCENARIOS": ("append", "checkpoint")},
 }
 """Notebooks without Spark, with constants of the quick run: a round more is the same code again."""
 
@@ -350,4 +351,4 @@ def test_streams_and_change_feed_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_every_notebook_is_run() -> None:
     """The tests above name every notebook there is."""
-    assert [name[:2] for name in NAMES] == [f"{number:02}" for number in range(15)]
+    assert [name[:2] for name in NAMES] == [f"{number:02}" for number in range(16)]

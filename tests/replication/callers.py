@@ -22,7 +22,8 @@ from walkit.replication.protocol.messages import (
 )
 from walkit.replication.protocol.wire import METHOD, decode_from_publisher, encode_from_subscriber
 from walkit.replication.transport.access import TOKEN_KEY
-from walkit.replication.transport.grpc_common import DaemonExecutor, grpc
+from walkit.replication.transport.grpc_common import grpc
+from walkit.replication.transport.threads import DaemonExecutor
 
 WAIT_S = 30.0
 UNLIMITED = (

@@ -10,7 +10,8 @@ from tests.replication.sim_network import History
 from walkit.format.manifest import EpochRecord
 from walkit.replication.protocol.messages import Batch, FromPublisher, Hello, Welcome
 from walkit.replication.protocol.wire import METHOD, decode_from_subscriber, encode_from_publisher
-from walkit.replication.transport.grpc_common import DaemonExecutor, grpc
+from walkit.replication.transport.grpc_common import grpc
+from walkit.replication.transport.threads import DaemonExecutor
 
 Answer = Callable[[Hello], Sequence[FromPublisher]]
 

@@ -25,7 +25,7 @@ from tests.replication.processes import Processes, free_address, is_open, proces
 from tests.replication.writer import OPTIONS
 from walkit.errors import CorruptionError, GapError, LogNotFoundError, StorageError
 from walkit.format.names import BOOTSTRAP_PREFIX, HEAL_NEW_NAME
-from walkit.recovery.scan import read_durable_slot
+from walkit.recovery.log_scan import read_durable_slot
 from walkit.segments.manifest_store import load_manifest
 from walkit.state.table import KeyedTable
 from walkit.storage import FileStorage

@@ -18,7 +18,7 @@ from walkit.replication.core.actions import (
     Fail,
     Import,
     Keep,
-    MoveHold,
+    MoveClaim,
     PublisherStep,
     Read,
     Send,
@@ -28,7 +28,7 @@ from walkit.replication.core.actions import (
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.core.publisher import Publisher
 from walkit.replication.core.subscriber import Subscriber
-from walkit.replication.protocol.frame_batch import FrameLimits, FrameRun
+from walkit.replication.protocol.frame_run import FrameLimits, FrameRun
 from walkit.replication.protocol.identity import Identity, KnownReplica, mint, new_nonce
 from walkit.replication.protocol.lineage import PrimaryState
 from walkit.replication.protocol.messages import Batch, FromPublisher, FromSubscriber, Hello, Proof, Refusal
@@ -64,7 +64,7 @@ class History:
         epochs = {f[0].epoch for f in self.frames[: self.durable]}
         return tuple(e for e in self.manifest.lineage if e.number in epochs)
 
-    def standing(self, hello: Hello) -> PrimaryState:
+    def primary_state(self, hello: Hello) -> PrimaryState:
         """See `walkit.replication.source.primary_state_of`."""
         end = self.end()
         there = next(
@@ -171,7 +171,7 @@ class World:
             elif isinstance(step, End):
                 self.publisher = None
             else:
-                assert isinstance(step, MoveHold)
+                assert isinstance(step, MoveClaim)
                 self.holds.append(step.first_lsn)
         if self.publisher is not None:
             assert self.publisher.in_flight_bytes <= self.window_bytes + 64 * 1024
@@ -182,7 +182,7 @@ class World:
         minted = None if step.proved else mint()
         if minted is not None:
             self.known[minted.id] = KnownReplica(minted)
-        return self.publisher.hello(step.hello, self.history.standing(step.hello), self.now, minted)
+        return self.publisher.admitted(step.hello, self.history.primary_state(step.hello), self.now, minted)
 
     def subscribed(self, steps: list[SubscriberStep]) -> None:
         """Take the subscriber's steps; frames wait to be imported."""
@@ -192,12 +192,12 @@ class World:
             elif isinstance(step, Import):
                 self.waiting.append(step)
             elif isinstance(step, Connect):
-                self.hang_up()
+                self.disconnect()
                 self.publisher = Publisher(window_bytes=self.window_bytes, batch_bytes=self.batch_bytes)
                 self.publisher.began(self.now)
                 self.subscribed(self.subscriber.connected(self.now))
             elif isinstance(step, Disconnect):
-                self.hang_up()
+                self.disconnect()
             elif isinstance(step, Keep):
                 self.identity = step.identity
             elif isinstance(step, Adopt):
@@ -214,7 +214,7 @@ class World:
             self.end, self.lineage = step.run.end, step.lineage
             self.subscribed(self.subscriber.imported(self.end, self.now))
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         """The connection is gone, with all that was on its way."""
         self.publisher = None
         self.to_publisher.clear()
@@ -263,12 +263,12 @@ class World:
     def break_link(self) -> None:
         """The connection is lost; both sides may notice."""
         self.import_waiting()
-        self.hang_up()
+        self.disconnect()
         self.subscribed(self.subscriber.lost("the link broke", self.now))
 
     def restart_replica(self) -> None:
         """The replica's process ends and another one begins with what is on its stable storage."""
-        self.hang_up()
+        self.disconnect()
         self.waiting.clear()
         self.subscriber = self._subscriber()
         self.subscribed(self.subscriber.start(self.now))

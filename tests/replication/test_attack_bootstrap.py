@@ -29,8 +29,7 @@ from walkit.models.faults import OperationName
 from walkit.replication import Primary, Replica, promote
 from walkit.replication.logs.end_watch import EndWatch
 from walkit.replication.logs.source import StoredSource
-from walkit.replication.primary.bootstrap_plan import PlannedFiles
-from walkit.replication.primary.snapshot_checks import SnapshotChecks
+from walkit.replication.primary.bootstrap_plan import PlannedFiles, SnapshotChecks
 from walkit.replication.protocol.messages import Chunk, Plan
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.file import FileStorage

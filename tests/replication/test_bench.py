@@ -11,10 +11,10 @@ import pytest
 import walkit
 from tests.commit.fake_segments import GUARD_S, wait_until
 from tests.interrupts import interrupt_in
-from walkit.bench.replication import _append, _Sampler, bench_replication
+from walkit.bench.replication import _append, bench_replication
+from walkit.bench.sampling import sampled_lsns
 from walkit.errors import OptionsError
 from walkit.models import CrashingStorage
-from walkit.replication import Primary
 
 
 def test_a_short_run_measures_both_sides_and_the_lag(tmp_path: Path) -> None:
@@ -45,13 +45,12 @@ def test_numbers_that_cannot_be_measured_with_are_refused(tmp_path: Path) -> Non
 
 def test_an_interrupted_measurement_leaves_no_thread_at_work() -> None:
     """Interrupt the appending threads, and what is done beside a sampler: KeyboardInterrupt, and each thread ends."""
-    with walkit.open(storage=CrashingStorage()) as log, Primary(log) as primary:
+    with walkit.open(storage=CrashingStorage()) as log:
         shooter = interrupt_in("_append", "wait")
         with pytest.raises(KeyboardInterrupt):
             _append(log, 2, 10, GUARD_S)
         shooter.result()
         wait_until(lambda: not any(thread.name.startswith("bench-") for thread in threading.enumerate()))
-        sampler = _Sampler(primary)
-        with pytest.raises(KeyboardInterrupt), sampler:
+        with pytest.raises(KeyboardInterrupt), sampled_lsns(lambda: (log.durable_lsn, 0), 0.005):
             raise KeyboardInterrupt
-        assert not sampler._thread.is_alive()
+        assert not any(thread.name.startswith("bench-") for thread in threading.enumerate())

@@ -45,8 +45,7 @@ from walkit.replication.logs.bootstrap_folder import (
     snapshot_part_name,
 )
 from walkit.replication.logs.source import StoredSource
-from walkit.replication.primary.bootstrap_plan import PlannedFiles
-from walkit.replication.primary.snapshot_checks import SnapshotChecks
+from walkit.replication.primary.bootstrap_plan import PlannedFiles, SnapshotChecks
 from walkit.replication.protocol.messages import (
     CHUNK_BYTES_MAX,
     Ack,
@@ -116,8 +115,8 @@ def planned_publisher() -> Publisher:
     history.durable = len(history.frames)
     publisher, hello = Publisher(), Hello(name="r", bootstrap=True)
     publisher.began(0)
-    standing = replace(history.standing(hello), oldest_lsn=8, oldest_position=64)
-    assert any(isinstance(step, MakePlan) for step in publisher.hello(hello, standing, 0, KNOWN))
+    state = replace(history.primary_state(hello), oldest_lsn=8, oldest_position=64)
+    assert any(isinstance(step, MakePlan) for step in publisher.admitted(hello, state, 0, KNOWN))
     publisher.planned(Plan(manifest=b"", sizes=SIZES), 0)
     return publisher
 

@@ -13,7 +13,7 @@ from walkit.replication.core.actions import Connect, Disconnect, End, Fail, Read
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.core.publisher import HEARTBEAT_MS, Publisher
 from walkit.replication.core.subscriber import RENACK_MS, Subscriber
-from walkit.replication.protocol.lineage import judge
+from walkit.replication.protocol.lineage import why_refused
 from walkit.replication.protocol.messages import (
     Ack,
     Batch,
@@ -68,7 +68,7 @@ def test_every_honest_prefix_is_welcome(history: History) -> None:
     """Say hello with every prefix of the primary's frames, the whole and the empty one included: none is refused."""
     for frames in range(len(history.frames) + 1):
         hello = hello_at(history, frames)
-        assert judge(hello, history.standing(hello)) is None
+        assert why_refused(hello, history.primary_state(hello)) is None
 
 
 def test_the_first_difference_of_two_histories_is_named(history: History) -> None:
@@ -106,15 +106,20 @@ def test_the_first_difference_of_two_histories_is_named(history: History) -> Non
             replace(whole, end=LogEnd(last_lsn=whole.end.last_lsn + 9, position=whole.end.position + 640, chain=3)),
             whole.end.last_lsn + 1,
         ),
+        (
+            "a marker frame more than the primary",
+            replace(whole, end=replace(whole.end, position=whole.end.position + 64, chain=3)),
+            whole.end.last_lsn + 1,
+        ),
     ]  # fmt: skip
     for what, hello, lsn in table:
-        refusal = judge(hello, history.standing(hello))
+        refusal = why_refused(hello, history.primary_state(hello))
         assert refusal is not None, what
         assert (refusal.reason, refusal.lsn) == ("divergence", lsn), what
         more = encode_from_subscriber(replace(hello, lineage=hello.lineage + whole.lineage * 9))
         taken = decode_from_subscriber(more, len(history.manifest.lineage) + 1)
-        assert judge(taken, history.standing(taken)) == judge(  # type: ignore[arg-type]
-            replace(hello, lineage=hello.lineage + whole.lineage * 9), history.standing(hello)
+        assert why_refused(taken, history.primary_state(taken)) == why_refused(  # type: ignore[arg-type]
+            replace(hello, lineage=hello.lineage + whole.lineage * 9), history.primary_state(hello)
         ), "one epoch more than the source has is enough to tell"
 
 
@@ -132,7 +137,7 @@ def test_a_higher_number_alone_never_wins(history: History) -> None:
     )
     ahead = LogEnd(last_lsn=end.last_lsn + 50, position=end.position + 6400, chain=5)
     hello = replace(whole, lineage=(*whole.lineage, later), end=ahead)
-    refusal = judge(hello, history.standing(hello))
+    refusal = why_refused(hello, history.primary_state(hello))
     assert refusal is not None
     assert (refusal.reason, refusal.lsn) == ("divergence", end.last_lsn + 1)
 
@@ -158,7 +163,7 @@ def test_the_highest_common_version_is_taken(
     (said,) = subscriber.connected(0)
     assert isinstance(said, SendToPublisher)
     assert isinstance(said.message, Hello)
-    steps = publisher.hello(said.message, history.standing(said.message), 0)
+    steps = publisher.admitted(said.message, history.primary_state(said.message), 0)
     sent = [s.message for s in steps if isinstance(s, Send)]
     if agreed is None:
         assert isinstance(sent[0], Refusal)
@@ -177,8 +182,10 @@ def test_a_trimmed_range_is_a_typed_gap(history: History) -> None:
     """Say hello from below the oldest segment: the subscriber fails with the record it wanted and the oldest one."""
     hello = hello_at(history, 3)
     oldest = history.frames[10][1]
-    standing = replace(history.standing(hello), oldest_lsn=oldest.first_lsn, oldest_position=oldest.position)
-    refusal = judge(hello, standing)
+    state = replace(
+        history.primary_state(hello), oldest_lsn=oldest.first_lsn, oldest_position=oldest.position
+    )
+    refusal = why_refused(hello, state)
     assert refusal is not None
     subscriber = Subscriber("r", log_id=hello.log_id, lineage=hello.lineage, end=hello.end)
     subscriber.start(0)
@@ -285,7 +292,7 @@ def test_bytes_in_flight_stay_below_the_window_until_they_are_acknowledged(histo
     """A subscriber that says nothing gets one window full and no more; an acknowledgement lets it go on."""
     publisher = Publisher(window_bytes=4096, batch_bytes=1024)
     hello = hello_at(history, 0)
-    steps = publisher.hello(hello, history.standing(hello), 0)
+    steps = publisher.admitted(hello, history.primary_state(hello), 0)
     ends = []
     while any(isinstance(s, Read) for s in steps):
         (read,) = [s for s in steps if isinstance(s, Read)]

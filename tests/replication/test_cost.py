@@ -22,7 +22,7 @@ from walkit.replication.primary.frame_reader import FrameReader
 from walkit.replication.primary.shared_runs import KEPT_BYTES, SharedRuns
 from walkit.replication.protocol import walkit_pb2
 from walkit.replication.protocol.codecs import unpack
-from walkit.replication.protocol.frame_batch import FrameRun
+from walkit.replication.protocol.frame_run import FrameRun
 from walkit.replication.protocol.messages import Batch
 from walkit.replication.protocol.wire import decode_from_publisher, encode_from_publisher
 from walkit.storage import FileStorage

@@ -31,10 +31,9 @@ from walkit.replication.core.actions import Adopt, Import
 from walkit.replication.core.publisher import HISTORY_CHARS
 from walkit.replication.core.subscriber import Subscriber
 from walkit.replication.logs.imported_log import ImportedLog
-from walkit.replication.protocol.content import check_content, plain_text
+from walkit.replication.protocol.checks import check_content, plain_text
 from walkit.replication.protocol.messages import FromPublisher, Heartbeat, Refusal
-from walkit.replication.transport.connection import Destination
-from walkit.replication.transport.connection import told as told_by
+from walkit.replication.transport.connection import Destination, call_error
 from walkit.replication.transport.grpc_common import grpc
 
 HUGE = (1 << 64) - 1
@@ -264,7 +263,7 @@ def test_how_grpc_ends_a_call_is_one_plain_line(code: Any) -> None:
         code = staticmethod(lambda: code)
         details = staticmethod(lambda: "\x1b[2J\n" + "x" * 10_000)
 
-    told = str(told_by(Ended, Destination("127.0.0.1:1")))
+    told = str(call_error(Ended, Destination("127.0.0.1:1")))
     assert told.isprintable() and len(told) < 600
 
 

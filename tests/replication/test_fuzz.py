@@ -182,8 +182,8 @@ def answered(publisher: Publisher, history: History, data: bytes) -> None:
         steps = publisher.receive(message, 0)
     for step in steps:
         if isinstance(step, Admit):
-            steps += publisher.hello(
-                step.hello, history.standing(step.hello), 0, None if step.proved else mint()
+            steps += publisher.admitted(
+                step.hello, history.primary_state(step.hello), 0, None if step.proved else mint()
             )
         elif isinstance(step, Read):
             steps += publisher.frames(history.read(step.after, step.limit_bytes), history.lineage(), 0)
@@ -223,7 +223,9 @@ def test_thousands_of_messages_to_a_subscriber_take_bounded_memory() -> None:
     chance = random.Random(2)
     honest: list[bytes] = []
     publisher = Publisher(batch_bytes=2048)
-    steps = publisher.hello(Hello(name="r", codecs=("snappy",)), history.standing(Hello(name="r")), 0, KNOWN)
+    steps = publisher.admitted(
+        Hello(name="r", codecs=("snappy",)), history.primary_state(Hello(name="r")), 0, KNOWN
+    )
     for step in steps:
         if isinstance(step, Read):
             steps += publisher.frames(history.read(step.after, step.limit_bytes), history.lineage(), 0)

@@ -58,7 +58,8 @@ from walkit.replication.protocol.wire import (
     encode_from_subscriber,
     publisher_bytes_max,
 )
-from walkit.replication.transport.grpc_common import DaemonExecutor, grpc
+from walkit.replication.transport.grpc_common import grpc
+from walkit.replication.transport.threads import DaemonExecutor
 
 pb: Any = walkit_pb2
 EPOCHS = tuple(
@@ -451,7 +452,7 @@ def test_no_more_batches_are_in_flight_than_can_be_compared() -> None:
     hello = Hello(name="r")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "BATCHES_MAX", 5)
-        steps = publisher.hello(hello, history.standing(hello), 0)
+        steps = publisher.admitted(hello, history.primary_state(hello), 0)
         ends = []
         while reads := [s for s in steps if not isinstance(s, Send)]:
             run = history.read(reads[0].after, 1)  # type: ignore[union-attr]

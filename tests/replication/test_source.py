@@ -20,7 +20,7 @@ from walkit.models import CrashingStorage
 from walkit.read.view import LogView
 from walkit.replication.logs.source import OpenSource, StoredSource, end_at, primary_state_of, source_of
 from walkit.replication.primary.frame_reader import FrameReader
-from walkit.replication.protocol.lineage import judge
+from walkit.replication.protocol.lineage import why_refused
 from walkit.replication.protocol.messages import Hello, Refusal
 from walkit.segments.manifest_store import load_manifest
 
@@ -49,7 +49,7 @@ def hellos(primary: CrashingStorage) -> list[Hello]:
 
 def answers(source: StoredSource, said: list[Hello]) -> list[Refusal | None]:
     """How the source answers each."""
-    return [judge(hello, primary_state_of(source, hello)) for hello in said]
+    return [why_refused(hello, primary_state_of(source, hello)) for hello in said]
 
 
 def compact(storage: CrashingStorage) -> None:
@@ -157,7 +157,7 @@ def test_a_change_between_two_looks_is_no_divergence(
     chosen = sorted({max(i + by, 0) for i in beside for by in (-3, 0)})
     reasons = set()
     for hello in (said[i] for i in chosen):
-        answer = judge(hello, primary_state_of(Disturbed(primary.process_kill(), looks, change), hello))
+        answer = why_refused(hello, primary_state_of(Disturbed(primary.process_kill(), looks, change), hello))
         reasons.add(answer and answer.reason)
     assert reasons <= {None, "gap"}
 

@@ -123,14 +123,14 @@ class SessionDriver:
             core.gone(now, "the call is over")
         elif end == "planning":
             hello = replace(hello_at(history, 0), bootstrap=True)
-            core.hello(
-                hello, replace(history.standing(hello), oldest_lsn=5, oldest_position=320), now, mint()
+            core.admitted(
+                hello, replace(history.primary_state(hello), oldest_lsn=5, oldest_position=320), now, mint()
             )
         elif end == "bootstrapping":
             core.planned(Plan(manifest=b"", sizes=(64,), snapshot_lsn=0), now)
         elif self.states.state == "waiting":
             hello = hello_at(history, 0 if end == "catching up" else history.durable)
-            self.steps += core.hello(hello, history.standing(hello), now, mint())
+            self.steps += core.admitted(hello, history.primary_state(hello), now, mint())
         elif end == "streaming":
             self._acknowledge_all()
         else:
@@ -244,7 +244,7 @@ def test_random_events_take_only_edges_of_the_table() -> None:
         what = chance.random()
         world.now += chance.choice((0.1, 5.0, 700.0, 20_000.0)) if what < 0.2 else 0.1
         if what < 0.02:
-            world.hang_up()
+            world.disconnect()
             world.subscribed(world.subscriber.lost("cut", world.now))
         elif what < 0.1 and world.history.durable < len(world.history.frames):
             world.history.durable += 1

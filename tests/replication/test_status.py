@@ -18,9 +18,10 @@ from walkit.errors import LogNotFoundError, OptionsError
 from walkit.format.manifest import LogEnd
 from walkit.models import CrashingStorage
 from walkit.replication import Primary, Replica, ReplicaStatus
+from walkit.replication.core.publisher import CONTACT_MS
 from walkit.replication.core.subscriber import Subscriber
 from walkit.replication.protocol.messages import Heartbeat, Refusal, Welcome
-from walkit.replication.replica.status import CONTACT_MS, STALL_MS, replica_status
+from walkit.replication.replica.status import STALL_MS, replica_status
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage import FileStorage
 

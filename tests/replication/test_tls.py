@@ -22,8 +22,9 @@ from walkit.models import CrashingStorage
 from walkit.replication import ClientTLS, Primary, Replica, ServerTLS, Tokens
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.core.publisher import Publisher
-from walkit.replication.transport.access import TOKEN_KEY, Doorkeeper
-from walkit.replication.transport.grpc_common import DaemonExecutor, grpc
+from walkit.replication.transport.access import TOKEN_KEY, Authenticator
+from walkit.replication.transport.grpc_common import grpc
+from walkit.replication.transport.threads import DaemonExecutor
 
 
 @pytest.fixture(scope="module")
@@ -210,14 +211,14 @@ def test_a_token_has_rights(log: walkit.WriteAheadLog, tmp_path: Path) -> None:
 
 def test_a_read_token_never_appends(log: walkit.WriteAheadLog) -> None:
     """Guard a call that appends as a primary guards its own: a read token is denied, over gRPC, and appends nothing."""
-    doors = Doorkeeper(Tokens(read=["reader", "both"], append=["writer", "both"]))
+    authenticator = Authenticator(Tokens(read=["reader", "both"], append=["writer", "both"]))
 
     def append(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         for value in requests:
             yield b"%d" % log.append(value).last_lsn
 
     server = grpc.server(DaemonExecutor())
-    handler = grpc.stream_stream_rpc_method_handler(doors.guarded("append", append))
+    handler = grpc.stream_stream_rpc_method_handler(authenticator.guarded("append", append))
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("walkit.Test", {"Append": handler}),)
     )

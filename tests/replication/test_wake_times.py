@@ -27,8 +27,8 @@ def test_a_publisher_that_is_woken_at_its_time_acts(now_ms: float) -> None:
     assert waiting.wake_at_ms is not None
     assert isinstance(waiting.tick(waiting.wake_at_ms)[-1], End)
     streaming = Publisher(heartbeat_ms=0.1, silence_ms=0.7)
-    standing = STANDING
-    streaming.hello(Hello(name="r"), standing, now_ms)
+    state = STANDING
+    streaming.admitted(Hello(name="r"), state, now_ms)
     for _ in range(100):
         if streaming.wake_at_ms is None:
             break

@@ -27,7 +27,7 @@ class OnThreads:
     def __init__(self, *, in_flight: int, completion: bool, policy: Policy | None) -> None:
         self.place = GatedPlace()
         self.rig = DriverHarness(
-            place=self.place, in_flight_max=in_flight, completion=completion, policy=policy
+            place=self.place, in_flight_max=in_flight, completion_order=completion, policy=policy
         )
         self.tickets: list[SingleTicket] = []
 
@@ -36,7 +36,7 @@ class OnThreads:
 
         def there() -> list[SealedFrame]:
             return [
-                f for f in self.place.admitted if f.first_lsn == first_lsn and f.position in self.place.gates
+                f for f in self.place.assigned if f.first_lsn == first_lsn and f.position in self.place.gates
             ]
 
         wait_until(there, f"the frame of LSN {first_lsn}")
@@ -44,7 +44,7 @@ class OnThreads:
 
     def told(self, state: str) -> set[int]:
         """Return the first LSNs of the frames in this state."""
-        return {frame.first_lsn for frame in self.place.admitted if frame.state == state}
+        return {frame.first_lsn for frame in self.place.assigned if frame.state == state}
 
     def close(self) -> None:
         """Let everything go on and end the threads."""

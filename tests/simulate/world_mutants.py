@@ -71,19 +71,19 @@ MUTANTS = (
     Mutant(
         "a hold that is one record ahead",
         f"{PUBLISHER}._acknowledged",
-        "MoveHold(end.last_lsn + 1)",
-        "MoveHold(end.last_lsn + 2)",
+        "MoveClaim(end.last_lsn + 1)",
+        "MoveClaim(end.last_lsn + 2)",
     ),
     Mutant("a range skipped where it is asked for again", f"{PUBLISHER}.receive", "self.sent = end", "pass"),
     Mutant(
         "a gap in the stream counted as progress",
         f"{SUBSCRIBER}._batch",
-        "self.gaps += 1\n        return self._ask_again(now_ms)",
+        "self.gaps += 1\n        return self._nack(now_ms)",
         "self.next = LogEnd(last_lsn=self.next.last_lsn, position=batch.end_position)\n        return []",
     ),
     Mutant(
         "never asked again",
-        f"{SUBSCRIBER}._ask_again",
+        f"{SUBSCRIBER}._nack",
         "return [SendToPublisher(Nack(end=self.next))]",
         "return []",
     ),
@@ -93,7 +93,9 @@ MUTANTS = (
         'return self.lost("the publisher has been silent for too long", now_ms, "silence")',
         "return []",
     ),
-    Mutant("acknowledged in the order of completion", f"{CORE}.written", "if self.completion:", "if True:"),
+    Mutant(
+        "acknowledged in the order of completion", f"{CORE}.written", "if self.completion_order:", "if True:"
+    ),
     Mutant(
         "retention that overlooks claims",
         f"{RETENTION}plan_retention",

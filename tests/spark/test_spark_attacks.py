@@ -19,6 +19,7 @@ import walkit
 import walkit.spark
 from tests.log.damaged_logs import in_frame, read, wreck
 from tests.log.in_flight_logs import Flight
+from tests.spark.loading import load
 from tests.spark.test_spark_stream import append, batches_of, reader_of, rows_of
 from tests.stores import SMALL
 from walkit.models import CrashingStorage
@@ -27,11 +28,6 @@ from walkit.replication import Primary, Replica, promote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-def load(spark: SparkSession, path: Path, **options: object) -> DataFrame:
-    """A log as a DataFrame."""
-    return spark.read.format("walkit").options(**options).load(str(path))  # type: ignore[arg-type]
 
 
 def in_order(df: DataFrame) -> pa.Table:

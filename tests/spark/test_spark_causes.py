@@ -13,23 +13,19 @@ import pyarrow as pa
 import pytest
 
 import walkit
+from tests.spark.loading import load
 from tests.spark.trimmed import OPTIONS
 from tests.state.histories import diff_of, newest_of, random_rows, write
 from walkit.cli import main
 from walkit.errors import HistoryTrimmedError, OptionsError
 from walkit.spark import DiffReport, diff, diff_report
-from walkit.spark.decoded import Columns
+from walkit.spark.decoded import Columns, Undecoded
 from walkit.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-def load(spark: SparkSession, path: Path, **options: object) -> DataFrame:
-    """A log as a DataFrame."""
-    return spark.read.format("walkit").options(**options).load(str(path))  # type: ignore[arg-type]
 
 
 def rows_of(df: DataFrame) -> dict[bytes, dict[str, Any]]:
@@ -213,21 +209,68 @@ def test_counts_that_do_not_reconcile_are_said() -> None:
     assert report.to_dict()["reconciles"] is False
 
 
-VALUES: list[tuple[Any, Any, dict[str, float | None] | None]] = [
+VALUES: list[tuple[Any, Any, dict[str, float | None] | str]] = [
     ({"a": 1}, {"a": 3}, {"a": 2.0}),
     ({1: 1, b"b": 1}, {1: 2, b"b": 2}, {"1": 1.0, "b'b'": 1.0}),
-    ([1], [2], None),
-    (None, {"a": 1}, None),
+    ([1], [2], "left"),
+    ({"a": 1}, None, "right"),
     ({"a": np.arange(3)}, {"a": np.arange(3)}, {}),
     ({"a": np.arange(3)}, {"a": np.arange(4)}, {"a": None}),
     ({"a": np.array([np.nan])}, {"a": np.array([np.nan])}, {}),
-    ({"a": [np.arange(3)]}, {"a": [np.arange(3)]}, None),
+    ({"a": [np.arange(3)]}, {"a": [np.arange(3)]}, "both"),
+    (ZeroDivisionError("no"), {"a": 1}, "left"),
 ]
 
 
 @pytest.mark.parametrize(("left", "right", "expected"), VALUES)
 def test_what_a_decoder_gives_ends_no_report(left: Any, right: Any, expected: object) -> None:
-    """Decode to mappings, to none, to arrays and to lists of arrays: columns that differ, or not to be compared."""
-    given = {b"l": left, b"r": right}
-    columns = Columns.of(given.__getitem__, (), 0.0)
-    assert columns is not None and columns.differences(b"l", b"r") == expected
+    """Decode to mappings, to none, to arrays and to lists of arrays: columns that differ, or the side at fault."""
+
+    def decode(value: bytes) -> Any:
+        decoded = {b"l": left, b"r": right}[value]
+        if isinstance(decoded, Exception):
+            raise decoded
+        return decoded
+
+    columns = Columns.of(decode, (), 0.0)
+    assert columns is not None
+    found = columns.differences(b"l", b"r")
+    assert (found.side if isinstance(found, Undecoded) else found) == expected
+
+
+class StrictDecodeError(Exception):
+    """What a user's decoder raises."""
+
+
+def strict(value: bytes) -> dict[str, str]:
+    """A user's decoder, which refuses some values."""
+    if b"bad" in value:
+        raise StrictDecodeError(f"cannot read {value!r}")
+    return {"text": value.decode()}
+
+
+def test_a_decoders_own_error_is_shown(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A user's function raises in the workers: its type and message, the side and the lowest LSN are shown."""
+    left, right = tmp_path / "a", tmp_path / "b"
+    with walkit.open(left) as log, walkit.open(right) as other:
+        for n in range(20):
+            log.append(b"left %d" % n, b"%02d" % n)
+            other.append(b"bad %d" % n if n in {7, 12, 16} else b"right %d" % n, b"%02d" % n)
+    report = diff_report(load(spark, left), load(spark, right), decoder=strict)
+    assert (report.changed, report.undecoded, report.columns[0].keys) == (20, 3, 17)
+    failed = report.failed_decode
+    assert failed is not None and (failed.side, failed.lsn) == ("right", 8)
+    assert failed.error.endswith("StrictDecodeError: cannot read b'bad 7'")
+    line = (
+        f"3 changed keys have a value that the decoder fails on; first at LSN 8 (right side): {failed.error}"
+    )
+    assert line in report.text()
+    assert "StrictDecodeError: cannot read" in report.to_html()
+    assert json.loads(report.to_json())["failed_decode"]["lsn"] == 8
+    assert pickle.loads(pickle.dumps(report)) == report
+    (event,) = [record for record in caplog.records if "walkit.diff.undecoded" in record.getMessage()]
+    assert event.levelname == "WARNING" and "cannot read" in event.getMessage()
+    quiet = diff_report(load(spark, left), load(spark, right))
+    assert quiet.failed_decode is None and "decoder fails" not in quiet.text()

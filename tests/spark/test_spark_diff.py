@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 import walkit
+from tests.spark.loading import load
 from tests.state.histories import DiffRow, Row, diff_of, newest_of, random_rows, woven, write
 from walkit.errors import OptionsError
 from walkit.models import CrashingStorage
@@ -44,11 +45,6 @@ def rows_of(df: DataFrame) -> list[DiffRow]:
     table = df.select(*DIFF_SCHEMA.names).toArrow()
     assert table.column_names == DIFF_SCHEMA.names
     return sorted(tuple(row.values()) for row in table.to_pylist())
-
-
-def load(spark: SparkSession, path: Path) -> DataFrame:
-    """A log as a DataFrame."""
-    return spark.read.format("walkit").load(str(path))
 
 
 LEFT: list[Row] = [

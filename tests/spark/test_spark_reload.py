@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 import walkit
+from tests.spark.loading import load
 from tests.spark.trimmed import OPTIONS, STEPS, Step, Told, make_store, told_in_process, values_of
 from tests.state.histories import diff_of, newest_of, random_rows, write
 from walkit.errors import HistoryTrimmedError
@@ -44,11 +45,6 @@ def small_logs_are_loaded_again() -> object:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules["walkit.spark.reload"], "RELOAD_LSNS", -1)
         yield
-
-
-def load(spark: SparkSession, path: Path, **options: object) -> DataFrame:
-    """A log as a DataFrame."""
-    return spark.read.format("walkit").options(**options).load(str(path))  # type: ignore[arg-type]
 
 
 def told(make: Callable[[], DataFrame]) -> Told:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import walkit
+from tests.spark.loading import load
 from walkit.read.ranges import FrameRange
 from walkit.record import RECORD_SCHEMA
 from walkit.spark.columns import RECORD_STRUCT
@@ -23,11 +24,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 WHEN = datetime(2013, 1, 1, 5, 15, 0, 123456, tzinfo=UTC)
-
-
-def load(spark: SparkSession, path: Path, **options: object) -> DataFrame:
-    """The log at `path` as a DataFrame."""
-    return spark.read.format("walkit").options(**options).load(str(path))  # type: ignore[arg-type]
 
 
 def rows(df: DataFrame) -> list[tuple[object, ...]]:

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 import walkit
+from tests.spark.loading import load
 from tests.spark.trimmed import OPTIONS, STEPS, Step, Told, make_store, told_in_process, values_of
 from walkit.errors import HistoryTrimmedError, OptionsError
 from walkit.record import RECORD_SCHEMA
@@ -32,11 +33,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden" / "v0" / "log"
-
-
-def load(spark: SparkSession, path: Path, **options: object) -> DataFrame:
-    """A log as a DataFrame."""
-    return spark.read.format("walkit").options(**options).load(str(path))  # type: ignore[arg-type]
 
 
 def all_told(df: DataFrame, lsns: Iterable[int | None]) -> dict[int | None, Told]:

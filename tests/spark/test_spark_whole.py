@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import functions as F
 
 import walkit
+from tests.spark.loading import load
 from tests.spark.trimmed import make_store
 from walkit.errors import HistoryTrimmedError, OptionsError
 from walkit.spark import changes, diff, history, replay
@@ -37,11 +38,6 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
                 log.submit(b"%d" % n, b"%s-%d" % (name.encode(), key))
             log.sync()
     return {name: folder / name for name in ("a", "b")}
-
-
-def load(spark: SparkSession, path: Path, **options: object) -> DataFrame:
-    """A log as a DataFrame."""
-    return spark.read.format("walkit").options(**options).load(str(path))  # type: ignore[arg-type]
 
 
 def state_of(path: Path) -> dict[bytes, int]:

@@ -111,7 +111,7 @@ def test_following_a_live_log_equals_its_replay() -> None:
     """Four writers append, delete and transact while the state is asked for: it ends as the log's replay does."""
     table = KeyedTable()
     follower = Follower(table, 0)
-    with open_writer(CrashingStorage(), "x", ports=LogPorts(sink=follower.feed)) as log:
+    with open_writer(CrashingStorage(), "x", ports=LogPorts(ack_sink=follower.feed)) as log:
 
         def write(writer: int) -> None:
             for i in range(150):

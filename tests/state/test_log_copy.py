@@ -30,7 +30,7 @@ from walkit.errors import (
 )
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import OperationName
-from walkit.read.reader import Sight, sight_of
+from walkit.read.reader import ReaderView, reader_view_of
 from walkit.segments.claim_files import drop_claim
 from walkit.segments.manifest_store import load_manifest
 from walkit.state import log_copy
@@ -334,13 +334,13 @@ def test_a_segment_that_is_rewritten_under_the_copier_is_looked_at_again(
         assert log.trim(30, waste_ratio=1.0) == 30
         sights, saved = [], []
 
-        def sight(source: Storage) -> Sight:
-            sights.append(sight_of(source))
+        def sight(source: Storage) -> ReaderView:
+            sights.append(reader_view_of(source))
             if len(sights) == 1:
                 saved.append(log.trim(30, waste_ratio=0.01).rewritten.bytes_after)
             return sights[-1]
 
-        monkeypatch.setattr(log_copy, "sight_of", sight)
+        monkeypatch.setattr(log_copy, "reader_view_of", sight)
         report = walkit.copy(tmp_path / "log", tmp_path / "copy")
         assert len(sights) == 2 and saved[0] > 0
         assert report.bytes_copied + report.bytes_kept < 200 * 3200

@@ -455,3 +455,24 @@ def tmp_folder_of(storage: FileStorage) -> Path:
     folder = Path(storage.location).parent / "beside"
     folder.mkdir()
     return folder
+
+
+def test_an_interrupt_is_not_lost_where_a_cell_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Raise KeyboardInterrupt right after the rename that ends the making: it comes out, and the cell is whole."""
+    real_replace = os.replace
+
+    def struck(source: Any, target: Any) -> None:
+        real_replace(source, target)
+        raise KeyboardInterrupt
+
+    storage = FileStorage(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", struck)
+        with pytest.raises(KeyboardInterrupt):
+            storage.cell("cell", 64, writable=True)
+    cell = storage.cell("cell", 64, writable=False)
+    assert cell is not None and cell.read() == bytes(64)
+    cell.close()
+    assert storage.names() == ["cell"]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import walkit
+from tests.views.waiting import until
 from walkit.views import Shell
 from walkit.views.frame_pages import PAGE_FRAMES, frame_around, page_before, page_from
 from walkit.views.frame_search import find_key, find_lsn, find_time
@@ -54,25 +54,10 @@ def segment_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.segment"))
 
 
-@pytest.fixture
-def shell(log: Path) -> Iterator[Shell]:
-    made = make_shell(root=log.parent)
-    yield made
-    made.close()
-
-
 def inspector(shell: Shell, query: str = "") -> InspectorPage:
     shell.read_url(f"?page=inspector{query}")
     assert isinstance(shell.page, InspectorPage)
     return shell.page
-
-
-def until(page: InspectorPage, what: Callable[[], object], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, f"never true; the page says {page.status.object}"
-        time.sleep(0.01)
-        page.refresh()
 
 
 def read(page: InspectorPage) -> None:
@@ -347,7 +332,7 @@ def test_known_logs_are_offered(shell: Shell, log: Path) -> None:
     os.symlink(log, log.parent / "again")
     shutil.copytree(log, log.parent / ".hidden")
     page = inspector(shell)
-    until(page, lambda: not page.discovering.busy)
+    until(page, lambda: not page.chooser.looking.busy)
     assert list(page.chooser.known.options.values()) == ["", "log", "scratch"]
     page.chooser.known.value = "log"
     read(page)

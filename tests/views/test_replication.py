@@ -197,10 +197,10 @@ def test_a_log_that_has_its_size_rests(tmp_path: Path) -> None:
     lines: list[dict[str, Any]] = []
     load = PacedLoad(records_per_s=500, log_bytes_max=20_000)
     child = ReplicatedChild.primary(str(tmp_path / "p"), load, lines.append)
-    child.start(WAIT_S)
+    child.start_and_hear(WAIT_S)
     until(lambda: lines[-1]["resting"], "the log to have its size")
     child.stop(WAIT_S)
-    assert child.failure() == "" and not child.living
+    assert child.failure() == "" and not child.talking
     with walkit.open(tmp_path / "p", mode="r") as log:
         assert log.durable_lsn >= lines[-1]["durable_lsn"] > 0
     with pytest.raises(OptionsError, match="records_per_s"):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import io
 import shutil
-import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.views.waiting import until
 from walkit.measure import LatencyHistogram, Run, RunRecorder, load
 from walkit.views import Shell
 from walkit.views.page import make_shell
@@ -22,14 +22,6 @@ from walkit.workload import ContinuousLoad
 
 ROUNDS = 2
 """In place of five: each Run is a process that has to start."""
-
-
-def until(page: RunsPage, what: Callable[[], object], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, f"never true; the page says {page.status.object}"
-        time.sleep(0.01)
-        page.refresh()
 
 
 def settled(page: RunsPage) -> None:

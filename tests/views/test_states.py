@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import walkit
+from tests.views.waiting import until
 from walkit.plots import StateLane, alt_text, states_timeline
 from walkit.views import Shell
 from walkit.views import state_lab as lab
@@ -46,27 +45,12 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-@pytest.fixture
-def shell(log: Path) -> Iterator[Shell]:
-    made = make_shell(root=log.parent)
-    yield made
-    made.close()
-
-
-def until(page: StatesPage, what: Callable[[], object], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, f"never true; the page says {page.status.object}"
-        time.sleep(0.01)
-        page.refresh()
-
-
 def states(shell: Shell, query: str = "") -> StatesPage:
     """Turn to the page, and wait until it has read the log."""
     shell.read_url(f"?page=states{query}")
     page = shell.page
     assert isinstance(page, StatesPage)
-    until(page, lambda: not page.looking.busy and not page.discovering.busy)
+    until(page, lambda: not page.looking.busy and not page.chooser.looking.busy)
     return page
 
 

@@ -287,7 +287,9 @@ def test_a_child_that_talks_nonsense_is_ended(
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("print('hello', flush=True)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
-    assert "makes no sense" in str(fail(writer(tmp_path / "log", stream)))
+    error = fail(writer(tmp_path / "log", stream))
+    assert "makes no sense" in str(error)
+    assert isinstance(error.__cause__, json.JSONDecodeError) and error.__cause__.__traceback__ is not None
 
 
 def opened_within(path: Path, seconds: float) -> bool:

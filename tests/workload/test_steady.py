@@ -40,7 +40,7 @@ def test_a_steady_load_is_written_until_it_is_stopped(tmp_path: Path, load: Cont
         assert writer.wait_for(500, PATIENCE_S)
         writer.stop()
         lines, last = writer.read(), writer.statistics
-        assert not writer.writing
+        assert not writer.talking
     assert last is not None
     assert lines[-1].statistics == last
     assert [line.at_ns for line in lines] == sorted(line.at_ns for line in lines)

@@ -15,13 +15,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from walkit._arguments import check_progress
 from walkit._report import Cells, TableReport
-from walkit._threads import EndingThread
-from walkit.config import LogOptions, check_progress
+from walkit.bench.sampling import Samples, sampled_lsns
+from walkit.config import LogOptions
 from walkit.errors import OptionsError
 from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
@@ -220,8 +222,9 @@ def bench_delta(
         for buffer_bytes in (0, *buffers)
     ]
     found: list[list[_Round]] = [[] for _ in readers]
-    base = tempfile.mkdtemp(prefix="walkit-bench-delta-", dir=path)
-    try:
+    with tempfile.TemporaryDirectory(
+        prefix="walkit-bench-delta-", dir=path, ignore_cleanup_errors=True
+    ) as base:
         for number in range(1, rounds + 1):
             for (load, rate, batch, remote, buffer_bytes), of_reader in zip(readers, found, strict=True):
                 where = "remote" if remote else "folder"
@@ -229,8 +232,6 @@ def bench_delta(
                 folder = os.path.join(base, "log")
                 of_reader.append(_measured(folder, rate, batch, record_bytes, seconds, remote, buffer_bytes))
                 shutil.rmtree(folder)
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
     rows = [
         _row_of(load, REMOTE.name if remote else "folder", buffer_bytes, of_reader)
         for (load, _, _, remote, buffer_bytes), of_reader in zip(readers, found, strict=True)
@@ -294,11 +295,16 @@ def _measured(
         ):
             reader.wait_for(log.append(b"warm", key=b"0").last_lsn, WAIT_S)
             before = reader.statistics()
-            with _Lag(log, reader) as lag:
+
+            def lsns() -> tuple[int, int]:
+                applied = reader.applied_lsn  # before the log's end, which can only have grown since
+                return log.durable_lsn, applied
+
+            with sampled_lsns(lsns, SAMPLE_S) as samples:
                 made = _append(log, mb_per_s, batch, record_bytes, seconds)
                 reader.wait_for(log.acked_lsn, WAIT_S)
             after, answers = reader.statistics(), reader.latencies()["answer"]
-    ms = lag.lags_ms()
+    ms = lags_ms(samples.rows())
     return _Round(
         mb_per_s=made,
         lags=len(ms),
@@ -350,34 +356,13 @@ def _append(log: WriteAheadLog, mb_per_s: float, batch: int, record_bytes: int, 
     return count * batch * record_bytes / (time.perf_counter() - began) / 1e6
 
 
-class _Lag:
-    """Notes every millisecond or so how far the log and its reader are."""
-
-    def __init__(self, log: WriteAheadLog, reader: DeltaReader) -> None:
-        self._log, self._reader = log, reader
-        self._over = threading.Event()
-        self._rows: list[tuple[float, int, int]] = []
-        self._thread = EndingThread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._over.wait(SAMPLE_S):
-            applied = self._reader.applied_lsn  # before the log's end, which can only have grown since
-            self._rows.append((time.perf_counter(), self._log.durable_lsn, applied))
-
-    def lags_ms(self) -> Any:
-        """Return the lag of each LSN that was seen: from when the log had it to when the reader had it, ms."""
-        at, durable, applied = np.array(self._rows, np.float64).reshape(-1, 3).T
-        lsns = np.arange(durable[0] + 1, applied[-1] + 1)
-        if not len(lsns):
-            return np.zeros(1)
-        had = at[np.minimum(np.searchsorted(durable, lsns), len(at) - 1)]
-        got = at[np.minimum(np.searchsorted(applied, lsns), len(at) - 1)]
-        return np.maximum(got - had, 0.0) * 1000
+def lags_ms(samples: Samples) -> npt.NDArray[np.float64]:
+    """Return the lag of each LSN that was seen: from when the log had it to when the reader had it, ms."""
+    at, durable, applied = samples.T
+    lsns = np.arange(durable[0] + 1, applied[-1] + 1)
+    if not len(lsns):
+        return np.zeros(1)
+    had = at[np.minimum(np.searchsorted(durable, lsns), len(at) - 1)]
+    got = at[np.minimum(np.searchsorted(applied, lsns), len(at) - 1)]
+    lags: npt.NDArray[np.float64] = np.maximum(got - had, 0.0) * 1000
+    return lags

@@ -18,6 +18,7 @@ from functools import partial
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
+from walkit._arguments import check_bool
 from walkit._progress import progress_bar
 from walkit.bench.modelled import bench_modelled
 from walkit.bench.peers import PEERS, LevelDb, measure_peer, require_peers
@@ -33,7 +34,7 @@ from walkit.bench.write import (
     raw_frames,
 )
 from walkit.bench.write_report import BenchReport, BenchRow
-from walkit.config import LogOptions, check_bool
+from walkit.config import LogOptions
 from walkit.errors import OptionsError
 from walkit.log.limits import require_fits
 from walkit.log.open import open_log
@@ -161,8 +162,7 @@ def _measured(
     progress: bool,
 ) -> BenchReport:
     """Go through the whole matrix, record size by record size, so many times."""
-    folder = tempfile.mkdtemp(prefix="walkit-bench-", dir=path)
-    try:
+    with tempfile.TemporaryDirectory(prefix="walkit-bench-", dir=path, ignore_cleanup_errors=True) as folder:
         machine = MachineFacts.here(folder)
         cases = [Case(size, _frame_bytes(folder, options, size), found) for size, found in measures.items()]
         passes = []
@@ -170,8 +170,6 @@ def _measured(
         with progress_bar("bench write", total, unit="ways", show=progress) as bar:
             for _ in range(runs):
                 passes.append([row for case in cases for row in _pass(case, folder, seconds, bar)])
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return BenchReport(
         record_bytes=tuple(measures),
         durability=options.durability,

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from walkit._arguments import check_bool
 from walkit._progress import progress_bar
 from walkit._report import Cells, TableReport
-from walkit.config import LogOptions, check_bool
+from walkit.config import LogOptions
 from walkit.errors import OptionsError
 from walkit.log.limits import require_fits
 from walkit.log.open import open_log
@@ -144,10 +145,9 @@ def bench_order(
         order: LogOptions(in_flight=in_flight, ack_order=order, direct_io=direct_io) for order in ORDERS
     }
     require_fits("value_bytes", value_bytes, options["append"])
-    folder = tempfile.mkdtemp(prefix="walkit-order-", dir=path)
     loads = list(product([DISK, *models], policies, writers))
     runs: list[Run] = []
-    try:
+    with tempfile.TemporaryDirectory(prefix="walkit-order-", dir=path, ignore_cleanup_errors=True) as folder:
         machine = MachineFacts.here(folder)
         with progress_bar("bench order", rounds * len(loads), unit="loads", show=progress) as bar:
             for number, (device, policy, count) in product(range(rounds), loads):
@@ -162,8 +162,6 @@ def bench_order(
                     made = replace(options[order], policy=policy_named(policy))
                     runs.append(_in_folder(folder, labels, made, value_bytes, seconds, machine))
                 bar.update(1)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     rows = [_row(runs, *load, in_flight) for load in loads]
     virtual = order_cost(
         {f"{name}, {VIRTUAL}": model for name, model in devices.items()},

@@ -18,11 +18,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from walkit._arguments import check_bool
 from walkit._progress import progress_bar
 from walkit.bench.peers import require_peers
 from walkit.bench.recovery_load import LAST_KEY, RecoveryLoad, leveldb, rocksdb, sqlite
 from walkit.bench.recovery_report import RecoveryBenchReport, RecoveryRow
-from walkit.config import check_bool
 from walkit.errors import OptionsError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.log.open import open_log
@@ -81,8 +81,8 @@ def bench_recovery(
     stores = [(load, name) for load in loads for name in _stores(load, peers)]
     rows: list[RecoveryRow] = []
     require_folder(path)
-    folder = Path(tempfile.mkdtemp(prefix="walkit-bench-", dir=path))
-    try:
+    with tempfile.TemporaryDirectory(prefix="walkit-bench-", dir=path, ignore_cleanup_errors=True) as made:
+        folder = Path(made)
         machine = MachineFacts.here(folder)
         with progress_bar("bench recovery", len(stores), unit="stores", show=progress) as bar:
             for load, name in stores:
@@ -92,8 +92,6 @@ def bench_recovery(
                     rows += _rows(name, image, folder / "copy", load, chosen, runs)
                 shutil.rmtree(image)
                 bar.update(1)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return RecoveryBenchReport(
         keys=tuple(dict.fromkeys(load.keys for load in loads)),
         record_bytes=record_bytes,
@@ -108,16 +106,11 @@ def fill_and_kill(store: str, folder: Path, load: RecoveryLoad) -> None:
     folder.mkdir()
     said: list[dict[str, Any]] = []
     place = str(folder / "peer.db") if store == "sqlite" else str(folder)
-    child = TalkingChild(["walkit.bench.recovery_load", store, place, json.dumps(asdict(load))], said.append)
-    child.start()
-    try:
-        with child.changed:
-            child.changed.wait_for(lambda: bool(said) or not child.talking)
-        if said:
+    arguments = ["walkit.bench.recovery_load", store, place, json.dumps(asdict(load))]
+    with TalkingChild(arguments, said.append) as child:
+        if child.wait_until(lambda: bool(said)):
             child.kill()
         child.wait()
-    finally:
-        child.close()
 
 
 def _stores(load: RecoveryLoad, peers: bool) -> tuple[str, ...]:

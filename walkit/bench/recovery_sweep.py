@@ -101,9 +101,9 @@ def sweep_recovery(
     if not points or rounds < 1:
         raise OptionsError("a sweep needs points and rounds", option="rounds", wanted=rounds)
     require_folder(path)
-    folder = Path(tempfile.mkdtemp(prefix="walkit-sweep-", dir=path))
     total, done, deadline = len(points) * (rounds + 1), 0, monotonic() + seconds_max
-    try:
+    with tempfile.TemporaryDirectory(prefix="walkit-sweep-", dir=path, ignore_cleanup_errors=True) as made:
+        folder = Path(made)
         found = RecoverySweep(MachineFacts.here(folder), points[0].load.operations)
         for number, point in enumerate(points):
             step(done, total, "filling stores")
@@ -125,8 +125,6 @@ def sweep_recovery(
                 found.reports.setdefault(point.kind, {}).setdefault(point.at, []).append(report)
                 found.whole = found.whole and whole
             found.rounds += 1
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return found
 
 

@@ -8,22 +8,20 @@ log is on the same disk, and a record counts there when it is on stable storage.
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
-from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from walkit._arguments import check_progress
 from walkit._report import Cells, TableReport
-from walkit._threads import EndingThread
-from walkit.config import LogOptions, check_progress
+from walkit.bench.sampling import LsnSamples, Samples, sampled_lsns
+from walkit.config import LogOptions
 from walkit.errors import OptionsError, WalkitError
 from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
@@ -36,9 +34,6 @@ SLICE_S = 0.5
 WARM_UP_S = 0.2
 WAIT_S = 120.0
 KEYS = 1000
-
-Samples: TypeAlias = npt.NDArray[np.float64]
-"""Rows of (time in s, durable LSN of the primary, durable LSN of the replica)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,14 +131,13 @@ def bench_replication(
     check_progress(progress, "a text")
     say = progress or (lambda _: None)
     require_folder(path)
-    base = tempfile.mkdtemp(prefix="walkit-bench-replication-", dir=path)
-    try:
+    with tempfile.TemporaryDirectory(
+        prefix="walkit-bench-replication-", dir=path, ignore_cleanup_errors=True
+    ) as base:
         say("appending alone and with a replica, in turns")
         measured = _in_turns(base, writers, record_bytes, seconds)
         say("a new replica catches up")
         catch_up = _catch_up(base)
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
     return ReplicationReport(
         writers=writers,
         record_bytes=record_bytes,
@@ -172,7 +166,7 @@ def _in_turns(base: str, writers: int, record_bytes: int, seconds: float) -> dic
         for _ in range(slices):
             alone.append(_append(lonely, writers, record_bytes, seconds / slices))
             _wait_acked(primary, log.acked_lsn)
-            with _Sampler(primary) as sampler:
+            with _sampled(primary) as sampler:
                 followed.append(_append(log, writers, record_bytes, seconds / slices))
                 ended = time.perf_counter()
                 drained = _wait_acked(primary, log.acked_lsn)
@@ -245,41 +239,21 @@ def _append(log: WriteAheadLog, writers: int, record_bytes: int, seconds: float)
     return (last - first) / (ended - began)
 
 
-class _Sampler:
-    """Notes every few milliseconds how far the primary and its one replica are."""
+def _sampled(primary: Primary) -> AbstractContextManager[LsnSamples]:
+    """Note every few milliseconds how far the primary and its one replica are."""
 
-    def __init__(self, primary: Primary) -> None:
-        self._primary = primary
-        self._over = threading.Event()
-        self._rows: list[tuple[float, int, int]] = []
-        self._thread = EndingThread(target=self._run, daemon=True)
+    def lsns() -> tuple[int, int]:
+        status = primary.status()
+        return status.durable_lsn, max((f.acked_lsn for f in status.followers), default=0)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._over.wait(SAMPLE_S):
-            status = self._primary.status()
-            acked = max((f.acked_lsn for f in status.followers), default=0)
-            self._rows.append((time.perf_counter(), status.durable_lsn, acked))
-
-    def rows(self) -> Samples:
-        """Return what was noted."""
-        return np.array(self._rows, np.float64).reshape(-1, 3)
+    return sampled_lsns(lsns, SAMPLE_S)
 
 
 @contextmanager
 def _replica(address: str, folder: str) -> Iterator[None]:
     """Run a replica in a separate process."""
     child = ReplicatedChild.replica(folder, address, "replica", "zstd", lambda _: None)
-    child.start(None)
+    child.start()
     try:
         yield
     finally:
@@ -300,7 +274,7 @@ def _catch_up(base: str) -> dict[str, Any]:
     folder = os.path.join(base, "primary")
     with Primary(folder) as primary:
         lsn, position = primary.source.durable()
-        with _Sampler(primary) as sampler, _replica(primary.address, os.path.join(base, "late")):
+        with _sampled(primary) as sampler, _replica(primary.address, os.path.join(base, "late")):
             ended = _wait_acked(primary, lsn)
         rows = sampler.rows()
     nothing = rows[(rows[:, 2] == 0) & (rows[:, 0] < ended)]

@@ -7,7 +7,6 @@ count. A time is from `load()` to the answer. What is compared has to give the s
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,10 +14,10 @@ from contextlib import contextmanager
 import pyspark
 from pyspark.sql import SparkSession
 
+from walkit._arguments import check_progress
 from walkit.bench.spark_load import KEY_BYTES, WRITTEN_WITH, BenchLogs
 from walkit.bench.spark_queries import GROUPS, READ, REPLAY, Answer, Plan, plan_queries
 from walkit.bench.spark_report import SparkBenchReport, SparkBenchRow
-from walkit.config import check_progress
 from walkit.errors import OptionsError, WalkitError
 from walkit.log.limits import require_fits
 from walkit.spark.session import PUSHDOWN_SWITCH, session
@@ -64,8 +63,7 @@ def bench_spark(
     require_folder(path)
     require_fits("record_bytes", record_bytes, WRITTEN_WITH, KEY_BYTES)
     check_progress(progress, "(queries done, queries to do)")
-    folder = tempfile.mkdtemp(prefix="walkit-bench-", dir=path)
-    try:
+    with tempfile.TemporaryDirectory(prefix="walkit-bench-", dir=path, ignore_cleanup_errors=True) as folder:
         spark = session(master=master)
         plans = []
         for size in sizes:
@@ -85,8 +83,6 @@ def bench_spark(
             location=os.path.dirname(folder),
             rows=tuple(rows),
         )
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _groups(queries: Sequence[str]) -> tuple[str, ...]:

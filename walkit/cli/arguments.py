@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from walkit.cli import network, values
-from walkit.cli.benchout import OUT_HELP
+from walkit.cli.bencharguments import add_bench
 from walkit.cli.copying import add_copy
-from walkit.cli.parsers import EXIT_CODES, HelpLines, add_command, add_report_options
+from walkit.cli.crashtest import add_crashtest
+from walkit.cli.dashboard import add_dashboard
+from walkit.cli.doctor import add_doctor
+from walkit.cli.parsers import EXIT_CODES, LOG_HELP, HelpLines, add_command, add_option, add_report_options
 from walkit.cli.places import PlaceAt, place_at
 from walkit.cli.promoting import add_promote
-
-LOG_HELP = "folder of the log"
+from walkit.cli.world import add_simulate
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -29,19 +31,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("-V", "--version", action="version", version=f"walkit {_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
-    _add_inspect(commands)
-    _add_dump(commands)
-    _add_verify(commands)
-    _add_repair(commands)
-    _add_claims(commands)
-    add_copy(commands, add_command)
-    _add_diff(commands)
-    _add_serve(commands)
-    _add_follow(commands)
-    add_promote(commands, add_command)
-    _add_demo(commands)
-    _add_bench(commands)
-    _add_tools(commands)
+    for add in (
+        *(_add_inspect, _add_dump, _add_verify, _add_repair, _add_claims, add_copy, _add_diff, _add_serve),
+        *(_add_follow, add_promote, _add_demo, add_bench, add_simulate, add_crashtest, add_dashboard),
+        add_doctor,
+    ):
+        add(commands)
     given = sys.argv[1:] if argv is None else list(argv)
     if not given or given in (["bench"], ["simulate"]):
         asked = commands.choices[given[0]] if given else parser
@@ -74,18 +69,13 @@ def _is_inside(path: str, folder: str) -> bool:
 
 
 def _add_inspect(commands: Any) -> None:
-    def run(args: argparse.Namespace) -> int:
-        from walkit.cli.look import inspect
-
-        return inspect(args)
-
     parser = add_command(
         commands,
         "inspect",
         "show what is in a log: marks, segments, frames",
         "; frame bodies of sealed segments are read only with --frames",
         "walkit inspect orders.log --frames",
-        run,
+        "walkit.cli.look:inspect",
     )
     parser.add_argument("log", metavar="LOG", help=LOG_HELP)
     parser.add_argument("--frames", action="store_true", help="also list every frame, read whole")
@@ -93,18 +83,13 @@ def _add_inspect(commands: Any) -> None:
 
 
 def _add_verify(commands: Any) -> None:
-    def run(args: argparse.Namespace) -> int:
-        from walkit.cli.look import verify
-
-        return verify(args)
-
     parser = add_command(
         commands,
         "verify",
         "check every byte of a log that was promised",
         "; changes nothing and disturbs no writer",
         "walkit verify orders.log --json",
-        run,
+        "walkit.cli.look:verify",
     )
     parser.add_argument("log", metavar="LOG", help=LOG_HELP)
     add_report_options(parser)
@@ -140,18 +125,13 @@ def _add_repair(commands: Any) -> None:
 
 
 def _add_claims(commands: Any) -> None:
-    def run(args: argparse.Namespace) -> int:
-        from walkit.cli.claims import claims
-
-        return claims(args)
-
     parser = add_command(
         commands,
         "claims",
         "list what consumers in other processes need of a log",
         "; a claim keeps records from being dropped until its lease is over; exits 1 where one cannot be read",
         "walkit claims orders.log --drop old-reader",
-        run,
+        "walkit.cli.claims:claims",
     )
     parser.add_argument("log", metavar="LOG", help=LOG_HELP)
     parser.add_argument("--drop", metavar="NAME", help="first remove this claim, whose consumer is gone")
@@ -159,18 +139,13 @@ def _add_claims(commands: Any) -> None:
 
 
 def _add_dump(commands: Any) -> None:
-    def run(args: argparse.Namespace) -> int:
-        from walkit.cli.dump import dump
-
-        return dump(args)
-
     parser = add_command(
         commands,
         "dump",
         "print the records of a log, one a line",
         "; bytes that are not UTF-8 become base64 under a name that says so",
         "walkit dump orders.log --from 1000 --format csv --out part.csv",
-        run,
+        "walkit.cli.dump:dump",
     )
     parser.add_argument("log", metavar="LOG", help=LOG_HELP)
     parser.add_argument(
@@ -179,12 +154,8 @@ def _add_dump(commands: Any) -> None:
         help="json: one object a line (default); parquet needs --out",
     )
     parser.add_argument("--json", action="store_true", help="the same as --format json")
-    parser.add_argument(
-        "--from", dest="first_lsn", type=values.lsn, metavar="LSN", help="first record (default: the oldest)"
-    )
-    parser.add_argument(
-        "--to", dest="last_lsn", type=values.lsn, metavar="LSN", help="last record (default: the newest)"
-    )
+    add_option(parser, "--from", values.lsn, None, "first record (default: the oldest)", dest="first_lsn")
+    add_option(parser, "--to", values.lsn, None, "last record (default: the newest)", dest="last_lsn")
     parser.add_argument("--out", metavar="FILE", help="save the records there instead of printing them")
 
 
@@ -217,11 +188,6 @@ def _add_follow(commands: Any) -> None:
 
 
 def _add_diff(commands: Any) -> None:
-    def run(args: argparse.Namespace) -> int:
-        from walkit.cli.compare import compare
-
-        return compare(args)
-
     parser = add_command(
         commands,
         "diff",
@@ -229,7 +195,7 @@ def _add_diff(commands: Any) -> None:
         ": those of two logs, or one log at two LSNs; exit code 1 where they differ, and 3 where a log "
         "is damaged. I is only right, D only left, C has another value; the LSNs are of the records that set it",
         "walkit diff orders.log@1000 orders.log --out changes.csv",
-        run,
+        "walkit.cli.compare:compare",
     )
     for name in ("left", "right"):
         parser.add_argument(
@@ -247,11 +213,6 @@ def _add_diff(commands: Any) -> None:
 
 
 def _add_demo(commands: Any) -> None:
-    def run(args: argparse.Namespace) -> int:
-        from walkit.cli.jobs import demo
-
-        return demo(args)
-
     parser = add_command(
         commands,
         "demo",
@@ -259,117 +220,16 @@ def _add_demo(commands: Any) -> None:
         ": flights through a Store, a kill, a recovery, a replica, compaction, replay and diff with Spark, all "
         "checked; the report is HTML",
         "walkit demo --out report",
-        run,
+        "walkit.cli.demo:demo",
     )
     parser.add_argument(
         "--out", metavar="DIR", help="folder of the report and its logs (default: walkit-demo)"
     )
-    parser.add_argument(
+    add_option(
+        parser,
         "--operations",
-        type=values.count,
-        metavar="N",
-        help="operations to take, 5000 or more (default: the demo's own)",
+        values.count,
+        None,
+        "operations to take, 5000 or more (default: the demo's own)",
     )
-    parser.add_argument(
-        "--writers", type=values.count, metavar="N", help="threads that write (default: the demo's own)"
-    )
-
-
-def _add_bench(commands: Any) -> None:
-    from walkit.cli.benchdelta import add_bench_delta
-    from walkit.cli.benchorder import add_bench_order
-    from walkit.cli.benchrecovery import add_bench_recovery
-    from walkit.cli.benchwrite import add_bench_write
-
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "bench",
-        help="measure this machine",
-        description="Measure this machine.",
-        epilog=f"example: walkit bench write --writers 1,8,64\n{EXIT_CODES}",
-        formatter_class=HelpLines,
-        allow_abbrev=False,
-    )
-    kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True, title="what to measure")
-    add_bench_write(kinds)
-    add_bench_order(kinds)
-    add_bench_recovery(kinds)
-    _add_bench_spark(kinds)
-    _add_bench_replication(kinds)
-    add_bench_delta(kinds)
-
-
-def _add_tools(commands: Any) -> None:
-    from walkit.cli.dashboard import add_dashboard
-    from walkit.cli.doctor import add_doctor
-    from walkit.cli.world import add_simulate
-
-    add_simulate(commands)
-    add_dashboard(commands)
-    add_doctor(commands)
-
-
-def _add_bench_spark(kinds: Any) -> None:
-    def run(args: argparse.Namespace) -> int:
-        from walkit.cli.jobs import bench_spark
-
-        return bench_spark(args)
-
-    parser = add_command(
-        kinds,
-        "spark",
-        "measure a log in Spark: reads, replays, changes, diffs, streams",
-        ", beside Parquet of the same rows and one process, in the same rounds",
-        "walkit bench spark --records 1000000 --queries read,replay --json",
-        run,
-    )
-    parser.add_argument(
-        "--records",
-        type=values.counts,
-        default=[1_000_000],
-        metavar="N,N",
-        help="records of a log, or of several (default: 1000000)",
-    )
-    parser.add_argument(
-        "--queries",
-        type=lambda text: text.split(","),
-        metavar="Q,Q",
-        help="of read, filter, replay, past, count, changes, diff, verify, skew, stream (default: all)",
-    )
-    parser.add_argument(
-        "--record-bytes", type=values.count, default=64, metavar="N", help="bytes of a value (default: 64)"
-    )
-    parser.add_argument(
-        "--runs", type=values.count, default=3, metavar="N", help="rounds that count (default: 3)"
-    )
-    parser.add_argument("--master", default="local[2]", help="Spark's master (default: local[2])")
-    parser.add_argument("--path", metavar="DIR", help="where to work (default: the temporary folder)")
-    add_report_options(parser, OUT_HELP)
-
-
-def _add_bench_replication(kinds: Any) -> None:
-    def run(args: argparse.Namespace) -> int:
-        from walkit.cli.jobs import bench_replication
-
-        return bench_replication(args)
-
-    parser = add_command(
-        kinds,
-        "replication",
-        "measure appending with a replica, the replica's lag, and how fast a new one catches up",
-        ", beside appending alone and plain reading in the same run",
-        "walkit bench replication --writers 16 --seconds 3 --json",
-        run,
-    )
-    parser.add_argument("--writers", type=values.count, default=16, metavar="N", help="threads (default: 16)")
-    parser.add_argument(
-        "--record-bytes", type=values.count, default=512, metavar="N", help="bytes of a value (default: 512)"
-    )
-    parser.add_argument(
-        "--seconds",
-        type=values.seconds,
-        default=3.0,
-        metavar="S",
-        help="time with a replica, and time alone (default: 3)",
-    )
-    parser.add_argument("--path", metavar="DIR", help="where to measure (default: the temporary folder)")
-    add_report_options(parser, OUT_HELP)
+    add_option(parser, "--writers", values.count, None, "threads that write (default: the demo's own)")

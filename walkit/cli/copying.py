@@ -6,11 +6,12 @@ import argparse
 from typing import Any
 
 from walkit.cli.output import bar, publish
+from walkit.cli.parsers import LOG_HELP, add_command, add_report_options
 
 
-def add_copy(commands: Any, command: Any) -> None:
-    """Add the subcommand; `command` makes a parser with what all of them have."""
-    parser = command(
+def add_copy(commands: Any) -> None:
+    """Add `copy` to the commands."""
+    parser = add_command(
         commands,
         "copy",
         "make a consistent copy of a log, beside its writer",
@@ -18,10 +19,9 @@ def add_copy(commands: Any, command: Any) -> None:
         "walkit copy orders.log backup/orders.log",
         copy,
     )
-    parser.add_argument("log", metavar="LOG", help="folder of the log")
+    parser.add_argument("log", metavar="LOG", help=LOG_HELP)
     parser.add_argument("target", metavar="DIR", help="folder of the copy, which must not be there")
-    parser.add_argument("--json", action="store_true", help="print JSON to standard output")
-    parser.add_argument("--out", metavar="FILE", help="save the report there; with --json, as JSON")
+    add_report_options(parser)
 
 
 def copy(args: argparse.Namespace) -> int:

@@ -143,7 +143,7 @@ def saved(path: str, *, keep: tuple[type[BaseException], ...] = ()) -> Iterator[
                 raise
         os.replace(partial, target)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # what is raised is the first error
             os.unlink(partial)
         raise
 

@@ -6,13 +6,14 @@ import argparse
 from typing import Any
 
 from walkit.cli.output import publish
+from walkit.cli.parsers import add_command, add_report_options
 from walkit.cli.quiet import quiet_grpc
 from walkit.events import EventSink
 
 
-def add_promote(commands: Any, command: Any) -> None:
-    """Add the subcommand; `command` makes a parser with what all of them have."""
-    parser = command(
+def add_promote(commands: Any) -> None:
+    """Add `promote` to the commands."""
+    parser = add_command(
         commands,
         "promote",
         "make a replica a primary of its own",
@@ -22,8 +23,7 @@ def add_promote(commands: Any, command: Any) -> None:
         promote,
     )
     parser.add_argument("log", metavar="DIR", help="the replica's folder")
-    parser.add_argument("--json", action="store_true", help="print JSON to standard output")
-    parser.add_argument("--out", metavar="FILE", help="save the report there; with --json, as JSON")
+    add_report_options(parser)
 
 
 def promote(args: argparse.Namespace) -> int:

@@ -33,12 +33,21 @@ def counts(text: str) -> list[int]:
 
 def seconds(text: str) -> float:
     """Return a time in seconds."""
+    return _time(text, "seconds", 86_400)
+
+
+def milliseconds(text: str) -> float:
+    """Return a time in milliseconds."""
+    return _time(text, "milliseconds", 86_400_000)
+
+
+def _time(text: str, unit: str, below: float) -> float:
     try:
         time = float(text)
     except ValueError:
         time = 0.0
-    if not 0 < time < 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time: seconds above 0")
+    if not 0 < time < below:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time: {unit} above 0")
     return time
 
 
@@ -52,14 +61,3 @@ def number(text: str) -> int:
 def numbers(text: str) -> tuple[int, ...]:
     """Return a list of whole numbers from 0 on; "none" is the empty one."""
     return () if text == "none" else tuple(number(part) for part in text.split(","))
-
-
-def milliseconds(text: str) -> float:
-    """Return a time in milliseconds."""
-    try:
-        time = float(text)
-    except ValueError:
-        time = 0.0
-    if not 0 < time < 86_400_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time: milliseconds above 0")
-    return time

@@ -8,26 +8,20 @@ from typing import Any
 
 from walkit.cli import values
 from walkit.cli.output import publish, say
-from walkit.cli.parsers import EXIT_CODES, HelpLines, add_command, add_report_options
+from walkit.cli.parsers import add_command, add_kinds, add_option, add_report_options
 
 PROGRESS_EVERY = 100
 
 
 def add_simulate(commands: Any) -> None:
     """Add `simulate` with its kinds to the commands."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    kinds = add_kinds(
+        commands,
         "simulate",
-        help="run the real cores in virtual time",
-        description="Run the real cores in virtual time.",
-        epilog=f"example: walkit simulate world --seed 1 --schedules 200\n{EXIT_CODES}",
-        formatter_class=HelpLines,
-        allow_abbrev=False,
+        "run the real cores in virtual time",
+        "walkit simulate world --seed 1 --schedules 200",
+        "what to simulate",
     )
-    kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True, title="what to simulate")
-    _add_world(kinds)
-
-
-def _add_world(kinds: Any) -> None:
     world = add_command(
         kinds,
         "world",
@@ -38,9 +32,7 @@ def _add_world(kinds: Any) -> None:
         "walkit simulate world --seed 1 --schedules 200",
         simulate_world,
     )
-    world.add_argument(
-        "--seed", type=values.number, default=0, metavar="N", help="the first seed (default: 0)"
-    )
+    add_option(world, "--seed", values.number, 0, "the first seed")
     world.add_argument(
         "--schedules",
         type=values.count,
@@ -48,17 +40,20 @@ def _add_world(kinds: Any) -> None:
         metavar="N",
         help="how many seeds, each a schedule (default: 100; 1 with --keep)",
     )
-    world.add_argument(
+    add_option(
+        world,
         "--keep",
-        type=values.numbers,
-        metavar="N,N",
-        help="only these faults of the seed's schedule, by number; 'none' for none",
+        values.numbers,
+        None,
+        "only these faults of the seed's schedule, by number; 'none' for none",
     )
-    world.add_argument(
+    add_option(
+        world,
         "--chaos-ms",
-        type=values.milliseconds,
+        values.milliseconds,
+        None,
+        "virtual milliseconds in which faults begin (default: 1500)",
         metavar="MS",
-        help="virtual milliseconds in which faults begin (default: 1500)",
     )
     add_report_options(world)
 

@@ -31,7 +31,7 @@ class BackgroundSyncer:
     def __init__(
         self,
         core: OrderingCore[Submitted],
-        sink: FrameSink,
+        frame_sink: FrameSink,
         failure: CommitFailure,
         *,
         worker: DeviceWorker,
@@ -44,7 +44,7 @@ class BackgroundSyncer:
         self.stopped = False
         """Whether a sync that is asked for now is refused: the files may be closed next."""
         self._core = core
-        self._sink = sink
+        self._frame_sink = frame_sink
         self._signal = failure.completion.signal
         self._failure = failure
         self._watch = failure.completion.watch
@@ -99,7 +99,7 @@ class BackgroundSyncer:
         began = perf_counter_ns()
         self._watch.begin(began)
         try:
-            self._sink.sync()
+            self._frame_sink.sync()
             for observer in self.observers:
                 observer.synced(began, perf_counter_ns())
         except Exception as error:
@@ -110,7 +110,7 @@ class BackgroundSyncer:
         self._counters.syncs += 1
         with self.lock:
             core.synced(point)
-            problem = publish_locked(core, self._sink)
+            problem = publish_locked(core, self._frame_sink)
         if problem is not None:
             self._failure.fail(problem)
             raise problem
@@ -187,11 +187,11 @@ class BackgroundWork:
             turn = writer.sequencer.draw_locked() if writer.parallel else 0
         try:
             try:
-                admitted = writer.admit(marker)
+                assigned = writer.assign(marker)
             finally:
                 if writer.parallel:
                     writer.sequencer.end(turn)
-            if admitted:
+            if assigned:
                 writer.write(marker)
                 writer.counters.marks_written += marker.state == "acked"
         finally:

@@ -61,12 +61,12 @@ class Batch:
         "owner",
         "size_bytes",
         "submitted_us",
+        "task_wait",
         "values",
-        "wait",
     )
     shared = True
     lead = NO_LEADER
-    waiter: Any = None
+    latch: Any = None
     callbacks: list[Any] | None = None
 
     def __init__(
@@ -92,10 +92,10 @@ class Batch:
         self.submitted_us = 0
         self.first_lsn = 0
         self.frame: SealedFrame | None = None
-        self.wait = TaskWait(loop) if loop is not None else None
+        self.task_wait = TaskWait(loop) if loop is not None else None
         """What the tasks await: those of the loop that ran in the owner's thread when it began."""
         self.attached: list[BatchSlot] = []
-        """Tickets with a waiter or a callback."""
+        """Tickets with a latch, a task or a callback."""
         self.callers: list[WaitingCaller] = []
         """Tickets whose callers wait in the queue, and may be elected."""
 
@@ -120,7 +120,7 @@ class Batch:
 
     @property
     def columns(self) -> Columns:
-        """The records for an encoder that mixes them with others, or a sink that keeps them; once it has ended."""
+        """The records as columns, once it has ended: for a frame that others share, or an `ack_sink` that keeps it."""
         keys, values = self.records
         return Columns(len(values), self.kind, keys if self.kind & HAS_KEY else None, values)
 
@@ -137,7 +137,7 @@ class Batch:
 class BatchSlot(Ticket):
     """A ticket for one record of a batch. See Ticket."""
 
-    __slots__ = ("batch", "callbacks", "index", "wait", "waiter")
+    __slots__ = ("batch", "callbacks", "index", "latch", "task_wait")
     batch: Batch
     index: int
 
@@ -172,8 +172,8 @@ class BatchSlot(Ticket):
 
     def add_waiter(self) -> None:
         """See Ticket."""
-        if not hasattr(self, "waiter"):
-            self.waiter = self.wait = self.callbacks = None
+        if not hasattr(self, "latch"):
+            self.latch = self.task_wait = self.callbacks = None
             self.batch.attached.append(self)
 
 
@@ -183,7 +183,7 @@ class WaitingCaller(BatchSlot):
     __slots__ = ("lead", "next_latch")
     lead: LeaderState
     next_latch: Any
-    waiter: Any
+    latch: Any
 
 
 @coroutine
@@ -192,7 +192,7 @@ def put_awaited(batch: Batch, index: int) -> Generator[Any, None, AppendResult]:
 
     A ticket and a wait of its own would only be made to be asked once.
     """
-    wait: Any = batch.wait
+    wait: Any = batch.task_wait
     try:
         while not wait.over:  # as in TaskWait.__await__: a call less for each record
             wait._asyncio_future_blocking = True
@@ -242,7 +242,7 @@ class BatchQueue:
         strikes before it, and what was noted by then is of no record, or after it.
         """
         batch: Batch | None = self._core.batch
-        if batch is None or batch.owner != owner or batch.kind != kind or batch.wait is not None:
+        if batch is None or batch.owner != owner or batch.kind != kind or batch.task_wait is not None:
             return None
         values = batch.values  # before the look at `ended`: a batch that has ended may have released its own
         grown_bytes = batch.grown_bytes + size_bytes

@@ -41,37 +41,37 @@ def open_latches(frame: SealedFrame, waits: Waits) -> bool:
         if ticket.shared:
             called = _open_batch(ticket, callers, waits) or called
             continue
-        if ticket.waiter is not None:
+        if ticket.latch is not None:
             if ticket.lead == CAN_LEAD:
                 callers.append(ticket)
             else:
-                open_latch(ticket.waiter)
-        if ticket.wait is not None:
-            put_wait(waits, ticket.wait)
+                open_latch(ticket.latch)
+        if ticket.task_wait is not None:
+            put_wait(waits, ticket.task_wait)
         if ticket.callbacks is not None:
             called = True
     for ticket, following in zip(callers, callers[WAKE_FANOUT:], strict=False):
-        ticket.next_latch = following.waiter
+        ticket.next_latch = following.latch
     frame.notified = True
     for ticket in callers[:WAKE_FANOUT]:
-        ticket.waiter.release()
+        ticket.latch.release()
     return called
 
 
 def _open_batch(batch: Batch, callers: list[Caller], waits: Waits) -> bool:
     """Do the same for records of a batch; callers that wait in the queue are put to `callers`."""
-    if batch.wait is not None:
-        put_wait(waits, batch.wait)
+    if batch.task_wait is not None:
+        put_wait(waits, batch.task_wait)
     for caller in batch.callers:
         if caller.lead == CAN_LEAD:
             callers.append(caller)
         else:
-            open_latch(caller.waiter)
+            open_latch(caller.latch)
     for ticket in batch.attached:
-        if ticket.waiter is not None:
-            open_latch(ticket.waiter)
-        if ticket.wait is not None:
-            put_wait(waits, ticket.wait)
+        if ticket.latch is not None:
+            open_latch(ticket.latch)
+        if ticket.task_wait is not None:
+            put_wait(waits, ticket.task_wait)
     return bool(batch.release_payload())
 
 
@@ -100,26 +100,26 @@ class Completion:
 
     # -- what tickets ask
 
-    def attach_waiter(self, ticket: Any) -> Any:
+    def attach_latch(self, ticket: Any) -> Any:
         """See TicketHost."""
         self.watch.refuse_waiting()
         with self.lock:
             if ticket.done():
                 return None
             ticket.add_waiter()
-            if ticket.waiter is None:
-                ticket.waiter = new_latch()
-            return ticket.waiter
+            if ticket.latch is None:
+                ticket.latch = new_latch()
+            return ticket.latch
 
-    def attach_wait(self, ticket: Any, wait: TaskWait) -> bool:
+    def attach_task_wait(self, ticket: Any, wait: TaskWait) -> bool:
         """See TicketHost."""
         with self.lock:
             if ticket.done():
                 return False
             ticket.add_waiter()
-            if ticket.wait is not None:
+            if ticket.task_wait is not None:
                 return False
-            ticket.wait = wait
+            ticket.task_wait = wait
             return True
 
     def attach_callback(self, ticket: Any, callback: TicketCallback) -> None:

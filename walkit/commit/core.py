@@ -13,8 +13,9 @@ The rules it keeps:
 - Under append order the contiguous written prefix is acknowledged, nothing else. This is what AutoMQ #1718 asks for;
   a failed frame fails itself and everything after it at once, so nothing waits for it (their head-of-line fault).
   What is before it may still land, and is acknowledged then.
-- Under completion order (`completion=True`, as in AutoMQ's first block WAL) a frame is acknowledged when it lands. The
-  marks stay those of the contiguous prefix: `acked_lsn` is the last LSN acknowledged *with everything before it*.
+- Under completion order (`completion_order=True`, as in AutoMQ's first block WAL) a frame is acknowledged when it
+  lands. The marks stay those of the contiguous prefix: `acked_lsn` is the last LSN acknowledged *with everything
+  before it*.
 - A sync covers only frames that were written before it began: `sync_begin` takes the prefix, `synced` gives it back.
 - Marks only grow: `applied <= acked <= appended`, `durable <= appended`; each moves in one place and is asserted there.
 """
@@ -46,13 +47,13 @@ class OrderingCore(SubmissionQueue[S]):
         alignment: int,
         frame_bytes_max: int,
         in_flight_max: int = 1,
-        completion: bool = False,
+        completion_order: bool = False,
         reorder_window_bytes: int | None = None,
         policy: Policy | None = None,
         ack_when_durable: bool = True,
         idle_marker_us: int = 0,
         interval_us: int = 0,
-        sink: Callable[[SealedFrame], object] | None = None,
+        ack_sink: Callable[[SealedFrame], object] | None = None,
     ) -> None:
         super().__init__(
             body_bytes_max=frame_bytes_max - FRAME_HEADER_BYTES - alignment,
@@ -62,7 +63,7 @@ class OrderingCore(SubmissionQueue[S]):
         self.identity = identity
         self.alignment = alignment
         self.frame_bytes_max = frame_bytes_max
-        self.completion = completion
+        self.completion_order = completion_order
         self.reorder_window_bytes = (
             in_flight_max * frame_bytes_max if reorder_window_bytes is None else reorder_window_bytes
         )
@@ -93,10 +94,10 @@ class OrderingCore(SubmissionQueue[S]):
         """Position from which on nothing is acknowledged any more."""
         self.on_prefix: Callable[[SealedFrame], object] | None = None
         """Completion order: given each frame, marks too, when the contiguous prefix has passed it, in order."""
-        self.sink = sink
+        self.ack_sink = ack_sink
         """See `commit.ports.AcknowledgementSink`."""
-        self.sink_failure: tuple[BaseException, SealedFrame] | None = None
-        """What it has raised, and at which frame: that one, and all after it, are to be failed."""
+        self.ack_sink_failure: tuple[BaseException, SealedFrame] | None = None
+        """What the sink has raised, and at which frame: that one, and all after it, are to be failed."""
 
     # -- on the way in: see also `submit` and `withdraw` of the queue
 
@@ -290,10 +291,10 @@ class OrderingCore(SubmissionQueue[S]):
             took_us = max(now_us - frame.sealed_us, 0)
             self.write_us = took_us if not self.write_us else (7 * self.write_us + took_us) // 8
         acknowledged: list[SealedFrame] = []
-        if self.completion:
+        if self.completion_order:
             frame.state = "acked"
             acknowledged.append(frame)
-        while self.in_flight and self.in_flight[0].written and self.sink_failure is None:
+        while self.in_flight and self.in_flight[0].written and self.ack_sink_failure is None:
             head = self.in_flight.popleft()
             self.landed -= 1
             assert head.position == self.written_position
@@ -305,23 +306,23 @@ class OrderingCore(SubmissionQueue[S]):
             assert not self.ack_when_durable or self.durable_position >= head.next_position
             assert self.acked_lsn < head.first_lsn <= self.acked_lsn + 1
             self.acked_lsn = head.last_lsn
-            if self.sink is not None and head.count and not self._sink_takes(head):
+            if self.ack_sink is not None and head.count and not self._give_to_ack_sink(head):
                 break
             if self.on_prefix is not None:
                 self.on_prefix(head)
-            if not self.completion:
+            if not self.completion_order:
                 head.state = "acked"
                 acknowledged.append(head)
         assert self.acked_lsn <= self.appended_lsn
         return acknowledged
 
-    def _sink_takes(self, frame: SealedFrame) -> bool:
-        """Give a frame to the sink; False where that raised: the frame is in flight again, and is to be failed."""
-        assert self.sink is not None
+    def _give_to_ack_sink(self, frame: SealedFrame) -> bool:
+        """Give a frame to `ack_sink`; False where that raised: the frame is in flight again, and is to be failed."""
+        assert self.ack_sink is not None
         try:
-            self.sink(frame)
+            self.ack_sink(frame)
         except BaseException as error:  # noqa: BLE001 - the frames before it are acknowledged, and must be completed
-            self.sink_failure = error, frame
+            self.ack_sink_failure = error, frame
             self.in_flight.appendleft(frame)
             self.landed += 1
             return False

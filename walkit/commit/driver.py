@@ -43,7 +43,7 @@ from walkit.errors import WalkitError
 from walkit.events import EventSink
 
 
-class _Part(Protocol):
+class _LockHolder(Protocol):
     lock: threading.Lock
 
 
@@ -60,7 +60,7 @@ class CommitDriver:
     def __init__(
         self,
         core: OrderingCore[Submitted],
-        sink: FrameSink,
+        frame_sink: FrameSink,
         *,
         events: EventSink,
         name: str,
@@ -87,7 +87,7 @@ class CommitDriver:
             self.watch.on_wake = self.timer.wake
         self.syncer = BackgroundSyncer(
             core,
-            sink,
+            frame_sink,
             failure,
             worker=DeviceWorker(name, failure.poison),
             timer=self.timer,
@@ -95,7 +95,7 @@ class CommitDriver:
         )
         self.writer = FrameWriter(
             core,
-            sink,
+            frame_sink,
             failure,
             timer=self.timer,
             clock=clock,
@@ -115,14 +115,15 @@ class CommitDriver:
         if self.timer is not None:
             self.timer.work = work
         parts = (self.signal, completion, failure, self.syncer, self.writer, self.election, self.leader)
-        self._parts: tuple[_Part, ...] = (*parts, submitter, work)
+        self._lock_holders: tuple[_LockHolder, ...] = (*parts, submitter, work)
+        """Every part that keeps the lock: a forked child gives all of them another (`after_fork`)."""
         self._give_ways_in(submitter, completion)
 
     def _give_ways_in(self, submitter: Submitter, completion: Completion) -> None:
         self.append_put, self.append = self.leader.append_put, self.leader.append
         self.enqueue, self.enqueue_put = submitter.enqueue, submitter.enqueue_put
         self.enqueue_awaited = submitter.enqueue_awaited
-        self.attach_waiter, self.attach_wait = completion.attach_waiter, completion.attach_wait
+        self.attach_latch, self.attach_task_wait = completion.attach_latch, completion.attach_task_wait
         self.attach_callback = completion.attach_callback
         self.refused, self.refuse_waiting = self.failure.refused, self.watch.refuse_waiting
         self.sync, self.watched = self.syncer.sync, self.watch.watched
@@ -238,7 +239,7 @@ class CommitDriver:
         parent's copies go on untouched.
         """
         self.lock = threading.Lock()
-        for part in self._parts:
+        for part in self._lock_holders:
             part.lock = self.lock
         self.signal.forget_waiters()
         self.failure.refuse_fork(refusal)

@@ -157,7 +157,7 @@ class LeaderElection:
         if isinstance(leader, WriterPool):
             leader.wake()
         else:
-            open_latch(leader.waiter)
+            open_latch(leader.latch)
 
     def _check(self) -> None:
         """Assert what holds between two steps; needs the lock held."""

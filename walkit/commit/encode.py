@@ -1,4 +1,4 @@
-"""Encoding: the body of the submissions that share a frame, and its columns where a sink keeps them. Pure.
+"""Encoding: the body of the submissions that share a frame, and its columns where `ack_sink` keeps them. Pure.
 
 There is one encoder of bodies, for columns. One record, and the puts of one batch, which are most frames, have their
 own (`prepare_one`, `prepare_puts`) that make the same bytes without making columns first.
@@ -18,10 +18,10 @@ from walkit.format.packed import PackedBytes
 
 
 def prepare(
-    submissions: Sequence[Submitted], codec: str | None, *, keep_columns: bool
+    submissions: Sequence[Submitted], codec: str | None, *, keep: bool
 ) -> tuple[PreparedBody, int, Columns | None]:
-    """Return (the body, the user bytes, the columns where they are to be kept) of the submissions of a frame."""
-    if not keep_columns and len(submissions) == 1:
+    """Return (the body, the user bytes, with `keep` the columns) of the submissions of a frame."""
+    if not keep and len(submissions) == 1:
         only: Any = submissions[0]
         if only.shared:
             keys, values = only.records
@@ -33,7 +33,7 @@ def prepare(
             return body, only.size_bytes - COLUMN_BYTES_PER_RECORD, None
         return prepare_body(columns, codec), only.size_bytes - COLUMN_BYTES_PER_RECORD * columns.count, None
     columns, user_bytes = gather(submissions)
-    return prepare_body(columns, codec), user_bytes, columns if keep_columns else None
+    return prepare_body(columns, codec), user_bytes, columns if keep else None
 
 
 def gather(submissions: Sequence[Submitted]) -> tuple[Columns, int]:

@@ -87,8 +87,8 @@ class CommitFailure:
         if first:
             self._events.emit("walkit.log.poison", cause=repr(cause), acked_lsn=core.acked_lsn)
 
-    def strike(self, group: Sequence[Submitted], error: BaseException) -> None:
-        """Fail what is not acknowledged of a group whose leader this error has struck, and complete the group.
+    def fail_group_or_raise(self, group: Sequence[Submitted], error: BaseException) -> None:
+        """Fail what is not acknowledged of the group of a lone writer, which met this error at any point of its frame.
 
         Raises the error again where it is no Exception: that one belongs to the thread, and not to the log.
         """
@@ -97,9 +97,9 @@ class CommitFailure:
             self.fail(error, frame, unsealed=frame is None)
         if not isinstance(error, Exception):
             raise error
-        self.break_off(group, error)
+        self.fail_group(group, error)
 
-    def break_off(self, group: Sequence[Submitted], error: BaseException) -> None:
+    def fail_group(self, group: Sequence[Submitted], error: BaseException) -> None:
         """Poison the log where its own code has failed with this group, and complete the group's tickets.
 
         A group that the device has refused, or that could not be encoded, is complete by then.
@@ -128,7 +128,7 @@ class CommitFailure:
             self._events.emit("walkit.callback.fail", what="the log's failure", error=repr(error))
 
     def refuse_fork(self, refusal: WalkitError) -> None:
-        """Refuse everything in a forked child, and fail what is on its way: the parent's threads are not there."""
+        """Refuse everything in a forked child, and fail what is queued or in flight: its threads are the parent's."""
         self.refusal = refusal
         core = self._core
         SealedFrame.refused([*self._taken_locked(), *core.refuse()], refusal)

@@ -24,7 +24,7 @@ class Submission(Protocol):
     """When it was queued, on the core's clock; set by the core."""
     first_lsn: int
     frame: SealedFrame | None
-    waiter: Any
+    latch: Any
     """A lock to release when the frame is done, or None."""
     callbacks: list[Any] | None
 
@@ -44,7 +44,7 @@ class SealedFrame:
     """Whether its latches are opened, or each caller knows which one to open."""
     sealed_us = 0
     target: Any = None
-    """Where its sink puts it: the segment it was admitted to."""
+    """The segment that it is written to; set by `FrameSink.assign`."""
 
     def __init__(
         self,

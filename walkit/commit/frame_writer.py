@@ -32,7 +32,7 @@ class FrameWriter:
     def __init__(
         self,
         core: OrderingCore[Submitted],
-        sink: FrameSink,
+        frame_sink: FrameSink,
         failure: CommitFailure,
         *,
         timer: CommitTimer | None,
@@ -44,7 +44,7 @@ class FrameWriter:
     ) -> None:
         """`sync` makes durable what was written before: asked for before a segment is begun, without `sync_writes`."""
         self.core = core
-        self.sink = sink
+        self.frame_sink = frame_sink
         self.lock = failure.lock
         self.failure = failure
         self.completion = failure.completion
@@ -59,7 +59,7 @@ class FrameWriter:
         self.parallel = core.in_flight_max > 1
         self.passed: list[SealedFrame] = []
         """Completion order: frames that the contiguous prefix has passed, and that observers have not seen yet."""
-        self.as_landed = core.completion and self.parallel
+        self.as_landed = core.completion_order and self.parallel
         """Whether a frame may be acknowledged before one in front of it."""
         if self.as_landed:
             core.on_prefix = self.passed.append
@@ -72,7 +72,7 @@ class FrameWriter:
         parallel = self.parallel
         try:
             begun = perf_counter_ns()
-            body, user_bytes, columns = prepare(group, self.codec, keep_columns=self.core.sink is not None)
+            body, user_bytes, columns = prepare(group, self.codec, keep=self.core.ack_sink is not None)
             prepare_ns = perf_counter_ns() - begun
             if parallel:
                 self.sequencer.wait(turn)
@@ -95,7 +95,7 @@ class FrameWriter:
         columns: Columns | None,
         user_bytes: int,
     ) -> SealedFrame | None:
-        """Seal and admit a group whose turn it is; None where its tickets have failed, and are complete."""
+        """Seal and assign a group whose turn it is; None where its tickets have failed, and are complete."""
         core = self.core
         if not core.has_room(body):
             self.make_room(body)
@@ -113,12 +113,12 @@ class FrameWriter:
         if core.failure is not None and core.has_failed(frame):  # by a sync, before this frame was sealed
             self.failure.fail(core.failure, frame)
             return None
-        return frame if self.admit(frame) else None
+        return frame if self.assign(frame) else None
 
-    def admit(self, frame: SealedFrame) -> bool:
-        """Tell the sink that a frame is about to be written; False where that failed, and the log with it."""
+    def assign(self, frame: SealedFrame) -> bool:
+        """Give a sealed frame its segment; False where that failed, and the log with it."""
         try:
-            self.sink.admit(frame)
+            self.frame_sink.assign(frame)
         except BaseException as error:
             self.failure.fail(error, frame)
             if not isinstance(error, Exception):
@@ -146,17 +146,17 @@ class FrameWriter:
         watch.begin(perf_counter_ns())
         watch.beginning = get_ident()
         try:
-            end = self.sink.begin_segment(
+            end = self.frame_sink.begin_segment(
                 position=core.position, first_lsn=core.appended_lsn + 1, chain=core.chain
             )
         finally:
             watch.beginning = 0
             watch.end()
         core.segment_ready(end)
-        self.sink.passed(core.written_position)
+        self.frame_sink.passed(core.written_position)
 
     def write(self, frame: SealedFrame) -> None:
-        """Write an admitted frame, and complete what that acknowledges; where the write fails, the log has failed."""
+        """Write an assigned frame, and complete what that acknowledges; where the write fails, the log has failed."""
         core, watch = self.core, self.watch
         thread, begun = get_ident(), perf_counter_ns()
         try:
@@ -167,7 +167,7 @@ class FrameWriter:
             if self.observers:
                 self.write_observed(frame)
             else:
-                self.sink.write(frame, sync=self.sync_writes)
+                self.frame_sink.write(frame, sync=self.sync_writes)
         except BaseException as error:
             self.failure.fail(error, frame)
             if not isinstance(error, Exception):
@@ -183,7 +183,7 @@ class FrameWriter:
                 frame, durable=self.sync_writes, now_us=self.clock.us() if self._asks_time else 0
             )
             if self.sync_writes and acked:
-                problem = publish_locked(core, self.sink)
+                problem = publish_locked(core, self.frame_sink)
             if self.as_landed:
                 completion.queue_landed_locked(acked, self.passed)
             elif self.parallel:
@@ -198,8 +198,8 @@ class FrameWriter:
         core = self.core
         if problem is not None:
             self.failure.fail(problem)
-        if core.sink_failure is not None and core.in_flight:
-            self.failure.fail(*core.sink_failure)
+        if core.ack_sink_failure is not None and core.in_flight:
+            self.failure.fail(*core.ack_sink_failure)
         if core.failure is not None:
             if core.has_failed(frame):  # by a sync, before this frame was sealed
                 self.failure.fail(core.failure, frame)
@@ -207,7 +207,7 @@ class FrameWriter:
                 # Those that follow the log wait for that, and get no news of a marker frame.
                 self.failure.on_poison()
         if self.parallel:
-            self.sink.passed(core.written_position)
+            self.frame_sink.passed(core.written_position)
             self.completion.run()
         else:
             for each in acked:
@@ -221,7 +221,7 @@ class FrameWriter:
         for observer in observers:
             observer.writing(frame)
         began = perf_counter_ns()
-        self.sink.write(frame, sync=self.sync_writes)
+        self.frame_sink.write(frame, sync=self.sync_writes)
         ended = perf_counter_ns()
         for observer in observers:
             observer.wrote(frame, began, ended)

@@ -39,6 +39,7 @@ from walkit.record import AppendResult
 
 LEAD: Final = object()
 FULL: Final = object()
+"""What `Leader._enter` returns where there is nothing to wait at: see there."""
 RECHECK_S = 0.2
 """How often a caller that was interrupted while it waited looks whether its ticket is done."""
 
@@ -72,7 +73,7 @@ class Leader:
         self._taken = writer.failure.taken
         self._signal = writer.completion.signal
         self._delivery = writer.completion.delivery
-        self._sink = writer.sink
+        self._frame_sink = writer.frame_sink
         self._sync_writes = writer.sync_writes
         self._codec = writer.codec
         self._watch = writer.watch
@@ -122,7 +123,7 @@ class Leader:
                     election.leaders += 1
                 else:
                     caller.next_latch = None
-                    caller.waiter = latch = allocate_lock()
+                    caller.latch = latch = allocate_lock()
                     latch.acquire()
                     caller.lead = CAN_LEAD
                     batch.callers.append(caller)
@@ -197,7 +198,7 @@ class Leader:
                 election.leaders += 1
                 return LEAD
             ticket.lead = lead
-            ticket.waiter = latch = allocate_lock()
+            ticket.latch = latch = allocate_lock()
             latch.acquire()
             return latch
 
@@ -238,9 +239,9 @@ class Leader:
         """Wait for the ticket of a caller that has led: another frame may have it. False where the queue was full."""
         if entered is FULL:
             return False
-        waiter = self._completion.attach_waiter(ticket)
-        if waiter is not None:
-            waiter.acquire()
+        latch = self._completion.attach_latch(ticket)
+        if latch is not None:
+            latch.acquire()
         return True
 
     # -- leading
@@ -253,11 +254,11 @@ class Leader:
         core, writer, watch, counters, alone = self._core, self._writer, self._watch, self._counters, False
         try:
             begun = perf_counter_ns()
-            if ticket.columns is None and core.sink is None:
+            if ticket.columns is None and core.ack_sink is None:
                 body = prepare_one(ticket.kind, ticket.key, ticket.value, ticket.timestamp, self._codec)
                 user_bytes, columns = ticket.size_bytes - COLUMN_BYTES_PER_RECORD, None
             else:
-                body, user_bytes, columns = prepare(group, self._codec, keep_columns=core.sink is not None)
+                body, user_bytes, columns = prepare(group, self._codec, keep=core.ack_sink is not None)
             counters.prepare_ns += perf_counter_ns() - begun
             if not core.has_room(body):
                 writer.make_room(body)
@@ -270,7 +271,7 @@ class Leader:
             if core.failure is not None and core.has_failed(frame):  # by a sync, before this frame was sealed
                 self._failure.fail(core.failure, frame)
                 return None
-            self._sink.admit(frame)
+            self._frame_sink.assign(frame)
             thread, begun = get_ident(), perf_counter_ns()
             watch.calls[thread] = (begun, frame)
             watch.active = True
@@ -280,7 +281,7 @@ class Leader:
                 if writer.observers:
                     writer.write_observed(frame)
                 else:
-                    self._sink.write(frame, sync=self._sync_writes)
+                    self._frame_sink.write(frame, sync=self._sync_writes)
             finally:
                 watch.calls.pop(thread, None)
             problem: BaseException | None = None
@@ -293,10 +294,10 @@ class Leader:
                 acked = core.written(frame, durable=self._sync_writes)
                 if self._sync_writes and acked:
                     try:  # other processes see it before any caller does
-                        self._sink.publish(core.durable_position, core.durable_lsn)
+                        self._frame_sink.publish(core.durable_position, core.durable_lsn)
                     except BaseException as error:  # noqa: BLE001 - whatever it is, the tickets must be completed
                         problem = error
-                if frame.state == "acked" and not (ticket.waiter or ticket.wait or ticket.callbacks):
+                if frame.state == "acked" and not (ticket.latch or ticket.task_wait or ticket.callbacks):
                     alone = not (core.pending or self._signal.wanted or self._delivery.observers)
                 if alone:
                     self._election.leaders = 0
@@ -310,7 +311,7 @@ class Leader:
                 AppendResult, (frame.first_lsn, frame.last_lsn, frame.position, frame.next_position)
             )
         except BaseException as error:  # noqa: BLE001 - raised again there, once the group is complete
-            self._failure.strike(group, error)
+            self._failure.fail_group_or_raise(group, error)
             return None
         finally:
             if not alone:
@@ -347,7 +348,7 @@ class Leader:
                         error  # raised in its thread at the end; tickets of a begun frame are complete
                     )
                 if interrupt is None or not begun:
-                    self._failure.break_off(group, error)
+                    self._failure.fail_group(group, error)
                 if group and self._parallel and not begun:
                     sequencer.end(turn)
             if not election.hand_over(keep):

@@ -3,7 +3,8 @@
 A policy is any object with `decide(queue) -> Take | Wait`. The core asks it whenever something waits and a frame may be
 in flight: after submissions, after each frame that has landed, and when the time of a `Wait` is over. It asks under
 the driver's lock, so a policy is quick, takes no lock, reads no clock (`queue.now_us` is the time, real or virtual) and
-keeps no count of the questions. `write_bytes` and times come measured, so most policies need no state of their own:
+keeps no count of the questions. The core measures how long a write takes (`queue.write_us`), so most policies need no
+state of their own:
 
     class Even:
         def decide(self, queue):

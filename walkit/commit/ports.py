@@ -1,4 +1,4 @@
-"""What a log is given at its opening, and calls on the path of a record: a sink, a gate, observers of frames."""
+"""What a log is given at its opening, and calls on the path of a record: an `ack_sink`, a gate, observers of frames."""
 
 from __future__ import annotations
 
@@ -114,5 +114,5 @@ class CommitEntry(Protocol):
 class LogPorts:
     """What a log is given at its opening by what builds on it."""
 
-    sink: AcknowledgementSink | None = None
+    ack_sink: AcknowledgementSink | None = None
     gate: AdmissionGate | None = None

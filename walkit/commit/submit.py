@@ -12,7 +12,7 @@ from _thread import get_ident
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
-from walkit.commit import asyncio_wait as taskwait
+from walkit.commit import asyncio_wait
 from walkit.commit.asyncio_wait import is_woken_at_once
 from walkit.commit.batch import (
     ALONE,
@@ -101,7 +101,7 @@ class Submitter:
         batch = self.core.batch
         if (
             batch is not None
-            and batch.wait is not None
+            and batch.task_wait is not None
             and batch.owner == (me := get_ident())
             and batch.kind == kind
         ):
@@ -117,7 +117,7 @@ class Submitter:
                 batch.owner = me
                 if not batch.ended or self._is_of(batch, index):
                     return put_awaited(batch, index)
-        loop = taskwait.running_loop()
+        loop = asyncio_wait.running_loop()
         if self._asks_time or not (ALONE and is_woken_at_once(loop)):
             return self._enqueue_single(kind, key, value)
         if size_bytes > self._record_bytes_max:
@@ -177,7 +177,7 @@ class Submitter:
                 return None
             # Threads that submit in turns share batches, or each would begin one for each record.
             last, me = core.batch, get_ident()
-            mine = last is None or last.wait is not None or last.owner == me
+            mine = last is None or last.task_wait is not None or last.owner == me
             batches.begin_locked(ticket, kind, me if mine and ALONE else ANY_THREAD, key, value, size_bytes)
         return ticket
 

@@ -26,10 +26,10 @@ class TicketHost(Protocol):
     def core(self) -> OrderingCore[Any]:
         """The core whose marks an error names."""
 
-    def attach_waiter(self, ticket: Ticket) -> Any:
+    def attach_latch(self, ticket: Ticket) -> Any:
         """Return a lock that is released when the ticket is done; None where it is done already."""
 
-    def attach_wait(self, ticket: Ticket, wait: TaskWait) -> bool:
+    def attach_task_wait(self, ticket: Ticket, wait: TaskWait) -> bool:
         """Have a task woken when the ticket is done; False where it is done, or wakes one already."""
 
     def attach_callback(self, ticket: Ticket, callback: TicketCallback) -> None:
@@ -70,7 +70,7 @@ class Ticket:
 
     From any thread: `result(timeout=None)` blocks until the records are acknowledged as their durability level
     promises; `exception`, `done`, `add_done_callback` are those of `concurrent.futures.Future`, but there is no
-    cancelling: what was submitted is on its way. `await ticket` works on any event loop.
+    cancelling: what was submitted is written. `await ticket` works on any event loop.
     """
 
     __slots__ = ()
@@ -148,7 +148,7 @@ class Ticket:
 
         loop = asyncio.get_running_loop()
         wait = TaskWait(loop)
-        if not (is_woken_at_once(loop) and self.host.attach_wait(self, wait)):
+        if not (is_woken_at_once(loop) and self.host.attach_task_wait(self, wait)):
             if self.done():
                 return
             self.host.attach_callback(self, wait)
@@ -162,7 +162,7 @@ class Ticket:
     def _wait(self, timeout: float | None) -> None:
         if self.done():
             return
-        latch = self.host.attach_waiter(self)
+        latch = self.host.attach_latch(self)
         if latch is None:
             return
         if not latch.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), TIMEOUT_MAX)):
@@ -200,14 +200,14 @@ class SingleTicket(Ticket):
         "host",
         "key",
         "kind",
+        "latch",
         "lead",
         "next_latch",
         "size_bytes",
         "submitted_us",
+        "task_wait",
         "timestamp",
         "value",
-        "wait",
-        "waiter",
     )
     columns: Columns | None = None
     after: Ticket | None = None
@@ -225,11 +225,11 @@ class SingleTicket(Ticket):
         self.first_lsn = 0
         self.frame: SealedFrame | None = None
         self.lead: LeaderState = NO_LEADER
-        self.waiter: Any = None
+        self.latch: Any = None
         """A latch that is opened when the ticket is done or its caller is elected; None where no thread waits."""
         self.next_latch: Any = None
         """The latch of another caller, which this one opens once its own was opened."""
-        self.wait: TaskWait | None = None
+        self.task_wait: TaskWait | None = None
         """The wait of a task: it ends on the task's loop when the ticket is done."""
         self.callbacks = None
 

@@ -310,3 +310,9 @@ def end_if_given_up() -> None:
     worker = _current.worker
     if worker is not None and worker.given_up:
         raise GivenUp
+
+
+def given_up_here() -> Callable[[], bool]:
+    """Return what says, on any thread, whether no thread waits any more for the work of the calling worker."""
+    worker = _current.worker
+    return lambda: worker is not None and worker.given_up

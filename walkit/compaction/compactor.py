@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from walkit._arguments import check_progress
 from walkit.commit.to_end import end_if_given_up, relayed, run_to_end
 from walkit.compaction.groups import Group, check_options, file_bytes, frame_bytes, header_of, part
 from walkit.compaction.planner import SegmentLoad, candidates, plan_groups
@@ -19,7 +20,7 @@ from walkit.compaction.report import CompactionReport, merged
 from walkit.compaction.rewriter import rewrite
 from walkit.compaction.selection import KeyMap, Selection
 from walkit.compaction.throttle import Throttle
-from walkit.config import LogOptions, check_progress
+from walkit.config import LogOptions
 from walkit.errors import GapError, LogClosedError, OptionsError, StorageError
 from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES
@@ -66,8 +67,9 @@ class _Work:
 class Compactor:
     """Compacts the log of a store; one compaction at a time, from any thread.
 
-    `upto()` brings the state to what is acknowledged and durable and returns that LSN; `bases()` returns the LSNs of
-    the snapshots that exist or are being written. Closing the log ends a compaction between two frames.
+    `sync_and_apply()` makes durable, and applies to the state, what is acknowledged, and returns the last LSN of it;
+    `snapshot_lsns()` returns those of the snapshots that exist or are being written. Closing the log ends a compaction
+    between two frames.
     """
 
     def __init__(
@@ -82,13 +84,13 @@ class Compactor:
         lifetime: Lifetime,
         events: EventSink,
         *,
-        upto: Callable[[], int],
-        bases: Callable[[], Sequence[int]],
+        sync_and_apply: Callable[[], int],
+        snapshot_lsns: Callable[[], Sequence[int]],
     ) -> None:
         self._storage, self._options, self._events = storage, options, events
         self._manifest_store, self._maintenance, self._contents = manifest_store, maintenance, contents
         self._holds, self._orphan_files, self._lifetime = holds, orphan_files, lifetime
-        self._upto, self._bases = upto, bases
+        self._sync_and_apply, self._snapshot_lsns = sync_and_apply, snapshot_lsns
         self._lock = threading.RLock()
         self._ended = threading.Event()
         self._needless: list[str] = []
@@ -119,7 +121,7 @@ class Compactor:
         check_options(waste_ratio, bytes_per_s)
         check_progress(progress, "(phase, done, total)")
         throttle = Throttle(bytes_per_s, self._ended.wait)
-        self._go_on()  # in a forked child no thread ever frees the lock
+        self._refuse_closed()  # in a forked child no thread ever frees the lock
 
         def work() -> CompactionReport:
             told = None if progress is None else relayed(progress)
@@ -136,9 +138,9 @@ class Compactor:
     ) -> CompactionReport:
         clock = PhaseClock()
         with self._lock:
-            self._go_on()
+            self._refuse_closed()
             with clock.phase("log"):
-                upto = self._upto()
+                upto = self._sync_and_apply()
             with clock.phase("survey") as detail:
                 # What a compaction that failed has left; it is removed with what this one drops.
                 remove_if_there(self._storage, COMPACTION_NEW_NAME)
@@ -168,14 +170,14 @@ class Compactor:
                 self._orphan_files.remove()
         return self._report(work, before, clock)
 
-    def _go_on(self) -> None:
+    def _refuse_closed(self) -> None:
         if self._ended.is_set() or self._lifetime.closed:
             raise LogClosedError(f"the log at {self._storage.location} is closed; compaction ended")
 
-    def _look_up(self) -> None:
+    def _refuse_ended(self) -> None:
         """End between two frames where the log closes, or the caller was interrupted."""
         end_if_given_up()
-        self._go_on()
+        self._refuse_closed()
 
     # -- what there is
 
@@ -183,12 +185,12 @@ class Compactor:
         self, upto: int, throttle: Throttle, progress: CompactionProgress | None, waste_ratio: float
     ) -> _Work:
         """Decide what may be rewritten, what may supersede it, and up to where tombstones may go."""
-        bases = self._bases()
+        snapshots = self._snapshot_lsns()
         view = self._contents.view()
         manifest = view.manifest
         needed = self._holds.oldest_needed(manifest)
         exact = upto if needed is None else min(upto, needed - 1)
-        horizon = min(bases) if bases else 0 if manifest.low_watermark else exact
+        horizon = min(snapshots) if snapshots else 0 if manifest.low_watermark else exact
         segments = candidates(manifest.sealed, exact)
         return _Work(view, exact, horizon, segments, throttle, progress, waste_ratio)
 
@@ -202,7 +204,7 @@ class Compactor:
             if work.progress is not None:
                 work.progress("survey", done, total)
             for batch in part(view, (record,)).batches(max(record.first_lsn, low + 1), record.last_lsn):
-                self._look_up()
+                self._refuse_ended()
                 events += batch.column("key").null_count
                 work.keys.add(batch)
             done += record.size_bytes
@@ -210,9 +212,9 @@ class Compactor:
             counts.append((record, events))
         if not work.segments:
             return []
-        behind = work.segments[-1].last_lsn + 1
-        for batch in view.batches(behind, work.exact_lsn) if behind <= work.exact_lsn else ():
-            self._look_up()
+        after = work.segments[-1].last_lsn + 1
+        for batch in view.batches(after, work.exact_lsn) if after <= work.exact_lsn else ():
+            self._refuse_ended()
             work.keys.add_later(batch)
             work.throttle.spend(batch.nbytes)
         kept = work.keys.kept_lsns(work.horizon_lsn)
@@ -234,7 +236,7 @@ class Compactor:
         """Note the keys of which a superseded record stays, because its segment does: their tombstones stay as well."""
         first = max(record.first_lsn, work.view.manifest.low_watermark + 1)
         for batch in part(work.view, (record,)).batches(first, record.last_lsn):
-            self._look_up()
+            self._refuse_ended()
             work.throttle.spend(batch.nbytes)
             pairs = zip(batch.column("key").to_pylist(), batch.column("lsn").to_pylist(), strict=True)
             work.blocked |= {
@@ -252,7 +254,7 @@ class Compactor:
             with clock.phase("rewrite"):
                 record = self._rewrite(work, group, selection)
         except GapError:
-            if self._stands(self._manifest_store.current, group):
+            if self._is_sealed(self._manifest_store.current, group):
                 raise
             return True  # trimmed meanwhile: there is nothing left to compact
         if record is None:
@@ -271,10 +273,10 @@ class Compactor:
                 bytes_before=sum(s.size_bytes for s in group),
                 bytes_after=record.size_bytes,
             )
-        return outcome or not self._stands(self._manifest_store.current, group)
+        return outcome or not self._is_sealed(self._manifest_store.current, group)
 
     @staticmethod
-    def _stands(manifest: Manifest, group: Group) -> bool:
+    def _is_sealed(manifest: Manifest, group: Group) -> bool:
         sealed = {s.number for s in manifest.sealed}
         return all(s.number in sealed for s in group)
 
@@ -286,8 +288,8 @@ class Compactor:
         file = storage.open(COMPACTION_NEW_NAME, "create")
         done = False
 
-        def go_on(size_bytes: int) -> None:
-            self._look_up()
+        def frame_read(size_bytes: int) -> None:
+            self._refuse_ended()
             work.throttle.spend(size_bytes)
 
         try:
@@ -299,7 +301,7 @@ class Compactor:
                 number=number,
                 codec=self._options.codec,
                 created_us=headers[0].created_us,  # what it holds is as old as it was
-                go_on=go_on,
+                frame_read=frame_read,
             )
             done = record is not None
             size = file.size()
@@ -327,7 +329,7 @@ class Compactor:
             nonlocal published
             published = False
             needed = self._holds.oldest_needed(manifest)
-            if not self._stands(manifest, group) or (needed is not None and needed <= work.exact_lsn):
+            if not self._is_sealed(manifest, group) or (needed is not None and needed <= work.exact_lsn):
                 return manifest
             published = True
             others = tuple(s for s in manifest.segments if s not in group)
@@ -351,7 +353,7 @@ class Compactor:
 
         self._needless.append(record.name)
         with self._events.held(), self._holds.claims.shut() as shut, self._orphan_files.lock:
-            self._go_on()
+            self._refuse_closed()
             self._manifest_store.update(change)
             self._needless.remove(record.name)
             self._orphan_files.add(files_of(group if published else [record]))

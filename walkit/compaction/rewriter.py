@@ -169,19 +169,19 @@ def rewrite(
     number: int,
     codec: str | None,
     created_us: int,
-    go_on: Callable[[int], object],
+    frame_read: Callable[[int], object],
 ) -> SegmentRecord | None:
     """Write the segments of `view`, whose headers these are, as one segment to an empty file; synced on return.
 
-    None where it would not be smaller than they are: then the file is of no use. `go_on` is called with the bytes of
-    each frame that was read, and what it raises ends the work. CorruptionError where a frame of the old segments is not
-    intact, or one of the new does not read back as it was written.
+    None where it would not be smaller than they are: then the file is of no use. `frame_read` is called with the bytes
+    of each frame that was read, and what it raises ends the work. CorruptionError where a frame of the old segments is
+    not intact, or one of the new does not read back as it was written.
     """
     old = [span.record for span in view.spans]
     first, last = old[0], old[-1]
     gathered = FrameGatherer(file, first.first_lsn, headers[0].alignment, codec)
     for frame, data, _ in view.frames(first.first_lsn, last.last_lsn):
-        go_on(frame.footprint)
+        frame_read(frame.footprint)
         gathered.add(frame, decode_frame(frame, data), selection)
     gathered.flush(last.last_lsn)
     new_bytes = SEGMENT_HEADER_BYTES + gathered.size_bytes

@@ -50,13 +50,13 @@ class ReplicaProcess:
         child = ReplicatedChild.replica(
             os.fspath(self.folder), self._address, "replica", "zstd", lambda _: None
         )
-        child.start(None)
+        child.start()
         self._child = child
 
     def kill(self) -> int:
         """End the child with SIGKILL, and return its exit status."""
         child, self._child = self._started(), None
-        child.kill()
+        child.close()
         return child.returncode
 
     def stop(self) -> int:
@@ -86,7 +86,7 @@ class ReplicaProcess:
         said = child.newest
         if said is not None and said["status"]["error"]:
             raise ReplicaProcessError(f"the replica has failed: {said['status']['error']}")
-        if not child.living:
+        if not child.talking:
             raise ReplicaProcessError(f"the replica's process ended: {child.failure()}")
 
     def __enter__(self) -> Self:

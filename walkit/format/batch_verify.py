@@ -53,10 +53,10 @@ HEADER = np.dtype(
 """A frame's header, as `FrameHeader` has it."""
 
 FOOTPRINT = struct.Struct("<I")
-CLAIMS = struct.Struct("<II4xI20xI")
+SIZES_AND_CHECKSUMS = struct.Struct("<II4xI20xI")
 """What a header says from its footprint on: footprint, stored bytes, checksum of the body and of the header."""
 FOOTPRINT_OFFSET: int = HEADER.fields["footprint"][1]  # type: ignore[index]  # it has fields
-HOLD_LOCK, LET_GO = 0, 1
+KEEP_GIL, RELEASE_GIL = 0, 1
 CRC_ALONE_BYTES = 1 << 20
 """From this size on a checksum releases the interpreter's lock. Taking the lock again takes longer than a checksum of
 32 KiB, where the library would begin to; then two threads that check are slower than one."""
@@ -98,7 +98,7 @@ class VerifiedFrames:
     """The last LSN covered when it ends, of each."""
     records: int
     first_lsn: int | None
-    """LSN of the first record; None where all are marks."""
+    """LSN of the first record; None where all are marker frames."""
     chain: int
     """Header checksum of the last one."""
     promised_position: int
@@ -181,23 +181,23 @@ def frames_in_a_row(
 
 
 def _whole_frames(buffer: bytes | bytearray, at: int, limit: int) -> tuple[list[int], list[memoryview]]:
-    """Return where frames begin, by the footprints that they claim, and their headers: both checksums are right.
+    """Return where frames begin, by the footprints that they name, and their headers: both checksums are right.
 
     What a header says is judged by others; here it is only believed as far as it stays within the buffer.
     """
     offsets: list[int] = []
     headers: list[memoryview] = []
-    view, claims_at = memoryview(buffer), CLAIMS.unpack_from
+    view, sizes_at = memoryview(buffer), SIZES_AND_CHECKSUMS.unpack_from
     body = at + FRAME_HEADER_BYTES
     while body <= limit:
-        footprint, stored, body_crc, header_crc = claims_at(buffer, at + FOOTPRINT_OFFSET)
+        footprint, stored, body_crc, header_crc = sizes_at(buffer, at + FOOTPRINT_OFFSET)
         end, following = body + stored, at + footprint
         if not end <= following <= limit:
             break
         header = view[at:body]
         if crc32c(header[:FRAME_HEADER_CRC_OFFSET]) != header_crc:
             break
-        if crc32c(view[body:end], 0, HOLD_LOCK if stored < CRC_ALONE_BYTES else LET_GO) != body_crc:
+        if crc32c(view[body:end], 0, KEEP_GIL if stored < CRC_ALONE_BYTES else RELEASE_GIL) != body_crc:
             break
         if following != end and buffer.count(0, end, following) != following - end:
             break

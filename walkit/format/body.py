@@ -378,8 +378,3 @@ def to_arrow(frames: Sequence[tuple[int, DecodedColumns]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [array_of_numbers(stack.lsns(frames), pa.int64()), kind_column, keys, values, stamps], schema=schema
     )
-
-
-def joined_flags(columns: DecodedColumns) -> npt.NDArray[np.bool_]:
-    """Say for each record whether it is of one transaction with the next."""
-    return np.broadcast_to((np.asarray(columns.kinds) & JOINED) != 0, (columns.count,))

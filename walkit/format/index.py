@@ -81,7 +81,7 @@ class SegmentIndex(NamedTuple):
         at = int(np.searchsorted(self.first_lsns, np.uint64(lsn), side="right")) - 1
         return self.entry(at) if at >= 0 else None
 
-    def position_behind(self, lsn: int) -> int | None:
+    def position_after(self, lsn: int) -> int | None:
         """Return where the first noted frame begins whose records all come after an LSN; None where there is none."""
         at = int(np.searchsorted(self.first_lsns, np.uint64(lsn), side="right"))
         return int(self.positions[at]) if at < len(self.positions) else None

@@ -93,7 +93,7 @@ class HoleRecord:
     """Frames that never came to the disk while later ones did: positions [start_position, end_position).
 
     None of them was acknowledged, so nothing is lost, and their LSNs, `first_lsn` to `last_lsn`, are not given again;
-    `last_lsn` is `first_lsn - 1` where they were marks. The frame after the hole follows `chain`.
+    `last_lsn` is `first_lsn - 1` where they were marker frames. The frame after the hole follows `chain`.
     """
 
     start_position: int
@@ -113,8 +113,8 @@ class LostRecord:
     """A range that policy "salvage" gave up: positions [start_position, end_position), whose frames cannot be read.
 
     Records may have been acknowledged there: LSN `first_lsn` to `last_lsn`, which are not given again (`last_lsn` is
-    `first_lsn - 1` where only marks are lost). The frame after the range follows `chain`. `segment` is the file that
-    held it, `reason` says what was found there.
+    `first_lsn - 1` where only marker frames are lost). The frame after the range follows `chain`. `segment` is the file
+    that held it, `reason` says what was found there.
     """
 
     start_position: int
@@ -207,17 +207,24 @@ class Manifest:
         return self.sealed[0].first_lsn if self.sealed else self.end.last_lsn + 1
 
     @property
+    def vouched_lsn(self) -> int:
+        """The log was on stable storage up to here, whatever its segments hold: a trim or a checkpoint says so."""
+        return max(self.low_watermark, self.checkpoint_lsn)
+
+    @property
     def complete_from_lsn(self) -> int:
         """From here on no record is missing: neither dropped, nor superseded and compacted away, nor lost.
 
         The LSNs of a hole are no missing records: none was ever acknowledged.
         """
         thinned = [
-            s.last_lsn for s in self.sealed if s.records < s.last_lsn - s.first_lsn + 1 - self._unborn(s)
+            s.last_lsn
+            for s in self.sealed
+            if s.records < s.last_lsn - s.first_lsn + 1 - self._lsns_in_gaps(s)
         ]
         return max([self.low_watermark, *thinned, *(lost.last_lsn for lost in self.lost)]) + 1
 
-    def _unborn(self, segment: SegmentRecord) -> int:
+    def _lsns_in_gaps(self, segment: SegmentRecord) -> int:
         """Return how many LSNs between the first and the last of a segment belong to holes or are lost."""
         return sum(gap.lsns for gap in self.gaps_of(segment))
 

@@ -1,1 +1,1 @@
-"""Where bytes meet places: manifest, segments, recovery, readers, and the write-ahead log itself."""
+"""The write-ahead log as one object: opening, appending, observers, holds, trim, retention, closing."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 
+from walkit._arguments import as_seconds
 from walkit._threads import on_event_loop
-from walkit.commit import asyncio_wait as taskwait
+from walkit.commit import asyncio_wait
 from walkit.commit.driver import CommitDriver
 from walkit.commit.ports import CommitEntry
 from walkit.commit.ticket import SingleTicket
-from walkit.config import LogOptions, as_seconds
+from walkit.config import LogOptions
 from walkit.errors import AppendTimeoutError, CommitTimeoutError, LogFullError
 from walkit.record import AppendResult
 
@@ -90,7 +91,7 @@ class Appender:
 
     async def room_async(self) -> None:
         """Let the event loop go on until there may be room."""
-        wait = taskwait.TaskWait(taskwait.running_loop())
+        wait = asyncio_wait.TaskWait(asyncio_wait.running_loop())
         wake = self._driver.delivery.wake_tasks
-        self._entry.on_room(lambda: wake(taskwait.waits_of(wait)))
+        self._entry.on_room(lambda: wake(asyncio_wait.waits_of(wait)))
         await wait

@@ -30,7 +30,7 @@ class BoundedSink:
         self._retention = retention
         self._events = events
         self._refusing = self._retaining = False
-        self.admit, self.write, self.passed = segments.admit, segments.write, segments.passed
+        self.assign, self.write, self.passed = segments.assign, segments.write, segments.passed
         self.sync, self.publish = segments.sync, segments.publish
 
     def begin_segment(self, *, position: int, first_lsn: int, chain: int) -> int:
@@ -65,7 +65,7 @@ class BoundedSink:
 
         def retain() -> None:
             try:
-                self._retention.retain()
+                self._retention.enforce_beside_frames()
             finally:
                 self._retaining = False
 

@@ -39,8 +39,8 @@ from walkit.log.trim import Trimmer
 from walkit.log.trim_rewrite import TrimRewriter
 from walkit.recovery.apply import apply_plan
 from walkit.recovery.plan import RecoveryPlan
-from walkit.recovery.planning import next_epoch
 from walkit.segments.manifest_store import DURABLE_NAME, ManifestStore
+from walkit.segments.sealing import next_epoch
 from walkit.segments.segment_set import SegmentSet
 from walkit.storage.interface import DirectStorage, Storage
 
@@ -56,12 +56,12 @@ def compose(
     manifest = manifest_store.current
     began = replace(
         manifest.end,
-        last_lsn=max(manifest.end.last_lsn, manifest.low_watermark, manifest.checkpoint_lsn),
+        last_lsn=max(manifest.end.last_lsn, manifest.vouched_lsn),
     )
     identity = FrameIdentity(manifest.log_id, number, secrets.randbits(64) | 1)
     alignment = _alignment(storage, options, events)
-    completion = manifest.ack_order == "completion"
-    core = _core(options, identity, began, alignment, completion=completion, ports=ports)
+    completion_order = manifest.ack_order == "completion"
+    core = _core(options, identity, began, alignment, completion_order=completion_order, ports=ports)
     segments = _segments(storage, manifest_store, options, events, core, began=began, slot=plan.findings.slot)
     contents = LogContents(storage, manifest_store, segments, core)
     lifetime, orphan_files = Lifetime(), OrphanFiles(storage)
@@ -73,11 +73,11 @@ def compose(
     retention = Retainer(
         limits, storage.location, manifest_store, segments, holds, trimmer, orphan_files, events
     )
-    place: FrameSink = segments
+    frame_sink: FrameSink = segments
     if limits.at_capacity == "refuse":
-        place = BoundedSink(segments, contents, options, retention, events)
-    driver = _driver(core, place, segments, contents, options, events)
-    driver.failure.on_poison = lifetime.wake_followers
+        frame_sink = BoundedSink(segments, contents, options, retention, events)
+    driver = _driver(core, frame_sink, segments, contents, options, events)
+    driver.failure.on_poison = lifetime.wake_end_watchers
     retention.begin()
     entry: CommitEntry = driver
     if ports.gate is not None:
@@ -108,7 +108,7 @@ def _core(
     began: LogEnd,
     alignment: int,
     *,
-    completion: bool,
+    completion_order: bool,
     ports: LogPorts,
 ) -> OrderingCore[Submitted]:
     return OrderingCore(
@@ -119,13 +119,13 @@ def _core(
         alignment=alignment,
         frame_bytes_max=int(options.frame_bytes_max),
         in_flight_max=options.in_flight,
-        completion=completion,
+        completion_order=completion_order,
         reorder_window_bytes=options.reorder_window_bytes,
         policy=options.policy,
         ack_when_durable=options.durability == "sync",
         idle_marker_us=options.idle_marker_ms * 1000,
         interval_us=int(options.interval_s * 1e6) if options.durability == "interval" else 0,
-        sink=ports.sink,
+        ack_sink=ports.ack_sink,
     )
 
 
@@ -153,14 +153,14 @@ def _segments(
     )
     if options.in_flight > 1:
         segments.reorder_window_bytes = core.reorder_window_bytes
-    if core.completion:
+    if core.completion_order:
         segments.flags |= SegmentFlag.COMPLETION_ORDER
     return segments
 
 
 def _driver(
     core: OrderingCore[Submitted],
-    place: FrameSink,
+    frame_sink: FrameSink,
     segments: SegmentSet,
     contents: LogContents,
     options: LogOptions,
@@ -168,7 +168,7 @@ def _driver(
 ) -> CommitDriver:
     driver = CommitDriver(
         core,
-        place,
+        frame_sink,
         events=events,
         name=_name(segments.storage),
         sync_writes=options.durability == "sync",

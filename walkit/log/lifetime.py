@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 
-class Follower(Protocol):
+class EndWatcher(Protocol):
     """What is woken where a log ends: a Bell, mostly."""
 
     def set(self) -> None:
@@ -21,7 +21,7 @@ class Lifetime:
         self._closers: list[Callable[[], object]] = []
         self._lock = threading.Lock()
         """Held while `_closers` changes."""
-        self.followers: set[Follower] = set()
+        self.end_watchers: set[EndWatcher] = set()
         """Woken where the log ends or fails: those that follow it look again then."""
         self.closed = False
         """Whether it takes no more work. A closing that cannot be done makes it False again."""
@@ -51,16 +51,16 @@ class Lifetime:
         """Note that nothing of the log is written any more, and wake those that follow it."""
         self.ended = True
         self._check()
-        self.wake_followers()
+        self.wake_end_watchers()
 
     def _check(self) -> None:
         """Assert that what has ended takes no more work, either."""
         assert self.closed or not self.ended
 
-    def wake_followers(self) -> None:
+    def wake_end_watchers(self) -> None:
         """Wake those that follow the log: they look again."""
-        for follower in list(self.followers):
-            follower.set()
+        for watcher in list(self.end_watchers):
+            watcher.set()
 
     def forget(self) -> None:
         """In a forked child: this copy of the log is over, and what its closing would end is the parent's."""

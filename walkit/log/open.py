@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable
 from typing import Literal, overload
 
+from walkit._arguments import check_progress
 from walkit.commit.ports import LogPorts
 from walkit.commit.to_end import relayed, run_to_end
-from walkit.config import LogOptions, check_progress
+from walkit.config import LogOptions
 from walkit.errors import LogExistsError, LogLockedError, LogNotFoundError, OptionsError
 from walkit.events import EventCallback, EventSink
 from walkit.format.manifest import MANIFEST_NAME, Manifest, encode_manifest
@@ -20,10 +21,10 @@ from walkit.log.resources import LogResources
 from walkit.log.scratch import open_scratch
 from walkit.log.wal import WriteAheadLog, open_logs
 from walkit.read.reader import LogReader
-from walkit.recovery.apply import settle_unsealed
+from walkit.recovery.apply import sync_unsealed
+from walkit.recovery.log_scan import Progress, read_durable_slot
 from walkit.recovery.planning import emit_recovery, plan_recovery
 from walkit.recovery.report import PhaseClock
-from walkit.recovery.scan import Progress, read_durable_slot
 from walkit.segments.manifest_store import DURABLE_NAME, NEW_NAME, load_manifest, write_whole
 from walkit.segments.writer_lock import take_writer_lock
 from walkit.storage.address import Place, storage_at
@@ -111,9 +112,9 @@ def open_writer(
         raise OptionsError(
             f"options is a {type(options).__name__}, not LogOptions", option="options", wanted=options
         )
-    sink, given, wanted = EventSink(events), options or LogOptions(), ports or LogPorts()
+    sink, given = EventSink(events), options or LogOptions()
     return run_to_end(
-        lambda: _open_writer(place, mode, given, sink, progress, wanted),
+        lambda: _open_writer(place, mode, given, sink, progress, ports or LogPorts()),
         "open",
         events=sink,
         undo=WriteAheadLog.close,
@@ -168,7 +169,7 @@ def _open_locked(
             raise
     try:
         with clock.phase("scan") as detail:
-            settle_unsealed(storage, manifest, salvage=options.recovery == "salvage")
+            sync_unsealed(storage, manifest, salvage=options.recovery == "salvage")
             plan = plan_recovery(storage, manifest, slot, options.recovery, progress=progress)
             detail["unsealed"] = len(plan.findings.unsealed)
         clock.split_off("verify", plan.findings.verify_s)

@@ -17,7 +17,7 @@ def recovery_report(
     scanned = [f for f in (*findings.sealed, *findings.unsealed) if f.bytes_scanned]
     clean = not findings.unsealed and not plan.cuts and not plan.steps
     with clock.phase("ready"):
-        pass
+        pass  # it only tells when the log was ready
     end: LogEnd = plan.end
     return RecoveryReport(
         location=storage.location,

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from walkit._arguments import check_progress
 from walkit.commit.to_end import relayed, run_to_end
-from walkit.config import Retention, check_progress
+from walkit.config import Retention
 from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import HoldRecord, SegmentRecord
@@ -262,7 +263,7 @@ class Retainer:
             duration_s=time.perf_counter() - began,
         )
         if trimmed.segments:
-            self._trimmer.tell(trimmed)
+            self._trimmer.emit_trim(trimmed)
             self._events.emit(
                 "walkit.retention.drop",
                 segments=report.segments,
@@ -297,13 +298,13 @@ class Retainer:
         if self._limits == Retention():
             return
         maintenance = self._segments.maintenance
-        self._segments.on_seal = lambda: maintenance.submit("retain", self.retain)
+        self._segments.on_seal = lambda: maintenance.submit("retain", self.enforce_beside_frames)
         period = period_s(self._limits)
         if period is not None:
-            maintenance.every(period, self.retain)
+            maintenance.every(period, self.enforce_beside_frames)
 
-    def retain(self) -> None:
-        """Enforce the log's own limits on the maintenance thread, on which frames may wait for a segment.
+    def enforce_beside_frames(self) -> None:
+        """Enforce the log's own limits, on the maintenance thread: frames may wait there for a segment.
 
         So the claims' lock is hardly waited for: where a consumer has it, the next seal tries again.
         """

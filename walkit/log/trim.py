@@ -247,7 +247,7 @@ class Trimmer:
             trimmed = self.move_watermark(up_to_lsn)
             shut.reopen()
             self._orphan_files.remove()
-        self.tell(trimmed)
+        self.emit_trim(trimmed)
         rewritten = self.rewriter.rewrite(waste_ratio)
         return TrimReport(
             trimmed.low_watermark,
@@ -258,7 +258,7 @@ class Trimmer:
             trimmed.limit,
         )
 
-    def tell(self, trimmed: Trimmed) -> None:
+    def emit_trim(self, trimmed: Trimmed) -> None:
         """Send the event of a trim, where any segment went."""
         if trimmed.segments:
             self._events.emit(

@@ -9,13 +9,14 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from walkit._arguments import as_lsn, as_seconds
 from walkit._arrow import pa
 from walkit._text import lsn_range
 from walkit._threads import Bell
 from walkit.commit.batch import BatchSlot
 from walkit.commit.ports import FrameObserver
 from walkit.commit.ticket import Ticket
-from walkit.config import LogOptions, Retention, as_lsn, as_seconds
+from walkit.config import LogOptions, Retention
 from walkit.errors import CallbackError, GapError, OptionsError, RecordTypeError
 from walkit.events import EventSink
 from walkit.format.manifest import HoldRecord, Manifest
@@ -222,13 +223,13 @@ class WriteAheadLog(CursorSurface):
         return self._follow(max(as_lsn(first_lsn, "first_lsn"), 1), timeout)
 
     def _follow(self, wanted: int, timeout: float | None) -> Iterator[Record]:
-        lifetime, core, news = self._lifetime, self._core, Bell()
-        delivery, ring = self._driver.delivery, news.set
+        lifetime, core, bell = self._lifetime, self._core, Bell()
+        delivery, ring = self._driver.delivery, bell.set
         try:
-            lifetime.followers.add(news)
+            lifetime.end_watchers.add(bell)
             delivery.add_bell(ring)
             while True:
-                news.clear()
+                bell.clear()
                 ended, failed = lifetime.ended, core.failure is not None and not core.in_flight
                 newest = core.acked_lsn
                 view = self.parts.contents.view()
@@ -239,10 +240,10 @@ class WriteAheadLog(CursorSurface):
                     wanted = newest + 1
                 elif failed:
                     raise self._driver.refused()
-                elif ended or not news.wait(timeout):
+                elif ended or not bell.wait(timeout):
                     return
         finally:
-            lifetime.followers.discard(news)
+            lifetime.end_watchers.discard(bell)
             delivery.remove_bell(ring)
 
     # -- marks

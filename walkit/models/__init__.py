@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from walkit.models.crash_report import CrashReport as CrashReport
+    from walkit.models.crash_report import PendingChange as PendingChange
     from walkit.models.crashing import CrashingStorage as CrashingStorage
     from walkit.models.device import PRESETS as PRESETS
     from walkit.models.device import ConstantLatency as ConstantLatency
@@ -20,17 +21,18 @@ if TYPE_CHECKING:
     from walkit.models.faults import Fault as Fault
     from walkit.models.faults import FaultyStorage as FaultyStorage
     from walkit.models.faults import Operation as Operation
+    from walkit.models.page_cache import Fate as Fate
     from walkit.models.page_cache import FileFate as FileFate
     from walkit.models.remote_storage import REMOTE as REMOTE
     from walkit.models.remote_storage import RemoteStorage as RemoteStorage
     from walkit.models.throttled import ThrottledStorage as ThrottledStorage
 
 _HOMES = {
-    "crash_report": ("CrashReport",),
+    "crash_report": ("CrashReport", "PendingChange"),
     "crashing": ("CrashingStorage",),
     "device": ("PRESETS", "ConstantLatency", "DeviceModel", "LognormalLatency", "MeasuredLatency", "Stalls"),
     "faults": ("Fault", "FaultyStorage", "Operation"),
-    "page_cache": ("FileFate",),
+    "page_cache": ("Fate", "FileFate"),
     "remote_storage": ("REMOTE", "RemoteStorage"),
     "throttled": ("ThrottledStorage",),
 }
@@ -42,12 +44,14 @@ __all__ = [
     "CrashReport",
     "CrashingStorage",
     "DeviceModel",
+    "Fate",
     "Fault",
     "FaultyStorage",
     "FileFate",
     "LognormalLatency",
     "MeasuredLatency",
     "Operation",
+    "PendingChange",
     "RemoteStorage",
     "Stalls",
     "ThrottledStorage",

@@ -3,9 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from walkit._html import table, tag
 from walkit.models.page_cache import FileFate, Keep
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PendingChange:
+    """One change that no sync has covered: a power cut at this moment may lose it, keep it, or keep parts of it."""
+
+    number: int
+    """Changes that were made later have larger ones; only the order means anything."""
+    kind: Literal["write", "allocate", "shorten", "create", "replace", "remove", "cell"]
+    """`cell` stands for all stores into one shared cell."""
+    file: str
+    """The file, by its name of now; of a replacement the old name."""
+    target: str = ""
+    """Of a replacement the new name."""
+    offset: int = 0
+    """Where a write begins; the new size of an allocation or a shortening."""
+    size: int = 0
+    """Bytes of a write; of a cell, how many contents it has had."""
+    sectors: tuple[int, ...] = ()
+    """The sectors of a write that change what is durable, counted from the one in which it begins."""
+    grows: bool = False
+    """Whether a write or an allocation ends after what the file durably has."""
+
+    def __str__(self) -> str:
+        if self.kind == "write":
+            return f"write {self.file} [{self.offset:,}, {self.offset + self.size:,})"
+        if self.kind in ("allocate", "shorten"):
+            return f"{self.kind} {self.file} to {self.offset:,}"
+        if self.kind == "cell":
+            return f"{self.size} stores into {self.file}"
+        return f"{self.kind} {self.file}" + (f" -> {self.target}" if self.target else "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

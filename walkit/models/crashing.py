@@ -9,10 +9,12 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Sequence
+from hashlib import blake2b
 
-from walkit.models.crash_report import CrashReport
+from walkit.errors import OptionsError
+from walkit.models.crash_report import CrashReport, PendingChange
 from walkit.models.namespace import Names
-from walkit.models.page_cache import FileFate, Inode, Keep
+from walkit.models.page_cache import Fate, FileFate, Inode, Keep
 from walkit.storage.interface import Buffer, OpenMode
 from walkit.storage.io_errors import checked_name
 from walkit.storage.memory import MemoryFile, MemoryStorage
@@ -67,6 +69,70 @@ class CrashingStorage(MemoryStorage):
             names_undone=tuple(undone),
         )
         return image
+
+    def pending(self, sector_bytes: int = 512) -> tuple[PendingChange, ...]:
+        """Return what a power cut at this moment may lose: the changes that no sync has covered, in their order."""
+        found: list[PendingChange] = []
+        with self._guard:
+            for name, inode in self._tree.inodes():
+                if inode.cell_contents is not None:
+                    number, count = inode.cell_number, len(inode.cell_contents)
+                    found.append(PendingChange(number=number, kind="cell", file=name, size=count))
+                    continue
+                size = inode.durable.size
+                for change in inode.pending:
+                    found.append(
+                        PendingChange(
+                            number=change.number,
+                            kind=change.kind,
+                            file=name,
+                            offset=change.offset,
+                            size=len(change.data),
+                            sectors=inode.effects(change, sector_bytes),
+                            grows=change.kind != "shorten" and change.end > size,
+                        )
+                    )
+            for named in self._tree.pending:
+                found.append(
+                    PendingChange(number=named.number, kind=named.kind, file=named.name, target=named.target)
+                )
+        return tuple(sorted(found, key=lambda change: (change.number, change.offset)))
+
+    def image(self, fates: Sequence[Fate], *, sector_bytes: int = 512) -> CrashingStorage:
+        """Return a new storage with what a power cut leaves that makes this of what is `pending()`, one fate for each.
+
+        All locks are free in it. It costs time by files and changes, not by bytes.
+        """
+        changes = self.pending(sector_bytes)
+        if len(fates) != len(changes):
+            raise OptionsError(
+                f"{len(fates)} fates for {len(changes)} changes that no sync has covered",
+                option="fates",
+                wanted=len(fates),
+            )
+        by_number = {
+            (c.number, c.offset if c.kind in ("write", "allocate", "shorten") else 0): fate
+            for c, fate in zip(changes, fates, strict=True)
+        }
+        image = CrashingStorage()
+        with self._guard:
+            files = {
+                name: inode.image(by_number, sector_bytes)
+                for name, inode in self._tree.image(by_number).items()
+            }
+            image._tree.begin(files, created=self._tree.created)
+        return image
+
+    def digest(self) -> bytes:
+        """Return a hash of what reads see: names, sizes and bytes. Equal storages have equal ones."""
+        hashed = blake2b(digest_size=16)
+        with self._guard:
+            for name, inode in sorted(self._tree.current.items()):
+                content = inode.content
+                data = content.read(0, content.stored).rstrip(b"\0")
+                hashed.update(f"{name}\0{content.size}\0{len(data)}\0".encode())
+                hashed.update(data)
+        return hashed.digest()
 
     def process_kill(self) -> CrashingStorage:
         """Return a new storage as the next process finds it when this one is killed: locks free, all else as it was.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from walkit.models.page_cache import Inode, Keep
+from walkit.models.page_cache import LOST, Fates, Inode, Keep, numbers
 from walkit.storage.io_errors import parent_folder
 from walkit.storage.memory_tree import MemoryNames, NameChangeKind, change_name
 
@@ -18,6 +18,7 @@ class NameChange:
     name: str
     inode: Inode
     target: str = ""
+    number: int = field(default_factory=lambda: next(numbers))
 
     @property
     def folder(self) -> str:
@@ -64,7 +65,7 @@ class Names(MemoryNames[Inode]):
         other.created, other._folders = self.created, set(self._folders)
         other.current = {name: twin(inode) for name, inode in self.current.items()}
         other._durable = {name: twin(inode) for name, inode in self._durable.items()}
-        other._pending = [NameChange(c.kind, c.name, twin(c.inode), c.target) for c in self._pending]
+        other._pending = [replace(c, inode=twin(c.inode)) for c in self._pending]
         return other
 
     def survivors(self, keep: Keep, chance: random.Random) -> tuple[dict[str, Inode], list[str], list[str]]:
@@ -81,6 +82,27 @@ class Names(MemoryNames[Inode]):
             else:
                 undone.append(str(change))
         return names, kept, undone
+
+    @property
+    def pending(self) -> tuple[NameChange, ...]:
+        """The changes of names that no sync of their folder has covered, in their order."""
+        return tuple(self._pending)
+
+    def inodes(self) -> list[tuple[str, Inode]]:
+        """Return each file that a power cut may leave, with a name that it has or had; a name of now comes first."""
+        found: dict[int, tuple[str, Inode]] = {}
+        for names in (self.current, self._durable, {c.name: c.inode for c in self._pending}):
+            for name, inode in names.items():
+                found.setdefault(id(inode), (name, inode))
+        return list(found.values())
+
+    def image(self, fates: Fates) -> dict[str, Inode]:
+        """Return the names that a power cut leaves that makes this of their changes."""
+        names = dict(self._durable)
+        for change in self._pending:
+            if fates.get((change.number, 0), LOST).kept:
+                change.apply(names)
+        return names
 
     def begin(self, inodes: dict[str, Inode], *, created: bool) -> None:
         """Start with these files, all of them durable."""

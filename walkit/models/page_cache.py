@@ -5,17 +5,39 @@ Nothing here knows names, locks or threads; `walkit.models.crashing` calls it un
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from walkit.storage.memory_tree import ChangeKind, Content, MemoryInode
 
 Keep = Literal["none", "all", "random"]
 
 _CELL_CONTENTS_MAX = 64
+
+numbers = itertools.count(1)
+"""Numbers of changes, of bytes and of names: those that were made later have larger ones."""
+
+
+class Fate(NamedTuple):
+    """What a power cut makes of one change that no sync has covered."""
+
+    kept: bool = True
+    """Whether it happened, in whole or in part."""
+    sectors: frozenset[int] | None = None
+    """Of a write that is torn, the sectors that arrived, counted from the one in which it begins; None: all of them."""
+    grown: bool = True
+    """Of a torn write, whether the file has the size that all of it needs."""
+    content: int = -1
+    """Of a cell, which of its contents is there; -1: what it was when it was last durable."""
+
+
+KEPT, LOST = Fate(), Fate(kept=False)
+Fates = Mapping[tuple[int, int], Fate]
+"""By number and offset of a change: a sync within a write leaves two of one number. Those not named are lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +88,21 @@ class FileFate:
 class Inode(MemoryInode):
     """One file: what reads see, what the device holds, and the changes in between, in their order."""
 
-    __slots__ = ("_last", "_suspect", "cell_contents", "durable", "pending")
+    __slots__ = ("_last", "_suspect", "cell_contents", "cell_number", "durable", "pending")
 
     def __init__(self) -> None:
         super().__init__()
         self.durable = Content()
         self.pending: list[Change] = []
         self.cell_contents: deque[bytes] | None = None
+        self.cell_number = 0
+        """Number of the first store into a cell."""
         self._last = 0
         self._suspect = False
 
     def change(self, kind: ChangeKind, offset: int, data: bytes = b"") -> None:
         """Do a change in the page cache only."""
-        self._last += 1
+        self._last = next(numbers)
         change = Change(self._last, kind, offset, data)
         change.apply(self.content)
         self.pending.append(change)
@@ -138,6 +162,7 @@ class Inode(MemoryInode):
         """Store into shared memory; the kernel may write any of these contents back at any time."""
         if self.cell_contents is None:
             first = self.content.read(0, self.content.size)
+            self.cell_number = next(numbers)
             self.cell_contents = deque([first], maxlen=_CELL_CONTENTS_MAX)
         self.content.write(offset, data)
         self.cell_contents.append(self.content.read(0, self.content.size))
@@ -148,8 +173,42 @@ class Inode(MemoryInode):
         twin.content, twin.durable = self.content.copy(), self.durable.copy()
         twin.pending = list(self.pending)
         twin.cell_contents = None if self.cell_contents is None else self.cell_contents.copy()
-        twin._last, twin._suspect = self._last, self._suspect
+        twin._last, twin._suspect, twin.cell_number = self._last, self._suspect, self.cell_number
         return twin
+
+    def image(self, fates: Fates, sector_bytes: int) -> Inode:
+        """Return what a power cut leaves of the file that makes this of its changes."""
+        after = Inode()
+        after.durable = self.durable.copy()
+        if self.cell_contents is not None:
+            content = fates.get((self.cell_number, 0), LOST).content
+            if content >= 0:
+                after.durable.shorten(0)
+                after.durable.write(0, self.cell_contents[content])
+        for change in self.pending if self.cell_contents is None else ():
+            fate = fates.get((change.number, change.offset), LOST)
+            if not fate.kept:
+                continue
+            if fate.sectors is None:
+                change.apply(after.durable)
+                continue
+            if fate.grown:
+                after.durable.grow(change.end)
+            for number, piece in enumerate(sectors_of(change, sector_bytes)):
+                if number in fate.sectors:
+                    piece.apply(after.durable)
+        after.content = after.durable.copy()
+        return after
+
+    def effects(self, change: Change, sector_bytes: int) -> tuple[int, ...]:
+        """Return the sectors of a write in which it changes what is durable, counted from the one it begins in."""
+        pieces = enumerate(sectors_of(change, sector_bytes))
+        durable = self.durable
+        return tuple(
+            number
+            for number, piece in pieces
+            if durable.read(piece.offset, len(piece.data)).ljust(len(piece.data), b"\0") != piece.data
+        )
 
     def crash(
         self, name: str, keep: Keep, chance: random.Random, torn: bool, sector: int
@@ -184,7 +243,7 @@ class Inode(MemoryInode):
         if bias is None:
             bias = chance.choice((0.1, 0.5, 0.9))
         for change in self.pending:
-            sectors = list(_sectors(change, sector)) if torn and keep == "random" else []
+            sectors = list(sectors_of(change, sector)) if torn and keep == "random" else []
             if len(sectors) > 1 and chance.random() < 0.5:
                 survivors = [piece for piece in sectors if chance.random() < bias]
                 if chance.random() < 0.5:
@@ -236,7 +295,7 @@ def _cut_changes(changes: list[Change], size: int) -> list[Change]:
     return left
 
 
-def _sectors(change: Change, sector: int) -> Iterator[Change]:
+def sectors_of(change: Change, sector: int) -> Iterator[Change]:
     """Yield a write in pieces that end at sector boundaries of the file; nothing for other changes."""
     start = change.offset
     while change.kind == "write" and start < change.end:

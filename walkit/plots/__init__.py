@@ -10,6 +10,7 @@ from walkit.plots.amplification import Amplification, amplification
 from walkit.plots.batches import batch_times
 from walkit.plots.checkpoint import recovery_over_checkpoint, recovery_over_segment_size
 from walkit.plots.clock_bands import Band
+from walkit.plots.crash_states import crash_states
 from walkit.plots.delta import HitRowLike, delta_hits, delta_lags, delta_latencies
 from walkit.plots.display import Figure, alt_text, figure_html, plotly_script, restored
 from walkit.plots.engines import engine_times
@@ -62,6 +63,7 @@ __all__ = [
     "alt_text",
     "amplification",
     "batch_times",
+    "crash_states",
     "data",
     "delta_hits",
     "delta_lags",

@@ -12,9 +12,9 @@ from datetime import datetime
 from types import TracebackType
 from typing import Literal, Self
 
+from walkit._arguments import as_lsn, as_seconds
 from walkit._html import titled
 from walkit.commit.to_end import run_to_end
-from walkit.config import as_lsn, as_seconds
 from walkit.errors import ClaimError, CorruptionError, GapError, OptionsError
 from walkit.events import EventCallback, EventSink
 from walkit.format.claim import ClaimMark
@@ -31,7 +31,6 @@ from walkit.read.claim_rules import (
     refuse_beyond,
     taken,
 )
-from walkit.read.cursor import identity_at
 from walkit.record import to_datetime
 from walkit.segments.claim_files import (
     LOCK_WAIT_S,
@@ -40,6 +39,7 @@ from walkit.segments.claim_files import (
     stored_claim,
     write_claim,
 )
+from walkit.segments.identity import identity_at
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import Storage

@@ -13,10 +13,11 @@ from walkit.format.claim import ClaimMark
 from walkit.format.layout import CLAIMS_MAX
 from walkit.format.manifest import Manifest
 from walkit.format.names import claim_of_name
-from walkit.read.cursor import identity_at, lies_in
-from walkit.read.reader import sight_of
-from walkit.recovery.scan import read_durable_slot
+from walkit.read.cursor import lies_in
+from walkit.read.reader import reader_view_of
+from walkit.recovery.log_scan import read_durable_slot
 from walkit.segments.claim_files import TIME_US_MAX, claim_facts, remove_claims, time_text
+from walkit.segments.identity import identity_at
 from walkit.storage.interface import Storage
 
 
@@ -68,12 +69,12 @@ def refuse_beyond(storage: Storage, name: str, first_lsn: int, manifest: Manifes
 
 def _last_lsn(storage: Storage, manifest: Manifest, wanted: int) -> int:
     """Return the last LSN of the log, or any from `wanted` on that it is known to have: a long scan may be saved."""
-    known = max(manifest.end.last_lsn, manifest.low_watermark, manifest.checkpoint_lsn)
+    known = max(manifest.end.last_lsn, manifest.vouched_lsn)
     if wanted > known:
         slot = read_durable_slot(storage)
         if slot.epoch_id in {e.id for e in manifest.lineage}:
             known = max(known, slot.lsn)
-    return known if wanted <= known else max(known, sight_of(storage).last_lsn)
+    return known if wanted <= known else max(known, reader_view_of(storage).last_lsn)
 
 
 def refuse_another_history(storage: Storage, name: str, mark: ClaimMark, manifest: Manifest) -> None:
@@ -93,7 +94,7 @@ def refuse_another_epoch(name: str, first_lsn: int, epoch_id: int, manifest: Man
     if lies_in(manifest, first_lsn - 1, epoch_id):
         return
     lineage = manifest.lineage
-    found = identity_at(manifest, first_lsn - 1)[2]
+    found = identity_at(manifest, first_lsn - 1).epoch_id
     theirs = next((e for e in lineage if e.id == epoch_id), None)
     after = [e.first_lsn for e in lineage if theirs is None or e.number > theirs.number]
     raise DivergenceError(

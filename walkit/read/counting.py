@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from walkit.config import as_lsn
+from walkit._arguments import as_lsn
 from walkit.errors import OptionsError
 from walkit.format.frame import FrameHeader
 from walkit.read.ranges import FrameRange, ranges_of, read_headers, read_range

@@ -13,9 +13,9 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from walkit._arguments import as_lsn
 from walkit._html import join, red_lines, titled
 from walkit.commit.to_end import run_to_end
-from walkit.config import as_lsn
 from walkit.errors import (
     CorruptionError,
     CursorDivergedError,
@@ -32,6 +32,7 @@ from walkit.read.view import LogView
 from walkit.record import Record, to_datetime
 from walkit.segments.claim_files import ClaimFact, claim_facts, drop_claim
 from walkit.segments.cursor_files import CursorFact, cursor_facts, stored_cursor
+from walkit.segments.identity import identity_at
 from walkit.segments.manifest_store import load_manifest, write_whole
 from walkit.storage.interface import Storage, remove_if_there
 
@@ -278,17 +279,7 @@ class Cursor:
 
 def _last_of(manifest: Manifest, newest: int) -> int:
     """Return the last LSN that was given, as far as what is left says."""
-    return max(newest, manifest.low_watermark, manifest.checkpoint_lsn)
-
-
-def identity_at(manifest: Manifest, lsn: int) -> tuple[int, int, int]:
-    """Return the log, and number and id of the epoch in which the record at this LSN was written; 0 before the first.
-
-    With the LSN that is the record's full identity: the number of a record that was cut is given again.
-    """
-    epochs = [e for e in manifest.lineage if e.first_lsn <= lsn]
-    epoch = max(epochs, key=lambda e: e.number, default=None)
-    return (manifest.log_id, 0, 0) if epoch is None else (manifest.log_id, epoch.number, epoch.id)
+    return max(newest, manifest.vouched_lsn)
 
 
 def lies_in(manifest: Manifest, lsn: int, epoch_id: int) -> bool:
@@ -303,7 +294,7 @@ def lies_in(manifest: Manifest, lsn: int, epoch_id: int) -> bool:
 
 
 def _refuse_another(mark: CursorMark, name: str, manifest: Manifest, last: int) -> None:
-    """CursorError where the log cannot be gone on with from this mark without a guess.
+    """CursorError where the log cannot be continued from this mark without a guess.
 
     It is a CursorDivergedError where what came before the mark was cut.
     """

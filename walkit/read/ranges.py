@@ -9,17 +9,18 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from walkit.errors import DivergenceError, GapError, WalkitError
+from walkit.format.batch_builder import BatchBuilder
 from walkit.format.frame import FrameHeader
 from walkit.format.index import IndexEntry, SegmentIndex
 from walkit.format.layout import INDEX_STEP_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord
-from walkit.format.parts import Waiting
 from walkit.format.segment import SegmentHeader
-from walkit.read.cursor import identity_at, lies_in
+from walkit.read.cursor import lies_in
 from walkit.read.reader import view_of
 from walkit.read.vectorised import FrameRows
 from walkit.read.view import BATCH_BYTES, BATCH_RECORDS, LogView, Span
 from walkit.segments.frame_walk import FrameWalk, RowSeen, last_chain_of
+from walkit.segments.identity import identity_at
 from walkit.segments.index_file import read_index
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.address import Place, storage_at
@@ -204,17 +205,15 @@ def read_ranges(
     first = max(first_lsn or 0, min(frames.first_lsn for frames in wanted))
     last = max(frames.last_lsn for frames in wanted)
     last = last if last_lsn is None else min(last, last_lsn)
-    rows = FrameRows(first, last, Waiting(first, last, records=BATCH_RECORDS, whole_bytes=BATCH_BYTES))
-    damage: WalkitError | None = None
+    rows = FrameRows(first, last, BatchBuilder(first, last, records=BATCH_RECORDS, whole_bytes=BATCH_BYTES))
     try:
         for _ in _steps_of(storage_at(path), wanted, first_lsn or 0, last_lsn, planned, rows):
-            if rows.waiting.full:
-                yield from rows.waiting.batches()
-    except WalkitError as error:
-        damage = error
-    yield from rows.waiting.batches()
-    if damage is not None:
-        raise damage
+            if rows.builder.full:
+                yield from rows.builder.batches()
+    except WalkitError:
+        yield from rows.builder.batches()
+        raise
+    yield from rows.builder.batches()
 
 
 def _within(frames: FrameRange, first_lsn: int | None, last_lsn: int | None) -> bool:

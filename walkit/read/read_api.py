@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from walkit._arguments import as_lsn
 from walkit._arrow import pa
-from walkit.config import as_lsn
 from walkit.errors import GapError
-from walkit.read.resumable_scan import Batches, Onward
+from walkit.read.resumable_scan import Batches, ResumableScan
 from walkit.read.view import LogView
 from walkit.record import Batch, Record, record_schema
 
@@ -61,17 +61,17 @@ class ReadSurface(ABC):
         yielded has been dropped, or a state at `last_lsn` is no longer known), and where the next record was trimmed;
         GapError at the call where `first_lsn` has been trimmed; CorruptionError when the damage is reached.
         """
-        batches = self._onward(first_lsn, last_lsn, lambda view, *bounds: view.batches(*bounds, records=4096))
+        batches = self._scan(first_lsn, last_lsn, lambda view, *bounds: view.batches(*bounds, records=4096))
         return (record for batch in batches for record in Batch.from_arrow(batch))
 
     def read_batches(self, first_lsn: int | None = None, last_lsn: int | None = None) -> pa.RecordBatchReader:
         """Return the same records as Arrow batches of `walkit.RECORD_SCHEMA`, streamed."""
-        batches = self._onward(first_lsn, last_lsn, LogView.batches)
+        batches = self._scan(first_lsn, last_lsn, LogView.batches)
         return pa.RecordBatchReader.from_batches(record_schema(), iter(batches))
 
-    def _onward(self, first_lsn: int | None, last_lsn: int | None, batches: Batches) -> Onward:
+    def _scan(self, first_lsn: int | None, last_lsn: int | None, batches: Batches) -> ResumableScan:
         view, first, last = self._range(first_lsn, last_lsn)
-        return Onward(self._now, view, first, last, batches, to_newest=last_lsn is None)
+        return ResumableScan(self._now, view, first, last, batches, to_newest=last_lsn is None)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
         """Export all records by the Arrow C stream interface, for pyarrow, pandas, polars and DuckDB."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from walkit._arguments import as_lsn
 from walkit._threads import Bell
-from walkit.config import as_lsn
 from walkit.errors import CorruptionError, GapError, LogClosedError, SegmentMissingError
 from walkit.events import EventSink
 from walkit.format.durable_slot import DurableSlot
@@ -20,9 +20,9 @@ from walkit.read.cursor import CursorPlace, CursorSurface
 from walkit.read.html import reader_html
 from walkit.read.view import LogView, Span
 from walkit.record import Record
+from walkit.recovery.log_scan import read_durable_slot
 from walkit.recovery.planning import plan_recovery
 from walkit.recovery.report import report_html
-from walkit.recovery.scan import read_durable_slot
 from walkit.segments.identity import open_segment
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
 from walkit.storage.interface import Storage
@@ -32,7 +32,7 @@ VIEW_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class ReaderView:
     """What a reader sees at one moment, and how much of it is known to be on stable storage (FORMAT.md F-17.2)."""
 
     view: LogView
@@ -47,9 +47,8 @@ class Sight:
         """Return the last LSN that is known to be on stable storage. Reads frame headers where only they hold it."""
         if self.durable_position >= self.end_position:
             return self.last_lsn
-        manifest = self.view.manifest
-        told = max(manifest.low_watermark, manifest.checkpoint_lsn)
-        return min(max(self.view.lsn_at(self.durable_position), told), self.last_lsn)
+        vouched_lsn = self.view.manifest.vouched_lsn
+        return min(max(self.view.lsn_at(self.durable_position), vouched_lsn), self.last_lsn)
 
 
 def view_of(storage: Storage) -> tuple[LogView, int]:
@@ -57,13 +56,13 @@ def view_of(storage: Storage) -> tuple[LogView, int]:
 
     While a writer lives: all that its durable slot says is on stable storage. After its death: what recovery would
     keep by the policy "prefix", in a log of completion order by "holes". Not all of that need be on stable storage:
-    what the writer had not synced is in the page cache alone, and `Sight.durable_lsn` says how far it is not.
+    what the writer had not synced is in the page cache alone, and `ReaderView.durable_lsn` says how far it is not.
     """
-    sight = sight_of(storage)
-    return sight.view, sight.last_lsn
+    seen = reader_view_of(storage)
+    return seen.view, seen.last_lsn
 
 
-def sight_of(storage: Storage) -> Sight:
+def reader_view_of(storage: Storage) -> ReaderView:
     """Return what a reader may see now, as `view_of` says, and how much of it is on stable storage."""
     for attempt in range(VIEW_TRIES):
         live = storage.is_locked(LOCK_NAME)
@@ -71,7 +70,7 @@ def sight_of(storage: Storage) -> Sight:
         slot = read_durable_slot(storage)
         manifest = load_manifest(storage)
         try:
-            sight = (_live_sight if live else _settled_sight)(storage, manifest, slot)
+            seen = (_live_view_of if live else _settled_view_of)(storage, manifest, slot)
         except CorruptionError:
             # A writer that trims, or that began meanwhile, moves the log away from under this manifest.
             if attempt == VIEW_TRIES - 1 or load_manifest(storage).generation == manifest.generation:
@@ -79,7 +78,7 @@ def sight_of(storage: Storage) -> Sight:
             continue
         if live == storage.is_locked(LOCK_NAME) or live:
             break
-    return sight
+    return seen
 
 
 def live_view(storage: Storage) -> LogView:
@@ -88,14 +87,14 @@ def live_view(storage: Storage) -> LogView:
         slot = read_durable_slot(storage)
         manifest = load_manifest(storage)
         try:
-            return _live_sight(storage, manifest, slot).view
+            return _live_view_of(storage, manifest, slot).view
         except CorruptionError:
             if attempt == VIEW_TRIES - 1 or load_manifest(storage).generation == manifest.generation:
                 raise
     raise AssertionError("the last attempt returned or raised")
 
 
-def _live_sight(storage: Storage, manifest: Manifest, slot: DurableSlot) -> Sight:
+def _live_view_of(storage: Storage, manifest: Manifest, slot: DurableSlot) -> ReaderView:
     known = {e.id for e in manifest.lineage}
     end, last_lsn = manifest.end.position, manifest.end.last_lsn
     if slot.epoch_id in known and slot.position > end:
@@ -116,14 +115,14 @@ def _live_sight(storage: Storage, manifest: Manifest, slot: DurableSlot) -> Sigh
             expected=end,
             found=covered,
         )
-    return Sight(LogView(storage, manifest, tuple(spans)), last_lsn, end, end)
+    return ReaderView(LogView(storage, manifest, tuple(spans)), last_lsn, end, end)
 
 
-def _settled_sight(storage: Storage, manifest: Manifest, slot: DurableSlot) -> Sight:
+def _settled_view_of(storage: Storage, manifest: Manifest, slot: DurableSlot) -> ReaderView:
     plan = plan_recovery(storage, manifest, slot, "prefix")
     spans = tuple(Span(s, s.end_position, s.last_lsn) for s in plan.manifest.sealed)
     view = LogView(storage, plan.manifest, spans)
-    return Sight(view, plan.end.last_lsn, plan.end.position, plan.findings.promised_position)
+    return ReaderView(view, plan.end.last_lsn, plan.end.position, plan.findings.promised_position)
 
 
 def _header_of(storage: Storage, record: SegmentRecord) -> SegmentHeader | None:
@@ -185,20 +184,20 @@ class LogReader(CursorSurface):
         """Whether this reader has been closed."""
         return self._closed
 
-    def _sight(self) -> Sight:
+    def _view(self) -> ReaderView:
         if self.closed:
             raise LogClosedError(f"the reader of {self.location} is closed")
-        return sight_of(self._storage)
+        return reader_view_of(self._storage)
 
     def _now(self) -> tuple[LogView, int]:
         """See ReadSurface."""
-        sight = self._sight()
-        return sight.view, sight.last_lsn
+        seen = self._view()
+        return seen.view, seen.last_lsn
 
     def _for_consumers(self) -> tuple[LogView, int]:
         """See CursorSurface."""
-        sight = self._sight()
-        return sight.view, sight.durable_lsn()
+        seen = self._view()
+        return seen.view, seen.durable_lsn()
 
     def _make_durable(self, lsn: int) -> int:
         """See CursorSurface. A reader makes nothing durable."""
@@ -222,7 +221,7 @@ class LogReader(CursorSurface):
     @property
     def durable_lsn(self) -> int:
         """The last LSN that is known to be on stable storage, with all before it."""
-        return self._sight().durable_lsn()
+        return self._view().durable_lsn()
 
     def follow(self, first_lsn: int, timeout: float | None = None) -> Iterator[Record]:
         """Yield records from `first_lsn` on, and continue as the writer makes more durable; polls its durable slot.
@@ -234,11 +233,11 @@ class LogReader(CursorSurface):
         wanted = max(as_lsn(first_lsn, "first_lsn"), 1)
         news_at = time.monotonic()
         while not self.closed:
-            sight = self._sight()
-            view = sight.view
+            seen = self._view()
+            view = seen.view
             if wanted < view.complete_from_lsn:
                 raise GapError(wanted, view.complete_from_lsn)
-            newest = sight.durable_lsn() if wanted <= sight.last_lsn else sight.last_lsn
+            newest = seen.durable_lsn() if wanted <= seen.last_lsn else seen.last_lsn
             if wanted <= newest:
                 yield from view.records(wanted, newest)
                 wanted = newest + 1

@@ -22,7 +22,7 @@ Batches: TypeAlias = "Callable[[LogView, int, int], Iterator[pa.RecordBatch]]"
 """Yields the batches of a view in LSN order, within bounds, and what is before an error before it is raised."""
 
 
-class Onward:
+class ResumableScan:
     """Yields batches of RECORD_SCHEMA from `first_lsn` to `last_lsn`, inclusive; one thread at a time.
 
     `view` is where it begins and `now` returns what took its place. With `to_newest` the upper bound is no wish of the

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from walkit._arrow import pa
 from walkit.errors import WalkitError
+from walkit.format.batch_builder import BatchBuilder
 from walkit.format.batch_verify import VerifiedFrames
 from walkit.format.frame import FrameHeader, decode_frame
-from walkit.format.parts import Waiting
 from walkit.read.view import LogView
 
 LARGE_BYTES = 256 << 10
@@ -27,9 +27,8 @@ def row_batches(
     damage is raised.
     """
     rows = FrameRows(
-        first_lsn, last_lsn, Waiting(first_lsn, last_lsn, records=records, whole_bytes=whole_bytes)
+        first_lsn, last_lsn, BatchBuilder(first_lsn, last_lsn, records=records, whole_bytes=whole_bytes)
     )
-    damage: WalkitError | None = None
     try:
         for span in view.spans:
             if span.last_lsn is not None and span.last_lsn < first_lsn:
@@ -40,15 +39,14 @@ def row_batches(
             for found in view.span_frames(span, first_lsn, last_lsn, row_seen=row_seen):
                 if found is not None:
                     rows.see_one(*found, copied=row_seen is not None)
-                if rows.waiting.full:
-                    yield from rows.waiting.batches()
+                if rows.builder.full:
+                    yield from rows.builder.batches()
                 if rows.last_lsn >= last_lsn:
                     break
-    except WalkitError as error:
-        damage = error
-    yield from rows.waiting.batches()
-    if damage is not None:
-        raise damage
+    except WalkitError:
+        yield from rows.builder.batches()
+        raise
+    yield from rows.builder.batches()
 
 
 class FrameRows:
@@ -57,9 +55,9 @@ class FrameRows:
     `see` takes the rows of a walk that finds them (`row_seen`), `see_one` what the walk yields.
     """
 
-    def __init__(self, first_lsn: int, last_lsn: int, waiting: Waiting) -> None:
+    def __init__(self, first_lsn: int, last_lsn: int, builder: BatchBuilder) -> None:
         self._first_lsn, self._last_lsn = first_lsn, last_lsn
-        self.waiting = waiting
+        self.builder = builder
         self.last_lsn = 0
         self.large = False
         """Whether the frames that were last seen are large."""
@@ -69,7 +67,7 @@ class FrameRows:
         last_lsn = int(row.last_lsns[-1])
         if last_lsn >= self._first_lsn:
             for first_lsn, columns in row.columns():
-                self.waiting.add(first_lsn, columns, len(columns.key_bytes) + len(columns.value_bytes))
+                self.builder.add(first_lsn, columns, len(columns.key_bytes) + len(columns.value_bytes))
                 if first_lsn + columns.count > self._last_lsn:
                     break  # a malformed body after it is outside the bounds
         self.last_lsn = max(self.last_lsn, last_lsn)
@@ -79,6 +77,6 @@ class FrameRows:
         """Take a frame that is in no row."""
         if header.records and header.last_lsn >= self._first_lsn and header.first_lsn <= self._last_lsn:
             decoded = decode_frame(header, memoryview(bytes(frame)) if copied else frame)
-            self.waiting.add(header.first_lsn, decoded, header.body_raw_bytes)
+            self.builder.add(header.first_lsn, decoded, header.body_raw_bytes)
         self.last_lsn = max(self.last_lsn, header.last_lsn)
         self.large = header.footprint >= LARGE_BYTES

@@ -8,11 +8,11 @@ from functools import partial
 
 from walkit._arrow import pa
 from walkit.errors import CorruptionError, GapError, SegmentMissingError, WalkitError
+from walkit.format.batch_builder import BatchBuilder
 from walkit.format.frame import FrameFault, FrameHeader, decode_frame
 from walkit.format.index import SegmentIndex
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord
-from walkit.format.parts import Waiting
 from walkit.format.segment import SegmentHeader
 from walkit.record import Batch, Record
 from walkit.segments.frame_walk import HOP_BYTES, READ_BYTES, FrameWalk, RowSeen, last_chain_of, walk_segment
@@ -106,8 +106,8 @@ class LogView:
                 index = read_index(self.storage, self.manifest.log_id, span.record)
                 if index is not None:
                     start, lsn, chain = _nearest(file, segment, index, first_lsn) or (start, lsn, chain)
-                    behind = None if last_lsn is None else index.position_behind(last_lsn)
-                    read_bytes = None if behind is None else min(max(behind - start, HOP_BYTES), READ_BYTES)
+                    after = None if last_lsn is None else index.position_after(last_lsn)
+                    read_bytes = None if after is None else min(max(after - start, HOP_BYTES), READ_BYTES)
                 hop = walk_from(position=start, next_lsn=lsn, chain=chain, body=False)
                 for header, _ in hop:
                     if header.last_lsn >= first_lsn and header.records:
@@ -253,15 +253,13 @@ def frames_to_batches(
     Each has about `records` records or `whole_bytes` bytes, and always fewer than twice `records`: a larger frame comes
     in several. What is before a damage is yielded before the damage is raised.
     """
-    waiting = Waiting(first_lsn, last_lsn, records=records, whole_bytes=whole_bytes)
-    damage: WalkitError | None = None
+    builder = BatchBuilder(first_lsn, last_lsn, records=records, whole_bytes=whole_bytes)
     try:
         for header, frame in frames:
-            waiting.add(header.first_lsn, decode_frame(header, frame), header.body_raw_bytes)
-            if waiting.full:
-                yield from waiting.batches()
-    except WalkitError as error:
-        damage = error
-    yield from waiting.batches()
-    if damage is not None:
-        raise damage
+            builder.add(header.first_lsn, decode_frame(header, frame), header.body_raw_bytes)
+            if builder.full:
+                yield from builder.batches()
+    except WalkitError:
+        yield from builder.batches()
+        raise
+    yield from builder.batches()

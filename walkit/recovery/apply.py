@@ -13,14 +13,14 @@ from walkit.format.layout import MANIFEST_BYTES_MAX, SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, encode_manifest
 from walkit.format.names import SALVAGE_NEW_NAME
 from walkit.recovery.decision import Decision
-from walkit.recovery.facts import SegmentFinding
+from walkit.recovery.findings import SegmentFinding
 from walkit.recovery.lost_found import copy_part, keep_part, move_whole
 from walkit.recovery.plan import RecoveryPlan
 from walkit.recovery.probe import nonzero_until
 from walkit.recovery.tolerant_file import PASSING_ERRNOS, TolerantFile
 from walkit.segments.identity import header_of
+from walkit.segments.leftovers import leftover_of
 from walkit.segments.manifest_store import ManifestStore
-from walkit.segments.orphan_files import leftover_of
 from walkit.storage.interface import Storage, remove_if_there
 
 
@@ -56,7 +56,7 @@ def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> No
             leftover = False
         # It was found not to be needed, so that one that cannot be read goes as it is, by any policy.
         changed |= _set_aside(storage, name, keep=plan.keeps_strays or not leftover, unreadable=True)
-    for name in (*plan.findings.orphans, *plan.findings.unfinished):
+    for name in (*plan.findings.orphan_indexes, *plan.findings.unfinished):
         with suppress(StorageError):  # it costs its bytes, and nothing reads it
             storage.remove(name)
     if changed:
@@ -158,7 +158,7 @@ def _is_leftover(storage: Storage, name: str, manifest: Manifest) -> bool:
     return header is not None and leftover_of(header, manifest) is not None
 
 
-def settle_unsealed(storage: Storage, manifest: Manifest, *, salvage: bool = False) -> None:
+def sync_unsealed(storage: Storage, manifest: Manifest, *, salvage: bool = False) -> None:
     """Before anything of an unsealed segment is trusted: sync it and drop its cached pages.
 
     What was only in the page cache, of a killed writer or after a failed fsync, must not be sealed as if it were on

@@ -15,7 +15,7 @@ from walkit.format.manifest import (
     SegmentRecord,
     sealed_record,
 )
-from walkit.recovery.facts import SegmentFinding, start_of
+from walkit.recovery.findings import SegmentFinding, start_of
 from walkit.recovery.survey import Region
 from walkit.segments.sealing import segment_order
 

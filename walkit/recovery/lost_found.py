@@ -11,8 +11,8 @@ from walkit.errors import StorageError
 from walkit.format.layout import ZEROS
 from walkit.recovery.tolerant_file import PASSING_ERRNOS
 from walkit.segments.frame_walk import Readable
+from walkit.segments.leftovers import KEPT_NEW_NAME
 from walkit.segments.manifest_store import LOST_FOLDER
-from walkit.segments.orphan_files import KEPT_NEW_NAME
 from walkit.storage.bulk import data_ranges
 from walkit.storage.interface import Storage, StorageFile, remove_if_there
 

@@ -1,4 +1,4 @@
-"""Recovery: facts in, one decision out per segment, and a plan of them, which `walkit.recovery.apply` applies.
+"""The recovery plan: findings in, one decision per segment out. `walkit.recovery.apply` applies it.
 
 The decision is a table (`walkit.recovery.decision`). Its rows are about one unsealed segment, in the order of the
 log; what is sealed is vouched for by the manifest, and any damage there is corruption.
@@ -20,7 +20,7 @@ from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import HoleRecord, LogEnd, LostRecord, Manifest, SegmentRecord
 from walkit.recovery.assembly import LogAssembly
 from walkit.recovery.decision import SEALING, Decision, Facts, Row, decide
-from walkit.recovery.facts import LogFindings, SegmentFinding, start_of
+from walkit.recovery.findings import LogFindings, SegmentFinding, start_of
 from walkit.recovery.report import Cut, SegmentDecision
 from walkit.recovery.survey import Region
 from walkit.segments.manifest_store import LOST_FOLDER
@@ -217,7 +217,6 @@ def _fits(end: LogEnd, before: LogEnd) -> bool:
 
 def _refuse_missing(manifest: Manifest, end: LogEnd, promised: int) -> None:
     """Refuse a log that ends before what was promised, or before what its manifest says is durable."""
-    told = max(manifest.low_watermark, manifest.checkpoint_lsn)
     if end.position < promised:
         raise CorruptionError(
             f"frames were promised up to position {promised:,}, and the log ends at {end.position:,}: "
@@ -227,12 +226,13 @@ def _refuse_missing(manifest: Manifest, end: LogEnd, promised: int) -> None:
             found=end.position,
             first_lost_lsn=end.last_lsn + 1,
         )
-    if end.last_lsn < told:
+    if end.last_lsn < manifest.vouched_lsn:
         raise CorruptionError(
-            f"the manifest says that the log was durable up to LSN {told:,}, and the log ends at {end.last_lsn:,}: "
+            f"the manifest says that the log was durable up to LSN {manifest.vouched_lsn:,}, and the log ends at "
+            f"{end.last_lsn:,}: "
             "acknowledged data is missing. Nothing was changed",
             position=end.position,
-            expected=f"a log that reaches LSN {told}",
+            expected=f"a log that reaches LSN {manifest.vouched_lsn}",
             found=end.last_lsn,
             first_lost_lsn=end.last_lsn + 1,
         )

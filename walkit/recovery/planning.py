@@ -1,15 +1,13 @@
-"""From a log's bytes to a recovery plan, by any policy: what opening and `walkit.repair` begin with, and end with."""
+"""From a log's bytes to a recovery plan, by any policy, for opening, reading and `walkit.repair`; its events."""
 
 from __future__ import annotations
 
-from walkit.errors import LogExhaustedError
 from walkit.events import EventSink
 from walkit.format.durable_slot import DurableSlot
-from walkit.format.layout import EPOCH_MAX
 from walkit.format.manifest import Manifest
+from walkit.recovery.log_scan import Progress, scan_folder, scan_log
 from walkit.recovery.plan import RecoveryPlan, make_plan
 from walkit.recovery.report import RecoveryReport
-from walkit.recovery.scan import Progress, look_around, scan_log
 from walkit.storage.interface import Storage
 
 
@@ -27,10 +25,10 @@ def plan_recovery(
     Raises what `scan_log`, `make_plan` and `make_salvage_plan` raise.
     """
     if policy == "salvage":
-        # What looks at wrecks is half of what an opening would have to load.
+        # Imported only here: it is half of what an opening would have to load.
         from walkit.recovery.salvage import make_salvage_plan
 
-        return make_salvage_plan(storage, look_around(storage, manifest, slot, salvage=True), progress)
+        return make_salvage_plan(storage, scan_folder(storage, manifest, slot, salvage=True), progress)
     findings = scan_log(storage, manifest, slot, deep=deep or policy == "absolute", progress=progress)
     return make_plan(findings, policy)
 
@@ -56,11 +54,3 @@ def emit_recovery(events: EventSink, report: RecoveryReport) -> None:
             last_lsn=report.last_lsn,
             duration_s=report.duration_s,
         )
-
-
-def next_epoch(manifest: Manifest) -> int:
-    """Return the number of the epoch that an opening for writing begins; LogExhaustedError where none is left."""
-    number = max((e.number for e in manifest.lineage), default=0) + 1
-    if number > EPOCH_MAX:
-        raise LogExhaustedError("epoch", number, EPOCH_MAX)
-    return number

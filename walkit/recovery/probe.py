@@ -86,8 +86,8 @@ def nonzero_until(file: Readable, start: int, size: int) -> int:
     Reads from the end on, and only where the file has data.
     """
     buffer = memoryview(b"")
-    for begin, behind in reversed(data_ranges(file, start, size)):
-        end = behind
+    for begin, stop in reversed(data_ranges(file, start, size)):
+        end = stop
         while end > begin:
             if not buffer:
                 buffer = memoryview(bytearray(min(ZERO_READ_BYTES, size - start)))

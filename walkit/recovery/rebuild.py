@@ -23,10 +23,10 @@ from walkit.format.layout import (
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest, SegmentRecord, SegmentState, sealed_record
 from walkit.format.names import lsn_of_name
 from walkit.format.segment import SegmentHeader, segment_name
-from walkit.recovery.facts import follows_exactly, start_of
+from walkit.recovery.findings import follows_exactly, start_of
+from walkit.recovery.log_scan import read_durable_slot
 from walkit.recovery.probe import PROBE_BYTES, frame_headers
 from walkit.recovery.salvage import salvaged_segment, survey_salvaged
-from walkit.recovery.scan import read_durable_slot
 from walkit.recovery.survey import FrameSpan, Region, SegmentSurvey
 from walkit.recovery.tolerant_file import TolerantFile
 from walkit.segments.identity import header_of

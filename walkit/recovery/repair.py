@@ -6,19 +6,20 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
+from walkit._arguments import check_progress
 from walkit._html import facts, join, tag
 from walkit._text import counted, lsn_range
 from walkit.commit.to_end import relayed, run_to_end
-from walkit.config import RecoveryPolicy, check_progress
+from walkit.config import RecoveryPolicy
 from walkit.errors import OptionsError
 from walkit.format.manifest import MANIFEST_NAME, HoleRecord, LostRecord
-from walkit.recovery.apply import apply_plan, settle_unsealed
+from walkit.recovery.apply import apply_plan, sync_unsealed
+from walkit.recovery.log_scan import Progress, read_durable_slot
 from walkit.recovery.lost_found import keep_part
 from walkit.recovery.plan import RecoveryPlan
 from walkit.recovery.planning import plan_recovery
 from walkit.recovery.rebuild import Rebuilt, completed, manifest_of
 from walkit.recovery.report import Cut, SegmentDecision, outcome_lines
-from walkit.recovery.scan import Progress, read_durable_slot
 from walkit.recovery.tolerant_file import TolerantFile
 from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.writer_lock import refuse_a_writer, take_writer_lock
@@ -138,7 +139,7 @@ def _repair(
     lock = take_writer_lock(storage)
     try:
         manifest, _, _ = manifest_of(storage)
-        settle_unsealed(storage, manifest, salvage=policy == "salvage")
+        sync_unsealed(storage, manifest, salvage=policy == "salvage")
         plan, rebuilt = _plan(storage, policy, progress)
         if rebuilt is not None and MANIFEST_NAME in storage.names():
             _keep_manifest(storage)
@@ -181,7 +182,9 @@ def _report(
     found = plan.findings
     tails = any(f.nonzero_until > f.end_offset or f.file_bytes > f.end_offset for f in found.sealed)
     changed = (
-        rebuilt is not None or tails or bool(plan.steps or found.strays or found.orphans or found.unfinished)
+        rebuilt is not None
+        or tails
+        or bool(plan.steps or found.strays or found.orphan_indexes or found.unfinished)
     )
     return RepairReport(
         location=storage.location,

@@ -86,8 +86,6 @@ class RecoveryReport:
 
     def with_phase(self, phase: Phase) -> RecoveryReport:
         """Return the report with one more phase (the Store adds its replay)."""
-        from dataclasses import replace
-
         return replace(self, phases=(*self.phases, phase))
 
     def __str__(self) -> str:

@@ -23,18 +23,18 @@ from walkit.format.manifest import Gap, LogEnd, LostRecord, Manifest, SegmentRec
 from walkit.format.segment import SegmentHeader
 from walkit.recovery.assembly import LogAssembly, lost_range
 from walkit.recovery.decision import Decision, Facts, decide
-from walkit.recovery.facts import (
+from walkit.recovery.findings import (
     LogFindings,
     SegmentFinding,
     follows_exactly,
-    look_at,
+    inspect_segment,
     next_start,
     start_of,
     survey_segment,
 )
 from walkit.recovery.fitted_header import header_after
+from walkit.recovery.log_scan import Progress
 from walkit.recovery.plan import RecoveryPlan, Step, decided
-from walkit.recovery.scan import Progress
 from walkit.recovery.survey import Region
 from walkit.recovery.tolerant_file import PASSING_ERRNOS
 from walkit.segments.identity import check_identity
@@ -73,7 +73,7 @@ def _survey_all(storage: Storage, findings: LogFindings, progress: Progress | No
 
 def salvaged_segment(storage: Storage, manifest: Manifest, record: SegmentRecord) -> SegmentFinding:
     """Look at a segment; where its header is damaged, one that fits its intact frames stands for it."""
-    finding = look_at(storage, manifest, record, tolerant=True)
+    finding = inspect_segment(storage, manifest, record, tolerant=True)
     error = finding.error
     if isinstance(error, FormatVersionError) or (
         isinstance(error, StorageError) and error.errno in PASSING_ERRNOS
@@ -132,7 +132,7 @@ class _Salvage:
     findings: LogFindings
     log: LogAssembly
     steps: list[Step] = field(default_factory=list)
-    culprits: list[SegmentFinding] = field(default_factory=list)
+    unplaced: list[SegmentFinding] = field(default_factory=list)
     """Unsealed segments of which nothing can be placed: what is missing elsewhere may have been in them."""
     short: set[str] = field(default_factory=set)
     """Unsealed segments whose file was cut short, where the log does not go on after their frames."""
@@ -141,7 +141,7 @@ class _Salvage:
         """Put the log together."""
         findings, log, manifest = self.findings, self.log, self.findings.manifest
         placed = _placed(findings.unsealed)
-        self.culprits = [f for f in findings.unsealed if f.header is None]
+        self.unplaced = [f for f in findings.unsealed if f.header is None]
         self._suspect_ends(placed)
         log.gaps = [*manifest.holes, *manifest.lost]
         before: SegmentRecord | None = None
@@ -153,7 +153,7 @@ class _Salvage:
         log.end = manifest.end
         for finding in placed:
             self._keep_unsealed(finding, last=finding is placed[-1])
-        for finding in self.culprits:
+        for finding in self.unplaced:
             self._give_up(finding)
         self._end_as_promised()
         findings.sealed = kept
@@ -174,7 +174,7 @@ class _Salvage:
             until = next_start(later, header.start_position)
             log.promised = max(log.promised, reserved_end if until is None else min(reserved_end, until))
             self.short.add(finding.name)
-        self.short |= {f.name for f in self.culprits if f.cut_short}
+        self.short |= {f.name for f in self.unplaced if f.cut_short}
 
     # -- sealed segments: the manifest says where they end
 
@@ -287,7 +287,7 @@ class _Salvage:
 
     def _missing(self) -> tuple[str, str]:
         """Return the segment and the reason of what is missing between the log so far and the next segment."""
-        missing = next((f for f in self.culprits if f.nonzero_until or f.unopenable), None)
+        missing = next((f for f in self.unplaced if f.nonzero_until or f.unopenable), None)
         if missing is not None:
             return missing.name, missing.reason
         name = self.log.records[-1].name if self.log.records else ""
@@ -310,17 +310,17 @@ class _Salvage:
         """Record as lost what was promised after the last intact frame, so that its LSNs are not given again."""
         manifest, log, slot = self.findings.manifest, self.log, self.findings.slot
         end = log.end
-        told = max(manifest.low_watermark, manifest.checkpoint_lsn, end.last_lsn)
-        for finding in self.culprits:
+        last_lsn = max(manifest.vouched_lsn, end.last_lsn)
+        for finding in self.unplaced:
             if finding.name in self.short:  # it began after all that is there, at the latest
                 room = finding.record.reserved_bytes - SEGMENT_HEADER_BYTES
                 log.promised = max(log.promised, end.position + room)
-        if end.position >= log.promised and told == end.last_lsn:
+        if end.position >= log.promised and last_lsn == end.last_lsn:
             return
         position = max(log.promised, end.position + (ALIGNMENT_DIRECT if log.promised <= end.position else 0))
         lsn = slot.lsn if end.position < self.findings.slot_position <= position else 0
-        to = LogEnd(last_lsn=max(told, lsn), position=position, chain=end.chain)
-        named = next((f.name for f in self.culprits), log.records[-1].name if log.records else "")
+        to = LogEnd(last_lsn=max(last_lsn, lsn), position=position, chain=end.chain)
+        named = next((f.name for f in self.unplaced), log.records[-1].name if log.records else "")
         reason = "the log ends before what was promised"
         if self.short:
             named = max(self.short)

@@ -69,6 +69,20 @@ class Region:
         return self.at_fault if self.fault in _MISPLACED else None
 
 
+def passed(gap: Gap) -> Region:
+    """Return the region of a gap that the manifest records."""
+    return Region(
+        start_position=gap.start_position,
+        end_position=gap.end_position,
+        fault=FrameFault.END,
+        first_lsn=gap.first_lsn,
+        last_lsn=gap.last_lsn,
+        before=LogEnd(last_lsn=gap.first_lsn - 1, position=gap.start_position),
+        after=LogEnd(last_lsn=gap.last_lsn, position=gap.end_position, chain=gap.chain),
+        gap=gap,
+    )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FrameSpan:
     """Positions of one segment to be surveyed: enough to survey them again."""
@@ -157,16 +171,7 @@ class SegmentSurvey:
 
     def _pass(self, gap: Gap) -> Region:
         self.position, self._next_lsn, self._chain = gap.end_position, gap.last_lsn + 1, gap.chain
-        return Region(
-            start_position=gap.start_position,
-            end_position=gap.end_position,
-            fault=FrameFault.END,
-            first_lsn=gap.first_lsn,
-            last_lsn=gap.last_lsn,
-            before=LogEnd(last_lsn=gap.first_lsn - 1, position=gap.start_position),
-            after=LogEnd(last_lsn=gap.last_lsn, position=gap.end_position, chain=gap.chain),
-            gap=gap,
-        )
+        return passed(gap)
 
     # -- intact frames
 

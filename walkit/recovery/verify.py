@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from typing import Literal
 
+from walkit._arguments import check_progress
 from walkit._text import counted
-from walkit.config import check_progress
 from walkit.errors import CorruptionError, NotALogError, SegmentMissingError, StorageError, WalkitError
 from walkit.format.layout import FORMAT_VERSION
 from walkit.format.manifest import MANIFEST_NAME, Manifest
@@ -26,8 +26,8 @@ from walkit.recovery.examine.stray_files import (
     note_other_files,
     note_strays,
 )
+from walkit.recovery.log_scan import Progress, read_durable_slot, scan_folder
 from walkit.recovery.rebuild import manifest_of
-from walkit.recovery.scan import Progress, look_around, read_durable_slot
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
 from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import Storage
@@ -100,7 +100,7 @@ def _note_refusal(context: ScanContext) -> None:
     """Add why the next opening refuses the log, where no range says it."""
     refusal: CorruptionError | StorageError | None = context.refusal
     try:
-        look_around(context.storage, context.manifest, context.slot)
+        scan_folder(context.storage, context.manifest, context.slot)
     except (CorruptionError, StorageError) as error:
         refusal = error
     if refusal is None:

@@ -1,12 +1,45 @@
 """The way out of a log: frames travel verbatim to replicas, which keep them at the same LSNs and positions.
 
-`Primary` serves a log, `Replica` follows one; `DeltaReader` shares the log's storage and polls for what is new. The
-protocol cores (`core.publisher`, `core.subscriber`, `delta.polls`, `delta.replayer`) do no I/O; gRPC carries them. Only
+`Primary` serves a log, `Replica` follows one; `DeltaReader` shares the log's storage and polls for what is new. Only
 what is on the primary's stable storage leaves; the first difference of two histories is named and refused.
+
+The room has eight parts. Each knows itself and those before it; `commands` beside them runs `serve` and `follow`:
+
+- `protocol` is what both sides say: messages and their bytes, frames on their way, lineage, identity, and the checks;
+- `core` has the two state machines, `Publisher` and `Subscriber`, without I/O, threads or a clock;
+- `transport` is gRPC: addresses, TLS, tokens, the calls of a primary, a replica's connection to one;
+- `logs` has what a publisher reads its frames from, and the imported log of a replica, with its bootstrap;
+- `delta` is delta poll, both sides of it; `polls`, `session`, `buffer`, `poller` and `replayer` are its cores;
+- `primary` serves: a session around each publisher, with claims, identities and the plans of bootstraps;
+- `replica` follows: the loop around the subscriber, the store that it feeds, rewind and promotion;
+- `healing` replaces damaged ranges of a log by a peer's frames.
+
+A primary and a replica are what people start. Publisher and subscriber are the state machines that speak for them; a
+shell around each (`Session`, `ReplicaLoop`) passes events in by method calls and performs the steps that come out.
+
+The way of a frame from the primary's commit to the replica's acknowledgement:
+
+1. `logs/source.py`: a commit, or another process's durable slot, makes it durable; `Source.watch` wakes the session.
+2. `primary/session.py`: `Session.run` reads how far the source is durable, and says it to the publisher.
+3. `core/publisher.py`: `source_moved` answers with a step `Read` where the window of bytes in flight has room.
+4. `primary/frame_reader.py`: `FrameReader.read` walks and checks whole frames and makes one `FrameRun` of them
+   (`protocol/frame_run.py`); `primary/shared_runs.py` keeps it for other sessions and compresses it once.
+5. `core/publisher.py`: `frames` makes a message of the run, to be sent (`core/answers.py`: `batch_of`).
+6. `primary/session.py`: `Session.run` yields its bytes to gRPC (`protocol/wire.py`: `encode_from_publisher`).
+7. `transport/connection.py`: the receiving thread decodes it, bounds what waits, and wakes the replica's loop.
+8. `core/subscriber.py`: `receive` checks that it follows what is there (`protocol/checks.py`: `checked_run`), and
+   answers with a step `Import`; a gap is answered with a `Nack`.
+9. `replica/loop.py`: runs that came quickly are joined, and `_import_queued` imports them.
+10. `logs/imported_log.py`: `import_run` goes to `logs/importer.py`, whose `logs/imported_segments.py` writes the
+    same bytes at the same position with a synced write, then publishes the end in the durable slot. It is durable.
+11. `core/subscriber.py`: `imported` answers with an `Ack`; then `replica/store.py` applies the records.
+12. `core/publisher.py`: `receive` compares the `Ack` with what was sent. It is acknowledged: `MoveClaim` moves
+    the replica's claim (`primary/claims.py`), before which the primary may trim; `primary/registry.py` keeps the end.
 """
 
 from __future__ import annotations
 
+from walkit.replication.core.states import StateSpan
 from walkit.replication.delta.polls import DeltaOptions, SessionStatus
 from walkit.replication.delta.reader import DeltaReader
 from walkit.replication.delta.replayer import ReplayLimits
@@ -25,7 +58,7 @@ from walkit.replication.protocol.failures import (
 from walkit.replication.replica.follower import Replica
 from walkit.replication.replica.promote import PromotionReport, promote
 from walkit.replication.replica.rewind import RewindReport, rewind
-from walkit.replication.replica.status import ReplicaStatus, StateSpan
+from walkit.replication.replica.status import ReplicaStatus
 from walkit.replication.replica.store import ReplicaStore
 from walkit.replication.transport.access import Tokens
 from walkit.replication.transport.tls import ClientTLS, ServerTLS

@@ -38,11 +38,11 @@ def serve(
         Primary(log, listen, tls, token, insecure=insecure, registry=registry) as primary,
     ):
         _say(f"serving {log} at {primary.address}")
-        told = ("serving", "")
+        shown = ("serving", "")
         while not over.wait(REPORT_S):
             status = primary.status()
-            if (status.state, status.why) != told:
-                told = (status.state, status.why)
+            if (status.state, status.why) != shown:
+                shown = (status.state, status.why)
                 _say(f"{status.state}: {status.why}" if status.why else status.state)
     return FINE
 
@@ -80,14 +80,14 @@ def follow(
         ) as replica,
     ):
         _say(f"following {address} into {directory}")
-        told: object = None
-        told_at = 0.0
+        shown: object = None
+        shown_at = 0.0
         while True:
-            ending = over.wait(0 if told is None else REPORT_S)
+            ending = over.wait(0 if shown is None else REPORT_S)
             status = replica.status()
-            news = (status.state, status.lsn, status.reason, bool(status.why))
-            if news != told or (status.why and time.monotonic() - told_at >= REMIND_S):
-                told, told_at = news, time.monotonic()
+            current = (status.state, status.lsn, status.reason, bool(status.why))
+            if current != shown or (status.why and time.monotonic() - shown_at >= REMIND_S):
+                shown, shown_at = current, time.monotonic()
                 _say(status.line())
             if status.state == "failed":
                 print(f"walkit follow: {status.error}", file=sys.stderr)
@@ -114,13 +114,13 @@ def follow_delta(
         DeltaReader(log, address, checkpoint=directory, token=token, tls=tls, insecure=insecure) as reader,
     ):
         _say(f"following {log} by polls of {address}, checkpoints in {directory}")
-        told: object = None
+        shown: object = None
         while True:
-            ending = over.wait(0 if told is None else REPORT_S)
+            ending = over.wait(0 if shown is None else REPORT_S)
             status = reader.status()
-            news = (status.state, status.applied_lsn, status.error)
-            if news != told:
-                told = news
+            current = (status.state, status.applied_lsn, status.error)
+            if current != shown:
+                shown = current
                 _say(status.line())
             if status.error is not None:
                 print(f"walkit follow: {status.error}", file=sys.stderr)

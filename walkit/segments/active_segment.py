@@ -39,8 +39,8 @@ class OpenSegment:
         "header",
         "index",
         "last_lsn",
-        "next_chore",
-        "next_noted",
+        "maintain_from",
+        "next_indexed",
         "number",
         "overtaken",
         "records",
@@ -73,8 +73,8 @@ class OpenSegment:
         """Held by a sync of the file, and while it is closed."""
         self.zeroed = SEGMENT_HEADER_BYTES
         self.zero_lock = threading.Lock()
-        self.next_chore = 0
-        self.next_noted = 0
+        self.maintain_from = 0
+        self.next_indexed = 0
         """Position from which on the next frame is noted for the index."""
         self.index: list[IndexEntry] = []
         self.base_offset = 0
@@ -85,10 +85,10 @@ class OpenSegment:
         self.header: SegmentHeader | None = None
         self.frames = self.records = self.last_lsn = self.end_position = self.chain = 0
 
-    def note(self, position: int, first_lsn: int) -> None:
-        """Note the frame that is admitted for the index; `records` still counts those before it."""
+    def add_to_index(self, position: int, first_lsn: int) -> None:
+        """Note for the index the frame that comes next; `records` still counts those before it."""
         self.index.append(IndexEntry(position, first_lsn, self.records))
-        self.next_noted = position + INDEX_STEP_BYTES
+        self.next_indexed = position + INDEX_STEP_BYTES
 
     def write_synced(self, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write a frame, durably, by a handle that no other write has meanwhile.
@@ -186,7 +186,7 @@ class OpenSegment:
                 self.close()
 
     def _check(self) -> None:
-        """Assert what holds between two frames; also while another thread admits the next one."""
+        """Assert what holds between two frames; also while another thread assigns the next one."""
         assert SEGMENT_HEADER_BYTES <= self.zeroed <= self.size
         assert self.synced_writes <= self.writes
         if self.header is None:

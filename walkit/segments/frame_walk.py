@@ -56,7 +56,7 @@ class Readable(Protocol):
 class FrameWalk:
     """Iterates (header, frame bytes) of one segment, from `position` up to `end_position`.
 
-    `first_lsn` and `chain` are what the first frame must follow; None takes them from the first frame (a reader that
+    `next_lsn` and `chain` are what the first frame must follow; None takes them from the first frame (a reader that
     begins in the middle of a segment). `last_chain` is the header checksum of the frame that ends at `end_position`,
     where that is known (see `last_chain_of`). `body` off leaves bodies unread for hopping over frames by their headers.
     At the start of one of `gaps` the walk continues after it (FORMAT.md F-2.8, F-2.9). With `row_seen` intact frames

@@ -1,10 +1,11 @@
-"""Whether a segment file is the one that the manifest means."""
+"""Whether a segment file is the one that the manifest means, and of which epoch the record at an LSN is."""
 
 from __future__ import annotations
 
 import errno
 
 from walkit.errors import CorruptionError, SegmentMissingError, StorageError, WalkitError
+from walkit.format.frame import FrameIdentity
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
@@ -62,6 +63,16 @@ def check_identity(manifest: Manifest, record: SegmentRecord, header: SegmentHea
         found=found,
         first_lost_lsn=record.first_lsn or None,
     )
+
+
+def identity_at(manifest: Manifest, lsn: int) -> FrameIdentity:
+    """Return the log, and the epoch in which the record at this LSN was written; epoch 0 below the first record.
+
+    With the LSN that is the record's full identity: the number of a record that was cut is given again.
+    """
+    epochs = [e for e in manifest.lineage if e.first_lsn <= lsn]
+    epoch = max(epochs, key=lambda e: e.number, default=None)
+    return FrameIdentity(manifest.log_id, *((0, 0) if epoch is None else (epoch.number, epoch.id)))
 
 
 def whole_header(block: bytes) -> SegmentHeader | None:

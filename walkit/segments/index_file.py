@@ -158,7 +158,7 @@ def files_of(records: Iterable[SegmentRecord]) -> Iterator[str]:
             yield index_name(record.name)
 
 
-def orphans(names: Iterable[str], manifest: Manifest) -> list[str]:
+def orphan_indexes(names: Iterable[str], manifest: Manifest) -> list[str]:
     """Return the indexes among the names whose segment is not in the log."""
     sealed = {record.name for record in manifest.sealed}
     return [

@@ -1,8 +1,10 @@
-"""What the manifest says when a segment is prepared, and when it is sealed (FORMAT.md F-9)."""
+"""What the manifest says of a new epoch, of a segment that is prepared, and of one that is sealed (FORMAT.md F-9)."""
 
 from __future__ import annotations
 
+from walkit.errors import LogExhaustedError
 from walkit.format.frame import FrameIdentity
+from walkit.format.layout import EPOCH_MAX
 from walkit.format.manifest import (
     EpochRecord,
     LogEnd,
@@ -24,14 +26,19 @@ def record_of(segment: OpenSegment, header: SegmentHeader) -> SegmentRecord:
 
 def with_sealed(manifest: Manifest, record: SegmentRecord) -> Manifest:
     """Return the manifest with this segment sealed; one without frames is dropped instead."""
-    others = tuple(s for s in manifest.segments if s.number != record.number)
+    without = without_segment(manifest, record.number)
     if record.size_bytes == 0:
-        return manifest.next(segments=others)
-    segments = tuple(sorted((*others, record), key=segment_order))
+        return without
+    segments = tuple(sorted((*without.segments, record), key=segment_order))
     end = manifest.end
     if record.end_position >= end.position:
         end = LogEnd(last_lsn=record.last_lsn, position=record.end_position, chain=record.end_chain)
     return manifest.next(segments=segments, end=end)
+
+
+def without_segment(manifest: Manifest, number: int) -> Manifest:
+    """Return the manifest without the segment of this number."""
+    return manifest.next(segments=tuple(s for s in manifest.segments if s.number != number))
 
 
 def with_prepared(
@@ -52,6 +59,14 @@ def with_prepared(
         )
     following = max(manifest.next_segment, number + 1)
     return manifest.next(segments=(*manifest.segments, record), next_segment=following, lineage=lineage)
+
+
+def next_epoch(manifest: Manifest) -> int:
+    """Return the number of the epoch that an opening for writing begins; LogExhaustedError where none is left."""
+    number = max((e.number for e in manifest.lineage), default=0) + 1
+    if number > EPOCH_MAX:
+        raise LogExhaustedError("epoch", number, EPOCH_MAX)
+    return number
 
 
 def segment_order(record: SegmentRecord) -> tuple[bool, int, int]:

@@ -1,7 +1,7 @@
 """The segments that a writer writes to: made ahead, zeroed ahead, begun, written, sealed (FORMAT.md F-8, F-9).
 
-Frames are admitted one after the other, and written side by side; everything that can be done beside the path of a
-record is done by the maintenance thread: making the next segment, zeroing ahead, sealing the last one.
+Frames are assigned to a segment one after the other, and written side by side; everything that can be done beside the
+path of a record is done by the maintenance thread: making the next segment, zeroing ahead, sealing the last one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from walkit.segments.active_segment import ZERO_STEP_BYTES, OpenSegment
 from walkit.segments.index_file import reindex, write_index
 from walkit.segments.maintenance_worker import MaintenanceWorker
 from walkit.segments.manifest_store import ManifestStore
-from walkit.segments.sealing import record_of, with_prepared, with_sealed
+from walkit.segments.sealing import record_of, with_prepared, with_sealed, without_segment
 from walkit.storage.interface import Cell, DirectStorage, OpenMode, Storage, StorageFile
 
 ZERO_AHEAD_BYTES = 4 << 20
@@ -82,7 +82,7 @@ class SegmentSet:
         self._cell = cell
         self._generation = slot.generation
         self._full: deque[OpenSegment] = deque()
-        self._spare: OpenSegment | None = None
+        self._prepared: OpenSegment | None = None
         self._index_steps = reindex(storage, lambda: store.current)
         self._prepare_lock = threading.Lock()
         self._list_lock = threading.Lock()
@@ -91,7 +91,7 @@ class SegmentSet:
 
     def begin_segment(self, *, position: int, first_lsn: int, chain: int) -> int:
         """See FrameSink. The header is durable before any frame is written after it."""
-        segment = self._take_spare()
+        segment = self._take_prepared()
         header = self._header_of(segment.number, position, first_lsn, chain)
         try:
             segment.file.write(0, [header.encode()], sync=True)
@@ -114,7 +114,7 @@ class SegmentSet:
             self._full.append(previous)
         elif any(has_index(record) for record in self.store.current.sealed):
             self.maintenance.submit("index", self._reindex)
-        self._plan_chores(segment)
+        self._plan_maintenance(segment)
         self._check()
         return position + segment.size - SEGMENT_HEADER_BYTES
 
@@ -136,7 +136,7 @@ class SegmentSet:
             created_us=time.time_ns() // 1000,
         )
 
-    def admit(self, frame: SealedFrame) -> None:
+    def assign(self, frame: SealedFrame) -> None:
         """See FrameSink."""
         segment = self.current
         assert segment is not None
@@ -145,15 +145,15 @@ class SegmentSet:
         if offset + frame.footprint > segment.zeroed:
             with self.watched(frame):
                 segment.pass_zeroed(offset + frame.footprint)
-        if frame.position >= segment.next_noted:
-            segment.note(frame.position, frame.first_lsn)
+        if frame.position >= segment.next_indexed:
+            segment.add_to_index(frame.position, frame.first_lsn)
         segment.frames += 1
         segment.records += frame.count
         segment.last_lsn = frame.last_lsn
         segment.chain = frame.header_crc
         segment.end_position = frame.next_position
-        if offset >= segment.next_chore:
-            self._do_chores(segment, offset)
+        if offset >= segment.maintain_from:
+            self._ask_maintenance(segment, offset)
 
     def write(self, frame: SealedFrame, *, sync: bool) -> None:
         """See FrameSink."""
@@ -182,25 +182,25 @@ class SegmentSet:
                 segment = self._full.popleft()
             self.maintenance.submit("seal", lambda segment=segment: self.seal(segment))  # type: ignore[misc]
 
-    def _do_chores(self, segment: OpenSegment, offset: int) -> None:
+    def _ask_maintenance(self, segment: OpenSegment, offset: int) -> None:
         """Ask for what will be needed: zeroed space ahead, and the next segment from the middle of this one on."""
         if _is_zeroed_ahead(segment):
             goal = min(offset + ZERO_AHEAD_BYTES, segment.size)
             self.maintenance.submit("zero", lambda: self._zero_ahead(segment, goal))
         if offset >= segment.size // 2:
-            self.maintenance.submit("prepare", self._prepare_spare)
-        self._plan_chores(segment)
+            self.maintenance.submit("prepare", self._prepare_next)
+        self._plan_maintenance(segment)
 
-    def _plan_chores(self, segment: OpenSegment) -> None:
-        """Set the write offset at which the leader looks at the chores again."""
+    def _plan_maintenance(self, segment: OpenSegment) -> None:
+        """Set the write offset at which the leader asks the maintenance thread again."""
         assert segment.header is not None
         offset = segment.header.offset_of(segment.end_position)
         half = segment.size // 2
-        segment.next_chore = half if offset < half else segment.size
+        segment.maintain_from = half if offset < half else segment.size
         if offset < ZERO_FROM_BYTES:
-            segment.next_chore = min(segment.next_chore, ZERO_FROM_BYTES)
+            segment.maintain_from = min(segment.maintain_from, ZERO_FROM_BYTES)
         elif _is_zeroed_ahead(segment):
-            segment.next_chore = min(segment.next_chore, offset + ZERO_AHEAD_BYTES // 2)
+            segment.maintain_from = min(segment.maintain_from, offset + ZERO_AHEAD_BYTES // 2)
 
     def sync(self) -> None:
         """See FrameSink."""
@@ -218,11 +218,11 @@ class SegmentSet:
 
     # -- making segments ahead
 
-    def _take_spare(self) -> OpenSegment:
+    def _take_prepared(self) -> OpenSegment:
         with self.events.held(), self._prepare_lock:
-            spare, self._spare = self._spare, None
-            if spare is not None:
-                return spare
+            prepared, self._prepared = self._prepared, None
+            if prepared is not None:
+                return prepared
             try:
                 return self._make()
             except StorageError as error:
@@ -236,13 +236,13 @@ class SegmentSet:
                     limit_bytes=self.options.segment_bytes,
                 ) from error
 
-    def _prepare_spare(self) -> None:
+    def _prepare_next(self) -> None:
         """Make the next segment before it is needed; a full disk is reported when it is needed."""
         with self.events.held(), self._prepare_lock:
-            if self._spare is not None:
+            if self._prepared is not None:
                 return
             try:
-                self._spare = self._make()
+                self._prepared = self._make()
             except StorageError as error:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
@@ -367,28 +367,28 @@ class SegmentSet:
         """
         self.maintenance.close()
         self._index_steps.close()
-        spare, self._spare = self._spare, None
+        prepared, self._prepared = self._prepared, None
         try:
             if not poisoned:
                 for segment in list(self.open_segments):
                     self.seal(segment)
-                if spare is not None:
-                    self._drop_spare(spare)
+                if prepared is not None:
+                    self._drop_prepared(prepared)
         finally:
             with ExitStack() as closing:  # all of them, also where one raises
                 if self._cell is not None:
                     closing.callback(self._cell.close)
-                for segment in [*self.open_segments, *([spare] if spare is not None else [])]:
+                for segment in [*self.open_segments, *([prepared] if prepared is not None else [])]:
                     if not hung:
                         closing.callback(segment.close)
 
-    def _drop_spare(self, spare: OpenSegment) -> None:
-        self.store.update(lambda m: m.next(segments=tuple(s for s in m.segments if s.number != spare.number)))
-        self.storage.remove(segment_name(spare.number))
+    def _drop_prepared(self, segment: OpenSegment) -> None:
+        self.store.update(lambda m: without_segment(m, segment.number))
+        self.storage.remove(segment_name(segment.number))
 
     def forget(self) -> None:
         """In a forked child: drop this copy's files without writing anything."""
-        for segment in [*self.open_segments, *([self._spare] if self._spare is not None else [])]:
+        for segment in [*self.open_segments, *([self._prepared] if self._prepared is not None else [])]:
             segment.close()
 
 

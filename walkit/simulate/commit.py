@@ -91,7 +91,7 @@ class Request:
     submitted_us: int
     first_lsn: int
     frame: SealedFrame | None
-    waiter: Any = None
+    latch: Any = None
     callbacks: list[Any] | None = None
 
     def __init__(self, writer: int, calls: Iterator[Sizes]) -> None:
@@ -157,7 +157,7 @@ class CommitSimulation:
             alignment=alignment,
             frame_bytes_max=frame_bytes_max,
             in_flight_max=in_flight,
-            completion=completion,
+            completion_order=completion,
             policy=policy,
         )
         self.error: StorageError | None = None

@@ -82,7 +82,7 @@ class Feed:
             return
         if request is None:
             for token in [t for t in self._calls if t[:2] == (asker.name, number)]:
-                self.polls.hang_up(token, self._now_ms)
+                self.polls.on_disconnect(token, self._now_ms)
                 del self._calls[token]
         else:
             self._ask(asker, number, request)

@@ -9,7 +9,7 @@ from zlib import crc32
 
 from walkit.format.frame import FrameHeader, FrameIdentity, decode_frame
 from walkit.format.manifest import EpochRecord, LogEnd
-from walkit.replication.protocol.frame_batch import FrameLimits, FrameRun
+from walkit.replication.protocol.frame_run import FrameLimits, FrameRun
 
 ALIGNMENT = 64
 FRAME_BYTES_MAX = 16 * 1024

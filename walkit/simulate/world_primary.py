@@ -49,7 +49,7 @@ class Append:
     submitted_us = 0
     first_lsn = 0
     frame: SealedFrame | None = None
-    waiter: Any = None
+    latch: Any = None
     callbacks: list[Any] | None = None
 
     def __init__(self, rows: Rows, done: Callable[[Append | None], None]) -> None:

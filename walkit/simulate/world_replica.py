@@ -20,7 +20,7 @@ from walkit.replication.core.actions import (
 )
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.core.subscriber import Subscriber
-from walkit.replication.protocol.frame_batch import FrameRun, join_runs
+from walkit.replication.protocol.frame_run import FrameRun, join_runs
 from walkit.replication.protocol.identity import Identity
 from walkit.replication.protocol.messages import Ack, Batch
 from walkit.simulate.world_clock import Alarm, Process

@@ -8,10 +8,10 @@ from typing import Protocol
 
 from walkit.errors import GapError
 from walkit.format.manifest import HoldRecord
-from walkit.replication.core.actions import Admit, MoveHold, PublisherStep, Read, Send
+from walkit.replication.core.actions import Admit, MoveClaim, PublisherStep, Read, Send
 from walkit.replication.core.publisher import Publisher
 from walkit.replication.protocol.identity import Identity, KnownReplica
-from walkit.replication.protocol.lineage import PrimaryState, judge
+from walkit.replication.protocol.lineage import PrimaryState, why_refused
 from walkit.replication.protocol.messages import FromSubscriber, Hello, Refusal
 from walkit.simulate.world_clock import Alarm, Process
 from walkit.simulate.world_disk import HOLD_LEASE_MS, LOG_ID, PrimaryDisk
@@ -156,7 +156,7 @@ class Sessions:
                 self.process.after(took_ms, lambda step=step: self._read(session, step))  # type: ignore[misc]
             elif isinstance(step, Admit):
                 self._do(session, self._admit(session, step))
-            elif isinstance(step, MoveHold):
+            elif isinstance(step, MoveClaim):
                 self._move_hold(session, step.first_lsn)
             else:
                 self._network.send(
@@ -185,13 +185,13 @@ class Sessions:
         if step.proved and any(s.replica_id == hello.id for s in self.live.values() if s is not session):
             return session.core.refuse(Refusal(reason="busy", message="another session is live"), now_ms)
         minted = None if step.proved else Identity(self._random.randbytes(16), self._random.randbytes(32))
-        standing = self._standing(hello)
-        if minted is not None and judge(hello, standing) is None:
+        primary = self._primary_state(hello)
+        if minted is not None and why_refused(hello, primary) is None:
             disk.registry[minted.id] = KnownReplica(minted, hello.name)
         session.replica_id = hello.id if minted is None else minted.id
-        return session.core.hello(hello, standing, now_ms, minted)
+        return session.core.admitted(hello, primary, now_ms, minted)
 
-    def _standing(self, hello: Hello) -> PrimaryState:
+    def _primary_state(self, hello: Hello) -> PrimaryState:
         disk, end = self._owner.disk, self._owner.disk.store.end
         return PrimaryState(
             log_id=LOG_ID,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from walkit.config import as_lsn
+from walkit._arguments import as_lsn
 from walkit.errors import OptionsError
 from walkit.read.counting import count_records
 from walkit.spark.facts import SOURCE_NAME

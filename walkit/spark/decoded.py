@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -18,6 +19,24 @@ Decoder: TypeAlias = Literal["json", "arrow"] | Decode
 """`json`: a value is a JSON object. `arrow`: it is an Arrow IPC stream, as `append_bundle` writes. Or a function."""
 
 ABSENT = object()
+ERROR_MAX = 500
+"""A decoder's error is shown with so many characters at most: a message may have a whole value in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undecoded:
+    """Why two values are not compared by column: the side at fault, and the error's type and message."""
+
+    side: Literal["left", "right", "both"]
+    error: str
+
+    @classmethod
+    def of(cls, side: Literal["left", "right", "both"], error: Exception) -> Undecoded:
+        """Return it for what a decoder raised."""
+        text = "".join(
+            traceback.format_exception_only(error)
+        ).strip()  # also of an error whose __str__ raises
+        return cls(side, text if len(text) <= ERROR_MAX else f"{text[: ERROR_MAX - 1]}…")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +74,25 @@ class Columns:
             )
         return cls(decode, frozenset(ignore), float(tolerance))
 
-    def differences(self, left: bytes | None, right: bytes | None) -> dict[str, float | None] | None:
-        """Return the columns that differ, with the difference of numbers; None where a value cannot be decoded."""
-        if left is None or right is None:
-            return None
+    def differences(self, left: bytes | None, right: bytes | None) -> dict[str, float | None] | Undecoded:
+        """Return the columns that differ, with the difference of numbers; or why the values cannot be compared."""
+        side: Literal["left", "right", "both"] = "left"
         try:
-            ours, others = self.decode(left), self.decode(right)
-            if not isinstance(ours, Mapping) or not isinstance(others, Mapping):
-                return None
+            ours = self._decoded(left)
+            side = "right"
+            others = self._decoded(right)
+            side = "both"
             return self._columns_apart(ours, others)
-        except Exception:  # noqa: BLE001 - whatever a caller's function or value raises: counted, and the key stays changed
-            return None
+        except Exception as error:  # noqa: BLE001 - whatever a caller's function or value raises: the key stays changed
+            return Undecoded.of(side, error)
+
+    def _decoded(self, value: bytes | None) -> Mapping[str, Any]:
+        if value is None:
+            raise ValueError("the record has no value")
+        found = self.decode(value)
+        if not isinstance(found, Mapping):
+            raise TypeError(f"the decoder returned a {type(found).__name__}, no mapping")
+        return found
 
     def _columns_apart(self, ours: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, float | None]:
         found = {}

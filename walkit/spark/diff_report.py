@@ -6,7 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,11 +15,12 @@ import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from walkit.errors import OptionsError
+from walkit.events import EventSink
 from walkit.spark.causes import SideLog, with_causes
-from walkit.spark.decoded import Columns, Decoder
+from walkit.spark.decoded import Columns, Decoder, Undecoded
 from walkit.spark.diff import Side, Sides, SideSpec, states_of
 from walkit.spark.errors import errors
-from walkit.spark.report import ColumnChanges, DiffReport
+from walkit.spark.report import ColumnChanges, DiffReport, FailedDecode
 from walkit.state.diff import CHANGED, DELETED, DIFF_SCHEMA, INSERTED, UNCHANGED, diff_states, narrowed
 from walkit.state.reconcile import DELETE
 
@@ -47,7 +48,8 @@ def diff_report(
     values are compared by column: without the columns in `ignore`, and numbers that differ by at most `tolerance` are
     equal, infinities and NaN only to themselves. A key whose columns are all equal counts as unchanged, and as
     tolerated. One that cannot be decoded on either side stays changed, and is counted; so is one whose
-    columns cannot be compared. Arrays of numpy are compared by their elements.
+    columns cannot be compared. The failure at the lowest LSN is in the report, with the decoder's error, and is the
+    event `walkit.diff.undecoded`. Arrays of numpy are compared by their elements.
 
     `samples` is how many rows of each change the report has, with at most 4,096 bytes of each value. Raises what `diff`
     raises, and OptionsError for a decoder, tolerance or number of samples that is none.
@@ -66,6 +68,13 @@ def diff_report(
     total = _Sums()
     for part in parts:
         total.add(json.loads(part["counts"]))
+    if total.failure is not None:
+        EventSink().emit(
+            "walkit.diff.undecoded",
+            keys=total.counts["undecoded"],
+            first_lsn=total.failure.lsn,
+            error=total.failure.error,
+        )
     return DiffReport(
         left=_named(left, sides.spec.left),
         right=_named(right, sides.spec.right),
@@ -77,6 +86,7 @@ def diff_report(
         unchanged=total.counts[UNCHANGED],
         tolerated=total.counts["tolerated"],
         undecoded=total.counts["undecoded"],
+        failed_decode=total.failure,
         columns=total.most_changed(),
         samples=tuple(_first_rows([pa.ipc.open_stream(p["samples"]).read_all() for p in parts], samples)),
         seconds=time.perf_counter() - started,
@@ -90,12 +100,26 @@ class _Sums:
     counts: Counter[str] = field(default_factory=Counter)
     columns: Counter[str] = field(default_factory=Counter)
     largest: dict[str, float] = field(default_factory=dict)
+    failure: FailedDecode | None = None
+    """The failure of the decoder at the lowest LSN."""
 
     def add(self, other: dict[str, Any]) -> None:
         self.counts.update(other["counts"])
         self.columns.update(other["columns"])
         for name, value in other["largest"].items():
             self.largest[name] = max(value, self.largest.get(name, 0.0))
+        if other["failure"] is not None:
+            self._keep_first(FailedDecode(**other["failure"]))
+
+    def note_failure(self, found: Undecoded, left_lsn: int, right_lsn: int) -> None:
+        """Count a changed key whose values cannot be compared by column."""
+        self.counts["undecoded"] += 1
+        lsn = left_lsn if found.side == "left" else right_lsn
+        self._keep_first(FailedDecode(side=found.side, lsn=lsn, error=found.error))
+
+    def _keep_first(self, failure: FailedDecode) -> None:
+        if self.failure is None or failure.lsn < self.failure.lsn:
+            self.failure = failure
 
     def note(self, differences: dict[str, float | None]) -> None:
         """Count the columns in which one key differs."""
@@ -107,7 +131,10 @@ class _Sums:
                 self.largest[name] = max(distance, self.largest.get(name, 0.0))
 
     def to_json(self) -> str:
-        return json.dumps({"counts": self.counts, "columns": self.columns, "largest": self.largest})
+        failure = None if self.failure is None else asdict(self.failure)
+        return json.dumps(
+            {"counts": self.counts, "columns": self.columns, "largest": self.largest, "failure": failure}
+        )
 
     def most_changed(self) -> tuple[ColumnChanges, ...]:
         names = sorted(self.columns, key=lambda name: (-self.columns[name], name))
@@ -146,10 +173,12 @@ def _by_column(found: pa.Table, columns: Columns, sums: _Sums) -> pa.Table:
     change = found["change"].to_pylist()
     changed = [row for row, letter in enumerate(change) if letter == CHANGED]
     for row in changed:
-        values = (found[name][row].as_py() for name in ("left_value", "right_value"))
-        differences = columns.differences(*values)
-        if differences is None:
-            sums.counts["undecoded"] += 1
+        left, right, left_lsn, right_lsn = (
+            found[name][row].as_py() for name in ("left_value", "right_value", "left_lsn", "right_lsn")
+        )
+        differences = columns.differences(left, right)
+        if isinstance(differences, Undecoded):
+            sums.note_failure(differences, left_lsn, right_lsn)
         elif differences:
             sums.note(differences)
         else:

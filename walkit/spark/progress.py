@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from pyspark.sql.utils import is_remote
 
+from walkit._arguments import check_progress
 from walkit._progress import progress_bar
-from walkit.config import check_progress
 from walkit.errors import OptionsError
 from walkit.spark.session import active_session
 

@@ -26,6 +26,17 @@ class ColumnChanges:
     largest: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedDecode:
+    """A record whose value the decoder failed on, with the error's type and message."""
+
+    side: str
+    """`left` or `right`; `both` where each was decoded, and their columns cannot be compared."""
+    lsn: int
+    """Of the record on that side; on the right one for `both`."""
+    error: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class DiffReport(TableReport):
     """What differs between two states. Picklable; the counts of both sides are made apart from those of the changes."""
@@ -47,6 +58,8 @@ class DiffReport(TableReport):
     """Of the unchanged keys those whose bytes differ."""
     undecoded: int = 0
     """Of the changed keys those of which a value could not be decoded."""
+    failed_decode: FailedDecode | None = None
+    """Of the undecoded the one at the lowest LSN; None where all were decoded."""
     columns: tuple[ColumnChanges, ...] = ()
     """The columns that changed, most often first; empty without a decoder."""
     samples: tuple[Mapping[str, Any], ...] = ()
@@ -144,9 +157,16 @@ class DiffReport(TableReport):
             found.append(f"{self.tolerated:,} keys have other bytes, and columns that count as equal")
         if self.undecoded:
             found.append(
-                f"{self.undecoded:,} changed keys have a value that the decoder fails on: call it on one to see why"
+                f"{self.undecoded:,} changed keys have a value that the decoder fails on{self._first_failure()}"
             )
         return found if self.reconciles else [*found, "the counts do not reconcile"]
+
+    def _first_failure(self) -> str:
+        failed = self.failed_decode
+        if failed is None:
+            return ""
+        place = "comparing both sides" if failed.side == "both" else f"{failed.side} side"
+        return f"; first at LSN {failed.lsn:,} ({place}): {failed.error}"
 
 
 def _sample(row: Mapping[str, Any]) -> Cells:

@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from walkit.errors import GapError, OptionsError
 from walkit.read.ranges import FrameRange, LogPoint, ranges_of, read_ranges
-from walkit.read.reader import Sight, sight_of
+from walkit.read.reader import ReaderView, reader_view_of
 from walkit.read.view import LogView, Span
 from walkit.record import to_microseconds
 from walkit.spark.columns import require_subset
@@ -74,8 +74,8 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a new query begins: before option `firstLsn`, else before the oldest record there is."""
         require_streamable(self.options, self.schema)
-        sight = sight_of(storage_at(self.path))
-        view, newest = sight.view, sight.durable_lsn()
+        seen = reader_view_of(storage_at(self.path))
+        view, newest = seen.view, seen.durable_lsn()
         first_lsn = self.options.first_lsn or view.first_lsn
         if self.options.since is not None:
             # What was sealed by then may be durable a moment later: the query begins before it, and not after.
@@ -104,51 +104,51 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Note where a query with Trigger.AvailableNow ends."""
         require_streamable(self.options, self.schema)
-        self._until = sight_of(storage_at(self.path)).durable_lsn()
+        self._until = reader_view_of(storage_at(self.path)).durable_lsn()
 
     @noted()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where the batch after `start` ends; `start` where there is nothing new."""
-        offset, sight = self._look_from(start)
-        ends = (sight.durable_lsn(), self.options.last_lsn, self._until)
+        offset, seen = self._look_from(start)
+        ends = (seen.durable_lsn(), self.options.last_lsn, self._until)
         last_lsn = min(lsn for lsn in ends if lsn is not None)
         if last_lsn <= offset.lsn:
             return start
         if not isinstance(limit, ReadAllAvailable):
             last_lsn = end_within(
-                sight.view,
+                seen.view,
                 offset.lsn + 1,
                 last_lsn,
                 max_records=self.options.max_records,
                 max_bytes=self.options.max_bytes,
             )
         if self.options.until is not None:
-            last_lsn = end_sealed_by(sight.view, offset.lsn + 1, last_lsn, self.options.until)
+            last_lsn = end_sealed_by(seen.view, offset.lsn + 1, last_lsn, self.options.until)
             if last_lsn <= offset.lsn:
                 return start
         # Taken here and not before: this offset is the first that the checkpoint keeps.
         owner = offset.owner or self._claim.begin(offset.lsn + 1, offset.complete_from_lsn)
-        end = offset.moved(last_lsn, sight.view.manifest, owner)
+        end = offset.moved(last_lsn, seen.view.manifest, owner)
         self._check(offset, end)
         return end.to_dict()
 
     @noted()
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return how far the log is durable, for the query's progress."""
-        sight = sight_of(storage_at(self.path))
-        return {"log_id": f"{sight.view.manifest.log_id:016x}", "lsn": sight.durable_lsn()}
+        seen = reader_view_of(storage_at(self.path))
+        return {"log_id": f"{seen.view.manifest.log_id:016x}", "lsn": seen.durable_lsn()}
 
     @noted()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a batch: the records after `start` up to `end`, inclusive."""
         last = StreamOffset.of(end)
-        offset, sight = self._look_from(start, last.owner)
+        offset, seen = self._look_from(start, last.owner)
         if last.lsn <= offset.lsn:
             return []
-        require_here(replace(last, complete_from_lsn=sight.view.complete_from_lsn), sight, self.path)
-        ranges = ranges_of(sight.view, sight.last_lsn, first_lsn=offset.lsn + 1, last_lsn=last.lsn)
+        require_here(replace(last, complete_from_lsn=seen.view.complete_from_lsn), seen, self.path)
+        ranges = ranges_of(seen.view, seen.last_lsn, first_lsn=offset.lsn + 1, last_lsn=last.lsn)
         parts = self.options.partitions or _tasks(ranges)
-        at = LogPoint.of(sight.view.manifest, last.lsn)
+        at = LogPoint.of(seen.view.manifest, last.lsn)
         return [
             InputPartition(StreamPart(offset.lsn + 1, last.lsn, group, at)) for group in share(ranges, parts)
         ]
@@ -183,14 +183,14 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         assert all(limit is None or end.lsn <= limit for limit in (self._until, self.options.last_lsn))
 
-    def _look_from(self, start: dict[str, Any], owner: str = "") -> tuple[StreamOffset, Sight]:
+    def _look_from(self, start: dict[str, Any], owner: str = "") -> tuple[StreamOffset, ReaderView]:
         """Return an offset and the log as it is now, its claim in force; `owner` is for a start without one."""
         require_streamable(self.options, self.schema)
         offset = StreamOffset.of(start)
-        sight = sight_of(storage_at(self.path))
-        require_here(offset, sight, self.path)
+        seen = reader_view_of(storage_at(self.path))
+        require_here(offset, seen, self.path)
         self._claim.ensure(offset.owner or owner, offset.lsn + 1, offset.complete_from_lsn)
-        return offset, sight
+        return offset, seen
 
 
 def require_streamable(options: LoadOptions, schema: StructType) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 from walkit.errors import DivergenceError, GapError, OptionsError
 from walkit.format.manifest import Manifest
-from walkit.read.cursor import identity_at, lies_in
-from walkit.read.reader import Sight
+from walkit.read.cursor import lies_in
+from walkit.read.reader import ReaderView
 from walkit.read.view import LogView
+from walkit.segments.identity import identity_at
 
 UNCLAIMED = "none"
 """In place of the owner id of a claim, for a query that has none."""
@@ -58,32 +59,32 @@ class StreamOffset:
 
 def epoch_at(manifest: Manifest, lsn: int) -> str:
     """Return the id of the epoch of the record at an LSN, 16 hexadecimal digits."""
-    return f"{identity_at(manifest, lsn)[2]:016x}"
+    return f"{identity_at(manifest, lsn).epoch_id:016x}"
 
 
-def require_here(offset: StreamOffset, sight: Sight, path: str) -> None:
+def require_here(offset: StreamOffset, seen: ReaderView, path: str) -> None:
     """Raise where the log at `path` does not continue from an offset.
 
     DivergenceError: it is another log, or what the query has read was cut. GapError: records that the query has not
     read are gone. Both say what to do.
     """
-    manifest = sight.view.manifest
+    manifest = seen.view.manifest
     if offset.log_id != f"{manifest.log_id:016x}":
         raise DivergenceError(
             f"the query has read log {offset.log_id} up to LSN {offset.lsn:,}, and at {path} is log "
             f"{manifest.log_id:016x}. Put the log back, or begin a query with a new checkpoint and a new sink",
             first_lsn=1,
         )
-    if offset.lsn > sight.last_lsn or not lies_in(manifest, offset.lsn, int(offset.epoch_id, 16)):
+    if offset.lsn > seen.last_lsn or not lies_in(manifest, offset.lsn, int(offset.epoch_id, 16)):
         later = [e.first_lsn for e in manifest.lineage if e.first_lsn <= offset.lsn]
-        first_lsn = sight.last_lsn + 1 if offset.lsn > sight.last_lsn else max(later, default=1)
+        first_lsn = seen.last_lsn + 1 if offset.lsn > seen.last_lsn else max(later, default=1)
         raise DivergenceError(
             f"the query has read the log at {path} up to LSN {offset.lsn:,} of epoch {offset.epoch_id}; the log ends "
-            f"at {sight.last_lsn:,}, and its record there is of epoch {epoch_at(manifest, offset.lsn)}: what was read "
+            f"at {seen.last_lsn:,}, and its record there is of epoch {epoch_at(manifest, offset.lsn)}: what was read "
             "was cut, and the log has another history. Begin a query with a new checkpoint and a new sink",
             first_lsn=first_lsn,
         )
-    require_unread(offset, sight.view)
+    require_unread(offset, seen.view)
 
 
 def require_unread(offset: StreamOffset, view: LogView) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints: the log durable, a snapshot, the low watermark, the trim, in this order (A8 of Iggy is the source).
+"""Checkpoints: the log durable, a snapshot, the low watermark, the trim, in this order.
 
 Nothing is dropped before what replaces it is on stable storage and the manifest says so. A crash between any two steps
 leaves a log and a snapshot that belong together, and the next checkpoint does what a failure left undone.
@@ -142,7 +142,7 @@ class Checkpointer:
         self._trimmer.state_lsn = None
         self._lifetime.off_close(self.end)
 
-    def upto(self) -> int:
+    def sync_and_apply(self) -> int:
         """Make all that is acknowledged durable and applied; return its LSN. Later snapshots are not below it."""
         self._require_open()
         self._follower.catch_up()
@@ -155,7 +155,7 @@ class Checkpointer:
         if self._ended or self._lifetime.closed:
             raise LogClosedError(f"the log at {self._storage.location} is closed")
 
-    def bases(self) -> list[int]:
+    def snapshot_lsns(self) -> list[int]:
         """Return the LSNs of the snapshots that exist, and of the one that is being written."""
         with self._follower.lock:
             writing = self._writing
@@ -217,7 +217,7 @@ class Checkpointer:
             snapshots_removed=removed,
             phases=tuple(clock.phases),
         )
-        self._trimmer.tell(trimmed)
+        self._trimmer.emit_trim(trimmed)
         self._events.emit("walkit.checkpoint.finish", lsn=report.lsn, duration_ms=report.duration_s * 1000)
         return report
 

@@ -14,7 +14,7 @@ from walkit.format.names import INDEX_SUFFIX, lsn_of_name, snapshot_name
 from walkit.format.segment import SegmentHeader
 from walkit.read.claim import Claim
 from walkit.read.view import LogView, Span
-from walkit.recovery.scan import Progress
+from walkit.recovery.log_scan import Progress
 from walkit.segments.frame_walk import FrameWalk, walk_segment
 from walkit.segments.identity import check_identity
 from walkit.segments.index_file import files_of

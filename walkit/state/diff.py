@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from walkit._arguments import as_lsn, check_progress
 from walkit._arrow import numbers_of
-from walkit.config import as_lsn, check_progress
 from walkit.errors import OptionsError
 from walkit.read.read_api import ReadSurface
 from walkit.read.reader import LogReader

@@ -20,7 +20,7 @@ StateProgress = Callable[[int, int], None]
 """Called after each batch with (LSNs passed, LSNs to pass). What it raises ends the work."""
 
 
-class ToldState(NamedTuple):
+class ExactState(NamedTuple):
     """A state of a log, and the snapshot that it begins with."""
 
     records: FinalState
@@ -31,7 +31,7 @@ class ToldState(NamedTuple):
 
 def exact_state(
     log: ReadSurface, at_lsn: int | None = None, progress: StateProgress | None = None
-) -> ToldState:
+) -> ExactState:
     """Return the state of a log after `at_lsn` (default: its newest record; 0: before the first).
 
     Made of the records from the log's first one on where they are all there, else of the newest usable snapshot at or
@@ -48,10 +48,10 @@ def exact_state(
                 raise
 
 
-def _state_of(view: LogView, wanted: int, progress: StateProgress | None) -> ToldState:
+def _state_of(view: LogView, wanted: int, progress: StateProgress | None) -> ExactState:
     state = FinalState()
     if wanted == 0:
-        return ToldState(state, 0)
+        return ExactState(state, 0)
     base = base_at(view, wanted)
     if base:
         for batch in snapshot_batches(view.storage, base, identity_at(view.manifest, base)):
@@ -61,7 +61,7 @@ def _state_of(view: LogView, wanted: int, progress: StateProgress | None) -> Tol
             state.add(batch)
             if progress is not None and len(batch):
                 progress(batch.column("lsn")[-1].as_py() - base, wanted - base)
-    return ToldState(state, base)
+    return ExactState(state, base)
 
 
 DELETIONS_SCHEMA: pa.Schema = pa.schema([("key", pa.large_binary()), ("lsn", pa.int64())])

@@ -14,16 +14,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from walkit._arguments import check_progress
 from walkit.commit.to_end import relayed, run_to_end
-from walkit.config import check_progress
 from walkit.errors import ClaimError, GapError, NotALogError, OptionsError, WalkitError
 from walkit.format.index import has_index
 from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest, SegmentRecord, encode_manifest
 from walkit.read.claim import Claim, claim
-from walkit.read.reader import sight_of
+from walkit.read.reader import reader_view_of
 from walkit.read.view import LogView
-from walkit.recovery.apply import settle_unsealed
-from walkit.recovery.scan import Progress
+from walkit.recovery.apply import sync_unsealed
+from walkit.recovery.log_scan import Progress
 from walkit.segments.claim_files import drop_claim
 from walkit.segments.index_file import index_segment
 from walkit.segments.manifest_store import LOCK_NAME, NEW_NAME, load_manifest, write_whole
@@ -260,11 +260,11 @@ def _durable_view(source: Storage) -> tuple[LogView, int]:
     generation = load_manifest(source).generation
     settled = not source.is_locked(LOCK_NAME)
     if settled:
-        settle_unsealed(source, load_manifest(source))
-    sight = sight_of(source)
+        sync_unsealed(source, load_manifest(source))
+    seen = reader_view_of(source)
     if settled and load_manifest(source).generation == generation:
-        return sight.view, sight.end_position
-    return sight.view, sight.durable_position
+        return seen.view, seen.end_position
+    return seen.view, seen.durable_position
 
 
 def _manifest_of(manifest: Manifest, records: list[SegmentRecord], end: LogEnd) -> Manifest:

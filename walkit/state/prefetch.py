@@ -14,7 +14,7 @@ T = TypeVar("T")
 END = object()
 
 
-def read_ahead(items: Iterator[T], depth: int) -> Generator[T]:
+def prefetched(items: Iterator[T], depth: int) -> Generator[T]:
     """Yield the items of `items`, of which a thread has up to `depth` ready; raises what it raises, where it raises.
 
     Worth it where drawing an item releases the interpreter's lock, as reading and checksums of large frames do. The

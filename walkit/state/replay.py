@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from walkit._arguments import as_lsn, check_progress
 from walkit._interrupts import Uninterrupted, on_main_thread
-from walkit.config import as_lsn, check_progress
 from walkit.errors import GapError, HistoryTrimmedError, OptionsError
 from walkit.read.read_api import ReadSurface
-from walkit.read.resumable_scan import Onward
+from walkit.read.resumable_scan import ResumableScan
 from walkit.read.vectorised import row_batches
 from walkit.read.view import LogView
 from walkit.record import Batch
 from walkit.recovery.report import report_html
 from walkit.state.machine import ArrowStateMachine, GatheringStateMachine, StateMachine
-from walkit.state.prefetch import read_ahead
+from walkit.state.prefetch import prefetched
 
 ARROW_RECORDS = 1 << 18
 ARROW_BYTES = 1 << 20
@@ -105,7 +105,7 @@ def replay(
     apply_s = 0.0
     if first <= last:
         _require_exact(view, machine.applied_lsn, last)
-        found = Onward(
+        found = ResumableScan(
             log._now,
             view,
             first,
@@ -115,7 +115,7 @@ def replay(
             exact=True,
             begun=machine.applied_lsn > 0,
         )
-        with closing(read_ahead(iter(found), AHEAD if pieces.arrow else 1)) as drawn:
+        with closing(prefetched(iter(found), AHEAD if pieces.arrow else 1)) as drawn:
             for batch in drawn:
                 handed = time.perf_counter()
                 pieces.apply(batch)

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from walkit.errors import CorruptionError, FormatVersionError, SnapshotError, StorageError, WalkitError
 from walkit.format.frame import FrameIdentity
-from walkit.format.manifest import Manifest
 from walkit.format.names import SNAPSHOT_NEW_NAME, lsn_of_name, snapshot_name
 from walkit.record import Batch
+from walkit.segments.identity import identity_at
 from walkit.state.machine import StateImage, StateMachine
 from walkit.state.snapshot_file import (
     SnapshotInfo,
@@ -189,15 +189,6 @@ def _stage(name: str) -> Iterator[None]:
             retry=STAGES[name],
             retry_stage=RETRY_STAGES[name],
         ) from error
-
-
-def identity_at(manifest: Manifest, lsn: int) -> FrameIdentity:
-    """Return the log, and the epoch in which the record at this LSN was written; epoch 0 below the first record."""
-    epochs = [e for e in manifest.lineage if e.first_lsn <= lsn]
-    if not epochs:
-        return FrameIdentity(manifest.log_id, 0, 0)
-    epoch = max(epochs, key=lambda e: e.number)
-    return FrameIdentity(manifest.log_id, epoch.number, epoch.id)
 
 
 def snapshot_lsns(storage: Storage) -> list[int]:

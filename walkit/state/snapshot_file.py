@@ -36,7 +36,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from walkit.config import NUMBER_MAX
+from walkit._arguments import NUMBER_MAX
 from walkit.errors import CorruptionError
 from walkit.format.body import Columns, to_arrow
 from walkit.format.checksum import crc32c

@@ -10,6 +10,7 @@ The device reads memory that begins at a page, so the bytes are copied once, int
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
@@ -124,7 +125,8 @@ def open_direct(path: str, flags: int, name: str, location: str) -> DirectFile:
         except BaseException:
             os.close(fd)
             if flags & os.O_CREAT:
-                os.unlink(path)
+                with contextlib.suppress(OSError):  # what is raised is the first error
+                    os.unlink(path)
             raise
     return DirectFile(fd, direct, name, location)
 

@@ -6,6 +6,7 @@ a failed sync.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import io
@@ -325,7 +326,10 @@ def make_cell(path: str, size: int, name: str, location: str) -> None:
         # The rename comes last, so that no reader maps a file that is still growing.
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        with contextlib.suppress(
+            OSError
+        ):  # it may have its name by now, and what is raised is the first error
+            os.unlink(temporary)
         raise
     finally:
         os.close(fd)

@@ -57,10 +57,6 @@ class ComparisonFace(View):
             visible=False,
         )
 
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self._layout
-
     def tell(self, found: Comparison | None) -> None:
         """Show a comparison; None hides the face."""
         self.found = found

@@ -129,10 +129,6 @@ class LogView(View):
         self._shown = (self.source.first_lsn, self.source.last_lsn)
         self._layout = pn.Column(self.segments, self.live, sizing_mode="stretch_width")
 
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self._layout
-
     def refresh(self) -> bool:
         """Show what is new."""
         self.live.refresh()
@@ -152,10 +148,7 @@ class Absent(View):
     def __init__(self, what: Given, error: Exception) -> None:
         super().__init__()
         self.text = pn.pane.HTML(sentence_html(what.path, problem=f"{error}."), sizing_mode="stretch_width")
-
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self.text
+        self._layout = self.text
 
     def refresh(self) -> bool:
         """Do nothing: it stays as it is."""
@@ -184,11 +177,8 @@ class GivenPage(View):
     ) -> None:
         super().__init__()
         self.part = view_of(what)
+        self._layout = self.part.__panel__()
         workspace.on_close(self.part.close)
-
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self.part.__panel__()
 
     def refresh(self, shown: bool = True) -> None:
         """Show what is new."""

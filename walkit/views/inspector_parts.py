@@ -11,10 +11,9 @@ from walkit.errors import OptionsError
 from walkit.format.layout import FRAME_HEADER_BYTES
 from walkit.plots import frame_bytes
 from walkit.views.frame_pages import FramePage, FrameView
-from walkit.views.inspector_rows import (
-    fields_html,
-    records_html,
-)
+from walkit.views.inspector_rows import fields_html, logs_below, records_html
+from walkit.views.jobs import Job
+from walkit.views.looking import Apply, Looking
 from walkit.views.parts import Button, Select, TextInput, View, figure_pane, pn, sentence_html
 from walkit.views.workspace import Workspace
 
@@ -48,11 +47,13 @@ def html_pane(text: str = "", **named: Any) -> pn.pane.HTML:
 
 
 class LogChooser(View):
-    """Which log is looked at: one of those that are known, or a path."""
+    """Which log is looked at: one of those that are known, or a path. It looks for logs below the data root."""
 
-    def __init__(self, workspace: Workspace, opened: Callable[[], None]) -> None:
+    def __init__(self, workspace: Workspace, opened: Callable[[], None], changed: Callable[[], None]) -> None:
+        """`opened` is called when a log is chosen; `changed`, from any thread, when `refresh` has something to show."""
         super().__init__()
         self._workspace = workspace
+        self.looking = Looking(workspace.looks, changed)
         self.path = TextInput(
             label=f"log: a path below {workspace.root.path}, or {SCRATCH}",
             placeholder="folder of a log",
@@ -71,10 +72,17 @@ class LogChooser(View):
                 opened()
 
         self.known.param.watch(chosen, "value")
+        self.looking.ask("looking for logs", self._look_for_logs)
+        if workspace.logs:
+            self.path.value = workspace.root.show(workspace.logs[0])
 
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self._layout
+    def _look_for_logs(self, _: Job) -> Apply:
+        found = logs_below(self._workspace.root.path)
+        return lambda: self.offer(found)
+
+    def refresh(self) -> None:
+        """Offer the logs that were found."""
+        self.looking.take()
 
     def offer(self, below: list[Path]) -> None:
         """Offer the logs that the server was started with, the session's own, and these."""
@@ -124,10 +132,6 @@ class FrameFace(View):
         self.figure = figure_pane()
         self.fields = html_pane()
         self._layout = pn.Column(self.text, self.figure, self.fields, sizing_mode="stretch_width", margin=0)
-
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self._layout
 
     def tell(self, view: FrameView | None) -> None:
         """Show a frame, unless it is the one that is shown; None clears the face."""

@@ -21,10 +21,6 @@ class JobBar(View):
         self.cancel.on_click(lambda _: cancel())
         self._layout = pn.Row(self.text, self.cancel, visible=False, sizing_mode="stretch_width")
 
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self._layout
-
     def tell(self, job: Job | None) -> None:
         """Show a job that is under way; None, or one that has ended, hides the bar."""
         under_way = job is not None and not job.ended

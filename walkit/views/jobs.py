@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from walkit.errors import WalkitError
+
+logger = logging.getLogger("walkit")
 
 
 class JobCancelledError(Exception):
@@ -104,8 +107,9 @@ class Jobs:
             problem = f"{_sentence(job.title)} was cancelled."
         except (WalkitError, OSError) as error:
             problem = f"{_sentence(job.title)} failed: {str(error).rstrip('.')}."
-        except Exception as error:  # noqa: BLE001 - shown on the page with its type: a job has no other caller
+        except Exception as error:  # shown on the page with its type: a job has no other caller
             problem = f"{_sentence(job.title)} failed in a way that walkit did not foresee: {error!r}."
+            logger.exception("%s failed in a way that walkit did not foresee", job.title)
         finally:
             with self._lock:
                 self.problem, self.current = problem, None

@@ -50,10 +50,6 @@ class LiveView(View):
             self._cell = CellFace(self.history.series(), self.window_s)
         self.refresh()
 
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self._layout
-
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         if self._cell is not None:
             return self._cell.mimebundle(include=include, exclude=exclude)

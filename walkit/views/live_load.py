@@ -75,10 +75,6 @@ class LoadView(View):
             margin=0,
         )
 
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self._layout
-
     def refresh(self, shown: bool = True) -> None:
         """Take in what is new; show it, unless this is paused or not seen."""
         readings = self.session.readings()

@@ -85,10 +85,6 @@ class LoadControls(View):
             *self.named.values(), align_items="end", gap="2px 0", margin=0, sizing_mode="stretch_width"
         )
 
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self._layout
-
     def choose(self, changes: Mapping[str, Any]) -> None:
         """Set all controls: to `changes`, by their names in the URL, all else to what it is on a new page."""
         for name, value in {**DEFAULTS, **changes}.items():

@@ -15,7 +15,7 @@ from walkit.errors import CorruptionError, NotALogError, OptionsError, WalkitErr
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
-from walkit.read.reader import Sight, sight_of
+from walkit.read.reader import ReaderView, reader_view_of
 from walkit.recovery.rebuild import manifest_from_headers
 from walkit.segments.identity import open_segment
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
@@ -97,23 +97,23 @@ def outline_of(path: Path) -> Outline:
     storage = storage_at(path)
     live = storage.is_locked(LOCK_NAME)
     manifest, problem = _manifest_of(storage)
-    sight: Sight | None = None
+    seen: ReaderView | None = None
     if problem is None:
         try:
-            sight = sight_of(storage)
+            seen = reader_view_of(storage)
             manifest = load_manifest(storage) if live else manifest
         except WalkitError as error:
             problem = f"A reader refuses this log: {str(error).rstrip('.')}."
     lines = [_sealed(record) for record in manifest.sealed]
-    lines += [_unsealed(storage, record, sight, live) for record in manifest.unsealed]
+    lines += [_unsealed(storage, record, seen, live) for record in manifest.unsealed]
     unsealed = any(line.state == "open" for line in lines)
     return Outline(
         storage=storage,
         manifest=manifest,
         state="live" if live else "unclosed" if unsealed else "closed",
-        first_lsn=manifest.first_lsn if sight is None else sight.view.first_lsn,
-        last_lsn=None if sight is None else sight.last_lsn,
-        end_position=None if sight is None else sight.end_position,
+        first_lsn=manifest.first_lsn if seen is None else seen.view.first_lsn,
+        last_lsn=None if seen is None else seen.last_lsn,
+        end_position=None if seen is None else seen.end_position,
         segments=tuple(lines),
         problem=problem,
     )
@@ -144,8 +144,8 @@ def _sealed(record: SegmentRecord) -> SegmentLine:
     )
 
 
-def _unsealed(storage: Storage, record: SegmentRecord, sight: Sight | None, live: bool) -> SegmentLine:
-    """Return what is known of a segment that may be in use: its header, and as far as it goes the reader's sight."""
+def _unsealed(storage: Storage, record: SegmentRecord, seen: ReaderView | None, live: bool) -> SegmentLine:
+    """Return what is known of a segment that may be in use: its header, and as far as it goes the reader's view."""
     try:
         file = open_segment(storage, record)
         try:
@@ -157,7 +157,7 @@ def _unsealed(storage: Storage, record: SegmentRecord, sight: Sight | None, live
         return SegmentLine(record=record, state="unreadable", problem=str(error))
     if header is None:
         return SegmentLine(record=record, state="prepared")
-    span = next((s for s in sight.view.spans if s.record.number == record.number), None) if sight else None
+    span = next((s for s in seen.view.spans if s.record.number == record.number), None) if seen else None
     planned = span.record if span is not None and span.record.state is SegmentState.SEALED else None
     durable = header.start_position if span is None else span.end_position
     return SegmentLine(

@@ -50,10 +50,6 @@ class CompactionPage(View):
             button.on_click(partial(self._step, step))
         self.new_log.on_click(self._new_log)
 
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self._layout
-
     def _step(self, step: Step, _: Any) -> None:
         self.session.upkeep(step)
         self.refresh()

@@ -31,7 +31,6 @@ from walkit.views.inspector_rows import (
     SEGMENT_HEAD,
     frame_rows,
     hit_rows,
-    logs_below,
     numbers_of,
     page_words,
     range_rows,
@@ -70,7 +69,6 @@ class InspectorPage(View):
         super().__init__()
         self.session = workspace.session
         self.looking = Looking(workspace.looks, soon(self.refresh))
-        self.discovering = Looking(workspace.looks, soon(self.refresh))
         self.outline: Outline | None = None
         self.page: FramePage | None = None
         self.frame: FrameView | None = None
@@ -80,7 +78,7 @@ class InspectorPage(View):
         self._problem: str | None = None
         self._verifying: Job | None = None
         self._verified: tuple[Path, ScanReport] | None = None
-        self.chooser = LogChooser(workspace, self.open)
+        self.chooser = LogChooser(workspace, self.open, soon(self.refresh))
         self.status, self.numbers, self.frame_words, self.found_words, self.verdict = (
             html_pane() for _ in range(5)
         )
@@ -99,9 +97,7 @@ class InspectorPage(View):
         self.strip = figure_pane()
         self._build_controls()
         self._layout = self._arranged()
-        self.discovering.ask("looking for logs", partial(self._look_for_logs, workspace.root.path))
         if workspace.logs:
-            self.chooser.path.value = workspace.root.show(workspace.logs[0])
             self.open()
 
     def _build_controls(self) -> None:
@@ -167,10 +163,6 @@ class InspectorPage(View):
             self.chooser, self.status, self.bar, self.body, sizing_mode="stretch_width", margin=0
         )
 
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self._layout
-
     # -- what a person asks for
 
     def open(self, position: int | None = None) -> None:
@@ -212,10 +204,6 @@ class InspectorPage(View):
 
         self.looking.ask(title, work)
         self.refresh()
-
-    def _look_for_logs(self, root: Path, _: Job) -> Apply:
-        found = logs_below(root)
-        return lambda: self.chooser.offer(found)
 
     def _read_at(self, position: int | None, outline: Outline, job: Job) -> Apply:
         if position is None:
@@ -322,7 +310,7 @@ class InspectorPage(View):
 
     def refresh(self, shown: bool = True) -> None:
         """Show what is new."""
-        self.discovering.take()
+        self.chooser.refresh()
         self.looking.take()
         verifying = self._verifying
         if verifying is not None and verifying.ended:

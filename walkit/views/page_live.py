@@ -72,10 +72,6 @@ class LivePage(View):
             *parts, align_items="end", gap="4px 0", margin=(0, 0, 4, 0), sizing_mode="stretch_width"
         )
 
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self._layout
-
     def _preset_pressed(self, name: str, _: Any) -> None:
         self.choose(name)
 

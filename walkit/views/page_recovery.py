@@ -59,10 +59,6 @@ class RecoveryPage(View):
         self.cancel.on_click(lambda _: self._ask(self.session.jobs.cancel))
         self._describe()
 
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self._layout
-
     def _describe(self) -> None:
         self.about.object = tag("p", FAULTS[cast("FaultName", self.fault.value)].words)
 

@@ -79,10 +79,6 @@ class ReplicationPage(View):
             *parts, align_items="end", gap="4px 0", margin=(0, 0, 4, 0), sizing_mode="stretch_width"
         )
 
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self._layout
-
     def _listen(self) -> None:
         lab = self.lab
         self.start.on_click(lambda _: self._ask(self._start))

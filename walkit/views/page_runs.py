@@ -57,10 +57,6 @@ class LoadControls(View):
         self.measure = Button(label="Measure", color="primary", width=110)
         self._layout = pn.FlexBox(*self.widgets.values(), self.measure, align_items="end")
 
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self._layout
-
     @property
     def load(self) -> MeasuredLoad:
         """What is asked for. OptionsError: it cannot be."""
@@ -117,10 +113,6 @@ class RunsPage(View):
         if workspace.runs:
             self.looking.ask("reading runs", partial(self._given, workspace.runs))
         self.refresh()
-
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self._layout
 
     @property
     def entries(self) -> tuple[Entry, ...]:

@@ -10,7 +10,6 @@ from typing import Any, cast
 from walkit.errors import OptionsError
 from walkit.plots import states_timeline
 from walkit.views.inspector_parts import LogChooser, html_pane
-from walkit.views.inspector_rows import logs_below
 from walkit.views.job_bar import JobBar
 from walkit.views.jobs import Job
 from walkit.views.log_outline import Outline, outline_of
@@ -85,14 +84,11 @@ class StatesPage(View):
         self._at = 0
         self._build_controls(workspace)
         self._layout = self._arranged()
-        self.discovering = Looking(workspace.looks, soon(self.refresh))
-        self.discovering.ask("looking for logs", partial(self._look_for_logs, workspace.root.path))
         if workspace.logs:
-            self.chooser.path.value = workspace.root.show(workspace.logs[0])
             self.open()
 
     def _build_controls(self, workspace: Workspace) -> None:
-        self.chooser = LogChooser(workspace, self.open)
+        self.chooser = LogChooser(workspace, self.open, soon(self.refresh))
         self.second = TextInput(label="second log, for the right side", placeholder="the same log", width=260)
         missing = spark_missing()
         self.engine = Select(
@@ -151,10 +147,6 @@ class StatesPage(View):
             **wide,
         )
 
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self._layout
-
     # -- what a person asks for
 
     def open(self) -> None:
@@ -198,10 +190,6 @@ class StatesPage(View):
     def _ask(self, title: str, read: Callable[[Job], Apply]) -> None:
         self.looking.ask(title, read)
         self.refresh()
-
-    def _look_for_logs(self, root: Path, _: Job) -> Apply:
-        found = logs_below(root)
-        return lambda: self.chooser.offer(found)
 
     def _take(self, outlines: tuple[Outline, Outline]) -> None:
         refused = next((o.problem for o in outlines if o.problem is not None or o.last_lsn is None), None)
@@ -291,7 +279,7 @@ class StatesPage(View):
 
     def refresh(self, shown: bool = True) -> None:
         """Show what is new."""
-        self.discovering.take()
+        self.chooser.refresh()
         self.looking.take()
         comparing = self._comparing
         if comparing is not None and comparing.ended:

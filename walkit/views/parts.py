@@ -64,10 +64,16 @@ class Refreshing(Protocol):
 
 
 class View(pn.viewable.Viewer):
-    """A part of a page: what `__panel__` returns is shown, in a cell and in a served session alike."""
+    """A part of a page: what it lays out in `_layout` is shown, in a cell and in a served session alike."""
+
+    _layout: pn.viewable.Viewable
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        """Return what is shown."""
+        return self._layout
 
 
 FOCUS_CSS = """
@@ -176,10 +182,6 @@ class ReportView(View):
         self.text = html_pane(f"<p>{nothing_yet}</p>")
         self.figure = figure_pane()
         self._layout = pn.Column(self.text, self.figure, *more, sizing_mode="stretch_width")
-
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self._layout
 
     def _is_new(self, report: object) -> bool:
         """Say whether there is a report, and another one than is shown; from now on this one is."""

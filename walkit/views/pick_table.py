@@ -10,8 +10,10 @@ from typing import Any, Literal
 import param
 from panel.custom import JSComponent
 
-from walkit.views.parts import Button, pn
+from walkit.views.parts import Button, View, pn
 
+ROWS_MAX = 100
+"""Rows on one page of a PagedTable."""
 Tone = Literal["", "warn", "bad"]
 
 
@@ -77,25 +79,21 @@ class PickTable(JSComponent):
             self.pick(msg["id"], bool(msg.get("on")))
 
 
-class PagedTable(pn.viewable.Viewer):
-    """A PickTable of many rows, so many at a time, with buttons for the pages. Used by one thread."""
+class PagedTable(View):
+    """A PickTable of many rows, ROWS_MAX at a time, with buttons for the pages. Used by one thread."""
 
-    def __init__(self, table: PickTable, what: str, rows_max: int = 100) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+    def __init__(self, table: PickTable, what: str) -> None:
+        super().__init__()
         self.table = table
-        self._what, self._rows_max, self._at = what, rows_max, 0
+        self._what, self._at = what, 0
         self._rows: Sequence[Row] = ()
         self.back = Button(label=f"Previous {what}", width=150)
         self.on = Button(label=f"Next {what}", width=150)
         self.words = pn.pane.HTML("", align="center")
         self.pager = pn.Row(self.back, self.on, self.words, visible=False)
-        self.back.on_click(lambda _: self._turn(-rows_max))
-        self.on.on_click(lambda _: self._turn(rows_max))
+        self.back.on_click(lambda _: self._turn(-ROWS_MAX))
+        self.on.on_click(lambda _: self._turn(ROWS_MAX))
         self._layout = pn.Column(table, self.pager, sizing_mode="stretch_width", margin=0)
-
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self._layout
 
     def tell(self, rows: Sequence[Row]) -> None:
         """Show these rows; a page that is beyond their end gives way to the last one."""
@@ -103,11 +101,11 @@ class PagedTable(pn.viewable.Viewer):
         self._turn(0)
 
     def _turn(self, by: int) -> None:
-        last = max(len(self._rows) - 1, 0) // self._rows_max * self._rows_max
+        last = max(len(self._rows) - 1, 0) // ROWS_MAX * ROWS_MAX
         self._at = min(max(self._at + by, 0), last)
-        end = self._at + self._rows_max
+        end = self._at + ROWS_MAX
         self.table.tell(self._rows[self._at : end])
-        self.pager.visible = len(self._rows) > self._rows_max
+        self.pager.visible = len(self._rows) > ROWS_MAX
         self.back.disabled, self.on.disabled = self._at == 0, self._at == last
         self.words.object = (
             f"{self._what} {self._at + 1:,} to {min(end, len(self._rows)):,} of {len(self._rows):,}"

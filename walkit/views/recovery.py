@@ -97,10 +97,6 @@ class SweepView(View):
             self.measured, self.over_checkpoint, self.over_segments, sizing_mode="stretch_width", margin=0
         )
 
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self._layout
-
     def tell(self, sweep: RecoverySweep | None) -> None:
         """Show what was measured last, unless it is shown already."""
         if sweep is None or sweep is self._sweep:
@@ -125,7 +121,7 @@ def verdict_html(report: FaultReport) -> str:
     parts = [done, failed]
     recovery, refusal = report.recovery, report.outcome.refusal
     if refusal is not None:
-        parts.append(refusal_html("Opening is refused:", refusal, alert=True))
+        parts.append(refusal_html("Opening is refused with", refusal, alert=True))
     if recovery is not None:
         parts += [_kept_html(report, recovery), Markup(_numbers_html(report, recovery))]
     return join([*parts, tag("p", report.promise, style="opacity:0.8")])
@@ -178,7 +174,7 @@ def refusal_html(words: str, refusal: Refusal, *, alert: bool = False) -> Markup
     return tag(
         "section",
         tag(
-            "p", tag("b", f"{words} {refusal.name}. ", style=f"color:{RED}"), f"{refusal.message}.", role=role
+            "p", tag("b", f"{words} {refusal.name}: ", style=f"color:{RED}"), f"{refusal.message}.", role=role
         ),
         _scrolled(facts(refusal.facts), "facts of the error", "facts"),
         class_="refusal",

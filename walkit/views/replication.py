@@ -29,10 +29,6 @@ class ReplicationView(View):
             self.members, self.lag, self.states, self.sent, self.hits, sizing_mode="stretch_width", margin=0
         )
 
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self._layout
-
     def tell(self, picture: Picture) -> None:
         """Show a moment; figures are hidden where there is nothing to draw."""
         shown = members_html(picture.members)

@@ -84,7 +84,7 @@ class _Seat:
     def close(self) -> None:
         """Kill its process, close its link."""
         if self.child is not None:
-            self.child.kill()
+            self.child.close()
         if self.link is not None:
             self.link.close()
 
@@ -229,7 +229,7 @@ class ReplicationLab:
             seat.child = self._child_of(seat)
             seat.ended = seat.error = ""
             try:
-                seat.child.start(PATIENCE_S)
+                seat.child.start_and_hear(PATIENCE_S)
             except BaseException:
                 seat.child, seat.ended = None, "ended"
                 seat.history.end("ended", time.time())
@@ -279,7 +279,7 @@ class ReplicationLab:
         with self._seat(name) as seat:
             if seat.child is None:
                 raise OptionsError(f"{name} is {seat.ended} already")
-            seat.child.kill()
+            seat.child.close()
             seat.child, seat.ended = None, "killed"
             seat.history.end("killed", time.time(), "SIGKILL")
             self._check()
@@ -345,7 +345,7 @@ class ReplicationLab:
 
     def _member(self, seat: _Seat) -> Member:
         child = seat.child
-        if child is not None and not child.living and not self.jobs.current:
+        if child is not None and not child.talking and not self.jobs.current:
             self._note_end(seat, child)
             child = seat.child
         said = None if child is None else child.newest
@@ -372,7 +372,7 @@ class ReplicationLab:
         try:
             if seat.child is child:
                 seat.error, seat.ended, seat.child = child.failure(), "ended", None
-                child.kill()
+                child.close()
                 seat.history.end("ended", time.time(), seat.error)
                 if seat.name == PRIMARY:
                     self._lose_sight()

@@ -59,7 +59,7 @@ class _Belongings:
         with self._lock:
             if self._gone:
                 raise OptionsError("the session has ended")
-            self._writers = [each for each in self._writers if each.writing]
+            self._writers = [each for each in self._writers if each.talking]
             writer.start()
             self._writers.append(writer)
 
@@ -213,7 +213,7 @@ class Session:
         """Free the children, which have ended or are made to, and keep the Run of each."""
         writers, self._writers = self._writers, []
         records, self._records = self._records, []
-        failures = [None if writer.writing else _failure_of(writer) for writer in writers]
+        failures = [None if writer.talking else _failure_of(writer) for writer in writers]
         for writer in writers:
             writer.close()
         for writer, record, failure in zip(writers, records, failures, strict=True):
@@ -237,7 +237,7 @@ class Session:
         """Free the children after one has ended by itself; raises ChildWriterError where it ended badly."""
         try:
             for writer in self._writers:
-                if not writer.writing:
+                if not writer.talking:
                     writer.wait()
         finally:
             self._end()
@@ -265,7 +265,7 @@ class Session:
             raise OptionsError(
                 "a modelled volume ends with its process; stop it, and kill writers on this disk"
             )
-        if not writer.wait_for(RECORDS_BEFORE_KILL, PATIENCE_S) and not writer.writing:
+        if not writer.wait_for(RECORDS_BEFORE_KILL, PATIENCE_S) and not writer.talking:
             self._reap()
             raise OptionsError("the writers ended before they could be killed")
         writer.kill()
@@ -293,7 +293,7 @@ class Session:
     def readings(self) -> dict[str, Reading]:
         """Return what is new, by place, in the order in which the places were first written to. Never waits."""
         found = {place: _new_of(sources) for place, sources in list(self._sources.items())}
-        if any(not writer.writing for writer in self._writers) and not self.busy:
+        if any(not writer.talking for writer in self._writers) and not self.busy:
             self.jobs.start("writing", lambda _: self._reap())
         first = next(iter(found), None)
         if first is not None:

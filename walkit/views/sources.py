@@ -165,7 +165,7 @@ class ChildSource:
 
     def read(self) -> Reading:
         """Return a point for each line that has come."""
-        writing = self.writer.writing  # before the lines: after the last one there are none
+        writing = self.writer.talking  # before the lines: after the last one there are none
         points: list[Point] = []
         details: list[Detail] = []
         bands: list[Band] = []

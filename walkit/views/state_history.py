@@ -42,10 +42,6 @@ class KeyHistory(View):
             margin=0,
         )
 
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self._layout
-
     def tell(self, logs: Sequence[tuple[str, Outline]]) -> None:
         """Search these logs, by name, from now on; what was found before is forgotten."""
         self._logs = logs

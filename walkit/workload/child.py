@@ -12,8 +12,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -58,12 +57,8 @@ def _require_possible(workload: Workload, stream: OperationStream) -> None:
         raise OptionsError("a child drives no reads: drive() does", option="mix", wanted="read")
 
 
-class ChildWriter:
-    """Starts a child that drives a workload into the Store at `path`, and follows what it says. Used by one thread.
-
-    A context manager: `with` starts the child, and no child outlives it. If this process itself dies, the
-    child ends too.
-    """
+class ChildWriter(TalkingChild):
+    """Starts a child that drives a workload into the Store at `path`, and follows what it says. Used by one thread."""
 
     def __init__(
         self,
@@ -107,23 +102,17 @@ class ChildWriter:
             arguments.append("--preload-on-stdin")
         if isinstance(workload.arrival, OpenLoop):
             arguments += [f"--arrival={json.dumps(asdict(workload.arrival))}", f"--seed={workload.seed}"]
-        self._child = TalkingChild([*arguments, f"--options={options_text(self.options)}"], self._take)
-
-    @property
-    def pid(self) -> int:
-        """Process id of the child."""
-        return self._child.pid
+        super().__init__([*arguments, f"--options={options_text(self.options)}"], self._take)
 
     @property
     def records(self) -> int:
         """Records acknowledged so far, as far as this process knows."""
         return self._records
 
-    def start(self) -> None:
-        """Start the child, send it the operations, and begin to read its lines. ChildWriterError: it cannot be."""
-        self._child.start(stream_to_ipc(self.stream))
+    def _hand_over(self) -> None:
+        self.send(stream_to_ipc(self.stream))
         if self._preload is not None:
-            self._child.send(stream_to_ipc(self._preload))
+            self.send(stream_to_ipc(self._preload))
 
     def _take(self, said: dict[str, Any]) -> None:
         self._after = LogStatistics(**said["statistics"])
@@ -144,43 +133,35 @@ class ChildWriter:
 
     def wait_for(self, records: int, on_progress: Callable[[int], object] | None = None) -> bool:
         """Wait until so many records are acknowledged; False where the child ended before. `on_progress(records)`."""
-        while True:
-            ended = not self._child.talking
+
+        def there() -> bool:
             if on_progress is not None:
                 on_progress(self._records)
-            if self._records >= records:
-                return True
-            if ended:
-                return False
-            with self._child.changed:
-                self._child.changed.wait(0.1)
+            return self._records >= records
 
-    def kill(self) -> None:
-        """End the child with SIGKILL: it can do nothing about it, and nothing more."""
-        self._child.kill()
+        return self.wait_until(there)
 
     def outcome(self) -> ChildOutcome:
         """Wait for the child's end, read its pipe to the end, and return what is known.
 
         Waits as long as the child works, where it was not killed. Raises ChildWriterError where it failed.
         """
-        killed = self._child.wait()
-        killed_ns = self._child.killed_ns
+        killed = self.wait()
         bounds = [min(b, part.group_count) for b, part in zip(self._announced, self.parts, strict=True)]
         size = int(self.stream.numbers[-1]) + 1 if len(self.stream) else 0
         return ChildOutcome(
             acknowledged=operation_mask(self.parts, self._acked, size),
             submitted=operation_mask(self.parts, bounds, size),
-            returncode=self._child.returncode,
+            returncode=self.returncode,
             killed=killed,
-            killed_after_s=(killed_ns - self.recorder.start_ns) / 1e9
-            if killed and killed_ns is not None
+            killed_after_s=(self.killed_ns - self.recorder.start_ns) / 1e9
+            if killed and self.killed_ns is not None
             else None,
         )
 
     def run(self) -> Run:
         """Return the Run of what the child had said until its end; `interrupted` where that was not its own."""
-        killed_ns = self._child.killed_ns if self.outcome().killed else None
+        killed_ns = self.killed_ns if self.outcome().killed else None
         # It may have worked for some microseconds more, until the signal arrived.
         end_ns = max(killed_ns or 0, self._last_ns, self.recorder.start_ns)
         run = finish_run(
@@ -196,16 +177,3 @@ class ChildWriter:
             told.append((killed_ns, "SIGKILL", {"pid": self.pid}))
         start_ns = self.recorder.start_ns
         return replace(run, events=tuple(RunEvent((at - start_ns) / 1e9, n, a) for at, n, a in sorted(told)))
-
-    def close(self) -> None:
-        """Kill the child if it is still there, and free its resources. Closing twice does nothing."""
-        self._child.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from walkit.errors import OptionsError
+from walkit.workload.checks import is_count, require
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 
@@ -25,17 +25,6 @@ SHARES = ("put", "insert", "read", "scan", "read_modify_write", "delete", "trans
 
 _FNV_OFFSET = np.uint64(0xCBF29CE484222325)
 _FNV_PRIME = np.uint64(1099511628211)
-
-
-def require(holds: bool, option: str, value: object, wanted: str) -> None:
-    """Raise OptionsError that names the option unless it `holds`."""
-    if not holds:
-        raise OptionsError(f"{option}={value!r}: {wanted}", option=option, wanted=value)
-
-
-def is_count(value: object, least: int = 1) -> bool:
-    """Say whether a value is a whole number of at least `least`."""
-    return type(value) is int and value >= least
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,9 @@ from time import perf_counter_ns
 
 import numpy as np
 
+from walkit._arguments import check_bool
 from walkit._progress import progress_bar
 from walkit._text import counted
-from walkit.config import check_bool
 from walkit.errors import OptionsError, StorageError
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import Baseline, FrameSummary, LatencyHistogram, Run, RunRecorder, raw_baseline

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from walkit.config import MIB, Durability, LogOptions
-from walkit.errors import OptionsError
 from walkit.log.open import open_log
 from walkit.measure import Run
 from walkit.measure import load as load_run
+from walkit.workload.checks import require_between, require_one_of
 from walkit.workload.drive import drive
 from walkit.workload.line_reporter import LineReporter, report_lines
 from walkit.workload.parent_watch import end_with
@@ -28,7 +28,6 @@ from walkit.workload.process import TalkingChild
 from walkit.workload.spec import Workload
 
 OPERATIONS_MAX = 1_000_000
-POLL_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,24 +46,17 @@ class MeasuredLoad:
     seed: int = 7
 
     def __post_init__(self) -> None:
-        for option, least, most in (
-            ("operations", 1, OPERATIONS_MAX),
-            ("writers", 1, 1024),
-            ("record_bytes", 1, MIB),
-            ("in_flight", 1, 64),
-            ("seed", 0, 2**31),
-        ):
-            value = getattr(self, option)
-            if type(value) is not int or not least <= value <= most:
-                raise OptionsError(
-                    f"{option}={value!r}: a whole number from {least} to {most:,}",
-                    option=option,
-                    wanted=value,
-                )
-        for option, allowed in (("style", ("threads", "tasks")), ("durability", get_args(Durability))):
-            value = getattr(self, option)
-            if value not in allowed:
-                raise OptionsError(f"{option}={value!r}: it is one of {allowed}", option=option, wanted=value)
+        require_between(
+            self,
+            {
+                "operations": (1, OPERATIONS_MAX),
+                "writers": (1, 1024),
+                "record_bytes": (1, MIB),
+                "in_flight": (1, 64),
+                "seed": (0, 2**31),
+            },
+        )
+        require_one_of(self, {"style": ("threads", "tasks"), "durability": get_args(Durability)})
         policy_named(self.policy)
 
     @property
@@ -103,17 +95,17 @@ def measured_run(load: MeasuredLoad, folder: Path, saved: Path, check: Callable[
     place = folder / "measured-log"
     shutil.rmtree(place, ignore_errors=True)
     arguments = [str(place), str(saved), json.dumps(asdict(load))]
-    child = TalkingChild(["walkit.workload.measured_run", *arguments], lambda _: None)
+
+    def ended() -> bool:
+        check()
+        return False
+
     try:
-        child.start()
-        while child.talking:
-            check()
-            with child.changed:
-                child.changed.wait(POLL_S)
-        child.wait()
+        with TalkingChild(["walkit.workload.measured_run", *arguments], lambda _: None) as child:
+            child.wait_until(ended)
+            child.wait()
         return load_run(saved)
     finally:
-        child.close()
         shutil.rmtree(place, ignore_errors=True)
 
 

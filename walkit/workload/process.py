@@ -15,13 +15,15 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import perf_counter_ns
-from typing import IO, Any
+from time import monotonic, perf_counter_ns
+from types import TracebackType
+from typing import IO, Any, Self
 
 from walkit._threads import EndingThread
 from walkit.errors import WalkitError
 
 LAST_WORDS_BYTES = 4000
+POLL_S = 0.1
 
 
 class ChildWriterError(WalkitError):
@@ -50,19 +52,24 @@ def last_words(words: IO[bytes]) -> str:
 
 
 class TalkingChild:
-    """Starts `python -m ARGUMENTS` and calls `take(line)` for each of its lines, on another thread.
+    """Starts `python -m ARGUMENTS` and calls `hear(line)` for each of its lines, on another thread.
 
-    `take` is called with `changed` held; it is notified after each line and at the end. An object with
-    the key "error" is the child's own word of why it ends. Used by one thread, but for `take` and `kill`.
+    `hear` is called with `changed` held; it is notified after each line and at the end. An object with
+    the key "error" is the child's own word of why it ends. Used by one thread, but for `hear` and `kill`.
+
+    A context manager: `with` starts the child, and no child outlives it. If this process itself dies, the child ends
+    too.
     """
 
-    def __init__(self, arguments: Sequence[str], take: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, arguments: Sequence[str], hear: Callable[[dict[str, Any]], object]) -> None:
         self.changed = threading.Condition()
         self.killed_ns: int | None = None
         """When `kill` was called, on the machine's monotonic clock."""
         self._arguments = list(arguments)
-        self._take = take
+        self._hear = hear
         self._error: str | None = None
+        self._cause: Exception | None = None
+        """What a line brought about here, with its stack."""
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: EndingThread | None = None
         self._words: IO[bytes] | None = None
@@ -77,8 +84,8 @@ class TalkingChild:
         """Whether lines may still come."""
         return self._reader is not None and self._reader.is_alive()
 
-    def start(self, handed: memoryview | bytes = b"") -> None:
-        """Start the child, begin to read its lines, and write `handed` to its standard input, which stays open.
+    def start(self) -> None:
+        """Start the child, begin to read its lines, and hand over what it works on.
 
         ChildWriterError: it cannot be started. One that ends before it has read everything is no error here.
         """
@@ -97,13 +104,16 @@ class TalkingChild:
             reader = EndingThread(target=self._read, name="child-pipe", daemon=True)
             reader.start()
             self._reader = reader  # only now: `close` cannot wait for one that never began
-            self.send(handed)
+            self._hand_over()
         except OSError as error:
             self.close()
             raise ChildWriterError(f"the child writer did not start: {error}", returncode=None) from error
         except BaseException:
             self.close()
             raise
+
+    def _hand_over(self) -> None:
+        """Send what the child works on; here nothing. Its standard input stays open."""
 
     def send(self, data: memoryview | bytes) -> None:
         """Write to the child's standard input; a child that has ended already does not get it."""
@@ -129,10 +139,10 @@ class TalkingChild:
                         if "error" in said:
                             self._error = said["error"]
                         else:
-                            self._take(said)
+                            self._hear(said)
                         self.changed.notify_all()
         except Exception as error:  # noqa: BLE001 - after any bad line no thread may wait for the next
-            self._error = f"a line that makes no sense: {error!r}"
+            self._error, self._cause = f"a line that makes no sense: {error!r}", error
             process.kill()
         with self.changed:
             self.changed.notify_all()
@@ -141,6 +151,18 @@ class TalkingChild:
         """End the child with SIGKILL: it can do nothing about it, and nothing more."""
         self.killed_ns = perf_counter_ns()
         self._running().kill()
+
+    def wait_until(self, holds: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Wait until `holds()`, asked after lines; False where the child ended, or the time was over, before."""
+        deadline = None if timeout_s is None else monotonic() + timeout_s
+        while True:
+            ended = not self.talking  # before it is asked: the last line counts
+            if holds():
+                return True
+            if ended or (deadline is not None and monotonic() >= deadline):
+                return False
+            with self.changed:
+                self.changed.wait(POLL_S)
 
     def wait(self) -> bool:
         """Wait for the child's end and for its last line; True where `kill` ended it while it was still at work.
@@ -153,7 +175,7 @@ class TalkingChild:
         returncode = process.wait()
         killed = self.killed_ns is not None and returncode == -signal.SIGKILL
         if self._error is not None or (returncode != 0 and not killed):
-            raise self._failure(returncode)
+            raise self._failure(returncode) from self._cause
         return killed
 
     @property
@@ -177,6 +199,15 @@ class TalkingChild:
                     pipe.close()
         if self._words is not None:
             self._words.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:

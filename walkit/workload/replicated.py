@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from time import monotonic
 from typing import Any
 
 from walkit.config import MIB
-from walkit.errors import OptionsError
+from walkit.workload.checks import require_between
 from walkit.workload.process import ChildWriterError, TalkingChild
 
 RATE_MAX = 20_000
@@ -26,31 +25,22 @@ class PacedLoad:
     seed: int = 7
 
     def __post_init__(self) -> None:
-        for option, least, most in (
-            ("records_per_s", 0, RATE_MAX),
-            ("record_bytes", 1, MIB),
-            ("log_bytes_max", 1, 1 << 40),
-        ):
-            value = getattr(self, option)
-            if type(value) is not int or not least <= value <= most:
-                raise OptionsError(
-                    f"{option}={value!r}: a whole number from {least} to {most:,}",
-                    option=option,
-                    wanted=value,
-                )
+        require_between(
+            self, {"records_per_s": (0, RATE_MAX), "record_bytes": (1, MIB), "log_bytes_max": (1, 1 << 40)}
+        )
 
 
-class ReplicatedChild:
+class ReplicatedChild(TalkingChild):
     """A primary, a replica or a delta reader as a child, with its newest line. Used by one thread; `newest` by any.
 
-    If this process dies, the child ends too. `on_line` is called with each line, on the thread that reads them.
+    `on_line` is called with each line, on the thread that reads them.
     """
 
     def __init__(self, arguments: list[str], on_line: Callable[[dict[str, Any]], object]) -> None:
         self.newest: dict[str, Any] | None = None
         """What it said last; None before the first line."""
         self._on_line = on_line
-        self._child = TalkingChild(["walkit.workload.replicated_process", *arguments], self._take)
+        super().__init__(["walkit.workload.replicated_process", *arguments], self._take)
 
     @classmethod
     def primary(
@@ -73,58 +63,28 @@ class ReplicatedChild:
         """Return a delta reader of the folder `log` that is not started yet; its checkpoints are in `path`."""
         return cls(["delta", path, address, name, log], on_line)
 
-    @property
-    def pid(self) -> int:
-        """Process id of the child."""
-        return self._child.pid
-
-    @property
-    def living(self) -> bool:
-        """Whether lines may still come."""
-        return self._child.talking
-
-    @property
-    def returncode(self) -> int:
-        """How it ended; negative for a signal. Only once it has ended."""
-        return self._child.returncode
-
-    def start(self, timeout_s: float | None) -> None:
-        """Start it and wait for its first line, unless `timeout_s` is None.
-
-        ChildWriterError where none comes: nothing of it is left then.
-        """
-        self._child.start()
-        if timeout_s is None:
+    def start_and_hear(self, timeout_s: float) -> None:
+        """Start it and wait for its first line. ChildWriterError where none comes: nothing of it is left then."""
+        self.start()
+        if self.wait_until(lambda: self.newest is not None, timeout_s):
             return
-        deadline = monotonic() + timeout_s
-        with self._child.changed:
-            while self.newest is None and self._child.talking and monotonic() < deadline:
-                self._child.changed.wait(0.1)
-        if self.newest is None:
-            try:
-                if not self._child.talking:
-                    self._child.wait()
-                raise ChildWriterError(f"the child said nothing for {timeout_s:.0f} s", returncode=None)
-            finally:
-                self._child.close()
-
-    def kill(self) -> None:
-        """End it with SIGKILL, and release what it had."""
-        self._child.close()
+        try:
+            if not self.talking:
+                self.wait()
+            raise ChildWriterError(f"the child said nothing for {timeout_s:.0f} s", returncode=None)
+        finally:
+            self.close()
 
     def stop(self, timeout_s: float) -> None:
         """Ask it to close its log and end; it is killed where it has not after so long. Releases what it had."""
-        deadline = monotonic() + timeout_s
-        self._child.send(b"stop\n")
-        with self._child.changed:
-            while self._child.talking and monotonic() < deadline:
-                self._child.changed.wait(0.1)
-        self._child.close()
+        self.send(b"stop\n")
+        self.wait_until(lambda: not self.talking, timeout_s)
+        self.close()
 
     def failure(self) -> str:
         """Return why it ended by itself, once it has; "" where it was stopped."""
         try:
-            self._child.wait()
+            self.wait()
         except ChildWriterError as error:
             return str(error)
         return ""

@@ -11,6 +11,7 @@ import numpy as np
 from walkit._html import options
 from walkit.errors import OptionsError
 from walkit.workload.calls import call_columns
+from walkit.workload.checks import is_count, require
 from walkit.workload.distributions import (
     PUTS,
     EmpiricalBytes,
@@ -20,8 +21,6 @@ from walkit.workload.distributions import (
     UniformBytes,
     ValueBytes,
     check_value_bytes,
-    is_count,
-    require,
 )
 from walkit.workload.flights import flight_operations
 from walkit.workload.generate import generated_operations

@@ -12,9 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from time import monotonic
-from types import TracebackType
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 from walkit.config import MIB, Durability, LogOptions
 from walkit.errors import OptionsError
@@ -23,6 +21,7 @@ from walkit.measure import FrameSample, LatencyHistogram, RawRate
 from walkit.metrics import LogStatistics
 from walkit.models.device import PRESETS
 from walkit.storage.direct import DIRECT_BYTES
+from walkit.workload.checks import require_between, require_one_of
 from walkit.workload.policies import policy_named
 from walkit.workload.process import TalkingChild
 
@@ -68,31 +67,27 @@ class ContinuousLoad:
     """Fixes values, arrivals and the modelled device's latencies."""
 
     def __post_init__(self) -> None:
-        for option, least, most in (
-            ("writers", 1, WRITERS_MAX),
-            ("record_bytes", 1, MIB),
-            ("in_flight", 1, 1024),
-            ("arrivals_per_s", 0, ARRIVALS_PER_S_MAX),
-            ("seed", 0, SEED_MAX),
-        ):
-            value = getattr(self, option)
-            if type(value) is not int or not least <= value <= most:
-                raise OptionsError(
-                    f"{option}={value!r}: a whole number from {least} to {most:,}",
-                    option=option,
-                    wanted=value,
-                )
-        for option, allowed in (
-            ("style", get_args(Style)),
-            ("durability", get_args(Durability)),
-            ("ack_order", ("append", "completion")),
-            ("direct_io", (False, True)),
-            ("raw", (False, True)),
-            ("device", ("", *PRESETS)),
-        ):
-            value = getattr(self, option)
-            if value not in allowed:
-                raise OptionsError(f"{option}={value!r}: it is one of {allowed}", option=option, wanted=value)
+        require_between(
+            self,
+            {
+                "writers": (1, WRITERS_MAX),
+                "record_bytes": (1, MIB),
+                "in_flight": (1, 1024),
+                "arrivals_per_s": (0, ARRIVALS_PER_S_MAX),
+                "seed": (0, SEED_MAX),
+            },
+        )
+        require_one_of(
+            self,
+            {
+                "style": get_args(Style),
+                "durability": get_args(Durability),
+                "ack_order": ("append", "completion"),
+                "direct_io": (False, True),
+                "raw": (False, True),
+                "device": ("", *PRESETS),
+            },
+        )
         policy_named(self.policy)
         if self.device and self.direct_io:
             raise OptionsError(
@@ -179,11 +174,10 @@ class SteadyLine:
     """What the bare device does, in the line after it was measured."""
 
 
-class SteadyWriter:
-    """A child process that drives a ContinuousLoad into the log at `path`. A context manager: no child outlives it.
+class SteadyWriter(TalkingChild):
+    """A child process that drives a ContinuousLoad into the log at `path`.
 
-    Used by one thread, but for `read`, `statistics`, `writing` and `kill`, which any thread may call. If this process
-    dies, the child ends too.
+    Used by one thread, but for `read`, `statistics`, `talking` and `kill`, which any thread may call.
     """
 
     def __init__(
@@ -199,31 +193,12 @@ class SteadyWriter:
         self._lines: deque[SteadyLine] = deque(maxlen=LINES_WAITING_MAX)
         self._statistics: LogStatistics | None = None
         text = json.dumps(asdict(self.load))
-        self._child = TalkingChild(["walkit.workload.steady_process", self.path, text], self._take)
-
-    @property
-    def pid(self) -> int:
-        """Process id of the child."""
-        return self._child.pid
+        super().__init__(["walkit.workload.steady_process", self.path, text], self._take)
 
     @property
     def statistics(self) -> LogStatistics | None:
         """The metrics of the newest line; None before the first. What they call acknowledged is acknowledged."""
         return self._statistics
-
-    @property
-    def writing(self) -> bool:
-        """Whether lines may still come."""
-        return self._child.talking
-
-    @property
-    def killed_ns(self) -> int | None:
-        """When `kill` was called, on the machine's monotonic clock."""
-        return self._child.killed_ns
-
-    def start(self) -> None:
-        """Start the child. ChildWriterError: it cannot be."""
-        self._child.start()
 
     def _take(self, said: dict[str, Any]) -> None:
         line = SteadyLine(
@@ -248,42 +223,16 @@ class SteadyWriter:
 
     def wait_for(self, records: int, timeout: float) -> bool:
         """Wait until the child's log has so many records acknowledged; False where it ended or time ran out."""
-        deadline = monotonic() + timeout
-        while True:
-            ended = not self._child.talking
-            found = self._statistics
-            if found is not None and found.records_acked >= records:
-                return True
-            if ended or monotonic() >= deadline:
-                return False
-            with self._child.changed:
-                self._child.changed.wait(0.1)
+
+        def there() -> bool:
+            return self._statistics is not None and self._statistics.records_acked >= records
+
+        return self.wait_until(there, timeout)
 
     def stop(self) -> None:
         """Let the writers finish the record under way and the child close its log, and wait for that.
 
         Raises ChildWriterError where the child failed, also before it was asked to stop.
         """
-        self._child.send(b"stop\n")
-        self._child.wait()
-
-    def kill(self) -> None:
-        """End the child with SIGKILL: it can do nothing about it, and nothing more."""
-        self._child.kill()
-
-    def wait(self) -> bool:
-        """Wait for the child's end; True where `kill` ended it at work. Raises ChildWriterError where it failed."""
-        return self._child.wait()
-
-    def close(self) -> None:
-        """Kill the child if it is still there, and free its resources. Closing twice does nothing."""
-        self._child.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        self.send(b"stop\n")
+        self.wait()

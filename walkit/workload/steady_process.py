@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import cycle
 from time import perf_counter_ns, sleep
 from typing import Any
 
@@ -63,7 +64,6 @@ class SteadyWriters:
         count, target = (load.writers, self._write) if load.style == "threads" else (1, self._loop)
         if load.arrivals_per_s:
             self._due = OpenLoop(rate=load.arrivals_per_s).due_ns_for_ever(load.seed)
-            target = self._write_on_time if load.style == "threads" else self._loop
         self._threads = [
             threading.Thread(target=self._guard, args=(target,), name=f"writer-{i}", daemon=True)
             for i in range(count)
@@ -88,73 +88,48 @@ class SteadyWriters:
             self.errors.append(error)
             self.stopped.set()
 
-    def _write(self) -> None:
-        append, values, note, stopped = (
-            self._log.append,
-            self._values,
-            self.latencies_ns.append,
-            self.stopped.is_set,
-        )
-        turn = 0
-        while not stopped():
-            turn += 1
-            began = perf_counter_ns()
-            append(values[turn % VALUES])
-            note(perf_counter_ns() - began)
-
-    def _next_due_ns(self) -> int:
-        """Return when the next record that no writer has taken yet arrives."""
-        assert self._due is not None
+    def _due_ns(self) -> int:
+        """Return when a writer's next record begins: when it arrives in an open loop, else now."""
+        if self._due is None:
+            return perf_counter_ns()
         with self._due_lock:
             return self._start_ns + next(self._due)
 
-    def _write_on_time(self) -> None:
-        values, stopped = self._values, self.stopped.is_set
-        turn = 0
-        while not stopped():
-            turn += 1
-            due_ns = self._next_due_ns()
-            while (left_ns := due_ns - perf_counter_ns()) > 0 and not stopped():
-                sleep(min(left_ns / 1e9, NAP_S))
-            if left_ns > 0:
-                return  # it has not arrived yet
-            self._log.append(values[turn % VALUES])
-            self.latencies_ns.append(perf_counter_ns() - due_ns)
+    def _nap_s(self, due_ns: int) -> float | None:
+        """Return how long to sleep before one looks again; None where the record has arrived, or none is written."""
+        left_ns = due_ns - perf_counter_ns()
+        return None if left_ns <= 0 or self.stopped.is_set() else min(left_ns / 1e9, NAP_S)
+
+    def _write(self) -> None:
+        append, note = self._log.append, self.latencies_ns.append
+        waits = self._due is not None
+        for value in cycle(self._values):
+            due_ns = self._due_ns()
+            while waits and (nap_s := self._nap_s(due_ns)) is not None:
+                sleep(nap_s)
+            if self.stopped.is_set():
+                return
+            append(value)
+            note(perf_counter_ns() - due_ns)
 
     def _loop(self) -> None:
         asyncio.run(self._write_all())
 
     async def _write_all(self) -> None:
-        write = self._write_async if self._due is None else self._write_async_on_time
-        await asyncio.gather(*(write() for _ in range(self._load.writers)))
-
-    async def _write_async_on_time(self) -> None:
-        values, stopped = self._values, self.stopped.is_set
-        turn = 0
-        while not stopped():
-            turn += 1
-            due_ns = self._next_due_ns()
-            # Between naps it looks whether it is to stop, which another thread says.
-            while (left_ns := due_ns - perf_counter_ns()) > 0 and not stopped():  # noqa: ASYNC110
-                await asyncio.sleep(min(left_ns / 1e9, NAP_S))
-            if left_ns > 0:
-                return
-            await self._log.append_async(values[turn % VALUES])
-            self.latencies_ns.append(perf_counter_ns() - due_ns)
+        await asyncio.gather(*(self._write_async() for _ in range(self._load.writers)))
 
     async def _write_async(self) -> None:
-        append, values, note, stopped = (
-            self._log.append_async,
-            self._values,
-            self.latencies_ns.append,
-            self.stopped.is_set,
-        )
-        turn = 0
-        while not stopped():
-            turn += 1
-            began = perf_counter_ns()
-            await append(values[turn % VALUES])
-            note(perf_counter_ns() - began)
+        append, note = self._log.append_async, self.latencies_ns.append
+        waits = self._due is not None
+        for value in cycle(self._values):
+            due_ns = self._due_ns()
+            # Between naps it looks whether it is to stop, which another thread says.
+            while waits and (nap_s := self._nap_s(due_ns)) is not None:  # noqa: ASYNC110
+                await asyncio.sleep(nap_s)
+            if self.stopped.is_set():
+                return
+            await append(value)
+            note(perf_counter_ns() - due_ns)
 
 
 def keep_small(log: WriteAheadLog, *, modelled: bool = False) -> None:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import pairwise
 
-from walkit.config import check_bool
+from walkit._arguments import check_bool
 from walkit.errors import OptionsError
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import Run

@@ -14,7 +14,8 @@ from walkit.replication.delta.feed import DeltaFeed
 from walkit.replication.delta.messages import PollAnswer, PollRefusal, PollRequest, checksum_of
 from walkit.replication.delta.polls import DeltaOptions
 from walkit.replication.delta.wire import POLL_METHOD, decode_poll, encode_reply
-from walkit.replication.transport.grpc_common import DaemonExecutor, grpc, server_options
+from walkit.replication.transport.grpc_common import grpc, server_options
+from walkit.replication.transport.threads import DaemonExecutor
 
 Said = PollAnswer | PollRefusal | bytes | None
 Lie = Callable[[PollAnswer, PollRequest], Said]
@@ -40,7 +41,7 @@ class LyingPrimary:
     def _poll(self, data: bytes, context: Any) -> Iterator[bytes]:
         request = decode_poll(data)
         call = self.feed.begin(request)
-        context.add_callback(lambda: self.feed.hang_up(call))
+        context.add_callback(lambda: self.feed.on_disconnect(call))
         answer = self.feed.wait(call)
         said = self.lie(answer, request) if isinstance(answer, PollAnswer) else answer
         self.lies += said is not answer

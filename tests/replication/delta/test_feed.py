@@ -228,7 +228,7 @@ def test_a_caller_that_hung_up_takes_its_observer_along(log: walkit.WriteAheadLo
     feed = DeltaFeed(log, DeltaOptions(retry_ms=100), clock_ms=clock)
     last = answered(feed.poll(PollRequest()))
     call = feed.begin(after(last))
-    feed.hang_up(call)
+    feed.on_disconnect(call)
     clock.now_ms = 100
     feed.tick()
     assert (feed.sessions, is_observed(log), call.answer) == (0, False, None)

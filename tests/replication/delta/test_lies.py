@@ -24,10 +24,9 @@ from walkit.models import FaultyStorage
 from walkit.replication import DeltaReader, Primary, ReplayLimits, ReplicaFailedError
 from walkit.replication.delta import loop as delta_loop
 from walkit.replication.delta import opening as delta_opening
-from walkit.replication.delta.loader import RangeLoader, Reached
+from walkit.replication.delta.loader import RangeLoader, Reached, Workers
 from walkit.replication.delta.messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest, delta_frames
 from walkit.replication.delta.state import ReaderState
-from walkit.replication.delta.workers import Workers
 from walkit.segments.manifest_store import load_manifest
 from walkit.state.table import KeyedTable
 from walkit.storage import FileStorage

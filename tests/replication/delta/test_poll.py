@@ -128,7 +128,7 @@ def test_a_poll_that_was_given_up_loses_nothing() -> None:
     first = readers.begin()
     readers.wait(1)
     gone = readers.next(first)
-    readers.core.hang_up(gone, readers.now_ms)
+    readers.core.on_disconnect(gone, readers.now_ms)
     frames = readers.append()
     assert gone not in readers.given
     answer = readers.answered(readers.next(first))
@@ -332,10 +332,10 @@ def test_a_reader_that_hung_up_is_forgotten_soon() -> None:
     """Hang up and do not come again: the session ends after the time for retries, long before it would expire."""
     readers = Readers(options=DeltaOptions(retry_ms=100))
     token = readers.next(readers.begin())
-    readers.core.hang_up(token, readers.now_ms)
+    readers.core.on_disconnect(token, readers.now_ms)
     readers.wait(100)
     assert readers.core.sessions == 0
-    readers.core.hang_up(token, readers.now_ms)
+    readers.core.on_disconnect(token, readers.now_ms)
 
 
 def test_a_reader_can_leave() -> None:
@@ -482,11 +482,11 @@ class PollMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.asked)
     @rule(which=st.integers(0, 5))
-    def hang_up(self, which: int) -> None:
+    def on_disconnect(self, which: int) -> None:
         """Give a poll up."""
         _, token = self.asked.pop(which % len(self.asked))
         if token not in self.readers.given:
-            self.readers.core.hang_up(token, self.readers.now_ms)
+            self.readers.core.on_disconnect(token, self.readers.now_ms)
 
     @precondition(lambda self: any(token in self.readers.given for _, token in self.asked))
     @rule()

@@ -17,12 +17,12 @@ from tests.replication.proxy import TcpProxy
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd
 from walkit.format.segment import SegmentHeader
-from walkit.recovery.scan import read_durable_slot
+from walkit.recovery.log_scan import read_durable_slot
 from walkit.replication import HealReport, PeerError, Primary, Replica, heal, promote, rewind
 from walkit.replication.healing.link import RangeLink
 from walkit.replication.healing.ranges import DamagedRange, DamagedSegment
 from walkit.replication.healing.write import HealedFile
-from walkit.replication.protocol.frame_batch import FrameLimits
+from walkit.replication.protocol.frame_run import FrameLimits
 from walkit.replication.transport.connection import Destination
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 from walkit.storage import FileStorage
@@ -206,7 +206,10 @@ def test_a_peer_that_lacks_a_marker_alone_gives_all_records(tmp_path: Path, seal
         Primary(opened) as primary,
         Replica(tmp_path / "longer", primary.address, options=PLAIN) as replica,
     ):
-        replica.wait_for(opened.append(b"next").last_lsn, WAIT_S)  # though it has the marker
+        until(
+            lambda: replica.status().state == "streaming", "a welcome"
+        )  # though it has the marker, and no epoch began
+        replica.wait_for(opened.append(b"next").last_lsn, WAIT_S)
 
 
 @pytest.mark.parametrize("alone", [False, True])

@@ -20,9 +20,9 @@ from walkit.format.segment import SegmentHeader
 from walkit.recovery.decision import Decision
 from walkit.recovery.examine.report import Verdict
 from walkit.recovery.examine.scan_context import ScanContext
-from walkit.recovery.facts import LogFindings, SegmentFinding, follows_exactly, look_at, next_start
+from walkit.recovery.findings import LogFindings, SegmentFinding, follows_exactly, inspect_segment, next_start
+from walkit.recovery.log_scan import link_unsealed
 from walkit.recovery.plan import Step, cut_short, make_plan, missing_end, policy_for
-from walkit.recovery.scan import relate
 from walkit.recovery.survey import Region
 
 _REFUSED = (FormatVersionError, StorageError)
@@ -47,7 +47,7 @@ class UnsealedPart:
         """Survey every segment first, because a later frame may promise an earlier one; then decide and note."""
         context = self.context
         for record in context.manifest.unsealed:
-            self.found.append(look_at(context.storage, context.manifest, record, live=context.live))
+            self.found.append(inspect_segment(context.storage, context.manifest, record, live=context.live))
         for index, finding in enumerate(self.found):
             context.promised = max(context.promised, finding.promised_position)
             if finding.header is not None:
@@ -92,7 +92,7 @@ class UnsealedPart:
         if context.live:
             return none
         with suppress(StorageError):  # the segment that cannot be read has a problem of its own
-            relate(context.storage, findings)
+            link_unsealed(context.storage, findings)
         for finding in self.found:
             first = finding.damage if finding.follows else None
             damaged = finding.regions if self.keeps else [r for r in (first,) if r is not None]

@@ -11,8 +11,8 @@ from walkit.format.frame import FrameFault
 from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
 from walkit.recovery.examine.report import Problem, RangeVerdict, SegmentFacts, SegmentUse, Verdict, worst
-from walkit.recovery.facts import SegmentFinding, survey_segment
-from walkit.recovery.scan import Progress
+from walkit.recovery.findings import SegmentFinding, survey_segment
+from walkit.recovery.log_scan import Progress
 from walkit.recovery.survey import Region
 from walkit.storage.interface import Storage
 

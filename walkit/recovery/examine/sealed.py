@@ -9,8 +9,8 @@ from walkit.format.layout import FRAME_BYTES_LIMIT, SEGMENT_HEADER_BYTES, Segmen
 from walkit.format.manifest import Gap, HoleRecord, LogEnd, SegmentRecord
 from walkit.recovery.examine.report import Verdict
 from walkit.recovery.examine.scan_context import ScanContext
-from walkit.recovery.facts import SegmentFinding, look_at
-from walkit.recovery.scan import sealed_error, shortened
+from walkit.recovery.findings import SegmentFinding, inspect_segment
+from walkit.recovery.log_scan import sealed_error, shortened
 from walkit.segments.manifest_store import load_manifest
 
 _HOLE = "frames that were in flight never came to the disk, and later ones did; none of them was acknowledged"
@@ -20,7 +20,7 @@ def examine_sealed(context: ScanContext, record: SegmentRecord) -> None:
     """Examine one sealed segment. Of a live log, one that was trimmed meanwhile is left out."""
     note_gaps(context, record.name, record.start_position)
     begun = len(context.ranges)
-    finding = look_at(context.storage, context.manifest, record)
+    finding = inspect_segment(context.storage, context.manifest, record)
     if not finding.present and context.live and _was_trimmed(context, record):
         context.notes.append(f"segment {record.name} was trimmed while the log was read")
         return

@@ -20,13 +20,14 @@ from walkit.format.names import claim_of_name, cursor_of_name, is_unfinished_nam
 from walkit.format.segment import SegmentHeader
 from walkit.recovery.examine.report import RangeVerdict, Verdict
 from walkit.recovery.examine.scan_context import ScanContext
-from walkit.recovery.facts import region_within, start_of
+from walkit.recovery.findings import region_within, start_of
 from walkit.recovery.probe import nonzero_until
 from walkit.recovery.survey import FrameSpan, SegmentSurvey
 from walkit.segments.claim_files import claim_facts
 from walkit.segments.cursor_files import cursor_facts
 from walkit.segments.gathered import gathered_in
 from walkit.segments.identity import whole_header
+from walkit.segments.leftovers import leftover_of
 from walkit.segments.manifest_store import (
     DURABLE_NAME,
     LOST_FOLDER,
@@ -34,7 +35,6 @@ from walkit.segments.manifest_store import (
     REPLICATION_NAMES,
     load_manifest,
 )
-from walkit.segments.orphan_files import leftover_of
 
 NAMES_SHOWN_MAX = 5
 
@@ -105,12 +105,12 @@ def _has_moved(record: SegmentRecord) -> bool:
 
 def _end_before(before: SegmentRecord, record: SegmentRecord) -> int:
     """Return the position at which `record` has to begin."""
-    behind = record.start_position >= before.end_position
+    after = record.start_position >= before.end_position
     if record.epoch != before.epoch and record.start_position == align_up(
         before.end_position, ALIGNMENT_DIRECT
     ):
         return record.start_position  # an epoch of direct I/O begins on its own alignment
-    return record.start_position if _has_moved(record) and behind else before.end_position
+    return record.start_position if _has_moved(record) and after else before.end_position
 
 
 def check_durable_file(context: ScanContext) -> None:

@@ -1,1 +1,6 @@
-"""The two state machines of replication, publisher and subscriber, and what they are made of; no I/O."""
+"""The two state machines of replication, publisher and subscriber, and what they are made of; no I/O.
+
+- `publisher` and `subscriber`: events in by method calls, `actions` out for a shell to perform;
+- `answers` makes a publisher's messages, `bootstrap` follows the parts of a log that is fetched anew;
+- `states` is the table of states and edges, `lag` how far one side is behind, `backoff` the pause between attempts.
+"""

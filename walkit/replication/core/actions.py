@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from walkit.errors import WalkitError
 from walkit.format.manifest import EpochRecord, LogEnd
-from walkit.replication.protocol.frame_batch import FrameRun
+from walkit.replication.protocol.frame_run import FrameRun
 from walkit.replication.protocol.identity import Identity
 from walkit.replication.protocol.messages import (
     Ack,
@@ -54,7 +54,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveHold:
+class MoveClaim:
     """The subscriber needs records from here on; those before are on its stable storage."""
 
     first_lsn: int
@@ -139,7 +139,7 @@ class Fail:
     error: WalkitError
 
 
-PublisherStep: TypeAlias = Send | Admit | Read | MoveHold | MakePlan | ReadPart | End
+PublisherStep: TypeAlias = Send | Admit | Read | MoveClaim | MakePlan | ReadPart | End
 SubscriberStep: TypeAlias = (
     SendToPublisher | Connect | Disconnect | Keep | Adopt | Import | Prepare | StorePart | Publish | Fail
 )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.replication.core.lag import Lag
-from walkit.replication.protocol.frame_batch import FrameRun
+from walkit.replication.protocol.frame_run import FrameRun
 from walkit.replication.protocol.identity import Identity
 from walkit.replication.protocol.lineage import PrimaryState
 from walkit.replication.protocol.messages import (
@@ -22,15 +22,15 @@ from walkit.replication.protocol.messages import (
 )
 
 
-def welcome_of(standing: PrimaryState, version: int, minted: Identity | None) -> Welcome:
+def welcome_of(primary: PrimaryState, version: int, minted: Identity | None) -> Welcome:
     """Return the welcome of a subscriber, with its identity where that is new."""
     return Welcome(
         version=version,
-        log_id=standing.log_id,
-        created_us=standing.created_us,
-        ack_order=standing.ack_order,
-        source_lsn=standing.durable_lsn,
-        source_position=standing.durable_position,
+        log_id=primary.log_id,
+        created_us=primary.created_us,
+        ack_order=primary.ack_order,
+        source_lsn=primary.durable_lsn,
+        source_position=primary.durable_position,
         id=b"" if minted is None else minted.id,
         secret=b"" if minted is None else minted.secret,
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from walkit._text import counted
+
 CATCH_UP_MS = 1_000.0
 """A side that lacks a frame for so long is not streaming, but catching up."""
 NEWS_MAX = 1024
@@ -37,7 +39,7 @@ class Lag:
         self._target_lsn = self.source_lsn
         return "catching up" if lsn < self.source_lsn else "streaming"
 
-    def judged(self, state: str, lsn: int, now_ms: float) -> str:
+    def next_state(self, state: str, lsn: int, now_ms: float) -> str:
         """Return which of the two states follows `state`, with all up to `lsn` reached.
 
         What was missing when it began to catch up is what it has to reach, as the source may never rest; where more is
@@ -63,3 +65,8 @@ class Lag:
     def check(self) -> None:
         """Assert that what is kept is bounded."""
         assert len(self._news) <= NEWS_MAX
+
+
+def lag_text(records: int | None, ms: float | None) -> str:
+    """Return a lag in words; "unknown" where it is None."""
+    return "unknown" if records is None or ms is None else f"{counted(records, 'record')}, {ms:,.0f} ms"

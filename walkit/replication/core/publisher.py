@@ -15,7 +15,7 @@ from walkit.replication.core.actions import (
     Admit,
     End,
     MakePlan,
-    MoveHold,
+    MoveClaim,
     PublisherStep,
     Read,
     ReadPart,
@@ -27,15 +27,15 @@ from walkit.replication.core.bootstrap import wrong_fetch
 from walkit.replication.core.lag import Lag
 from walkit.replication.core.states import StateTracker
 from walkit.replication.protocol.codecs import Traffic, chosen, pack
-from walkit.replication.protocol.frame_batch import FrameRun
+from walkit.replication.protocol.frame_run import FrameRun
 from walkit.replication.protocol.identity import Identity, KnownReplica, proves
 from walkit.replication.protocol.lineage import (
     PrimaryState,
     is_bootstrap,
-    judge,
-    judge_alone,
     rewound,
     too_many_epochs,
+    why_refused,
+    why_unservable,
 )
 from walkit.replication.protocol.messages import (
     BATCH_BYTES_MAX,
@@ -62,6 +62,8 @@ BATCHES_MAX = 4096
 HELLO_MS = 2_000.0
 """A subscriber says hello within this time, and has as long again for its proof."""
 HEARTBEAT_MS = 2_000.0
+CONTACT_MS = 3 * HEARTBEAT_MS
+"""A primary with nothing to send says so every `HEARTBEAT_MS`: after this time its end is not known any more."""
 SILENCE_MS = 15_000.0
 HISTORY_EVENTS = 64
 HISTORY_CHARS = 2048
@@ -74,7 +76,7 @@ class Publisher:
 
     Nothing that the subscriber says is believed: an end that was not sent to it in this session ends the session.
 
-    `began`, `greeted`, `hello` as the answer to an `Admit`, then `source_moved`, `receive`, `frames`, `refuse` and
+    `began`, `greeted`, `admitted` as the answer to an `Admit`, then `source_moved`, `receive`, `frames`, `refuse` and
     `tick` as things happen; each returns the steps to take, in order. A `Read` is answered by `frames` before another
     one is asked for.
     """
@@ -93,7 +95,7 @@ class Publisher:
         self.batch_bytes = min(batch_bytes, BATCH_BYTES_MAX)
         self.heartbeat_ms, self.silence_ms, self.hello_ms = heartbeat_ms, silence_ms, hello_ms
         self.state: CoreState = "waiting"
-        """What the core goes by; `states` says it as states.py has it."""
+        """What decides how a message is taken; `states` shows the same, and parts streaming from catching up."""
         self.states = StateTracker("session", "waiting")
         self.lag = Lag()
         self.name = ""
@@ -115,7 +117,7 @@ class Publisher:
         """Ends of what was sent, in order of position, from the acknowledged one on."""
         self._began_at = self._furthest = 0
         """Positions of the end that the subscriber came with, and of the furthest that was ever sent."""
-        self._asked = self._held = False
+        self._asked = self._claimed = False
         self._frame_bytes_max = 0
         self._lineage_sent = False
         self._epoch: tuple[int, int] | None = None
@@ -153,7 +155,7 @@ class Publisher:
         self._sent_ms = self._heard_ms = now_ms
         if self.state != "waiting":
             return self.refuse(Refusal(reason="protocol", message="a second hello"), now_ms)
-        refusal = judge_alone(hello, self.versions)
+        refusal = why_unservable(hello, self.versions)
         if refusal is not None:
             return self.refuse(refusal, now_ms)
         self.name = hello.name
@@ -178,36 +180,36 @@ class Publisher:
             return self.refuse(Refusal(reason="identity", message=text), now_ms)
         return self._note("proof", [Admit(hello, proved=True)], now_ms)
 
-    def hello(
+    def admitted(
         self,
         hello: Hello,
-        standing: PrimaryState,
+        primary: PrimaryState,
         now_ms: float,
         minted: Identity | None = None,
         claimed_lsn: int = 0,
     ) -> list[PublisherStep]:
-        """The subscriber is admitted; `standing` is what the source has, `minted` an identity for a new one.
+        """The subscriber is admitted; `primary` is what the source has, `minted` an identity for a new one.
 
         `claimed_lsn` is the last LSN that it has given up by its claim, as that is stored.
         """
         self._sent_ms = self._heard_ms = now_ms
         if self.state != "waiting":
             return self.refuse(Refusal(reason="protocol", message="a second hello"), now_ms)
-        refusal = judge(hello, standing, self.versions)
+        refusal = why_refused(hello, primary, self.versions)
         bootstraps = is_bootstrap(hello, refusal)
         refusal = None if bootstraps else refusal or rewound(hello, self._known, claimed_lsn)
         if refusal is not None:
             return self.refuse(refusal, now_ms)
         self.name = hello.name
         self.key = hello.id.hex() if minted is None else minted.key
-        self.codec, self.log_id = chosen(hello.codecs), standing.log_id
+        self.codec, self.log_id = chosen(hello.codecs), primary.log_id
         self.sent = self.acked = hello.end
         self._ends = [hello.end]
         self._began_at = self._furthest = hello.end.position
         self._frame_bytes_max = hello.frame_bytes_max
-        self.lag.source_at(standing.durable_lsn, standing.durable_position, hello.end.last_lsn, now_ms)
+        self.lag.source_at(primary.durable_lsn, primary.durable_position, hello.end.last_lsn, now_ms)
         self._enter("planning" if bootstraps else "streaming", now_ms)
-        welcome = welcome_of(standing, min(self.versions[1], hello.version_max), minted)
+        welcome = welcome_of(primary, min(self.versions[1], hello.version_max), minted)
         return self._note(
             "admitted", [Send(welcome), *([MakePlan()] if bootstraps else self._pump())], now_ms
         )
@@ -276,10 +278,10 @@ class Publisher:
         self.lag.reached(end.last_lsn)
         del self._ends[: index_of(self._ends, end)]
         answers = end.position > self._began_at or (self._asked and end.position > 0)
-        if not (moved or not self._held) or not answers:
+        if not (moved or not self._claimed) or not answers:
             return []
-        self._held = True
-        return [MoveHold(end.last_lsn + 1)]
+        self._claimed = True
+        return [MoveClaim(end.last_lsn + 1)]
 
     def frames(
         self, run: FrameRun | None, lineage: tuple[EpochRecord, ...], now_ms: float
@@ -328,7 +330,7 @@ class Publisher:
             why = "the subscriber has been silent for too long"
             self._enter("ended", now_ms, why)
             return self._note("tick", [End(why)], now_ms)
-        self._judge(now_ms)
+        self._update_states(now_ms)
         if now_ms < self._sent_ms + self.heartbeat_ms:
             return []
         self._sent_ms = now_ms
@@ -360,10 +362,10 @@ class Publisher:
         self.state = state
         self.states.move(self.lag.begin(self.acked.last_lsn) if state == "streaming" else state, now_ms, why)
 
-    def _judge(self, now_ms: float) -> None:
+    def _update_states(self, now_ms: float) -> None:
         """Say whether the subscriber catches up or has all but the last moment's frames."""
         if self.state == "streaming":
-            self.states.move(self.lag.judged(self.states.state, self.acked.last_lsn, now_ms), now_ms)
+            self.states.move(self.lag.next_state(self.states.state, self.acked.last_lsn, now_ms), now_ms)
 
     def _pump(self) -> list[PublisherStep]:
         """Ask for more frames where there are some and the window has room."""
@@ -388,8 +390,8 @@ class Publisher:
         assert bool(self._nonce) == (self.state == "challenged")
 
     def _note(self, event: object, steps: list[PublisherStep], now_ms: float) -> list[PublisherStep]:
-        self._judge(now_ms)
+        self._update_states(now_ms)
         self._check()
-        told = ", ".join(map(in_brief, steps))
-        self.history.append(f"{now_ms:.1f} {in_brief(event)} -> [{told}]"[:HISTORY_CHARS])
+        steps_text = ", ".join(map(in_brief, steps))
+        self.history.append(f"{now_ms:.1f} {in_brief(event)} -> [{steps_text}]"[:HISTORY_CHARS])
         return steps

@@ -6,6 +6,7 @@ docs/replication.md has the same table, and tests compare both; every edge has a
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -207,7 +208,7 @@ def report_moves(tracker: StateTracker, events: EventSink, **facts: str) -> None
     """Emit the event of each edge that was taken since the last call; `facts` go with each."""
     while tracker.moves:
         edge, why, lasted_ms = tracker.moves.popleft()
-        told = {
+        about = {
             **facts,
             "before": edge.start,
             "state": edge.end,
@@ -215,10 +216,35 @@ def report_moves(tracker: StateTracker, events: EventSink, **facts: str) -> None
             "lasted_ms": round(lasted_ms, 1),
         }
         if edge.event == "walkit.replica.fail":
-            events.emit("walkit.replica.fail", error=why, **told)
+            events.emit("walkit.replica.fail", error=why, **about)
         elif edge.event == "walkit.replica.lose":
-            events.emit("walkit.replica.lose", **told)
+            events.emit("walkit.replica.lose", **about)
         elif edge.side == "replica":
-            events.emit("walkit.replica.move", **told)
+            events.emit("walkit.replica.move", **about)
         else:
-            events.emit("walkit.session.move", **told)
+            events.emit("walkit.session.move", **about)
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpan:
+    """For how long one state lasted: seconds since 1970; `until` is None of the state that lasts."""
+
+    state: str
+    since: float
+    until: float | None
+    why: str
+    """Why it came to be, as last known; "" where the state says all."""
+
+
+def spans_of(tracker: StateTracker, now_ms: float, now_s: float) -> tuple[StateSpan, ...]:
+    """Return the past of a state in seconds since 1970, of which it is `now_s` now."""
+    zero_s = now_s - now_ms / 1000
+    return tuple(
+        StateSpan(
+            span.state,
+            zero_s + span.since_ms / 1000,
+            None if span.until_ms is None else zero_s + span.until_ms / 1000,
+            span.why,
+        )
+        for span in tracker.spans()
+    )

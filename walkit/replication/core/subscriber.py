@@ -31,9 +31,8 @@ from walkit.replication.core.bootstrap import Transfer, Want
 from walkit.replication.core.lag import Lag
 from walkit.replication.core.publisher import HISTORY_CHARS, HISTORY_EVENTS, SILENCE_MS
 from walkit.replication.core.states import StateTracker
-from walkit.replication.protocol.batch_check import checked_run
+from walkit.replication.protocol import checks
 from walkit.replication.protocol.codecs import Traffic
-from walkit.replication.protocol.content import check_content, plain_text
 from walkit.replication.protocol.failures import ProtocolError
 from walkit.replication.protocol.identity import Identity, proof_of
 from walkit.replication.protocol.messages import (
@@ -54,7 +53,6 @@ from walkit.replication.protocol.messages import (
     Refusal,
     Welcome,
 )
-from walkit.replication.protocol.refusals import first_difference, lasting_error, unknown_version
 
 RENACK_MS = 1_000.0
 """After this time without progress the same range is asked for once more."""
@@ -100,7 +98,7 @@ class Subscriber:
         self.next = self.end
         """The end of the frames that were verified and given out to be imported: what the next batch must follow."""
         self.state: State = "detached"
-        """What the core goes by; `states` says it as states.py has it."""
+        """What decides how a message is taken; `states` shows the same, and parts streaming from catching up."""
         self.states = StateTracker("replica", "new")
         self.error: WalkitError | None = None
         self.welcomed = False
@@ -142,7 +140,7 @@ class Subscriber:
             return []
         self._enter("greeting", now_ms)
         self.connections += 1
-        self._heard(now_ms)
+        self._note_contact(now_ms)
         self._hello = Hello(
             name=self.name,
             version_min=self.versions[0],
@@ -162,7 +160,7 @@ class Subscriber:
         if self.state in ("detached", "failed"):
             return []
         self._lose_contact(now_ms)
-        self.trouble, self.reason = plain_text(why), reason
+        self.trouble, self.reason = checks.plain_text(why), reason
         self._enter("detached", now_ms, self.trouble)
         self._nacked, self.damaged_here, self.transfer, self.next = None, 0, None, self.end
         self.wake_at_ms = now_ms + self._backoff.next_ms()
@@ -173,9 +171,9 @@ class Subscriber:
         if self.state not in ("greeting", "streaming", "bootstrapping"):
             return []
         if isinstance(message, Refusal):
-            return self._refused(message, now_ms)
+            return self._take_refusal(message, now_ms)
         try:
-            check_content(message)
+            checks.check_content(message)
         except ProtocolError as error:
             return self.refused(error.code, error, now_ms)
         if isinstance(message, Challenge):
@@ -186,13 +184,13 @@ class Subscriber:
             return self._note(message, self._bootstrap(message, now_ms), now_ms)
         if self.state != "streaming":
             return []
-        self._heard(now_ms)
+        self._note_contact(now_ms)
         assert isinstance(message, Batch | Heartbeat)
         self.lag.source_at(message.source_lsn, message.source_position, self.end.last_lsn, now_ms)
         if isinstance(message, Heartbeat):
             steps: list[SubscriberStep] = [SendToPublisher(Ack(end=self.end))]
             if message.sent_position > self.next.position:
-                steps += self._ask_again(now_ms)
+                steps += self._nack(now_ms)
             return self._note(message, steps, now_ms)
         return self._note(message, self._batch(message, now_ms), now_ms)
 
@@ -222,7 +220,7 @@ class Subscriber:
         return self._connect(f"published to {end.position}", now_ms)
 
     def replaced(self, end: LogEnd, lineage: tuple[EpochRecord, ...], now_ms: float) -> None:
-        """The log is another one now, and ends there; told without a connection."""
+        """The log is another one now, and ends there; called without a connection."""
         self.end = self.next = end
         self.lineage, self.since_ms, self._refused_for, self.transfer = lineage, now_ms, "", None
         self.lag.reached(end.last_lsn)
@@ -260,10 +258,10 @@ class Subscriber:
 
     def _connect(self, event: str, now_ms: float) -> list[SubscriberStep]:
         self._enter("connecting", now_ms)
-        self._heard(now_ms)
+        self._note_contact(now_ms)
         return self._note(event, [Connect()], now_ms)
 
-    def _heard(self, now_ms: float) -> None:
+    def _note_contact(self, now_ms: float) -> None:
         self.wake_at_ms = now_ms + self._silence_ms
         if self.state in ("streaming", "bootstrapping"):
             self.heard_ms = now_ms
@@ -278,7 +276,7 @@ class Subscriber:
         hello, self._hello = self._hello, None
         if hello is None or self.identity is None:
             return self.lost("the publisher sent a challenge that nothing asked for", now_ms, "protocol")
-        self._heard(now_ms)
+        self._note_contact(now_ms)
         return [SendToPublisher(Proof(mac=proof_of(self.identity, challenge.nonce, hello)))]
 
     def _welcome(self, welcome: Welcome, now_ms: float) -> list[SubscriberStep]:
@@ -287,14 +285,14 @@ class Subscriber:
             return self.refused("divergence", DivergenceError(text, first_lsn=1), now_ms)
         if not self.versions[0] <= welcome.version <= self.versions[1]:
             return self.refused(
-                "version", unknown_version(welcome.version, welcome.version, self.versions), now_ms
+                "version", checks.unknown_version(welcome.version, welcome.version, self.versions), now_ms
             )
         first = self.state != "streaming"
         self.lag.source_at(welcome.source_lsn, welcome.source_position, self.end.last_lsn, now_ms)
         if first:
             self.since_ms, self.welcomed = now_ms, True
             self._enter("streaming", now_ms)
-        self._heard(now_ms)
+        self._note_contact(now_ms)
         steps: list[SubscriberStep] = []
         if welcome.id and first:
             self.identity = Identity(welcome.id, welcome.secret)
@@ -304,15 +302,15 @@ class Subscriber:
             steps.append(Adopt(welcome))
         return steps
 
-    def _refused(self, refusal: Refusal, now_ms: float) -> list[SubscriberStep]:
+    def _take_refusal(self, refusal: Refusal, now_ms: float) -> list[SubscriberStep]:
         if refusal.reason not in LASTING:
             reason = refusal.reason if refusal.reason in REASONS else "protocol"
             return self.lost(refusal.message, now_ms, reason)
-        return self.refused(refusal.reason, lasting_error(refusal, self.versions), now_ms)
+        return self.refused(refusal.reason, checks.lasting_error(refusal, self.versions), now_ms)
 
     def _bootstrap(self, message: FromPublisher, now_ms: float) -> list[SubscriberStep]:
         """Take a plan, or a part of its files."""
-        self._heard(now_ms)
+        self._note_contact(now_ms)
         if isinstance(message, Plan) and self.state == "streaming" and self.bootstraps:
             self._enter("bootstrapping", now_ms)
             return [Prepare(message)]
@@ -340,18 +338,18 @@ class Subscriber:
             return [SendToPublisher(Ack(end=self.end))]
         if batch.after_position > self.next.position:
             self.gaps += 1
-            return self._ask_again(now_ms)
+            return self._nack(now_ms)
         lineage = batch.lineage or self.lineage
         if self.lineage != lineage[: len(self.lineage)] and lineage != self.lineage[: len(lineage)]:
             text = "the publisher's epochs are not those that this replica has followed"
-            first_lsn = first_difference(self.lineage, lineage)
+            first_lsn = checks.first_difference(self.lineage, lineage)
             return self.refused("divergence", DivergenceError(text, first_lsn=first_lsn), now_ms)
         begun = next((e for e in lineage if (e.number, e.id) == (batch.epoch, batch.epoch_id)), None)
         if begun is None:
-            return self._ask_again(now_ms)
-        run, fault = checked_run(batch, self.log_id, self.next, self.frame_bytes_max)
+            return self._nack(now_ms)
+        run, fault = checks.checked_run(batch, self.log_id, self.next, self.frame_bytes_max)
         if run is None:
-            return self._spoiled(fault, now_ms)
+            return self._take_damaged(fault, now_ms)
         self.traffic.count(batch.codec, batch.end_position - batch.start_position, len(batch.data))
         self._nacked = None
         self.next = run.end
@@ -359,7 +357,7 @@ class Subscriber:
             self.lineage = lineage
         return [Import(run, tuple(e for e in self.lineage if e.number <= batch.epoch))]
 
-    def _spoiled(self, fault: FrameFault | None, now_ms: float) -> list[SubscriberStep]:
+    def _take_damaged(self, fault: FrameFault | None, now_ms: float) -> list[SubscriberStep]:
         """Frames that follow by their positions are damaged, or are of another history."""
         if fault in (FrameFault.CHAIN, FrameFault.LSN, FrameFault.EPOCH, FrameFault.FOREIGN):
             lsn = self.next.last_lsn + 1
@@ -370,9 +368,9 @@ class Subscriber:
         if self.damaged_here >= DAMAGED_MAX:
             return self.lost(f"frames came damaged {DAMAGED_MAX} times: {fault}", now_ms, "frames")
         self._nacked = None
-        return self._ask_again(now_ms)
+        return self._nack(now_ms)
 
-    def _ask_again(self, now_ms: float) -> list[SubscriberStep]:
+    def _nack(self, now_ms: float) -> list[SubscriberStep]:
         """Ask for all after the end of the log; once for each gap, and again after a while without progress."""
         at = self.next.position
         if self._nacked is not None and self._nacked[0] == at and now_ms - self._nacked[1] < RENACK_MS:
@@ -393,7 +391,7 @@ class Subscriber:
 
     def _note(self, event: object, steps: list[SubscriberStep], now_ms: float) -> list[SubscriberStep]:
         if self.state == "streaming":
-            self.states.move(self.lag.judged(self.states.state, self.end.last_lsn, now_ms), now_ms)
+            self.states.move(self.lag.next_state(self.states.state, self.end.last_lsn, now_ms), now_ms)
         self._check()
         self.history.append(f"{now_ms:.1f} {event!r} -> {steps!r}"[:HISTORY_CHARS])
         return steps

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterable
 from typing import Self
 
@@ -25,18 +24,14 @@ from walkit.replication.delta.polls import (
     Reply,
     SessionStatus,
 )
-
-
-def monotonic_ms() -> float:
-    """Return the milliseconds of the monotonic clock."""
-    return time.monotonic() * 1000
+from walkit.replication.transport.threads import now_ms
 
 
 class PollCall:
-    """One poll that is under way. `news` is set after `answer`, after `gone`, and where it is to be answered sooner."""
+    """One poll that is under way. `wake` is set after `answer`, after `gone`, and where it is to be answered sooner."""
 
     def __init__(self) -> None:
-        self.news = threading.Event()
+        self.wake = threading.Event()
         self.gone = False
         self.answer: PollAnswer | PollRefusal | None = None
 
@@ -52,7 +47,7 @@ class DeltaFeed:
         log: WriteAheadLog,
         options: DeltaOptions | None = None,
         *,
-        clock_ms: Callable[[], float] = monotonic_ms,
+        clock_ms: Callable[[], float] = now_ms,
         new_id: Callable[[], int] = lambda: secrets.randbits(64),
     ) -> None:
         """`clock_ms` never goes back; `new_id` returns random 64-bit numbers."""
@@ -92,18 +87,18 @@ class DeltaFeed:
     def poll(self, request: PollRequest) -> PollAnswer | PollRefusal:
         """Return the answer to a poll; waits for news up to the long poll's time. ProtocolError for a senseless one."""
         answer = self.wait(self.begin(request))
-        assert answer is not None, "only another thread hangs up"
+        assert answer is not None, "only `on_disconnect` ends a wait without one"
         return answer
 
     def wait(self, call: PollCall) -> PollAnswer | PollRefusal | None:
-        """Return the answer to a poll that was begun; None where `hang_up` has ended the waiting."""
+        """Return the answer to a poll that was begun; None where `on_disconnect` has ended the waiting."""
         try:
             while call.answer is None and not call.gone:
-                call.news.wait(self._pause_s())
-                call.news.clear()
+                call.wake.wait(self._pause_s())
+                call.wake.clear()
                 self.tick()
         except BaseException:  # an interrupt: the answer, if one is made, is kept for a retry
-            self.hang_up(call)
+            self.on_disconnect(call)
             raise
         return call.answer
 
@@ -126,12 +121,12 @@ class DeltaFeed:
                 self._leave_unneeded()
         return call
 
-    def hang_up(self, call: PollCall) -> None:
+    def on_disconnect(self, call: PollCall) -> None:
         """The caller is gone: its poll gets no answer, and its session ends unless it is asked again soon."""
         with self._lock:
-            self._core.hang_up(call, self._clock_ms())
+            self._core.on_disconnect(call, self._clock_ms())
         call.gone = True
-        call.news.set()
+        call.wake.set()
 
     def tick(self) -> None:
         """Answer polls that waited long enough, and end sessions that expired: to be called while polls wait."""
@@ -205,13 +200,13 @@ class DeltaFeed:
         for token, answer in replies:
             assert isinstance(token, PollCall)
             token.answer = answer
-            token.news.set()
+            token.wake.set()
 
     def _hurry(self) -> None:
         """Have those look again that wait for a later time than their answer is due at now."""
         for token in self._core.hurried:
             assert isinstance(token, PollCall)
-            token.news.set()
+            token.wake.set()
 
     def _pause_s(self) -> float | None:
         with self._lock:

@@ -10,16 +10,16 @@ from walkit.errors import OptionsError, WalkitError
 from walkit.replication.delta.messages import PollAnswer, PollRefusal, PollRequest
 from walkit.replication.delta.service import DELTA_BYTES_SENT_MAX
 from walkit.replication.delta.wire import ANSWER_WORDS_BYTES, POLL_METHOD, decode_reply, encode_poll
-from walkit.replication.protocol.content import plain_text
+from walkit.replication.protocol.checks import plain_text
 from walkit.replication.transport.access import TOKEN_KEY
-from walkit.replication.transport.connection import Destination, told
+from walkit.replication.transport.connection import Destination, call_error
 from walkit.replication.transport.grpc_common import grpc
 
 POLL_WAIT_MS = 1_000.0
 """A poll asks to be answered within this time, whatever the primary's long poll is."""
 POLL_TIMEOUT_S = 5.0
 
-Heard: TypeAlias = "PollAnswer | PollRefusal | WalkitError | str"
+Received: TypeAlias = "PollAnswer | PollRefusal | WalkitError | str"
 """A reply; an error that lasts; or why no reply came."""
 
 
@@ -30,15 +30,15 @@ class PollUnknownError(WalkitError):
 
 
 class PollLink:
-    """Sends polls and passes on what comes, with the request. Used by one thread; `hear` is called on gRPC's."""
+    """Sends polls and passes on what comes, with the request. Used by one thread; `on_reply` is called on gRPC's."""
 
-    def __init__(self, destination: Destination, hear: Callable[[PollRequest, Heard], object]) -> None:
-        self._destination, self._hear = destination, hear
+    def __init__(self, destination: Destination, on_reply: Callable[[PollRequest, Received], object]) -> None:
+        self._destination, self._on_reply = destination, on_reply
         self._channel: Any = None
         self._call: Any = None
 
     def send(self, request: PollRequest) -> None:
-        """Send a poll; `hear` gets what becomes of it. OptionsError where a file of the TLS cannot be used."""
+        """Send a poll; `on_reply` gets what becomes of it. OptionsError where a file of the TLS cannot be used."""
         if self._channel is None:
             self._channel = self._destination.channel(DELTA_BYTES_SENT_MAX + ANSWER_WORDS_BYTES)
             self._call = self._channel.unary_unary(POLL_METHOD)
@@ -48,7 +48,7 @@ class PollLink:
             timeout=POLL_TIMEOUT_S,
             metadata=() if token is None else ((TOKEN_KEY, token),),
         )
-        future.add_done_callback(lambda done: self._hear(request, self._heard(done)))
+        future.add_done_callback(lambda done: self._on_reply(request, self._received(done)))
 
     def reconnect(self) -> None:
         """Give the connection up: the next poll makes a new one, at the reader's own pace."""
@@ -58,7 +58,7 @@ class PollLink:
 
     close = reconnect
 
-    def _heard(self, done: Any) -> Heard:
+    def _received(self, done: Any) -> Received:
         try:
             return decode_reply(done.result())
         except grpc.FutureCancelledError:
@@ -66,7 +66,7 @@ class PollLink:
         except grpc.RpcError as error:
             if error.code() == grpc.StatusCode.UNIMPLEMENTED:
                 return PollUnknownError(plain_text(error.details() or "the call is not known there"))
-            found = told(error, self._destination)
+            found = call_error(error, self._destination)
             return found if isinstance(found, OptionsError | str) else str(found)
         except WalkitError as error:
             return f"a reply came damaged: {error}"

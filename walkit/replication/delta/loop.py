@@ -15,21 +15,19 @@ from typing import Any
 from walkit._threads import Bell, LogThread
 from walkit.errors import DivergenceError, OptionsError, WalkitError
 from walkit.events import EventSink
-from walkit.replication.delta.link import POLL_WAIT_MS, Heard, PollLink, PollUnknownError
-from walkit.replication.delta.loader import LoadedRange, RangeLoader, check_history
+from walkit.replication.delta.link import POLL_WAIT_MS, PollLink, PollUnknownError, Received
+from walkit.replication.delta.loader import LoadedRange, RangeLoader, Workers, check_history
 from walkit.replication.delta.messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
 from walkit.replication.delta.opening import Opening
 from walkit.replication.delta.poller import DeltaPoller
 from walkit.replication.delta.replayer import ApplyRange, DeltaReplayer, EndReplay, LoadRange, ReplayStep
 from walkit.replication.delta.state import ReaderFigures, ReaderState
 from walkit.replication.delta.upkeep import ReaderUpkeep
-from walkit.replication.delta.workers import Workers
 from walkit.replication.logs.source import StoredSource
-from walkit.replication.protocol.content import plain_text
+from walkit.replication.protocol.checks import plain_text
 from walkit.replication.protocol.failures import ReplicaFailedError
-from walkit.replication.replica.loop import now_ms
 from walkit.replication.transport.connection import Destination
-from walkit.replication.transport.loop_thread import LoopThread
+from walkit.replication.transport.threads import LoopThread, now_ms
 
 SILENCE_MS = 200.0
 """Where no poll was answered for so long, it looks at the log itself; longer where a primary lets polls wait."""
@@ -77,7 +75,7 @@ class DeltaLoop:
         self._new_poller, self.loader, self._source, self._log_id = new_poller, loader, source, log_id
         self._unfinished, self._wake = deque([True]), Bell()
         self._inbox: deque[Callable[[], Sequence[ReplayStep]]] = deque()
-        self._link = PollLink(destination, self._hear)
+        self._link = PollLink(destination, self._on_reply)
         self._workers = Workers(replayer.limits.loads_max + 1, "walkit-delta-load")
         self._upkeep_thread: LogThread | None = None
         self._sessions_before = 0
@@ -178,10 +176,10 @@ class DeltaLoop:
         while not self.stopping and self.error is None:
             self._wake.clear()
             while self._inbox and not self.stopping and self.error is None:
-                self._do(self._inbox.popleft()())
+                self._perform(self._inbox.popleft()())
             now = now_ms()
             self._ask(now)
-            self._do(self.replayer.tick(now))
+            self._perform(self.replayer.tick(now))
             self._look(now)
             times = (self.poller.wake_at_ms, self.replayer.wake_at_ms, self._probe_ms, self._look_ms)
             wake_at = min(at for at in times if at is not None)
@@ -190,7 +188,7 @@ class DeltaLoop:
 
     def fail(self, error: Exception) -> None:
         """Have the loop end with this error. Safe from any thread."""
-        self._tell(lambda: [EndReplay(error)])
+        self._enqueue(lambda: [EndReplay(error)])
 
     def _fail(self, cause: BaseException) -> None:
         if self.error is not None:
@@ -204,7 +202,7 @@ class DeltaLoop:
         )
         self.error.__cause__ = cause
 
-    def _tell(self, what: Callable[[], Sequence[ReplayStep]]) -> None:
+    def _enqueue(self, what: Callable[[], Sequence[ReplayStep]]) -> None:
         self._inbox.append(what)
         self._wake.set()
 
@@ -221,35 +219,35 @@ class DeltaLoop:
             try:
                 self._link.send(request)
             except OptionsError as error:  # a certificate that is being replaced is whole a moment later
-                self._do(self._heard(request, error, perf_counter_ns()))
+                self._perform(self._received(request, error, perf_counter_ns()))
 
-    def _hear(self, request: PollRequest, heard: Heard) -> None:
+    def _on_reply(self, request: PollRequest, received: Received) -> None:
         came_ns = perf_counter_ns()
-        self._tell(lambda: self._heard(request, heard, came_ns))
+        self._enqueue(lambda: self._received(request, received, came_ns))
 
-    def _heard(self, request: PollRequest, heard: Heard, came_ns: int) -> Sequence[ReplayStep]:
+    def _received(self, request: PollRequest, received: Received, came_ns: int) -> Sequence[ReplayStep]:
         now = now_ms()
-        if isinstance(heard, PollAnswer):
-            return self._answered(request, heard, came_ns, now)
-        if isinstance(heard, PollRefusal):
+        if isinstance(received, PollAnswer):
+            return self._answered(request, received, came_ns, now)
+        if isinstance(received, PollRefusal):
             self.refusals += 1
-            said = plain_text(f"{heard.reason}): {heard.message}")
+            said = plain_text(f"{received.reason}): {received.message}")
             self.trouble = f"the primary refused a poll ({said}"
-            self.poller.refused(request, heard, now)
+            self.poller.refused(request, received, now)
             if self.poller.closed is not None:
-                self._probe_ms = now + PROBE_MS if heard.reason == "version" else now + PROBE_MS / 10
+                self._probe_ms = now + PROBE_MS if received.reason == "version" else now + PROBE_MS / 10
             return ()
         self.failures += 1
-        self.trouble = str(heard)
+        self.trouble = str(received)
         self._link.reconnect()
-        if isinstance(heard, PollUnknownError):
-            self.poller.refused(request, PollRefusal(reason="version", message=str(heard)), now)
+        if isinstance(received, PollUnknownError):
+            self.poller.refused(request, PollRefusal(reason="version", message=str(received)), now)
             self._probe_ms = now + PROBE_MS
-        elif isinstance(heard, OptionsError):
+        elif isinstance(received, OptionsError):
             self._refused += 1
             self.poller.failed(request, now)
             if self._refused >= REFUSALS_MAX:
-                return [EndReplay(heard)]
+                return [EndReplay(received)]
         else:
             self.poller.failed(request, now)
         return ()
@@ -306,7 +304,7 @@ class DeltaLoop:
             end = DeltaEnd(*found)
         except WalkitError as error:
             end = error
-        self._tell(lambda: self._looked(end, came_ns))
+        self._enqueue(lambda: self._looked(end, came_ns))
 
     def _looked(self, end: DeltaEnd | WalkitError, came_ns: int) -> Sequence[ReplayStep]:
         self._looking = False
@@ -317,11 +315,11 @@ class DeltaLoop:
             self.trouble = str(end)
             return ()
         now, owed_lsn, self._owed_lsn = now_ms(), self._owed_lsn, end.lsn
-        heard = self.answered_ms is not None and now - self.answered_ms < self._silence_ms
-        if heard and owed_lsn <= self.replayer.known.lsn:
+        in_contact = self.answered_ms is not None and now - self.answered_ms < self._silence_ms
+        if in_contact and owed_lsn <= self.replayer.known.lsn:
             return ()  # the primary names this end soon, and its frames may come along
-        told = PollAnswer(version=0, session_id=0, session_epoch=0, end=end)
-        return self._replay(told, came_ns, now)
+        answer = PollAnswer(version=0, session_id=0, session_epoch=0, end=end)
+        return self._replay(answer, came_ns, now)
 
     # -- ranges
 
@@ -331,7 +329,7 @@ class DeltaLoop:
         self._named |= {step.number: came_ns for step in steps if not isinstance(step, EndReplay)}
         return steps
 
-    def _do(self, steps: Sequence[ReplayStep]) -> None:
+    def _perform(self, steps: Sequence[ReplayStep]) -> None:
         waiting = deque(steps)
         while waiting:
             step = waiting.popleft()
@@ -362,7 +360,7 @@ class DeltaLoop:
             except Exception as error:  # noqa: BLE001 - the replayer decides what is tried again
                 found = error
             took = perf_counter_ns() - began
-            self._tell(lambda: self._loaded(step, found, took))
+            self._enqueue(lambda: self._loaded(step, found, took))
 
         return load
 

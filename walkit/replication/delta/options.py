@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from walkit.config import as_seconds
+from walkit._arguments import as_seconds
 from walkit.errors import OptionsError
 from walkit.replication.delta.messages import DELTA_VERSION_MAX, DELTA_VERSION_MIN
 from walkit.replication.delta.replayer import ReplayLimits

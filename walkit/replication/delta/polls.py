@@ -141,7 +141,7 @@ class _Session:
 class DeltaPolls:
     """Answers the polls of all delta readers of one opening of a log. Not thread-safe.
 
-    `poll`, `appended`, `tick`, `hang_up` and `end` as things happen; each returns the replies to give.
+    `poll`, `appended`, `tick`, `on_disconnect` and `end` as things happen; each returns the replies to give.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class DeltaPolls:
                 replies += self._close(session, None)
         return replies
 
-    def hang_up(self, token: Hashable, now_ms: float) -> None:
+    def on_disconnect(self, token: Hashable, now_ms: float) -> None:
         """The caller that gave this token is gone: it gets no reply, and what it would have got is kept for a retry."""
         for session in self._sessions.values():
             if any(token == waiting for waiting, _ in session.waiting):

@@ -12,8 +12,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from walkit._arguments import as_lsn
 from walkit.commit.to_end import run_to_end
-from walkit.config import as_lsn
 from walkit.errors import (
     GapError,
     HistoryTrimmedError,
@@ -29,14 +29,13 @@ from walkit.read.claim import LEASE_S_DEFAULT
 from walkit.read.reader import live_view
 from walkit.record import Record
 from walkit.replication.core.backoff import Backoff
-from walkit.replication.delta.checkpoint import DeltaCheckpoint
+from walkit.replication.delta.checkpoint import DeltaCheckpoint, refuse_gone, refuse_short, restored_state
 from walkit.replication.delta.loader import RangeLoader, Reached
 from walkit.replication.delta.loop import DeltaLoop
 from walkit.replication.delta.messages import DELTA_VERSION_MAX, DeltaEnd
 from walkit.replication.delta.options import check_reader_options
 from walkit.replication.delta.poller import DeltaPoller
 from walkit.replication.delta.replayer import DeltaReplayer, ReplayLimits
-from walkit.replication.delta.restore import refuse_gone, refuse_short, restored_state
 from walkit.replication.delta.state import HitRow, ReaderState
 from walkit.replication.delta.status import DeltaReaderStatus
 from walkit.replication.delta.upkeep import ReaderClaim, ReaderUpkeep

@@ -9,13 +9,14 @@ from typing import Any
 from walkit.errors import OptionsError
 from walkit.log.wal import WriteAheadLog
 from walkit.metrics import DeltaServedStatistics
-from walkit.replication.delta.feed import DeltaFeed, PollCall, monotonic_ms
+from walkit.replication.delta.feed import DeltaFeed, PollCall
 from walkit.replication.delta.messages import PollAnswer, PollRefusal, PollRequest
 from walkit.replication.delta.polls import DeltaOptions, SessionStatus
 from walkit.replication.delta.wire import decode_poll, encode_reply
 from walkit.replication.protocol.failures import ProtocolError
 from walkit.replication.protocol.wire import WireError
 from walkit.replication.transport.grpc_common import grpc
+from walkit.replication.transport.threads import now_ms
 
 DELTA_BYTES_SENT_MAX = 32 << 20
 """The most that a delta reader takes in one answer."""
@@ -143,14 +144,14 @@ class DeltaService:
             return PollRefusal(reason="closed", message="this primary was stopped")
         call = feed.begin(request)
         if not context.add_callback(_disconnect(feed, call)):
-            feed.hang_up(call)
+            feed.on_disconnect(call)
         answer = feed.wait(call)
         if answer is None:  # there is no caller that would read it
             return PollRefusal(reason="busy", message="the caller is gone")
         if isinstance(answer, PollRefusal):
             self._count_refusal()
         place = answer.session_id if isinstance(answer, PollAnswer) else 0
-        wait_ms = self._pace.delay_ms(place, monotonic_ms())
+        wait_ms = self._pace.delay_ms(place, now_ms())
         if wait_ms is None:
             return PollRefusal(reason="busy", message="polls of this session come faster than answers may")
         if wait_ms:
@@ -175,4 +176,4 @@ class DeltaService:
 
 
 def _disconnect(feed: DeltaFeed, call: PollCall) -> Callable[[], None]:
-    return lambda: feed.hang_up(call)
+    return lambda: feed.on_disconnect(call)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
+from walkit._arguments import check_progress
 from walkit._report import Cells, TableReport
 from walkit._text import counted
 from walkit.commit.to_end import relayed, run_to_end
-from walkit.config import check_progress
 from walkit.errors import (
     CorruptionError,
     DivergenceError,
@@ -20,12 +20,12 @@ from walkit.errors import (
 )
 from walkit.format.durable_slot import DurableSlot
 from walkit.format.manifest import LogEnd, Manifest, SegmentState
+from walkit.recovery.log_scan import read_durable_slot, scan_log
 from walkit.recovery.plan import make_plan
-from walkit.recovery.scan import read_durable_slot, scan_log
 from walkit.replication.healing.link import RangeLink
 from walkit.replication.healing.ranges import DamagedRange, DamagedSegment, find_damage
 from walkit.replication.healing.write import HealedFile, lower_slot
-from walkit.replication.protocol.frame_batch import FrameRun
+from walkit.replication.protocol.frame_run import FrameRun
 from walkit.replication.transport.connection import Destination, destination_of
 from walkit.replication.transport.tls import ClientTLS
 from walkit.segments.index_file import index_segment
@@ -48,7 +48,7 @@ class HealedSegment:
     """Positions of the damage, from and until."""
     bytes_fetched: int
     bytes_beyond: int
-    """Bytes of frames that only the peer told of: they stand after all that this log knew that it had."""
+    """Bytes of frames that only the peer knew of: they come after all that this log knew that it had."""
     markers_given_up: bool
     """Whether the peer lacks frames without records at its end, so that the durable slot promises none of them now."""
     why_not: str
@@ -133,7 +133,8 @@ def heal(
     its durable slot may be gone with its tail. As many are taken as its unsealed segments have room for.
     `dry_run` fetches, gathers in a temporary folder of the system, and judges as the real run does; it changes nothing.
     What the next opening refuses beside the damaged segments it says where there are none, the real run in any case.
-    `progress` is called with (bytes read, bytes to read).
+    `progress` is called with (bytes read, bytes to read). Ctrl-C ends it between two answers of the peer, and between
+    two segments.
 
     A peer that lacks a range, or has other frames there, leaves that segment as it was; the report says why.
     DivergenceError where the peer has another log or history, LogLockedError where a writer lives, PeerError for what
@@ -189,7 +190,7 @@ def _heal_locked(
         healer = _Healer(storage, manifest, slot, link, dry_run)
         outcomes = [found for segment in damaged if (found := healer.heal(segment)) is not None]
     if not outcomes or not dry_run:  # of a log that is as damaged as before an opening says no more than that
-        known = {outcome.segment for outcome in outcomes}
+        known = {outcome.segment for outcome in outcomes if not outcome.healed}
         outcomes += _left_over(storage, manifest, read_durable_slot(storage), known)
     return tuple(outcomes), len(manifest.segments)
 
@@ -257,7 +258,7 @@ class _Healer:
         try:
             for wanted in damaged.ranges:
                 end = fill.fill(wanted)
-                given_up = end if wanted.lacks_markers_alone(end) else None
+                given_up = end if wanted.by_slot and wanted.lacks_markers_alone(end) else None
             if damaged.only_asked and not fill.fetched:
                 return None
             kept = self._publish(damaged, new, given_up)
@@ -318,7 +319,7 @@ class _Fill:
                 wanted.ends_at(LogEnd(last_lsn=h.last_lsn, position=h.end_position, chain=h.header_crc))
                 for h in run.headers
             )
-        if not met and not (wanted.lacks_markers_alone(end) and not wanted.has_chain):
+        if not met and not (wanted.by_slot and wanted.lacks_markers_alone(end)):
             raise _unfit(self.damaged, wanted, end)
         self.beyond += max(end.position - wanted.after.position, 0)
         if wanted is self.damaged.ranges[-1] and end.position != wanted.after.position:

@@ -8,22 +8,23 @@ from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 from walkit._threads import Bell, LogThread
+from walkit.commit.to_end import end_if_given_up, given_up_here
 from walkit.errors import CorruptionError, WalkitError
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.replication.primary.range_service import FRAMES_METHOD
-from walkit.replication.protocol.batch_check import checked_run
-from walkit.replication.protocol.content import check_content, plain_text
+from walkit.replication.protocol.checks import check_content, checked_run, lasting_error, plain_text
 from walkit.replication.protocol.failures import PeerError
-from walkit.replication.protocol.frame_batch import FrameRun
+from walkit.replication.protocol.frame_run import FrameRun
 from walkit.replication.protocol.messages import LASTING, PROTOCOL_MAX, PROTOCOL_MIN, Batch, Hello, Refusal
-from walkit.replication.protocol.refusals import lasting_error
 from walkit.replication.protocol.wire import WireError, decode_from_publisher, encode_from_subscriber
 from walkit.replication.transport.access import TOKEN_KEY
-from walkit.replication.transport.connection import Destination, told
+from walkit.replication.transport.connection import Destination, call_error
 from walkit.replication.transport.grpc_common import grpc
 
 SILENCE_S = 30.0
 """A peer that sends nothing for so long has hung up, as far as the caller is concerned."""
+LOOK_S = 0.25
+"""How often is looked whether it has, and whether Ctrl-C has ended the waiting for the call."""
 
 
 class RangeLink:
@@ -50,13 +51,15 @@ class RangeLink:
             while True:
                 with watch.listening():
                     data = next(call, None)
+                end_if_given_up()
                 if data is None:
                     return
                 run = self._taken(data, log_id, end)
                 end = run.end
                 yield run
         except grpc.RpcError as error:
-            said = watch.said or told(error, self._destination)
+            end_if_given_up()
+            said = watch.said or call_error(error, self._destination)
             if isinstance(said, WalkitError):
                 raise said from error
             raise PeerError(
@@ -113,10 +116,14 @@ class RangeLink:
 
 
 class _SilenceWatch:
-    """Cancels a call whose peer sends nothing for `SILENCE_S`, while it is listened to. Has one thread until `end`."""
+    """Cancels a call whose peer sends nothing for `SILENCE_S`, while it is listened to, or that Ctrl-C gave up.
+
+    Has one thread until `end`.
+    """
 
     def __init__(self, call: Any) -> None:
         self._call, self._since, self._over = call, 0.0, Bell()
+        self._given_up = given_up_here()
         self.said = ""
         """Why the call was cancelled; "" where it was not."""
         LogThread(target=self._run, name="walkit-range-watch", daemon=True).start()
@@ -135,8 +142,11 @@ class _SilenceWatch:
         self._over.set()
 
     def _run(self) -> None:
-        while not self._over.wait(SILENCE_S / 8):
+        while not self._over.wait(LOOK_S):
             since = self._since
+            if self._given_up():
+                self._call.cancel()
+                return
             if since and time.monotonic() - since > SILENCE_S:
                 self.said = f"it sent nothing for {SILENCE_S:g} s"
                 self._call.cancel()

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from walkit.errors import StorageError
 from walkit.format.durable_slot import DurableSlot
 from walkit.format.layout import POSITION_MAX, SEGMENT_HEADER_BYTES, SegmentFlag
-from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
+from walkit.format.manifest import Gap, LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
-from walkit.recovery.facts import SegmentFinding, look_at
-from walkit.recovery.survey import FrameSpan, Region, SegmentSurvey
+from walkit.recovery.findings import SegmentFinding, inspect_segment
+from walkit.recovery.survey import FrameSpan, Region, SegmentSurvey, passed
 from walkit.recovery.tolerant_file import TolerantFile
 from walkit.replication.logs.role import is_replica
-from walkit.replication.protocol.frame_batch import FrameLimits
+from walkit.replication.protocol.frame_run import FrameLimits
 from walkit.segments.frame_walk import last_chain_of
 from walkit.storage.interface import Storage
 
 CUT_SHORT = "its file was cut short, and no durable slot says where its frames ended"
+NO_WINDOW = "its header is gone, and that of a log in completion order is not made anew"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class DamagedRange:
     has_chain: bool = True
     until: int = 0
     """Frames after `after` are taken, too, up to this position: a durable slot may be old, or gone."""
+    by_slot: bool = False
+    """Whether the durable slot alone says where it ends: that may be after markers that a peer lacks."""
 
     @property
     def furthest(self) -> int:
@@ -97,7 +99,7 @@ def find_damage(
     """
     found: list[DamagedSegment | None] = []
     done = 0
-    findings = [look_at(storage, manifest, record, tolerant=True) for record in manifest.segments]
+    findings = [inspect_segment(storage, manifest, record, tolerant=True) for record in manifest.segments]
     for index, finding in enumerate(findings):
         before = manifest.segments[index - 1] if index else None
         if finding.sealed:
@@ -131,6 +133,11 @@ class _Around:
     def follows_sealed(self) -> bool:
         """Whether what is sealed ends right before it."""
         return all(f.sealed for f in self.earlier)
+
+    def promised_by(self, finding: SegmentFinding) -> int:
+        """Return how far frames were promised by the manifest, the durable slot, or the frames of this segment."""
+        known = self.slot.position if self.slot.epoch_id in {e.id for e in self.manifest.lineage} else 0
+        return max(known, self.manifest.end.position, finding.promised_position)
 
     def certain_end(self, epoch_id: int, start: int) -> tuple[LogEnd, bool] | None:
         """Return where the frames of a segment end for certain, and whether the chain there is known.
@@ -188,7 +195,7 @@ def _sealed(
         why = "" if not manifest.gaps_of(record) else "a hole or a lost range is recorded within it"
     else:
         regions = _surveyed(storage, manifest, finding, header, end.position)
-        ranges, why = _ranges(regions, header, end), ""
+        ranges, why = _ranges(list(_split(regions, manifest.gaps_of(record))), header, end), ""
         if header.chain != record.start_chain:
             why = "its header is of another history than the manifest"
     if not ranges and not why:
@@ -209,22 +216,21 @@ def _headless(around: _Around, finding: SegmentFinding) -> DamagedSegment | None
     ranges: tuple[DamagedRange, ...] = ()
     end = manifest.end
     why = ""
+    standing = _standing_end(around, finding)
     if around.follows_sealed and epoch is not None:
         certain = around.certain_end(epoch.id, end.position)
+        if certain is not None and standing.position > certain[0].position:
+            certain = standing, True  # the slot is old: what stands in the file must come back with the rest
         until = around.asks_until(finding, end.position)
         promised = certain is not None and certain[0].position > end.position
-        if manifest.ack_order != "append":
-            why = (
-                "its header is gone, and that of a log in completion order is not made anew"
-                if promised
-                else ""
-            )
+        if promised and manifest.ack_order != "append":
+            why = NO_WINDOW
         elif certain is not None and promised:
-            ranges = (DamagedRange(end, *certain, until=until),)
+            ranges = (DamagedRange(end, *certain, until=until, by_slot=not certain[1]),)
         elif until and not garbage:
             ranges = (DamagedRange(end, end, until=until),)
     short = around.is_last and finding.cut_short
-    known = epoch is not None and slot.epoch_id == epoch.id
+    known = epoch is not None and slot.epoch_id == epoch.id and slot.position >= standing.position
     in_use = any(f.header is not None for f in around.earlier if not f.sealed)
     if short and not known:
         why = CUT_SHORT
@@ -250,32 +256,44 @@ def _headless(around: _Around, finding: SegmentFinding) -> DamagedSegment | None
     )
 
 
+def _standing_end(around: _Around, finding: SegmentFinding) -> LogEnd:
+    """Return where the frames end that stand in a file without a header that can be used; position 0 without any.
+
+    They are the log's, so no peer with fewer of them may take their place. A torn tail is none of them.
+    """
+    manifest, header = around.manifest, finding.fitting
+    if header is None:
+        return LogEnd()
+    stop = header.start_position + max(finding.file_bytes - header.offset_of(header.start_position), 0)
+    regions = _surveyed(around.storage, manifest, finding, header, stop, anywhere=True)
+    intact = [r for r in regions[: _tail_of(regions, around.promised_by(finding))] if r.intact]
+    return intact[-1].after if intact else LogEnd()
+
+
 def _in_use(around: _Around, finding: SegmentFinding) -> DamagedSegment | None:
     """Judge one that the manifest does not seal, and whose header is intact."""
-    manifest, slot, record, header = around.manifest, around.slot, finding.record, finding.header
+    manifest, record, header = around.manifest, finding.record, finding.header
     assert header is not None
     certain = around.certain_end(header.epoch_id, header.start_position)
     stop = header.start_position + max(finding.file_bytes - header.offset_of(header.start_position), 0)
     regions = _surveyed(around.storage, manifest, finding, header, stop)
-    known = slot.position if slot.epoch_id in {e.id for e in manifest.lineage} else 0
-    promised = max(known, manifest.end.position, finding.promised_position)
     last = around.is_last
-    tail = next((i for i, r in enumerate(regions) if last and _is_torn(r, promised)), len(regions))
+    tail = _tail_of(regions, around.promised_by(finding)) if last else len(regions)
     torn = any(not region.zeros for region in regions[tail:])
     intact = [region for region in regions[:tail] if region.intact]
     end = intact[-1].after if intact else _begin(header)
     ranges = _ranges([r for r in regions[:tail] if r.start_position < end.position], header, end)
     until = around.asks_until(finding, header.start_position)
     until = until if until > end.position else 0
+    short = last and finding.cut_short
+    why = ""
+    if short and (certain is None or certain[0].position < end.position):
+        why = CUT_SHORT  # a slot below frames that stand there is an old one
     if certain is not None and certain[0].position > end.position:
-        ranges = (*ranges, DamagedRange(end, *certain, until=until))
+        ranges = (*ranges, DamagedRange(end, *certain, until=until, by_slot=not certain[1]))
         end = certain[0]
     elif until:
         ranges = (*ranges, DamagedRange(end, end, until=until))
-    short = last and finding.cut_short
-    why = ""
-    if short and certain is None:
-        why = CUT_SHORT
     if not ranges and not short:
         return None
     size = finding.file_bytes
@@ -284,9 +302,10 @@ def _in_use(around: _Around, finding: SegmentFinding) -> DamagedSegment | None:
     )
 
 
-def _is_torn(region: Region, promised: int) -> bool:
-    """Say whether a region is damage, or zeros, that nothing promised: from there on the log is a torn tail."""
-    return not region.intact and region.gap is None and region.start_position >= promised
+def _tail_of(regions: list[Region], promised: int) -> int:
+    """Return the index of the first region of damage, or zeros, that nothing promised: a torn tail begins there."""
+    torn = (not r.intact and r.gap is None and r.start_position >= promised for r in regions)
+    return next((index for index, is_torn in enumerate(torn) if is_torn), len(regions))
 
 
 def _begin(header: SegmentHeader) -> LogEnd:
@@ -294,7 +313,13 @@ def _begin(header: SegmentHeader) -> LogEnd:
 
 
 def _surveyed(
-    storage: Storage, manifest: Manifest, finding: SegmentFinding, header: SegmentHeader, end_position: int
+    storage: Storage,
+    manifest: Manifest,
+    finding: SegmentFinding,
+    header: SegmentHeader,
+    end_position: int,
+    *,
+    anywhere: bool = False,
 ) -> list[Region]:
     record = finding.record
     begin = LogEnd(last_lsn=header.first_lsn - 1, position=header.start_position, chain=header.chain)
@@ -306,17 +331,33 @@ def _surveyed(
         end_position=end_position,
         last_chain=last_chain_of(record, header, end_position) if sealed else None,
         gaps=tuple(manifest.gaps_of(record)),
+        anywhere=anywhere,
     )
     file = TolerantFile(storage.open(record.name, "read"))
     try:
         survey = SegmentSurvey(file, span, decode=True)
         regions = list(survey)
-        finding.promised_position = max(finding.promised_position, survey.promised_position)
-        return regions
-    except StorageError:
-        return [Region(start_position=header.start_position, end_position=end_position, zeros=True)]
     finally:
         file.close()
+    if (
+        not header.flags & SegmentFlag.IMPORTED
+    ):  # those promises are about the primary's disk (FORMAT.md F-3.6)
+        finding.promised_position = max(finding.promised_position, survey.promised_position)
+    return regions
+
+
+def _split(regions: list[Region], gaps: Sequence[Gap]) -> Iterator[Region]:
+    """Yield the regions with each recorded gap apart that a survey, in search of the next frame, passed over."""
+    for region in regions:
+        start = region.start_position
+        for gap in gaps if not region.intact and region.gap is None else ():
+            if start <= gap.start_position < region.end_position:
+                if start < gap.start_position:
+                    yield replace(region, start_position=start, end_position=gap.start_position)
+                yield passed(gap)
+                start = gap.end_position
+        if start < region.end_position:
+            yield replace(region, start_position=start)
 
 
 def _ranges(regions: list[Region], header: SegmentHeader, end: LogEnd) -> tuple[DamagedRange, ...]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import suppress
 from dataclasses import replace
 
-from walkit.errors import CorruptionError
+from walkit.errors import CorruptionError, StorageError
 from walkit.format.durable_slot import DurableSlot, encode_slot
 from walkit.format.layout import (
     DURABLE_SLOTS_BYTES,
@@ -19,8 +20,8 @@ from walkit.format.names import HEAL_NEW_NAME
 from walkit.format.segment import SegmentHeader
 from walkit.recovery.lost_found import copy_part, keep_part
 from walkit.recovery.tolerant_file import TolerantFile
-from walkit.replication.healing.ranges import DamagedSegment
-from walkit.replication.protocol.frame_batch import FrameRun
+from walkit.replication.healing.ranges import NO_WINDOW, DamagedSegment
+from walkit.replication.protocol.frame_run import FrameRun
 from walkit.segments.frame_walk import walk_segment
 from walkit.segments.manifest_store import DURABLE_NAME, LOST_FOLDER
 from walkit.storage.file import FileStorage
@@ -42,6 +43,8 @@ class HealedFile:
         self._aside = tempfile.TemporaryDirectory(prefix="walkit-heal-") if dry_run else None
         self._beside: Storage = storage if self._aside is None else FileStorage(self._aside.name)
         self._end_position = damaged.end_position
+        self._is_left = False
+        """Whether the new file stands beside the log under its own name."""
         self._largest = 0
         """Bytes of the largest frame that came, or of the body of one before it was compressed."""
 
@@ -86,6 +89,7 @@ class HealedFile:
                 old.close()
             kept = f"{LOST_FOLDER}/{kept}"
         self._storage.replace(HEAL_NEW_NAME, record.name)
+        self._is_left = False
         self._storage.sync_directory()
         return kept
 
@@ -100,8 +104,11 @@ class HealedFile:
         return replace(header, frame_bytes_max=max(known, align_up(self._largest, header.alignment)))
 
     def close(self) -> None:
-        """Close the file; what was not published is overwritten by the next try, or goes with the next opening."""
+        """Close the file, and remove it where it was not published; after a crash the next opening does that."""
         self._close_file()
+        if self._is_left and not self._dry_run:
+            with suppress(StorageError):  # it costs its bytes, and nothing reads it
+                self._storage.remove(HEAL_NEW_NAME)
         if self._aside is not None:
             self._aside.cleanup()
 
@@ -116,6 +123,7 @@ class HealedFile:
             return self._file
         header, damaged = self._header, self._damaged
         remove_if_there(self._beside, HEAL_NEW_NAME)
+        self._is_left = True
         self._file = file = self._beside.open(HEAL_NEW_NAME, "create")
         if header is not None:
             file.write(0, [header.encode()])
@@ -179,6 +187,13 @@ def _header_of(manifest: Manifest, damaged: DamagedSegment, run: FrameRun) -> Se
     """
     record, begin, alignment = damaged.record, damaged.ranges[0].before, run.limits.alignment
     sealed = record.state is SegmentState.SEALED
+    if not sealed and manifest.ack_order != "append":
+        raise CorruptionError(
+            f"the peer has frames after position {begin.position:,}: {NO_WINDOW}",
+            segment=record.name,
+            position=begin.position,
+            first_lost_lsn=begin.last_lsn + 1,
+        )
     epoch = manifest.epoch_of(record.epoch)
     start = record.start_position if sealed else align_up(begin.position, alignment)
     if epoch is None or run.start_position != start:
@@ -216,9 +231,12 @@ def _header_of(manifest: Manifest, damaged: DamagedSegment, run: FrameRun) -> Se
 def lower_slot(storage: Storage, slot: DurableSlot, end: LogEnd) -> None:
     """Store the durable slot with the position of `end`, which has the slot's LSN.
 
-    What it promised after that were frames without records. Both places are written, as the old slot is in one.
+    What it promised after that were frames without records. Its file is made anew, as a power cut may bring back any
+    earlier content of the old one. Both places are written, as a reader may find one of them half written.
     """
     assert end.last_lsn == slot.lsn
+    remove_if_there(storage, DURABLE_NAME)
+    storage.sync_directory()
     cell = storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=True)
     assert cell is not None
     try:

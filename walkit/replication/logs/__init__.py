@@ -1,1 +1,8 @@
-"""The logs of replication: what a publisher reads its frames from, and the imported log of a replica."""
+"""The logs of replication: what a publisher reads its frames from, and the imported log of a replica.
+
+- to send from: `source`, with `end_watch` for a log that another process writes;
+- to import into: `imported_log` is what people call, `importer` what works, `imported_segments` what writes; `upkeep`
+  trims;
+- to get a log anew: `bootstrap_folder` gathers it, `bootstrap_switch` puts it in the place of the old one;
+- beside a log: `role` says whether it is a replica's, `private_file` keeps what only its owner may read.
+"""

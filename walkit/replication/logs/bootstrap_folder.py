@@ -2,8 +2,8 @@
 
 The parts stand in the replica's folder under names that no log reads. A part that is there is not fetched again. Each
 frame and each chain is checked before the log is replaced, from the device and not from the page cache, so nothing has
-to be believed of a part, and none is synced before. The replacement itself is `bootstrap_switch.take_place`: it is done
-by an opening, under the writer's lock, and done again by the next one where a crash comes in between.
+to be believed of a part, and none is synced before. The replacement itself is `bootstrap_switch.switch_to_gathered`:
+an opening does it, under the writer's lock, and the next one does it again where a crash comes in between.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from walkit.format.manifest import (
 from walkit.format.names import BOOTSTRAP_PLAN_NAME, BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME
 from walkit.format.segment import SegmentHeader
 from walkit.replication.core.bootstrap import Want
+from walkit.replication.protocol.checks import first_difference
 from walkit.replication.protocol.messages import Chunk, Plan
-from walkit.replication.protocol.refusals import first_difference
 from walkit.segments.frame_walk import FrameWalk, walk_segment
 from walkit.segments.gathered import SNAPSHOT_KEY
 from walkit.segments.identity import check_identity

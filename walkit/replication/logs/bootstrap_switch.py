@@ -30,7 +30,7 @@ from walkit.storage.interface import Storage, StorageFile
 TAKEN_KEY = "bootstrapped"
 
 
-def take_place(storage: Storage, events: EventSink) -> bool:
+def switch_to_gathered(storage: Storage, events: EventSink) -> bool:
     """Put what was gathered in the place of the replica's log, where it is ready; say whether there is another log now.
 
     The segments get numbers that the replica has not given yet; one writing of the manifest replaces the log; then the

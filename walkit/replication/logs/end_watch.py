@@ -25,7 +25,7 @@ class EndWatch:
     """Calls back where the durable slot of a log, or what `durable` returns, has changed. Safe from any thread.
 
     Callbacks run on the watching thread and return at once. They are also called where `durable` begins to fail or
-    ends to: who is called looks again and finds out.
+    ends to: a callback looks again and finds out.
     """
 
     def __init__(self, storage: Storage, durable: Callable[[], tuple[int, int]]) -> None:
@@ -34,20 +34,20 @@ class EndWatch:
         self._callbacks: tuple[Callable[[], object], ...] = ()
         self._over: Bell | None = None
 
-    def add(self, news: Callable[[], object]) -> Callable[[], None]:
-        """Call `news` from now on; returns what ends that. The first one starts the thread, the last one ends it."""
+    def add(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Call `callback` from now on; return what ends that. The first one starts the thread, the last one ends it."""
         with self._lock:
             if self._over is None:
                 over = Bell()
                 LogThread(target=self._run, args=(over,), name="walkit-end-watch", daemon=True).start()
                 self._over = over  # not before the thread runs: else no later one is started
-            self._callbacks = (*self._callbacks, news)
+            self._callbacks = (*self._callbacks, callback)
             self._check()
-        return lambda: self._remove(news)
+        return lambda: self._remove(callback)
 
-    def _remove(self, news: Callable[[], object]) -> None:
+    def _remove(self, callback: Callable[[], object]) -> None:
         with self._lock:
-            self._callbacks = tuple(each for each in self._callbacks if each != news)
+            self._callbacks = tuple(each for each in self._callbacks if each != callback)
             if not self._callbacks and self._over is not None:
                 self._over.set()
                 self._over = None
@@ -70,22 +70,22 @@ class EndWatch:
                     before, end = end, self._end()
                     if end != before:
                         moved_at = now
-                        self._tell()
+                        self._notify()
                 try:
                     found = b"" if cell is None else cell.read()
                 except WalkitError:
                     found, reopen_at = b"", now  # it is mapped anew at the next look
                 if found != slots:
                     slots, moved_at = found, now
-                    self._tell()
+                    self._notify()
                 pause_s = min(max((now - moved_at) / IDLE_SHARE, BUSY_PAUSE_S), IDLE_PAUSE_S)
         finally:
             if cell is not None:
                 cell.close()
 
-    def _tell(self) -> None:
-        for news in self._callbacks:
-            news()
+    def _notify(self) -> None:
+        for callback in self._callbacks:
+            callback()
 
     def _end(self) -> tuple[int, int] | None:
         try:

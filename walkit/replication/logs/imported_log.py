@@ -12,9 +12,10 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from walkit._arguments import as_lsn
 from walkit._threads import Bell
 from walkit.commit.to_end import run_to_end
-from walkit.config import LogOptions, as_lsn
+from walkit.config import LogOptions
 from walkit.errors import GapError, LogClosedError, LogNotFoundError, OptionsError, StorageError
 from walkit.events import EventSink
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
@@ -27,10 +28,10 @@ from walkit.read.read_api import ReadSurface
 from walkit.read.view import LogView
 from walkit.record import Record
 from walkit.recovery.report import RecoveryReport
-from walkit.replication.logs.import_engine import ImportEngine, close_dropped
 from walkit.replication.logs.imported_segments import ImportedSegments
+from walkit.replication.logs.importer import Importer, close_dropped
 from walkit.replication.logs.upkeep import ReplicaUpkeep
-from walkit.replication.protocol.frame_batch import FrameRun
+from walkit.replication.protocol.frame_run import FrameRun
 from walkit.segments.manifest_store import ManifestStore
 from walkit.storage.interface import Storage
 
@@ -68,20 +69,20 @@ class ImportedLog(ReadSurface):
         self._open(storage, given, events or EventSink())
 
     def _open(self, storage: Storage, given: LogOptions, sink: EventSink) -> None:
-        def opened() -> ImportEngine:
+        def opened() -> Importer:
             # All of it where no interrupt comes: one after the lock and before the finaliser would leave it taken.
-            self._engine = engine = ImportEngine(storage, given, sink)
-            self._finalizer = weakref.finalize(self, close_dropped, engine)
+            self._importer = importer = Importer(storage, given, sink)
+            self._finalizer = weakref.finalize(self, close_dropped, importer)
             watch_exit()
-            return engine
+            return importer
 
-        run_to_end(opened, "open", events=sink, undo=ImportEngine.close)
+        run_to_end(opened, "open", events=sink, undo=Importer.close)
 
     # -- importing
 
     def adopt(self, log_id: int, *, created_us: int, ack_order: str, extra: Mapping[str, Any]) -> None:
         """Become a replica of this log, at the first contact; durable on return."""
-        self._engine.adopt(log_id, created_us=created_us, ack_order=ack_order, extra=extra)
+        self._importer.adopt(log_id, created_us=created_us, ack_order=ack_order, extra=extra)
 
     def reopen(self) -> None:
         """Close this log and open what was gathered in its place; by the importing thread.
@@ -93,11 +94,11 @@ class ImportedLog(ReadSurface):
             self._reopened = Bell()
         self._is_reopening = True
         try:
-            before = self._engine
+            before = self._importer
             before.close()
             self._finalizer.detach()
             self._open(before.storage, before.options, before.events)
-            self._engine.watched_by(before)
+            self._importer.watched_by(before)
         except StorageError:
             raise
         except BaseException:
@@ -119,113 +120,113 @@ class ImportedLog(ReadSurface):
 
         `lineage` is the primary's up to the run's epoch. StorageError and LogFullError poison the log: open it again.
         """
-        return self._engine.import_run(run, lineage)
+        return self._importer.import_run(run, lineage)
 
     @property
     def adopted(self) -> bool:
         """Whether this is a replica of a log already."""
-        return self._engine.adopted
+        return self._importer.adopted
 
     @property
     def failure(self) -> BaseException | None:
         """The write or sync that has failed, after which nothing is imported; None while all is well."""
-        return self._engine.failure
+        return self._importer.failure
 
     @property
     def segments(self) -> ImportedSegments:
         """The segments that imported frames are written to; there are none before the log is adopted."""
-        return self._engine.segments
+        return self._importer.segments
 
     @property
     def upkeep(self) -> ReplicaUpkeep:
         """What trims this log and holds it back. LogNotFoundError before the first contact: there is no log then."""
         self.require_log()
-        return self._engine.upkeep
+        return self._importer.upkeep
 
     @property
     def manifest_store(self) -> ManifestStore:
         """The manifest in its place."""
-        return self._engine.store
+        return self._importer.manifest_store
 
     @property
     def lifetime(self) -> Lifetime:
         """What ends with this log."""
-        return self._engine.lifetime
+        return self._importer.lifetime
 
     @property
     def progress(self) -> LogProgress:
         """How far this log is, for what outlives this object."""
-        return self._engine
+        return self._importer
 
     @property
     def recovery(self) -> RecoveryReport | None:
         """What this opening found and did; None where there was no log."""
-        return self._engine.recovery
+        return self._importer.recovery
 
     @property
     def options(self) -> LogOptions:
         """The options of this opening."""
-        return self._engine.options
+        return self._importer.options
 
     @property
     def events(self) -> EventSink:
         """Where the log's events go."""
-        return self._engine.events
+        return self._importer.events
 
     @property
     def closed(self) -> bool:
         """Whether the log has been closed."""
-        return self._engine.closed and not self._is_reopening
+        return self._importer.closed and not self._is_reopening
 
     # -- reading
 
     @property
     def end(self) -> LogEnd:
         """Where the log ends: LSN, position and chain that the next frame must follow. All before it is durable."""
-        return self._engine.end
+        return self._importer.end
 
     @property
     def manifest(self) -> Manifest:
         """The manifest of this moment."""
-        return self._engine.store.current
+        return self._importer.manifest_store.current
 
     @property
     def storage(self) -> Storage:
         """Where the log is."""
-        return self._engine.storage
+        return self._importer.storage
 
     @property
     def location(self) -> str:
         """Where the log is: a path or a URL."""
-        return self._engine.storage.location
+        return self._importer.storage.location
 
     @property
     def first_lsn(self) -> int:
         """The oldest LSN that can be read; one more than the last where the log is empty."""
-        return self._engine.view().first_lsn
+        return self._importer.view().first_lsn
 
     @property
     def durable_lsn(self) -> int:
         """The last LSN imported: all of it is on this replica's stable storage."""
-        return self._engine.end.last_lsn
+        return self._importer.end.last_lsn
 
     def _now(self) -> tuple[LogView, int]:
         """See ReadSurface."""
         if self.closed:
             raise LogClosedError(f"the replica's log at {self.location} is closed")
-        newest = self._engine.end.last_lsn
-        return self._engine.view(), newest
+        newest = self._importer.end.last_lsn
+        return self._importer.view(), newest
 
     def view(self) -> LogView:
         """Return what can be read at this moment."""
-        return self._engine.view()
+        return self._importer.view()
 
-    def watch(self, news: Callable[[], object]) -> Callable[[], object]:
-        """Call `news` after each import and at the closing, on their thread: it must only wake something.
+    def watch(self, notify: Callable[[], object]) -> Callable[[], object]:
+        """Call `notify` after each import and at the closing, on their thread: it must only wake something.
 
         Returns what ends it.
         """
-        return self._engine.watch(news)
+        return self._importer.watch(notify)
 
     def follow(self, first_lsn: int, timeout: float | None = None) -> Iterator[Record]:
         """Yield records from `first_lsn` on, and continue as more are imported.
@@ -247,20 +248,20 @@ class ImportedLog(ReadSurface):
     def wait_for(self, lsn: int, timeout: float | None = None) -> bool:
         """Wait until this LSN is imported; False where the time is over or the log is closed before."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not self.closed and self._engine.end.last_lsn < lsn:
+        while not self.closed and self._importer.end.last_lsn < lsn:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 break
-            self._wait_in(self._engine, lsn, left)
+            self._wait_in(self._importer, lsn, left)
             # Where the log is being replaced, wait for the other one. The bell wakes one, which wakes the next; where
             # an interrupt comes between the two, the rest look again by themselves.
             if self._is_reopening and self._reopened.wait(min(left or LOOK_S, LOOK_S)):
                 self._reopened.set()
-        return self._engine.end.last_lsn >= lsn
+        return self._importer.end.last_lsn >= lsn
 
     @staticmethod
-    def _wait_in(engine: ImportEngine, lsn: int, timeout: float | None) -> None:
-        engine.news.wait_for(lambda: engine.closed or engine.end.last_lsn >= lsn, timeout)
+    def _wait_in(importer: Importer, lsn: int, timeout: float | None) -> None:
+        importer.advanced.wait_for(lambda: importer.closed or importer.end.last_lsn >= lsn, timeout)
 
     # -- consumers and maintenance
 
@@ -287,10 +288,10 @@ class ImportedLog(ReadSurface):
 
     def close(self) -> None:
         """Seal what is open and free the log. Closing twice does nothing; an interrupt does not end it."""
-        self._engine.close()
+        self._importer.close()
         self._finalizer.detach()
         self._end_reopening()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
-        return f"<ImportedLog {self.location} {state}: LSN {self._engine.end.last_lsn}>"
+        return f"<ImportedLog {self.location} {state}: LSN {self._importer.end.last_lsn}>"

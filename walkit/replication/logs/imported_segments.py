@@ -10,7 +10,7 @@ from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import EpochRecord, Manifest, prepared_record
 from walkit.format.segment import SegmentHeader
 from walkit.replication.logs.role import as_replica
-from walkit.replication.protocol.frame_batch import FrameRun
+from walkit.replication.protocol.frame_run import FrameRun
 from walkit.segments.segment_set import SegmentSet
 
 
@@ -25,12 +25,12 @@ class ImportedSegments(SegmentSet):
         """Frames of this epoch come next; a segment that was made ahead for another one is dropped."""
         with self._prepare_lock:
             self.identity, self.lineage = identity, lineage
-            spare, self._spare = self._spare, None
-            if spare is not None:
-                spare.file.close()
-                self._drop_spare(spare)
+            prepared, self._prepared = self._prepared, None
+            if prepared is not None:
+                prepared.file.close()
+                self._drop_prepared(prepared)
 
-    def place(self, run: FrameRun) -> None:
+    def write_run(self, run: FrameRun) -> None:
         """Write the frames of a run, durable on return, into as many segments as they need."""
         first = 0
         while first < len(run.headers):
@@ -83,7 +83,7 @@ class ImportedSegments(SegmentSet):
             user_bytes=0,
             columns=None,
         )
-        self.admit(frames)
+        self.assign(frames)
         self.write(frames, sync=True)
         self.passed(end)
         assert self.current is not None

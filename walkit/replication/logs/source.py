@@ -22,7 +22,7 @@ from walkit.log.level import level_of, require_promises
 from walkit.log.wal import WriteAheadLog
 from walkit.read.reader import LogReader, live_view, view_of
 from walkit.read.view import LogView, Span
-from walkit.recovery.scan import read_durable_slot
+from walkit.recovery.log_scan import read_durable_slot
 from walkit.replication.logs.end_watch import EndWatch
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.replication.protocol.lineage import PrimaryState
@@ -55,8 +55,8 @@ class Source(Protocol):
     def manifest(self) -> Manifest:
         """Return the manifest of this moment."""
 
-    def watch(self, news: Callable[[], object]) -> Callable[[], object]:
-        """Call `news` when there may be more durable frames, or the source has ended; returns what ends it."""
+    def watch(self, notify: Callable[[], object]) -> Callable[[], object]:
+        """Call `notify` when there may be more durable frames, or the source has ended; returns what ends it."""
 
     @property
     def storage(self) -> Storage:
@@ -104,9 +104,9 @@ class ImportedSource:
         """See Source."""
         return self._imported.manifest
 
-    def watch(self, news: Callable[[], object]) -> Callable[[], object]:
+    def watch(self, notify: Callable[[], object]) -> Callable[[], object]:
         """See Source."""
-        return self._imported.watch(news)
+        return self._imported.watch(notify)
 
 
 class OpenSource:
@@ -148,31 +148,31 @@ class OpenSource:
         """See Source."""
         return self._manifest_store.current
 
-    def watch(self, news: Callable[[], object]) -> Callable[[], object]:
-        """See Source. A sync that is no frame's own makes more durable too, and the end of the log is news."""
-        self._delivery.add_bell(news)
-        synced: Callable[[int], object] = lambda _: news()  # noqa: E731 - it is left by its identity
-        ended = _Follower(news)
+    def watch(self, notify: Callable[[], object]) -> Callable[[], object]:
+        """See Source. `notify` is called after a sync that is no frame's own, too, and at the end of the log."""
+        self._delivery.add_bell(notify)
+        synced: Callable[[int], object] = lambda _: notify()  # noqa: E731 - it is left by its identity
+        ended = _EndCallback(notify)
         self._delivery.await_durable(synced)
-        self._lifetime.followers.add(ended)
+        self._lifetime.end_watchers.add(ended)
 
         def unwatch() -> None:
-            self._lifetime.followers.discard(ended)
+            self._lifetime.end_watchers.discard(ended)
             self._delivery.leave_durable(synced)
-            self._delivery.remove_bell(news)
+            self._delivery.remove_bell(notify)
 
         return unwatch
 
 
-class _Follower:
+class _EndCallback:
     """Is woken where a log ends or fails."""
 
-    def __init__(self, news: Callable[[], object]) -> None:
-        self._news = news
+    def __init__(self, notify: Callable[[], object]) -> None:
+        self._notify = notify
 
     def set(self) -> None:
         """Pass it on."""
-        self._news()
+        self._notify()
 
 
 class StoredSource:
@@ -194,10 +194,10 @@ class StoredSource:
 
     def durable(self) -> tuple[int, int]:
         """See Source. Reads the durable slot; the manifest only when the slot has moved, or now and then."""
-        mark = read_durable_slot(self.storage)
+        slot = read_durable_slot(self.storage)
         with self._lock:
             now = time.monotonic()
-            if mark.generation == self._generation and now < self._manifest_until:
+            if slot.generation == self._generation and now < self._manifest_until:
                 return self._durable
             manifest = load_manifest(self.storage)
             require_promises(level_of(manifest))  # another opening may have begun since the last look
@@ -208,9 +208,9 @@ class StoredSource:
             lsn, position = manifest.end.last_lsn, manifest.end.position
             epochs = [epoch.id for epoch in manifest.lineage if epoch.position < position]
             found = (lsn, position, epochs[-1] if epochs else 0)
-            if mark.position > position and _has_end(manifest, mark.position, mark.epoch_id):
-                found = (mark.lsn, mark.position, mark.epoch_id)
-            self._generation = mark.generation
+            if slot.position > position and _has_end(manifest, slot.position, slot.epoch_id):
+                found = (slot.lsn, slot.position, slot.epoch_id)
+            self._generation = slot.generation
             if found[1] >= self._durable[1]:
                 self._durable, self._epoch_id = found[:2], found[2]
             self._check()
@@ -244,9 +244,9 @@ class StoredSource:
         """See Source."""
         return load_manifest(self.storage)
 
-    def watch(self, news: Callable[[], object]) -> Callable[[], object]:
+    def watch(self, notify: Callable[[], object]) -> Callable[[], object]:
         """See Source. Another process's progress is not signalled: one thread polls for all that watch."""
-        return self._watch.add(news)
+        return self._watch.add(notify)
 
 
 def _has_end(manifest: Manifest, position: int, epoch_id: int) -> bool:

@@ -1,1 +1,7 @@
-"""The primary: it serves a log to replicas, delta readers and heals, one session for each replica."""
+"""The primary: it serves a log to replicas, delta readers and heals, one session for each replica.
+
+- `server` is what people call, `session` one replica's call around a publisher, `status` what both show;
+- frames: `frame_reader` reads and checks runs, `shared_runs` keeps them for several sessions;
+- replicas: `registry` knows who they are, `claims` keeps the records that they need;
+- `bootstrap_plan` is what a replica fetches to get its log anew, `range_service` what a heal asks for.
+"""

@@ -54,11 +54,11 @@ def replicas_with_claims(storage: Storage) -> frozenset[str]:
 def claimed_lsn(storage: Storage, key: str, log_id: int) -> int:
     """Return the last LSN that the replica with this id has given up by its claim; 0 where no claim of it says one."""
     try:
-        mark = stored_claim(storage, key)
+        stored = stored_claim(storage, key)
     except WalkitError:
         return 0  # damaged: it keeps everything, and the next writing mends it
-    mine = mark is not None and mark.owner.hex() == key and mark.log_id == log_id
-    return mark.first_lsn - 1 if mark is not None and mine else 0
+    mine = stored is not None and stored.owner.hex() == key and stored.log_id == log_id
+    return stored.first_lsn - 1 if stored is not None and mine else 0
 
 
 def epoch_of(lineage: tuple[EpochRecord, ...], lsn: int) -> int:

@@ -9,7 +9,7 @@ from walkit.format.frame import FrameHeader, FrameIdentity
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.format.segment import SegmentHeader
 from walkit.replication.logs.source import Source, refuse_walk, verbatim_spans
-from walkit.replication.protocol.frame_batch import FrameLimits, FrameRun
+from walkit.replication.protocol.frame_run import FrameLimits, FrameRun
 from walkit.segments.frame_walk import FrameWalk, last_chain_of
 from walkit.storage.interface import StorageFile
 
@@ -33,7 +33,7 @@ class FrameReader:
         GapError where they have been trimmed, or where a hole or a loss begins at `after`, over which nothing is sent;
         CorruptionError where one of them is not intact.
         """
-        if not self._goes_on(after) and not self._begin(after):
+        if not self._continues_at(after) and not self._seek(after):
             return None
         walk, segment = self._walk, self._segment
         assert walk is not None and segment is not None
@@ -76,7 +76,7 @@ class FrameReader:
             self._lineage = self.source.manifest().lineage
         return self._lineage
 
-    def _goes_on(self, after: LogEnd) -> bool:
+    def _continues_at(self, after: LogEnd) -> bool:
         """Return whether the walk under way is at `after`, with frames left."""
         walk = self._walk
         if walk is None or walk.fault is not None:
@@ -85,7 +85,7 @@ class FrameReader:
         chain = self._frames[-1][0].chain if self._frames else walk.chain
         return at == after.position and chain == after.chain and at < walk.end_position
 
-    def _begin(self, after: LogEnd) -> bool:
+    def _seek(self, after: LogEnd) -> bool:
         """Begin a walk after `after`; False where the source has nothing durable there yet."""
         self._walk = None
         self._frames.clear()

@@ -15,7 +15,7 @@ from walkit.replication.core.answers import batch_of, frame_too_large
 from walkit.replication.core.lag import Lag
 from walkit.replication.logs.source import Source, primary_state_of
 from walkit.replication.primary.frame_reader import FrameReader
-from walkit.replication.protocol.lineage import ends_before, judge
+from walkit.replication.protocol.lineage import ends_before, why_refused
 from walkit.replication.protocol.messages import Hello, Refusal
 from walkit.replication.protocol.wire import WireError, decode_from_subscriber, encode_from_publisher
 
@@ -77,16 +77,16 @@ class RangeService:
         with self._unpacking:  # a lineage may be long
             hello = decode_from_subscriber(data, len(self._source.manifest().lineage) + 1)
         if not isinstance(hello, Hello):
-            raise WireError("the question is no hello")
+            raise WireError("the request is no hello")
         why = self._source.ended()
         if why:
             raise LogClosedError(why)
-        standing = primary_state_of(self._source, hello)
-        if ends_before(hello, standing):
+        primary = primary_state_of(self._source, hello)
+        if ends_before(hello, primary):
             return  # it has no frames there, which says nothing against either history
-        refusal = judge(hello, standing)
+        refusal = why_refused(hello, primary)
         lag, end = Lag(), hello.end
-        lag.source_at(standing.durable_lsn, standing.durable_position, end.last_lsn, 0.0)
+        lag.source_at(primary.durable_lsn, primary.durable_position, end.last_lsn, 0.0)
         while refusal is None and context.is_active():
             run = reader.read(end, BATCH_BYTES)
             if run is None:

@@ -22,20 +22,20 @@ from walkit.replication.delta.service import DeltaService
 from walkit.replication.delta.wire import POLL_METHOD
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.replication.logs.source import source_of
+from walkit.replication.primary.bootstrap_plan import SnapshotChecks
 from walkit.replication.primary.claims import ReplicaClaims, check_lease
 from walkit.replication.primary.range_service import CALLS_MAX, FRAMES_METHOD, RangeService
 from walkit.replication.primary.registry import ReplicaRegistry
-from walkit.replication.primary.session import Session, now_ms
+from walkit.replication.primary.session import Session
 from walkit.replication.primary.shared_runs import SharedRuns
-from walkit.replication.primary.snapshot_checks import SnapshotChecks
 from walkit.replication.primary.status import PrimaryStatus, follower_status
 from walkit.replication.protocol.codecs import Traffic
 from walkit.replication.protocol.wire import METHOD
-from walkit.replication.transport.access import Doorkeeper, Serve, Tokens, tokens_of
-from walkit.replication.transport.calls import WAITING_MAX, CallTable
-from walkit.replication.transport.grpc_common import DaemonExecutor, grpc, server_options
-from walkit.replication.transport.listening import listen_address
-from walkit.replication.transport.questions import Questions
+from walkit.replication.transport.access import Authenticator, Serve, Tokens, tokens_of
+from walkit.replication.transport.address import listen_address
+from walkit.replication.transport.calls import WAITING_MAX, CallTable, SingleRequestCalls
+from walkit.replication.transport.grpc_common import grpc, server_options
+from walkit.replication.transport.threads import DaemonExecutor, now_ms
 from walkit.replication.transport.tls import ServerTLS, server_credentials
 from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import Storage
@@ -89,8 +89,10 @@ class Primary:
         publisher: Callable[[], Publisher] = Publisher,
     ) -> None:
         server_credentials(tls)
-        self._tls, self._doorkeeper = tls, Doorkeeper(tokens_of(token, tokens))
-        self._listen = listen_address(listen, insecure, tls=tls is not None, token=self._doorkeeper.asks)
+        self._tls, self._authenticator = tls, Authenticator(tokens_of(token, tokens))
+        self._listen = listen_address(
+            listen, insecure, tls=tls is not None, token=self._authenticator.needs_token
+        )
         _check_count(places, "places", PLACES_MAX)
         _check_count(holds, "holds", HOLDS_MAX)
         self.source = source_of(source)
@@ -101,7 +103,7 @@ class Primary:
         self._publisher = publisher
         written = source.log if isinstance(source, Store) else source
         self._delta = DeltaService(written if isinstance(written, WriteAheadLog) else None, delta)
-        self._questions = Questions()
+        self._single_calls = SingleRequestCalls()
         self._ranges = RangeService(self.source)
         self._shared = SharedRuns()
         self._checks = SnapshotChecks(self.source.storage, self._events, self._note_trouble)
@@ -123,18 +125,18 @@ class Primary:
         """
         if self._server is not None:
             raise OptionsError(f"this primary serves at {self._address} already", option="listen")
-        # Callers of `Follow` wait to say hello, those of the others with their question.
+        # Callers of `Follow` wait to say hello, those of the others with their request.
         callers_max = self._calls.places + self._delta.callers_max + CALLS_MAX
         calls_max = callers_max + 2 * WAITING_MAX + 2 * ENDING_MAX
         server = grpc.server(self._executor, options=server_options(), maximum_concurrent_rpcs=calls_max)
         _, service, method = METHOD.split("/")
         served: dict[str, Serve] = {
             method: self._follow,
-            POLL_METHOD.rpartition("/")[2]: self._questions.asked(self._delta.poll),
-            FRAMES_METHOD.rpartition("/")[2]: self._questions.asked(self._ranges.frames),
+            POLL_METHOD.rpartition("/")[2]: self._single_calls.handler(self._delta.poll),
+            FRAMES_METHOD.rpartition("/")[2]: self._single_calls.handler(self._ranges.frames),
         }
         calls = {
-            name: grpc.stream_stream_rpc_method_handler(self._doorkeeper.guarded("read", serve))
+            name: grpc.stream_stream_rpc_method_handler(self._authenticator.guarded("read", serve))
             for name, serve in served.items()
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, calls),))
@@ -248,7 +250,7 @@ class Primary:
             self._sessions.add(session)
         try:
             self._calls.enter(session)
-            if not context.add_callback(session.hang_up):
+            if not context.add_callback(session.on_disconnect):
                 return  # the call has ended already
             LogThread(
                 target=session.listen, args=(requests,), name="walkit-publisher-receiver", daemon=True

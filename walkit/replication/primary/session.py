@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -25,7 +24,7 @@ from walkit.replication.core.actions import (
     Admit,
     End,
     MakePlan,
-    MoveHold,
+    MoveClaim,
     PublisherStep,
     Read,
     ReadPart,
@@ -34,16 +33,15 @@ from walkit.replication.core.actions import (
 from walkit.replication.core.publisher import Publisher
 from walkit.replication.core.states import report_moves
 from walkit.replication.logs.source import Source, primary_state_of
-from walkit.replication.primary.bootstrap_plan import PlannedFiles
+from walkit.replication.primary.bootstrap_plan import PlannedFiles, SnapshotChecks
 from walkit.replication.primary.claims import ReplicaClaims, claimed_lsn, epoch_of, replicas_with_claims
 from walkit.replication.primary.frame_reader import FrameReader
 from walkit.replication.primary.range_service import refusal_of
 from walkit.replication.primary.registry import ReplicaRegistry
 from walkit.replication.primary.shared_runs import SharedRuns
-from walkit.replication.primary.snapshot_checks import SnapshotChecks
-from walkit.replication.protocol.frame_batch import FrameRun
+from walkit.replication.protocol.frame_run import FrameRun
 from walkit.replication.protocol.identity import Identity, mint, new_nonce
-from walkit.replication.protocol.lineage import is_bootstrap, judge
+from walkit.replication.protocol.lineage import is_bootstrap, why_refused
 from walkit.replication.protocol.messages import Batch, FromPublisher, Hello, Refusal
 from walkit.replication.protocol.wire import (
     REPLY_BYTES_MAX,
@@ -53,9 +51,10 @@ from walkit.replication.protocol.wire import (
     encode_from_publisher,
 )
 from walkit.replication.transport.calls import CallTable
-from walkit.replication.transport.grpc_common import ByteBudget, grpc
+from walkit.replication.transport.grpc_common import grpc
+from walkit.replication.transport.threads import ByteBudget, now_ms
 
-GATHER_MS = 6.0
+COALESCE_MS = 6.0
 """So long after a batch the next one waits for company, where all was sent: few large batches cost less than many."""
 INBOX_BYTES = 64 << 10
 """The session reads no more from its replica while so much was received and not handled."""
@@ -63,11 +62,6 @@ NOTE_MS = 1_000.0
 """The registry of replicas gets acknowledgements this often, and at the end of the session."""
 PEER_FAULTS = ("protocol", "name", "damaged", "identity", "rewound", "full")
 """Reasons to refuse that the primary shows in its status, with the address of the peer."""
-
-
-def now_ms() -> float:
-    """Return the milliseconds of the monotonic clock."""
-    return time.monotonic() * 1000
 
 
 class Session:
@@ -96,9 +90,9 @@ class Session:
         self._unpacking, self._on_trouble, self._events = unpacking, on_trouble, events
         self._reader = FrameReader(source)
         self._inbox: deque[bytes] = deque()
-        self._room = ByteBudget(INBOX_BYTES)
+        self._inbox_budget = ByteBudget(INBOX_BYTES)
         self._wake = Bell()
-        self._hurry = Bell()
+        self._ending = Bell()
         self._gone = False
         self._stopping = False
         self._sending_ms: float | None = None
@@ -116,32 +110,32 @@ class Session:
         """Take in what the replica says, until the call ends; waits while the session has not taken what it said."""
         try:
             for data in requests:
-                self._room.take(len(data))
+                self._inbox_budget.take(len(data))
                 self._inbox.append(data)
                 self._wake.set()
                 del data  # it may be large, and the next one may be long in coming
-                self._room.wait()
+                self._inbox_budget.wait()
         except grpc.RpcError:
-            pass  # the call is over; `hang_up` says so
-        self.hang_up()
+            pass  # the call is over; `on_disconnect` says so
+        self.on_disconnect()
 
-    def hang_up(self) -> None:
+    def on_disconnect(self) -> None:
         """The call is over."""
         self._gone = True
-        self._room.close()
+        self._inbox_budget.close()
         self._wake.set()
-        self._hurry.set()
+        self._ending.set()
 
     def stop(self) -> None:
         """The primary stops serving."""
         self._stopping = True
         self._wake.set()
-        self._hurry.set()
+        self._ending.set()
 
     def cancel(self) -> None:
         """See Call."""
         self._context.cancel()
-        self.hang_up()
+        self.on_disconnect()
 
     def is_stalled(self, now_ms: float) -> bool:
         """See Call: the session's own thread is in the midst of sending then, and cannot look at the time."""
@@ -157,10 +151,10 @@ class Session:
         self.core.began(now_ms())
         steps: deque[PublisherStep] = deque()
         while not self._gone:
-            self._gather()
+            self._await_more()
             self._wake.clear()
             while self._inbox and not steps:
-                steps.extend(self._heard())
+                steps.extend(self._receive_next())
             if self._stopping:
                 steps.extend(self._refuse("closed", "the primary stops"))
             if self._claim_lost is not None:
@@ -181,7 +175,7 @@ class Session:
                 elif isinstance(step, End):
                     return
                 else:
-                    steps.extend(self._do(step))
+                    steps.extend(self._perform(step))
 
     def _report(self) -> None:
         """Emit the edges that were taken."""
@@ -196,20 +190,20 @@ class Session:
             self._batch_ms = now_ms()
         return encode_from_publisher(message)
 
-    def _gather(self) -> None:
+    def _await_more(self) -> None:
         """Wait a while where a batch has just gone out, so that more of what follows travels together."""
-        left_ms = self._batch_ms + GATHER_MS - now_ms()
+        left_ms = self._batch_ms + COALESCE_MS - now_ms()
         if left_ms > 0 and self.core.has_sent_all:
-            self._hurry.wait(left_ms / 1000)
+            self._ending.wait(left_ms / 1000)
 
     def _pause_s(self) -> float:
         wake_at_ms = self.core.wake_at_ms
         return 0 if wake_at_ms is None else max(wake_at_ms - now_ms(), 0) / 1000
 
-    def _heard(self) -> list[PublisherStep]:
+    def _receive_next(self) -> list[PublisherStep]:
         """Take one message of the replica."""
         data = self._inbox.popleft()
-        self._room.give(len(data))
+        self._inbox_budget.give(len(data))
         try:
             if self.core.state == "waiting":
                 return self._greeted(data)
@@ -248,23 +242,25 @@ class Session:
             raise LogClosedError(why)
         minted = None if proved else mint()
         self._id = hello.id if minted is None else minted.id
-        refusal = self._calls.seat(self, self._id.hex(), hello.name, self._held())
+        refusal = self._calls.seat(self, self._id.hex(), hello.name, self._claimants())
         if refusal is not None:
             return self.core.refuse(refusal, now_ms())
-        standing = primary_state_of(self._source, hello)
+        primary = primary_state_of(self._source, hello)
         if minted is None:
             self._registry.seen(hello.id, hello.name)
-        elif (refusal := judge(hello, standing, self.core.versions)) is None or is_bootstrap(hello, refusal):
+        elif (refusal := why_refused(hello, primary, self.core.versions)) is None or is_bootstrap(
+            hello, refusal
+        ):
             why = self._not_kept(minted, hello.name)
             if why:
                 return self._refuse("full", why)
-        given_up = claimed_lsn(self._source.storage, self._id.hex(), standing.log_id) if proved else 0
-        return self.core.hello(hello, standing, now_ms(), minted, given_up)
+        given_up = claimed_lsn(self._source.storage, self._id.hex(), primary.log_id) if proved else 0
+        return self.core.admitted(hello, primary, now_ms(), minted, given_up)
 
     def _not_kept(self, minted: Identity, name: str) -> str:
         """Keep a new identity, durably, before it is given out; return why that fails."""
         try:
-            if self._registry.add(minted, name, self._calls.seated() | self._held()):
+            if self._registry.add(minted, name, self._calls.seated() | self._claimants()):
                 return ""
         except WalkitError as error:
             return (
@@ -293,7 +289,7 @@ class Session:
         at = now_ms()
         return self.core.source_moved(lsn, position, at) or self.core.tick(at)
 
-    def _do(self, step: PublisherStep) -> list[PublisherStep]:
+    def _perform(self, step: PublisherStep) -> list[PublisherStep]:
         try:
             if isinstance(step, Read):
                 return self.core.frames(*self._read(step), now_ms())
@@ -304,7 +300,7 @@ class Session:
             if isinstance(step, ReadPart):
                 assert self._planned is not None
                 return self.core.part(step.fetch, self._planned.read(step.fetch), now_ms())
-            if isinstance(step, MoveHold):
+            if isinstance(step, MoveClaim):
                 self._move_claim(step.first_lsn)
         except WalkitError as error:
             return self._failed(error)
@@ -326,7 +322,7 @@ class Session:
         self._planned = PlannedFiles(self._source, self._checks)
         return self.core.planned(self._planned.plan, now_ms())
 
-    def _held(self) -> frozenset[str]:
+    def _claimants(self) -> frozenset[str]:
         """Return the ids of the replicas that have a claim; none where the log's folder cannot be read now."""
         try:
             return replicas_with_claims(self._source.storage)
@@ -379,7 +375,7 @@ class Session:
                 rest.callback(self._claims.leave, self.core.key)
             self.core.gone(now_ms(), "the call is over")
             self._report()
-            self._room.close()
+            self._inbox_budget.close()
             if self.core.key:
                 self._registry.acknowledged(self._id, self.core.acked)
                 self._registry.save(now=True)

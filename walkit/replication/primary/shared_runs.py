@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.replication.protocol.codecs import pack
-from walkit.replication.protocol.frame_batch import FrameRun
+from walkit.replication.protocol.frame_run import FrameRun
 
 KEPT_BYTES = 16 << 20
 KEPT_S = 1.0

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from walkit._text import counted
 from walkit.recovery.report import report_html
-from walkit.replication.core.publisher import Publisher
+from walkit.replication.core.lag import lag_text
+from walkit.replication.core.publisher import CONTACT_MS, Publisher
+from walkit.replication.core.states import StateSpan, spans_of
 from walkit.replication.delta.polls import SessionStatus
-from walkit.replication.replica.status import CONTACT_MS, StateSpan, lag_text, spans_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,6 +104,6 @@ def follower_status(
         lag_records=max(durable[0] - acked.last_lsn, 0) if known else None,
         lag_bytes=max(durable[1] - acked.position, 0) if known else None,
         lag_ms=core.lag.ms(now_ms) if known else None,
-        history=spans_of(core.states, now_ms),
+        history=spans_of(core.states, now_ms, time.time()),
         held_from=held_from,
     )

@@ -44,7 +44,7 @@ class PrimaryState:
     """What ended at the position of the subscriber's end was trimmed or compacted: no evidence for or against."""
 
 
-def judge_alone(hello: Hello, versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX)) -> Refusal | None:
+def why_unservable(hello: Hello, versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX)) -> Refusal | None:
     """Return why no source can serve a replica that sends this; None where the source decides."""
     low, high = versions
     if hello.version_max < low or hello.version_min > high:
@@ -66,28 +66,28 @@ def judge_alone(hello: Hello, versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCO
     return None
 
 
-def judge(
-    hello: Hello, standing: PrimaryState, versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX)
+def why_refused(
+    hello: Hello, primary: PrimaryState, versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX)
 ) -> Refusal | None:
     """Return why the subscriber cannot be served; None where it can."""
-    refusal = judge_alone(hello, versions)
+    refusal = why_unservable(hello, versions)
     if refusal is not None:
         return refusal
-    if len(standing.lineage) > LINEAGE_EPOCHS_MAX:
-        return too_many_epochs(len(standing.lineage))
-    if hello.log_id not in (0, standing.log_id):
+    if len(primary.lineage) > LINEAGE_EPOCHS_MAX:
+        return too_many_epochs(len(primary.lineage))
+    if hello.log_id not in (0, primary.log_id):
         return _divergence(
-            1, f"the replica is of log {hello.log_id:016x}, the source is log {standing.log_id:016x}"
+            1, f"the replica is of log {hello.log_id:016x}, the source is log {primary.log_id:016x}"
         )
-    return _judge_lineage(hello, standing) or _judge_end(hello, standing)
+    return _compare_lineages(hello, primary) or _compare_ends(hello, primary)
 
 
-def ends_before(hello: Hello, standing: PrimaryState) -> bool:
+def ends_before(hello: Hello, primary: PrimaryState) -> bool:
     """Return whether the source merely ends before the end in a hello: its whole history is one that the hello has."""
-    ours, theirs = standing.lineage, hello.lineage
-    begun_after = all(epoch.position >= standing.durable_position for epoch in theirs[len(ours) :])
-    follows = hello.log_id == standing.log_id and ours == theirs[: len(ours)] and begun_after
-    return follows and hello.end.position > standing.durable_position
+    ours, theirs = primary.lineage, hello.lineage
+    begun_after = all(epoch.position >= primary.durable_position for epoch in theirs[len(ours) :])
+    follows = hello.log_id == primary.log_id and ours == theirs[: len(ours)] and begun_after
+    return follows and hello.end.position > primary.durable_position
 
 
 def rewound(hello: Hello, known: KnownReplica | None, claimed_lsn: int) -> Refusal | None:
@@ -117,14 +117,14 @@ def too_many_epochs(epochs: int) -> Refusal:
     return Refusal(reason="lineage", message=text)
 
 
-def _judge_lineage(hello: Hello, standing: PrimaryState) -> Refusal | None:
-    ours, theirs = standing.lineage, hello.lineage
+def _compare_lineages(hello: Hello, primary: PrimaryState) -> Refusal | None:
+    ours, theirs = primary.lineage, hello.lineage
     common = 0
     while common < min(len(ours), len(theirs)) and ours[common] == theirs[common]:
         common += 1
     if len(theirs) > common:
         begun = theirs[common]
-        ended = ours[common].first_lsn if len(ours) > common else standing.visible_lsn + 1
+        ended = ours[common].first_lsn if len(ours) > common else primary.visible_lsn + 1
         first = min(begun.first_lsn, ended)
         return _divergence(
             first, f"the replica has an epoch {begun.number} ({begun.id:016x}) that the source does not have"
@@ -146,27 +146,34 @@ def _judge_lineage(hello: Hello, standing: PrimaryState) -> Refusal | None:
     return None
 
 
-def _judge_end(hello: Hello, standing: PrimaryState) -> Refusal | None:
+def _compare_ends(hello: Hello, primary: PrimaryState) -> Refusal | None:
     end = hello.end
-    if standing.gone or end.position < standing.oldest_position:
+    if primary.gone or end.position < primary.oldest_position:
         return Refusal(
             reason="gap",
-            message=f"record {end.last_lsn + 1:,} is gone from the source; its oldest is {standing.oldest_lsn:,}",
+            message=f"record {end.last_lsn + 1:,} is gone from the source; its oldest is {primary.oldest_lsn:,}",
             lsn=end.last_lsn + 1,
-            other_lsn=standing.oldest_lsn,
+            other_lsn=primary.oldest_lsn,
         )
-    if standing.there == end:
+    if primary.there == end:
         return None
-    if end.last_lsn > standing.visible_lsn:
+    if end.last_lsn > primary.visible_lsn:
         return _divergence(
-            standing.visible_lsn + 1,
-            f"the replica has records up to LSN {end.last_lsn:,}, and the source ends at {standing.visible_lsn:,}",
+            primary.visible_lsn + 1,
+            f"the replica has records up to LSN {end.last_lsn:,}, and the source ends at {primary.visible_lsn:,}",
+        )
+    if end.last_lsn == primary.visible_lsn == primary.durable_lsn and end.position > primary.durable_position:
+        # Marker frames that the source has lost: named as such, they are cut off, and the ends are compared again.
+        return _divergence(
+            end.last_lsn + 1,
+            f"the replica has frames without records up to position {end.position:,}, and the source ends at position "
+            f"{primary.durable_position:,}",
         )
     epoch = next((e for e in reversed(hello.lineage) if e.position <= end.position), None)
     return _divergence(
         1 if epoch is None else epoch.first_lsn,
         f"the frame that ends at position {end.position:,} is another one: the replica has {end}, "
-        f"the source {standing.there}",
+        f"the source {primary.there}",
     )
 
 

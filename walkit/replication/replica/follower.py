@@ -7,8 +7,9 @@ import weakref
 from types import TracebackType
 from typing import Self
 
+from walkit._arguments import check_bool
 from walkit.commit.to_end import run_to_end
-from walkit.config import LogOptions, check_bool
+from walkit.config import LogOptions
 from walkit.errors import LogClosedError, OptionsError, WalkitError
 from walkit.events import EventCallback, EventSink
 from walkit.log.finalizer import watch_exit
@@ -24,11 +25,12 @@ from walkit.replication.protocol.messages import (
     is_name,
 )
 from walkit.replication.replica.identity_file import load_identity
-from walkit.replication.replica.loop import ReplicaLoop, now_ms, stop_dropped
+from walkit.replication.replica.loop import ReplicaLoop, stop_dropped
 from walkit.replication.replica.opening import Opened, ReplicaOpening
 from walkit.replication.replica.status import ReplicaStatus, replica_status
 from walkit.replication.replica.store import ReplicaStore
 from walkit.replication.transport.connection import destination_of
+from walkit.replication.transport.threads import now_ms
 from walkit.replication.transport.tls import ClientTLS
 from walkit.state.checkpoint import CheckpointReport
 from walkit.storage.address import Place, storage_at
@@ -52,7 +54,7 @@ class Replica:
     A log that differs from the primary's is refused as a DivergenceError. One that differs only by frames without
     records at its end, as after a promotion of another replica, is cut back before them. With `rewind` it is cut back
     to where the histories part, what goes is kept under lost+found, and the replica follows on under a new identity;
-    see `walkit.replication.rewind.rewind` for what is refused as a RewindError, and `force_rewind` for what is cut all
+    see `walkit.replication.rewind` for what is refused as a RewindError, and `force_rewind` for what is cut all
     the same.
 
     A replica that is dropped without `stop` stops by itself, with a ResourceWarning unless the process is ending; its

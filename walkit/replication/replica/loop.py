@@ -7,7 +7,6 @@ replica that is dropped without stop() is collected, and its finaliser stops the
 from __future__ import annotations
 
 import os
-import time
 from collections import deque
 from contextlib import suppress
 
@@ -41,15 +40,15 @@ from walkit.replication.logs.bootstrap_folder import BootstrapFolder
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.replication.logs.role import REPLICA_KEY
 from walkit.replication.protocol.failures import PeerError, ReplicaFailedError
-from walkit.replication.protocol.frame_batch import join_runs
+from walkit.replication.protocol.frame_run import join_runs
 from walkit.replication.protocol.messages import Batch
 from walkit.replication.replica.identity_file import OwnIdentity, keep_identity
 from walkit.replication.replica.opening import Opened, ReplicaOpening
 from walkit.replication.replica.store import ReplicaStore
-from walkit.replication.transport.connection import Connection, Destination, Heard
-from walkit.replication.transport.loop_thread import LoopThread
+from walkit.replication.transport.connection import Connection, Destination, Received
+from walkit.replication.transport.threads import LoopThread, now_ms
 
-GATHER_BYTES = 4 << 20
+IMPORT_BYTES = 4 << 20
 """Frames that have come already share a synced write of about this size."""
 
 
@@ -67,14 +66,14 @@ class ReplicaLoop:
         """Set at the end of a rewind, for those that wait meanwhile."""
         self._opening = opening
         self._gave_up: WalkitError | None = None
-        self.inbox: deque[tuple[Connection, Heard, int]] = deque()
+        self.inbox: deque[tuple[Connection, Received, int]] = deque()
         self.thread = LoopThread(self._run)
         self.stopping = False
         self.process = os.getpid()
         self._wake = Bell()
         self._connection: Connection | None = None
-        self._waiting: list[Import] = []
-        self._waiting_bytes = 0
+        self._queued: list[Import] = []
+        self._queued_bytes = 0
         self.folder = BootstrapFolder(opened.log.storage, opened.log.events)
         self._replacing = self._reopened = False
         """Whether another log is to take the place of this one, and whether it is open, but its state not made."""
@@ -138,7 +137,7 @@ class ReplicaLoop:
                 self._follow()
             except WalkitError as error:
                 self._gave_up = error
-                self._take(self.core.fail(error, now_ms()))
+                self._perform(self.core.fail(error, now_ms()))
             finally:
                 self._disconnect()
         except BaseException as error:  # noqa: BLE001 - nothing else tells the waiting callers that the thread is gone
@@ -185,15 +184,15 @@ class ReplicaLoop:
             raise refused
 
     def _follow_one(self) -> None:
-        self._take(self.core.start(now_ms()))
+        self._perform(self.core.start(now_ms()))
         while not self.stopping and self.core.state != "failed":
             self._wake.clear()
             while self.inbox and not self.stopping:
                 connection, what, size = self.inbox.popleft()
-                connection.room.give(size)
-                self._take(self._heard(connection, what))
-            self._import_waiting()
-            self._take(self.core.tick(now_ms()))
+                connection.inbox_budget.give(size)
+                self._perform(self._received(connection, what))
+            self._import_queued()
+            self._perform(self.core.tick(now_ms()))
             self._report()
             self._check()
             wake_at = self.core.wake_at_ms
@@ -202,7 +201,7 @@ class ReplicaLoop:
 
     def _check(self) -> None:
         """Assert what holds between two turns of the loop, on its thread: all that was gathered is imported."""
-        assert not self._waiting and not self._waiting_bytes, "frames wait that nothing imports"
+        assert not self._queued and not self._queued_bytes, "frames wait that nothing imports"
         assert self._replacing or not self._reopened
         assert self._replacing or self._gave_up is not None or self.core.end.position == self.log.end.position
 
@@ -223,11 +222,11 @@ class ReplicaLoop:
         error.__cause__ = cause
         return error
 
-    def _heard(self, connection: Connection, what: Heard) -> list[SubscriberStep]:
+    def _received(self, connection: Connection, what: Received) -> list[SubscriberStep]:
         if connection is not self._connection:
             return []  # of a connection that was given up
         if not isinstance(what, Batch):
-            self._import_waiting()
+            self._import_queued()
         if isinstance(what, str):
             return self.core.lost(what, now_ms())
         if isinstance(what, WalkitError):
@@ -236,15 +235,15 @@ class ReplicaLoop:
             raise what
         return self.core.receive(what, now_ms())
 
-    def _take(self, steps: list[SubscriberStep]) -> None:
+    def _perform(self, steps: list[SubscriberStep]) -> None:
         for step in steps:
             if isinstance(step, SendToPublisher):
                 if self._connection is not None:
                     self._connection.send(step.message)
             elif isinstance(step, Import):
-                self._gather(step)
+                self._queue_import(step)
             elif isinstance(step, Connect):
-                self._take(self._connect())
+                self._perform(self._connect())
             elif isinstance(step, Disconnect):
                 self._disconnect()
             elif isinstance(step, Keep):
@@ -258,7 +257,7 @@ class ReplicaLoop:
                     extra={REPLICA_KEY: {"name": self.core.name}},
                 )
             elif isinstance(step, Prepare | StorePart | Publish):
-                self._take(self._bootstrap(step))
+                self._perform(self._bootstrap(step))
             else:
                 assert isinstance(step, Fail)  # `_run` reports every end
 
@@ -267,7 +266,7 @@ class ReplicaLoop:
         folder, core = self.folder, self.core
         try:
             if isinstance(step, Prepare):
-                self._import_waiting()
+                self._import_queued()
                 wants = folder.prepare(step.plan, core.log_id, core.lineage)
                 self._report_bootstrap("begin", sum(want.size - want.offset for want in wants))
                 return core.prepared(wants, now_ms())
@@ -319,22 +318,22 @@ class ReplicaLoop:
             return self.core.lost(str(error), now_ms())
         return self.core.connected(now_ms())
 
-    def _gather(self, step: Import) -> None:
+    def _queue_import(self, step: Import) -> None:
         """Let frames that come quickly share one synced write."""
-        if self._waiting and not self._waiting[-1].run.is_followed_by(step.run):
-            self._import_waiting()
-        self._waiting.append(step)
-        self._waiting_bytes += len(step.run.data)
-        if self._waiting_bytes >= GATHER_BYTES:
-            self._import_waiting()
+        if self._queued and not self._queued[-1].run.is_followed_by(step.run):
+            self._import_queued()
+        self._queued.append(step)
+        self._queued_bytes += len(step.run.data)
+        if self._queued_bytes >= IMPORT_BYTES:
+            self._import_queued()
 
-    def _import_waiting(self) -> None:
+    def _import_queued(self) -> None:
         """Put what was gathered into the log, acknowledge it, then feed the store."""
-        steps, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        steps, self._queued, self._queued_bytes = self._queued, [], 0
         if steps:
             run = join_runs([step.run for step in steps])
             end = self.log.import_run(run, steps[-1].lineage)
-            self._take(self.core.imported(end, now_ms()))
+            self._perform(self.core.imported(end, now_ms()))
             self.store.feed(run)
 
     def _disconnect(self) -> None:
@@ -357,8 +356,3 @@ def _stop_quietly(loop: ReplicaLoop) -> None:
         loop.stop()
     except WalkitError as error:
         loop.log.events.emit("walkit.log.poison", cause=repr(error), acked_lsn=loop.log.durable_lsn)
-
-
-def now_ms() -> float:
-    """Return the milliseconds of the monotonic clock."""
-    return time.monotonic() * 1000

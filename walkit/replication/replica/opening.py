@@ -82,7 +82,7 @@ class ReplicaOpening:
         """Say whether a rewind is to be tried after this error: where it was asked for, or no record can differ."""
         if not isinstance(error, DivergenceError) or isinstance(error, RewindError):
             return False
-        return self.rewinds or _only_marks_differ(error, log)
+        return self.rewinds or _only_markers_differ(error, log)
 
     def rewound(self, before: Opened, error: DivergenceError) -> tuple[Opened, WalkitError | None]:
         """Close the log, cut off what its primary does not have, and open it again under a new identity.
@@ -115,7 +115,7 @@ class ReplicaOpening:
         return after, refused
 
 
-def _only_marks_differ(error: DivergenceError, log: ImportedLog) -> bool:
+def _only_markers_differ(error: DivergenceError, log: ImportedLog) -> bool:
     """Say whether all that a log has from the first difference on is frames without records, of an epoch before it.
 
     Then its primary was promoted with fewer of them. A log that has an epoch of its own there was promoted itself.

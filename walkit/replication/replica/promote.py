@@ -16,13 +16,13 @@ from walkit.config import LogOptions
 from walkit.errors import OptionsError
 from walkit.events import EventCallback, EventSink
 from walkit.format.manifest import EpochRecord, Manifest
-from walkit.recovery.planning import next_epoch
 from walkit.recovery.report import report_html
 from walkit.replication.logs.bootstrap_folder import BootstrapFolder
-from walkit.replication.logs.import_engine import ImportEngine
+from walkit.replication.logs.importer import Importer
 from walkit.replication.logs.role import PROMOTED_KEY, as_promoted, is_promoted, is_replica
 from walkit.replication.replica.identity_file import drop_identity
 from walkit.segments.manifest_store import load_manifest
+from walkit.segments.sealing import next_epoch
 from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import Storage
 
@@ -90,17 +90,17 @@ def promote(dir: Place, events: EventCallback | None = None) -> PromotionReport:
 
 def _promote(storage: Storage, events: EventSink) -> PromotionReport:
     _require_replica(storage, load_manifest(storage))
-    engine = ImportEngine(storage, LogOptions(), events)
+    importer = Importer(storage, LogOptions(), events)
     try:
-        manifest = engine.store.current
+        manifest = importer.manifest_store.current
         _require_replica(storage, manifest)  # now that no other process changes it
         already = is_promoted(manifest)
         if not already:
-            manifest = engine.store.update(_detached)
+            manifest = importer.manifest_store.update(_detached)
         drop_identity(storage)
         BootstrapFolder(storage, events).clear()  # parts of another log's files: nothing asks for them now
     finally:
-        engine.close()
+        importer.close()
     facts = manifest.extra[PROMOTED_KEY]
     report = PromotionReport(
         location=storage.location,
@@ -128,7 +128,7 @@ def _require_replica(storage: Storage, manifest: Manifest) -> None:
 def _detached(manifest: Manifest) -> Manifest:
     """Return the manifest of the same log with a new epoch at its end, and nothing of a replica."""
     number, end = next_epoch(manifest), manifest.end
-    first_lsn = max(end.last_lsn, manifest.low_watermark, manifest.checkpoint_lsn) + 1
+    first_lsn = max(end.last_lsn, manifest.vouched_lsn) + 1
     begun = EpochRecord(
         number=number,
         id=secrets.randbits(64) | 1,

@@ -21,7 +21,7 @@ from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.names import snapshot_name
 from walkit.recovery.lost_found import keep_part
 from walkit.recovery.report import report_html
-from walkit.replication.logs.import_engine import ImportEngine
+from walkit.replication.logs.importer import Importer
 from walkit.replication.logs.private_file import remove_private
 from walkit.replication.logs.role import as_replica
 from walkit.replication.primary.registry import ReplicaRegistry
@@ -132,11 +132,11 @@ def _rewind(
             first_lsn=first_lsn,
             reason="foreign",
         )
-    engine = ImportEngine(storage, options, events)
+    importer = Importer(storage, options, events)
     try:
-        report = _rewind_locked(engine, first_lsn, force, records)
+        report = _rewind_locked(importer, first_lsn, force, records)
     finally:
-        engine.close()
+        importer.close()
     events.emit(
         "walkit.replica.rewind",
         location=report.location,
@@ -147,14 +147,14 @@ def _rewind(
     return report
 
 
-def _rewind_locked(engine: ImportEngine, first_lsn: int, force: bool, records: bool) -> RewindReport:
-    storage, store, upkeep = engine.storage, engine.store, engine.upkeep
+def _rewind_locked(importer: Importer, first_lsn: int, force: bool, records: bool) -> RewindReport:
+    storage, store, upkeep = importer.storage, importer.manifest_store, importer.upkeep
     with ExitStack() as locks:
-        locks.enter_context(engine.events.held())
+        locks.enter_context(importer.events.held())
         shut = locks.enter_context(upkeep.holds.claims.shut())
         locks.enter_context(upkeep.leftovers.lock)
         before = store.current
-        point = common_point(engine.view(), first_lsn - 1)
+        point = common_point(importer.view(), first_lsn - 1)
         if not records and (point.passed or point.end.last_lsn != before.end.last_lsn):
             raise RewindError(
                 f"{storage.location} was not rewound to LSN {point.end.last_lsn:,}: records would go. Nothing was "
@@ -162,8 +162,8 @@ def _rewind_locked(engine: ImportEngine, first_lsn: int, force: bool, records: b
                 first_lsn=first_lsn,
                 reason="records",
             )
-        _require_a_state(engine, point, first_lsn)
-        readers = tuple(_readers_past(engine, point.end.last_lsn))
+        _require_a_state(importer, point, first_lsn)
+        readers = tuple(_readers_past(importer, point.end.last_lsn))
         if readers and not force:
             raise RewindError(
                 f"{storage.location} was not rewound to LSN {point.end.last_lsn:,}: {', '.join(readers)} have read "
@@ -199,9 +199,9 @@ def _rewind_locked(engine: ImportEngine, first_lsn: int, force: bool, records: b
     )
 
 
-def _require_a_state(engine: ImportEngine, point: CommonPoint, first_lsn: int) -> None:
+def _require_a_state(importer: Importer, point: CommonPoint, first_lsn: int) -> None:
     """Refuse where the state at the common point is gone: only a bootstrap brings it back."""
-    manifest, lsn = engine.store.current, point.end.last_lsn
+    manifest, lsn = importer.manifest_store.current, point.end.last_lsn
     why = ""
     if point.passed:
         why = point.passed
@@ -209,22 +209,22 @@ def _require_a_state(engine: ImportEngine, point: CommonPoint, first_lsn: int) -
         why = f"the log was trimmed up to LSN {manifest.low_watermark:,}"
     elif lsn < manifest.end.last_lsn:  # else it is the state of now: frames without records go
         try:
-            base_at(engine.view(), lsn)
+            base_at(importer.view(), lsn)
         except (HistoryTrimmedError, SnapshotError) as error:
             why = str(error)
     if why:
         raise RewindError(
-            f"{engine.storage.location} cannot be rewound to LSN {first_lsn - 1:,}: {why}. Nothing was changed; "
+            f"{importer.storage.location} cannot be rewound to LSN {first_lsn - 1:,}: {why}. Nothing was changed; "
             "a bootstrap from the primary, into an empty folder, is needed",
             first_lsn=first_lsn,
             reason="bootstrap",
         )
 
 
-def _readers_past(engine: ImportEngine, end_lsn: int) -> Iterator[str]:
+def _readers_past(importer: Importer, end_lsn: int) -> Iterator[str]:
     """Yield what has read records after `end_lsn`: holds, claims, and replicas of this one, each by its name."""
-    storage, manifest = engine.storage, engine.store.current
-    for hold in engine.upkeep.holds.live(manifest, tell=False):
+    storage, manifest = importer.storage, importer.manifest_store.current
+    for hold in importer.upkeep.holds.live(manifest, tell=False):
         if hold.first_lsn > end_lsn + 1:
             yield f"hold {hold.name!r}"
     for fact in claim_facts(storage, manifest):

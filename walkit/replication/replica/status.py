@@ -8,25 +8,13 @@ from dataclasses import dataclass
 from walkit._text import counted
 from walkit.format.manifest import LogEnd
 from walkit.recovery.report import report_html
-from walkit.replication.core.publisher import HEARTBEAT_MS
-from walkit.replication.core.states import StateTracker
+from walkit.replication.core.lag import lag_text
+from walkit.replication.core.publisher import CONTACT_MS
+from walkit.replication.core.states import StateSpan, spans_of
 from walkit.replication.core.subscriber import Subscriber
 
-CONTACT_MS = 3 * HEARTBEAT_MS
-"""A primary with nothing to send says so every `HEARTBEAT_MS`: after this time its end is not known any more."""
 STALL_MS = 1_000.0
 """Frames that are known of and have not come for this time are worth a word."""
-
-
-@dataclass(frozen=True, slots=True)
-class StateSpan:
-    """For how long one state lasted: seconds since 1970; `until` is None of the state that lasts."""
-
-    state: str
-    since: float
-    until: float | None
-    why: str
-    """Why it came to be, as last known; "" where the state says all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,25 +103,6 @@ class ReplicaStatus:
         return report_html(f"replica {self.name}", facts)
 
 
-def lag_text(records: int | None, ms: float | None) -> str:
-    """Return a lag in words; "unknown" where it is None."""
-    return "unknown" if records is None or ms is None else f"{counted(records, 'record')}, {ms:,.0f} ms"
-
-
-def spans_of(tracker: StateTracker, now_ms: float) -> tuple[StateSpan, ...]:
-    """Return the past of a state on the clock of the machine."""
-    zero_s = time.time() - now_ms / 1000
-    return tuple(
-        StateSpan(
-            span.state,
-            zero_s + span.since_ms / 1000,
-            None if span.until_ms is None else zero_s + span.until_ms / 1000,
-            span.why,
-        )
-        for span in tracker.spans()
-    )
-
-
 def replica_status(
     core: Subscriber, end: LogEnd, *, source: str, applied_lsn: int, life: str, waiting: bool, now_ms: float
 ) -> ReplicaStatus:
@@ -180,5 +149,5 @@ def replica_status(
         why=why,
         stalled_s=max(now_ms - (now_ms if from_ms is None else from_ms), 0.0) / 1000 if why else None,
         state_s=None if state_ms is None else max(now_ms - state_ms, 0.0) / 1000,
-        history=spans_of(core.states, now_ms),
+        history=spans_of(core.states, now_ms, time.time()),
     )

@@ -12,7 +12,7 @@ from walkit.errors import HistoryTrimmedError, LogClosedError
 from walkit.read.view import frames_to_batches
 from walkit.recovery.report import report_html
 from walkit.replication.logs.imported_log import ImportedLog
-from walkit.replication.protocol.frame_batch import FrameRun
+from walkit.replication.protocol.frame_run import FrameRun
 from walkit.state.applier import Follower
 from walkit.state.checkpoint import Checkpointer, CheckpointReport, CheckpointThread
 from walkit.state.machine_recovery import MachineRecovery, recover
@@ -56,11 +56,11 @@ class ReplicaStore(KeyedSurface):
         self.begins_lsn = 1
         """From which record on the state is made. More than 1 for a log that was trimmed and never had a snapshot: then
         it has what the records since say, and no key of which no record is left."""
-        self._news = CommitSignal()
+        self._applied = CommitSignal()
         self._recovery: MachineRecovery | None = None
         self._beginning = threading.Lock()
         self._checkpointer: Checkpointer | None = None
-        self._by_itself: CheckpointThread | None = None
+        self._checkpoint_thread: CheckpointThread | None = None
         if log.adopted:
             self._recovery, self._table, self.begins_lsn = _recovered(log)
         # The threads of checkpoints know the follower, and not this object: one that is dropped is collected.
@@ -93,7 +93,7 @@ class ReplicaStore(KeyedSurface):
         )
         after = self.options.checkpoint_after
         if after is not None:
-            self._by_itself = CheckpointThread(
+            self._checkpoint_thread = CheckpointThread(
                 checkpointer, after, log.location, log.progress, log.lifetime, log.events
             )
         return checkpointer
@@ -107,7 +107,7 @@ class ReplicaStore(KeyedSurface):
         with self._beginning:
             self._recovery, self._table, self.begins_lsn = recovery, table, begins_lsn
             self._follower = Follower(table, self.log.durable_lsn)
-            self._checkpointer = self._by_itself = None  # they ended with the log that they were for
+            self._checkpointer = self._checkpoint_thread = None  # they ended with the log that they were for
         self._checkpoints()
         self._check()
         self.wake()
@@ -115,7 +115,7 @@ class ReplicaStore(KeyedSurface):
     def _check(self) -> None:
         """Assert what holds between two imports, on the importing thread: the state is one that the log can give."""
         with self._beginning:
-            assert self._by_itself is None or self._checkpointer is not None
+            assert self._checkpoint_thread is None or self._checkpointer is not None
             assert self._recovery is not None or self.begins_lsn == 1
         assert 0 <= self._table.applied_lsn <= self._follower.applied_lsn
         assert self.log.closed or self._follower.applied_lsn <= self.log.durable_lsn, (
@@ -132,8 +132,8 @@ class ReplicaStore(KeyedSurface):
             for batch in frames_to_batches(frames, first, None):
                 self._table.apply_arrow(batch)
                 self._follower.applied_lsn = self._table.applied_lsn
-        if self._by_itself is not None:
-            self._by_itself.reached(self._follower.applied_lsn)
+        if self._checkpoint_thread is not None:
+            self._checkpoint_thread.reached(self._follower.applied_lsn)
         self.wake()
 
     def checkpoint(self, *, trim: bool = True) -> CheckpointReport:
@@ -149,13 +149,13 @@ class ReplicaStore(KeyedSurface):
 
     def wait_for(self, lsn: int, timeout: float | None, over: Callable[[], bool] = lambda: False) -> bool:
         """Wait until this LSN is applied; False where the time is over, the log closed, or `over` holds before."""
-        self._news.wait_for(lambda: self.log.closed or self.applied_lsn >= lsn or over(), timeout)
+        self._applied.wait_for(lambda: self.log.closed or self.applied_lsn >= lsn or over(), timeout)
         return self.applied_lsn >= lsn
 
     def wake(self) -> None:
         """Wake the waiting threads, to look again."""
-        with self._news.lock:
-            self._news.notify_locked()
+        with self._applied.lock:
+            self._applied.notify_locked()
 
     @property
     def applied_lsn(self) -> int:

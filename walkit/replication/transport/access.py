@@ -30,7 +30,7 @@ class Tokens:
     append: Sequence[str] = field(default=(), repr=False)
 
 
-class Doorkeeper:
+class Authenticator:
     """Decides by the token of a call. Safe from any thread."""
 
     def __init__(self, tokens: Tokens | None) -> None:
@@ -51,7 +51,7 @@ class Doorkeeper:
             )
 
     @property
-    def asks(self) -> bool:
+    def needs_token(self) -> bool:
         """Whether a token is needed at all."""
         return bool(self._tokens)
 

@@ -1,11 +1,17 @@
-"""The calls of a primary: a bounded number of callers without a hello, and one live session for each id."""
+"""The calls of a primary: a bounded number of callers without a hello, and one live session for each id.
+
+Calls of one request (`SingleRequestCalls`) have the same bound: a caller that sends none holds no place.
+"""
 
 from __future__ import annotations
 
 import threading
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from walkit.replication.protocol.messages import Refusal
+from walkit.replication.transport.grpc_common import grpc
 
 WAITING_MAX = 32
 """So many callers may owe their first message; one more takes the room of the one that has waited longest."""
@@ -102,3 +108,43 @@ class CallTable:
         for call in calls:
             if call.is_stalled(now_ms):
                 call.cancel()
+
+
+Answer: TypeAlias = Callable[[bytes, Any], Iterator[bytes]]
+"""Answers a request on its call's own thread: the message and gRPC's context in, the answers out."""
+
+
+class SingleRequestCalls:
+    """Reads the one request of each call, and has it answered. Safe from any thread.
+
+    These calls are served as streams: gRPC would read the message of a unary call before any handler runs, so that a
+    caller that sends none would hold one of the primary's calls unseen, and for ever.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[Any, None] = {}
+
+    def handler(self, answer: Answer) -> Callable[[Iterator[bytes], Any], Iterator[bytes]]:
+        """Return the handler of a call whose one message `answer` takes."""
+
+        def handle(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+            request = self._request(requests, context)
+            if request is not None:
+                yield from answer(request, context)
+
+        return handle
+
+    def _request(self, requests: Iterator[bytes], context: Any) -> bytes | None:
+        """Return the message of a call; None where the call ends without one."""
+        with self._lock:
+            longest = enter_waiting(self._waiting, context)
+        if longest is not None:
+            longest.cancel()
+        try:
+            with suppress(grpc.RpcError):  # the call has ended: nothing is left to answer
+                return next(requests, None)
+        finally:
+            with self._lock:
+                self._waiting.pop(context, None)
+        return None

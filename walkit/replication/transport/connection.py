@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, TypeAlias
 
+from walkit._arguments import check_bool
 from walkit._threads import Bell, LogThread
-from walkit.config import check_bool
 from walkit.errors import OptionsError, WalkitError
-from walkit.replication.protocol.content import plain_text
+from walkit.replication.protocol.checks import plain_text
 from walkit.replication.protocol.failures import PeerError
 from walkit.replication.protocol.messages import (
     FromPublisher,
@@ -21,7 +21,8 @@ from walkit.replication.protocol.messages import (
 from walkit.replication.protocol.wire import METHOD, WireError, decode_from_publisher, encode_from_subscriber
 from walkit.replication.transport.access import TOKEN_KEY, check_token
 from walkit.replication.transport.address import Address, parse_address
-from walkit.replication.transport.grpc_common import ByteBudget, channel_options, grpc
+from walkit.replication.transport.grpc_common import channel_options, grpc
+from walkit.replication.transport.threads import ByteBudget
 from walkit.replication.transport.tls import ClientTLS, channel_credentials, name_options, tls_fault
 
 INBOX_BYTES = 16 << 20
@@ -32,7 +33,7 @@ OUTBOX_MESSAGES = 16_384
 MAY_BE_TLS = ("handshake failed", "erification", "Socket closed")
 """What gRPC says where TLS may be the reason that there is no connection."""
 
-Heard: TypeAlias = FromPublisher | BaseException | str
+Received: TypeAlias = FromPublisher | BaseException | str
 """A message, an error that ends replication, or why the connection ended."""
 
 
@@ -87,12 +88,12 @@ class Connection:
         self,
         destination: Destination,
         frame_bytes_max: int,
-        inbox: deque[tuple[Connection, Heard, int]],
+        inbox: deque[tuple[Connection, Received, int]],
         wake: Bell,
     ) -> None:
         """Begin the call. PeerError where the system has no thread to give."""
         self._inbox, self._wake, self._destination = inbox, wake, destination
-        self.room = ByteBudget(INBOX_BYTES)
+        self.inbox_budget = ByteBudget(INBOX_BYTES)
         self._out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._channel = destination.channel(frame_bytes_max)
         metadata = () if destination.token is None else ((TOKEN_KEY, destination.token),)
@@ -117,33 +118,33 @@ class Connection:
             yield data
 
     def _listen(self) -> None:
-        end: Heard = "the publisher ended the call"
+        end: Received = "the publisher ended the call"
         try:
             for data in self._call:
-                self.room.take(len(data))
-                self._tell(decode_from_publisher(data), len(data))
-                self.room.wait()
+                self.inbox_budget.take(len(data))
+                self._deliver(decode_from_publisher(data), len(data))
+                self.inbox_budget.wait()
         except WireError as error:
             end = str(error)
         except grpc.RpcError as error:
-            end = told(error, self._destination)
+            end = call_error(error, self._destination)
         except BaseException as error:  # noqa: BLE001 - the replica's thread raises it: this one has no caller
             end = error
-        self._tell(end)
+        self._deliver(end)
 
-    def _tell(self, what: Heard, size: int = 0) -> None:
+    def _deliver(self, what: Received, size: int = 0) -> None:
         self._inbox.append((self, what, size))
         self._wake.set()
 
     def close(self) -> None:
         """End the call."""
-        self.room.close()
+        self.inbox_budget.close()
         self._out.put(None)
         self._call.cancel()
         self._channel.close()
 
 
-def told(error: Any, destination: Destination) -> WalkitError | str:
+def call_error(error: Any, destination: Destination) -> WalkitError | str:
     """Return an error that lasts, or the words of one that may pass."""
     code, details = error.code(), plain_text(error.details() or "")
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):

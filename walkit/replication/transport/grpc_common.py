@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
 from typing import Any
 
-from walkit._threads import LogThread
 from walkit.errors import MissingExtraError
 from walkit.format.layout import FRAME_BYTES_LIMIT
 from walkit.replication.protocol.wire import SUBSCRIBER_BYTES_MAX, publisher_bytes_max
@@ -74,80 +69,3 @@ def channel_options(frame_bytes_max: int) -> tuple[tuple[str, int], ...]:
         # Else gRPC asks the proxy of the environment (http_proxy) for every address, the loopback one included.
         ("grpc.enable_http_proxy", 0),
     )
-
-
-class ByteBudget:
-    """Counts the bytes that one thread has taken in and another has not dealt with yet. Safe from any thread.
-
-    What is taken in may be over the limit once; then nothing more is until the rest is dealt with.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit, self._used = limit, 0
-        self._closed = False
-        self._changed = threading.Condition()
-
-    def take(self, size: int) -> None:
-        """Count so many bytes more."""
-        with self._changed:
-            self._used += size
-
-    def give(self, size: int) -> None:
-        """Say that so many of them are dealt with."""
-        with self._changed:
-            self._used -= size
-            self._changed.notify_all()
-
-    def wait(self) -> None:
-        """Wait until there is room, or until the budget is closed. To be called before more is taken in."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._used < self._limit)
-
-    def close(self) -> None:
-        """End every wait: nothing runs that could receive more."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-
-class DaemonExecutor(Executor):
-    """Runs each call of a server on a new daemon thread.
-
-    The threads of a ThreadPoolExecutor are joined when the interpreter ends, so a primary that was not stopped would
-    keep its process alive for ever.
-
-    Where the system has no thread to give, a call waits for one: an error of `submit` would end the only thread of gRPC
-    that takes calls, and the server with it, for good and in silence.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: deque[Callable[[], None]] = deque()
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Have `fn` run on a thread, as soon as there is one, and return its future."""
-        future: Future[Any] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(fn(*args, **kwargs))
-            except BaseException as error:  # noqa: BLE001 - the future raises it
-                future.set_exception(error)
-
-        self._waiting.append(run)
-        self.start_waiting()
-        return future
-
-    def start_waiting(self) -> None:
-        """Start a thread for each call that waits for one; to be called now and then."""
-        for _ in range(len(self._waiting)):
-            try:
-                LogThread(target=self._run_one, name="walkit-publisher", daemon=True).start()
-            except (RuntimeError, MemoryError):
-                return
-
-    def _run_one(self) -> None:
-        try:
-            run = self._waiting.popleft()
-        except IndexError:
-            return  # another one of two that were started for one call has it
-        run()

@@ -1,0 +1,101 @@
+"""`walkit crashtest`: what it prints where every rule holds, where a bug is put back, and what it saves."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING
+
+import walkit
+from walkit.cli import main
+from walkit.crashlab import PROFILES, RULES, SCENARIOS, Scenario
+from walkit.crashlab.museum import MUTANTS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    import pytest
+
+    from tests.cli.conftest import Run
+    from walkit.crashlab import Script
+
+BUG = ("--mutant", "acknowledged-unsynced", "--budget", "40")
+
+
+def test_a_scenario_that_keeps_every_rule_exits_with_0(run: Run) -> None:
+    """Explore a scenario as text and as JSON: 0 both times, the same counts, and the profile that was asked for."""
+    asked = ("crashtest", "--scenario", "append", "--profile", "issued", "--budget", "40", "--seed", "3")
+    text, plain = run(*asked), run(*asked, "--json")
+    assert (text.code, plain.code) == (0, 0)
+    report = json.loads(plain.out)
+    (found,) = report["explorations"]
+    assert report["ok"] and (found["profile"], found["seed"], found["budget"]) == ("issued", 3, 40)
+    assert f"{found['states']:,} ({found['distinct']:,} distinct)" in text.out
+    assert "ok: none of" in text.out and text.err == ""
+
+
+def test_several_scenarios_are_a_row_each(run: Run) -> None:
+    """Name two scenarios, one of them twice: a row for each, in that order, and one verdict."""
+    names = ("failed-sync", "append", "failed-sync")
+    ran = run("crashtest", "--budget", "20", *(part for name in names for part in ("--scenario", name)))
+    assert ran.code == 0
+    words = [line.split()[0] for line in ran.out.splitlines()]
+    assert words[1:] == ["scenario", "failed-sync", "append", "ok:"]
+
+
+def test_a_bug_that_is_put_back_exits_with_1_and_leaves_its_files(run: Run, tmp_path: Path) -> None:
+    """Judge walkit with a bug: 1, code that finds the state again, its files in a new folder, and no bug afterwards."""
+    folder = tmp_path / "cut"
+    ran = run("crashtest", *BUG, "--json", "--save-violation", folder)
+    assert ran.code == 1 and str(folder) in ran.err
+    first = json.loads(ran.out)["explorations"][0]["violations"][0]
+    assert first["rule"] in RULES and f"point={first['point']}, state={first['state']}" in first["reproducer"]
+    with walkit.open(folder) as log:
+        log.append(b"what was left is a log's folder")
+    assert run("crashtest", "--scenario", "append", "--budget", "20").code == 0
+    again = run("crashtest", *BUG, "--save-violation", folder)
+    assert (again.code, again.out) == (2, "") and "is there already" in again.err
+
+
+def test_where_nothing_is_violated_nothing_is_saved(run: Run, tmp_path: Path) -> None:
+    """Ask for a violation's files where no rule is broken: 0, a sentence, and no folder."""
+    ran = run("crashtest", "--scenario", "append", "--budget", "1", "--save-violation", tmp_path / "cut")
+    assert ran.code == 0 and "no violation" in ran.err
+    assert not (tmp_path / "cut").exists()
+
+
+def test_the_list_has_every_name(run: Run) -> None:
+    """List what there is as text and as JSON: each scenario, profile, rule and mutant."""
+    text, plain = run("crashtest", "--list"), run("crashtest", "--list", "--json")
+    assert (text.code, plain.code) == (0, 0)
+    tables: dict[str, Mapping[str, object]] = {
+        "scenarios": SCENARIOS,
+        "profiles": PROFILES,
+        "rules": RULES,
+        "mutants": MUTANTS,
+    }
+    assert {name: list(table) for name, table in json.loads(plain.out).items()} == {
+        name: list(table) for name, table in tables.items()
+    }
+    begun = {line.split(" ")[0] for line in text.out.splitlines()}
+    assert begun >= {name for table in tables.values() for name in table}
+
+
+def test_ctrl_c_prints_what_was_found_until_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupt the second of three scenarios as Ctrl-C does: the first one's row, what is missing, and 130."""
+
+    def interrupted(script: Script) -> None:
+        with script.open() as log:
+            script.append(log, 10)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setitem(SCENARIOS, "interrupted", Scenario("interrupted", "is interrupted", interrupted))
+    names = ("append", "interrupted", "reopen")
+    code = main(["crashtest", "--budget", "1", *(part for name in names for part in ("--scenario", name))])
+    assert code == 130
+    lines = capsys.readouterr().out.splitlines()
+    assert "not begun: reopen" in lines[1] and "ok: none of" in lines[-1]
+    assert [line.split()[0] for line in lines[3:-1]] == ["append", "interrupted"]

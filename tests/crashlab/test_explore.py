@@ -1,0 +1,150 @@
+"""Exploring: every scenario keeps every rule, runs alike each time, ends where it is asked to, and says what it saw."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import walkit
+from walkit.crashlab import (
+    PROFILES,
+    RULES,
+    SCENARIOS,
+    Exploration,
+    Profile,
+    Scenario,
+    Script,
+    explore,
+    museum,
+    replay,
+)
+from walkit.errors import OptionsError
+
+BUDGET = 60
+THREADED = ("parallel", "completion")
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_no_state_breaks_a_rule(name: str) -> None:
+    """Explore a scenario with a small budget under the hardest profile: every state keeps every rule."""
+    found = explore(name, budget=BUDGET, profile="contract")
+    assert found.ok, "\n".join(map(str, found.violations))
+    assert found.distinct >= min(BUDGET, 40) and found.states >= found.distinct
+    assert len(found.points) > 20 and found.durability == SCENARIOS[name].options.durability
+    assert all(1 <= point.explored <= point.possible for point in found.points if point.explored)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_no_state_breaks_a_rule_at_length(name: str, profile: str) -> None:
+    """Explore a scenario under each profile, two thousand distinct states of it."""
+    found = explore(name, budget=2000, profile=profile, seed=1)
+    assert found.ok, "\n".join(map(str, found.violations))
+
+
+def test_a_run_is_the_same_each_time() -> None:
+    """Explore twice with one seed: the same operations, as many states at each point, and the same ones judged."""
+    first, again = (explore("checkpoint", budget=30, seed=3) for _ in range(2))
+
+    def shape(found: Exploration) -> list[tuple[str, int, int]]:
+        # Without the sizes: a log's random identity takes a byte more or less in the manifest.
+        return [(re.sub(r"\[.*\)", "", p.operation), p.possible, p.explored) for p in found.points]
+
+    assert shape(first) == shape(again) and first.distinct == again.distinct
+
+
+def test_a_small_scenario_is_explored_whole() -> None:
+    """Explore with a budget above what there is: every point is whole, and the coverage is all."""
+
+    def one_record(script: Script) -> None:
+        with script.open() as log:
+            script.append(log, 10)
+
+    found = explore(
+        Scenario("one record", "one record is appended", one_record), budget=5000, profile="pages"
+    )
+    assert found.ok and found.coverage == 1.0 and found.whole_points == len(found.points)
+    assert found.states == found.possible > found.distinct
+
+
+def test_a_violation_is_small_and_is_made_again(tmp_path: Path) -> None:
+    """Find one in a mutant: it lists what was lost and no more, replays alone, and its files verify as it says."""
+    mutant = museum.MUTANTS["removed-first"]
+    with mutant.applied():
+        found = explore(mutant.scenario, budget=400)
+        violation = found.violations[0]
+        again = replay(mutant.scenario, violation.point, violation.state)
+        assert again is not None and (again.rule, again.text[:40]) == (violation.rule, violation.text[:40])
+    assert not found.ok and found.broken > 0 and found.mutant == mutant.name
+    assert violation.rule in RULES and len(violation.lost) <= 2
+    assert "museum.MUTANTS" in found.reproducer and str(violation.point) in found.reproducer
+    namespace: dict[str, object] = {}
+    exec(found.reproducer, namespace)  # noqa: S102 - the very text that a reader pastes
+    folder = violation.save(tmp_path / "cut")
+    assert not walkit.verify(folder).ok
+    with pytest.raises(FileExistsError):
+        violation.save(folder)
+
+
+def test_a_report_is_text_html_and_json() -> None:
+    """Look at the report of a good and a bad exploration in each form: verdict, counts and reproducer are there."""
+    good = explore("append", budget=20)
+    with museum.MUTANTS["acknowledged-unsynced"].applied():
+        bad = explore("append", budget=20)
+    assert f"ok: none of {good.distinct} distinct states" in good.text() and "ok: none" in good._repr_html_()
+    assert "break a rule" in bad.text() and "walkit.crashlab.replay(" in bad._repr_html_()
+    plain = json.loads(json.dumps(bad.to_dict()))
+    assert plain["ok"] is False and plain["violations"][0]["rule"] in RULES
+    assert json.loads(json.dumps(good.to_dict()))["violations"] == [] and good.reproducer == ""
+
+
+def test_progress_and_an_interrupt() -> None:
+    """Watch the progress, and interrupt it: what was found until then comes back, and says that it ended early."""
+    seen: list[tuple[int, int]] = []
+    whole = explore("append", budget=15, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(n + 1, whole.distinct) for n in range(whole.distinct)] and not whole.interrupted
+
+    def stop(done: int, total: int) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    part = explore("append", budget=15, progress=stop)
+    assert part.interrupted and part.distinct == 5 and "Interrupted" in part.text()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "option"),
+    [
+        ({"scenario": "nothing"}, "scenario"),
+        ({"profile": "fat32"}, "profile"),
+        ({"budget": 0}, "budget"),
+        ({"budget": 2.5}, "budget"),
+        ({"progress": 3}, "progress"),
+    ],
+)
+def test_wrong_arguments_are_refused(wrong: dict[str, object], option: str) -> None:
+    """Ask for what there is not: OptionsError, which names the argument."""
+    with pytest.raises(OptionsError) as refused:
+        explore(**wrong)  # type: ignore[arg-type]
+    assert refused.value.option == option
+
+
+def test_replaying_what_is_not_there_is_refused() -> None:
+    """Ask for a point and a state beyond the run's: OptionsError; one that is there and good gives None."""
+    with pytest.raises(OptionsError, match="points"):
+        replay("append", point=10_000, state=0)
+    with pytest.raises(OptionsError, match="states"):
+        replay("append", point=3, state=1 << 90)
+    assert replay("append", point=3, state=0) is None
+
+
+def test_a_profile_of_ones_own() -> None:
+    """Explore under a profile that is made here, in which nothing tears: there are fewer states than where it does."""
+    calm = Profile(name="calm", text="nothing tears", tears="no", names="issued", size_first=False)
+    found = explore("append", budget=20, profile=calm)
+    assert isinstance(found, Exploration) and found.ok and found.profile == "calm"
+    assert found.possible < explore("append", budget=20, profile="contract").possible

@@ -1,0 +1,19 @@
+"""Waiting for a page: in a test nothing but the test refreshes it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from walkit.views.page_inspector import InspectorPage
+from walkit.views.page_runs import RunsPage
+from walkit.views.page_states import StatesPage
+
+
+def until(page: InspectorPage | RunsPage | StatesPage, what: Callable[[], object]) -> None:
+    """Refresh the page until `what()` holds; AssertionError with the page's sentence after two minutes."""
+    deadline = time.monotonic() + 120.0
+    while not what():
+        assert time.monotonic() < deadline, f"never true; the page says {page.status.object}"
+        time.sleep(0.01)
+        page.refresh()

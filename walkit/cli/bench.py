@@ -1,0 +1,122 @@
+"""`walkit bench`: the handlers, and what was measured as text, as JSON, or its rows as Parquet."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from walkit.cli.output import bar, json_text, publish, saved, say
+
+OF_THE_COMMAND = {"command", "kind", "run", "debug", "json", "out", "save_runs"}
+"""Arguments that are not of the measurement."""
+
+
+class Measured(Protocol):
+    """The report of a benchmark."""
+
+    def text(self) -> str:
+        """Return it for a person."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values; `rows`, where it has them, are those of its table."""
+
+
+def bench_write(args: argparse.Namespace) -> int:
+    """Measure appending, beside the raw device."""
+    from walkit.bench.matrix import bench_write as measure
+
+    asked, outstanding = _asked(args), args.outstanding
+    asked["writers"] = args.writers or outstanding or [1, 8, 64]
+    asked["tasks"] = args.tasks or outstanding or ([] if args.model else [64])
+    return _publish(measure(**asked, progress=_shows_bar(args)), args)
+
+
+def bench_order(args: argparse.Namespace) -> int:
+    """Measure both orders, round after round."""
+    from walkit.bench.order import bench_order as measure
+
+    report = measure(**_asked(args), progress=_shows_bar(args))
+    if args.save_runs:
+        report.save(args.save_runs)
+    return _publish(report, args)
+
+
+def bench_recovery(args: argparse.Namespace) -> int:
+    """Measure recoveries, beside plain reading; 1 where something that was written is missing."""
+    from walkit.bench.recovery import bench_recovery as measure
+
+    report = measure(**_asked(args), progress=_shows_bar(args))
+    _publish(report, args)
+    return 0 if report.ok else 1
+
+
+def bench_spark(args: argparse.Namespace) -> int:
+    """Measure a log in Spark, beside Parquet and one process."""
+    from walkit.bench.spark import GROUPS
+    from walkit.bench.spark import bench_spark as measure
+
+    with bar("bench spark", " queries") as progress:
+        report = measure(**_asked(args) | {"queries": args.queries or GROUPS}, progress=progress)
+    return _publish(report, args)
+
+
+def bench_replication(args: argparse.Namespace) -> int:
+    """Measure appending with a replica beside appending alone, and a replica that catches up beside plain reading."""
+    from walkit.bench.replication import bench_replication as measure
+
+    return _publish(measure(**_asked(args), progress=_sayer(args)), args)
+
+
+def bench_delta(args: argparse.Namespace) -> int:
+    """Measure delta readers beside readers of the log alone."""
+    from walkit.bench.delta import bench_delta as measure
+
+    return _publish(measure(**_asked(args), progress=_sayer(args)), args)
+
+
+def _asked(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what is to be measured: the options of this benchmark, which are called as its parameters are."""
+    return {name: value for name, value in vars(args).items() if name not in OF_THE_COMMAND}
+
+
+def _shows_bar(args: argparse.Namespace) -> bool:
+    return sys.stderr.isatty() and not args.json
+
+
+def _sayer(args: argparse.Namespace) -> Callable[[str], None] | None:
+    """Return what says the step that a benchmark is at; None where no person looks."""
+    return (lambda what: say(f"bench {args.kind}: {what}")) if sys.stderr.isatty() else None
+
+
+def _publish(report: Measured, args: argparse.Namespace) -> int:
+    """Print a report or save it, as `--json` and `--out` ask. With `--out FILE.parquet` it is printed, too."""
+    out = args.out
+    if out is not None and out.endswith(".parquet"):
+        _save_rows(report.to_dict(), out)
+        out = None
+    publish(lambda: [report.text()], report.to_dict, as_json=args.json, out=out)
+    return 0
+
+
+def _save_rows(plain: dict[str, Any], path: str) -> None:
+    """Save the rows as a table, and all else as what pandas gives back as its `attrs`; without rows, all in one row."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rest = {name: value for name, value in plain.items() if name != "rows"}
+    rows = [_flat(row) for row in plain.get("rows", [rest])]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    table = pa.table({name: [row.get(name) for row in rows] for name in names})
+    table = table.replace_schema_metadata({"PANDAS_ATTRS": json_text(rest)})
+    with saved(path) as sink:
+        pq.write_table(table, sink, compression="zstd")
+    say(f"{len(rows):,} rows saved as {path}")
+
+
+def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat

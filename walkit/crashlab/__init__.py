@@ -1,0 +1,65 @@
+"""The crash laboratory: what a power cut may leave, state by state, and whether the log keeps its word in each.
+
+`explore` runs a scenario on a disk that notes each moment, makes the states that a power cut may leave at each under a
+profile of what file systems do, recovers each, and judges it by `RULES`. `museum.MUTANTS` are historic bugs of other
+logs, put back into walkit: each is found. The names load on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from walkit.crashlab import museum as museum
+    from walkit.crashlab.exploration import Exploration as Exploration
+    from walkit.crashlab.exploration import PointResult as PointResult
+    from walkit.crashlab.exploration import Violation as Violation
+    from walkit.crashlab.explorer import explore as explore
+    from walkit.crashlab.explorer import replay as replay
+    from walkit.crashlab.mutant import Mutant as Mutant
+    from walkit.crashlab.oracle import RULES as RULES
+    from walkit.crashlab.profiles import PROFILES as PROFILES
+    from walkit.crashlab.profiles import Profile as Profile
+    from walkit.crashlab.scenarios import SCENARIOS as SCENARIOS
+    from walkit.crashlab.scenarios import Scenario as Scenario
+    from walkit.crashlab.scenarios import Script as Script
+
+_HOMES = {
+    "exploration": ("Exploration", "PointResult", "Violation"),
+    "explorer": ("explore", "replay"),
+    "mutant": ("Mutant",),
+    "oracle": ("RULES",),
+    "profiles": ("PROFILES", "Profile"),
+    "scenarios": ("SCENARIOS", "Scenario", "Script"),
+}
+
+__all__ = [
+    "PROFILES",
+    "RULES",
+    "SCENARIOS",
+    "Exploration",
+    "Mutant",
+    "PointResult",
+    "Profile",
+    "Scenario",
+    "Script",
+    "Violation",
+    "explore",
+    "museum",
+    "replay",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "museum":
+        return importlib.import_module("walkit.crashlab.museum")
+    for module, its_names in _HOMES.items():
+        if name in its_names:
+            value = globals()[name] = getattr(importlib.import_module(f"walkit.crashlab.{module}"), name)
+            return value
+    raise AttributeError(f"module 'walkit.crashlab' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,247 @@
+"""What an exploration of crash states found: how many there are, how many were looked at, and each rule they break."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from walkit._html import Markup, tag
+from walkit._report import Cells, TableReport
+from walkit._text import counted
+from walkit.crashlab.ledger import Promise
+from walkit.models import CrashingStorage
+
+SHOWN_LINES = 12
+"""So many changes of a violation are listed; the rest is counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Violation:
+    """A state that a power cut may leave, and the rule that it breaks."""
+
+    rule: str
+    """One of `walkit.crashlab.RULES`."""
+    text: str
+    """What was found, in words."""
+    scenario: str
+    profile: str
+    seed: int
+    mutant: str
+    """The mutant of walkit that it was found in; "" for walkit as it is."""
+    point: int
+    operation: str
+    """What was under way, or about to begin, when the power was cut."""
+    state: int
+    """Which state of the point: see `walkit.crashlab.replay`."""
+    lost: tuple[str, ...]
+    """What did not arrive; all else did. None of it can be left out: with any of it kept, the rule holds."""
+    promise: Promise = field(repr=False)
+    image: CrashingStorage = field(repr=False)
+    """The storage as the power cut left it."""
+
+    @property
+    def reproducer(self) -> str:
+        """Python code that makes this state again and judges it."""
+        which = f'"{self.scenario}", point={self.point}, state={self.state}'
+        call = f'walkit.crashlab.replay({which}, profile="{self.profile}", seed={self.seed})'
+        if not self.mutant:
+            return f"import walkit.crashlab\n{call}"
+        return (
+            "import walkit.crashlab\n"
+            f'with walkit.crashlab.museum.MUTANTS["{self.mutant}"].applied():\n    print({call})'
+        )
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the files as the power cut left them into a new folder, for `walkit inspect` and a debugger.
+
+        FileExistsError where it is there already; OSError.
+        """
+        root = Path(folder)
+        root.mkdir(parents=True)
+        self._save(root, "")
+        return root
+
+    def _save(self, root: Path, below: str) -> None:
+        for name in self.image.names(below):
+            if name.endswith("/"):
+                (root / name).mkdir()
+                self._save(root, name.rstrip("/"))
+                continue
+            file = self.image.open(name, "read")
+            (root / name).write_bytes(file.read(0, file.size()))
+            file.close()
+
+    def lines(self) -> list[str]:
+        """Return it as lines of text."""
+        shown = self.lost[:SHOWN_LINES]
+        more = len(self.lost) - len(shown)
+        return [
+            f"{self.rule}: {self.text}",
+            f"  power cut at point {self.point}: {self.operation}",
+            *(f"  {line}" for line in shown),
+            *([f"  and {counted(more, 'change')} more"] if more else []),
+        ]
+
+    def __str__(self) -> str:
+        return "\n".join([*self.lines(), *(f"  | {line}" for line in self.reproducer.splitlines())])
+
+    def _repr_html_(self) -> str:
+        lines = [tag("div", line.strip()) for line in self.lines()[1:]]
+        return tag("div", tag("b", self.lines()[0]), *lines, tag("pre", self.reproducer))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PointResult:
+    """How far the states of one point were looked at."""
+
+    number: int
+    operation: str
+    possible: int
+    """How many states a power cut may leave there."""
+    explored: int
+    violations: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every state was looked at."""
+        return self.explored == self.possible
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exploration(TableReport):
+    """What came of one exploration."""
+
+    bench = "crashtest"
+    title = "Crash states"
+
+    scenario: str
+    about: str
+    """What happens in the scenario."""
+    profile: str
+    seed: int
+    budget: int
+    durability: str
+    mutant: str
+    points: tuple[PointResult, ...] = field(repr=False)
+    distinct: int
+    """How many of them differ, in a byte of a file or in what was promised."""
+    violations: tuple[Violation, ...] = field(repr=False)
+    """The first ones, each made as small as it can be."""
+    broken: int
+    """How many states broke a rule."""
+    duration_s: float
+    interrupted: bool = False
+    """Whether it ended early (Ctrl-C): then the points after that have no explored state."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether no state that was looked at breaks a rule."""
+        return not self.broken
+
+    @property
+    def states(self) -> int:
+        """How many states were judged; those with the same bytes and promise once, for all of them."""
+        return sum(point.explored for point in self.points)
+
+    @property
+    def possible(self) -> int:
+        """How many states there are."""
+        return sum(point.possible for point in self.points)
+
+    @property
+    def whole_points(self) -> int:
+        """Points of which every state was looked at."""
+        return sum(point.is_whole for point in self.points)
+
+    @property
+    def coverage(self) -> float:
+        """Which part of a point's states was looked at, on average over the points: 1.0 is all there is."""
+        return sum(p.explored / p.possible for p in self.points) / len(self.points) if self.points else 0.0
+
+    @property
+    def reproducer(self) -> str:
+        """Python code that makes the first violation again; "" where there is none."""
+        return self.violations[0].reproducer if self.violations else ""
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in one line."""
+        judged = f"{self.broken:,} of {counted(self.distinct, 'distinct state')} break a rule"
+        if self.ok:
+            judged = f"ok: none of {counted(self.distinct, 'distinct state')} breaks a rule"
+        return f"{judged}, profile {self.profile}, durability {self.durability}"
+
+    @property
+    def notes(self) -> list[str]:
+        """See TableReport."""
+        of = f" of walkit with the mutant {self.mutant!r}" if self.mutant else ""
+        notes = [f"{self.scenario}{of}: {self.about}"]
+        if self.interrupted:
+            notes.append("Interrupted: what came after that was not looked at.")
+        return notes
+
+    def _plain_notes(self) -> int:
+        return 1
+
+    def _head(self) -> Cells:
+        return ()
+
+    def _cells(self) -> list[Cells]:
+        return [
+            ("states judged", f"{self.states:,} ({self.distinct:,} distinct)"),
+            ("states that a cut may leave", large(self.possible)),
+            ("points where the power is cut", f"{len(self.points):,}"),
+            ("of them explored whole", f"{self.whole_points:,}"),
+            ("coverage, mean over points", f"{self.coverage:.1%}"),
+            ("states that break a rule", f"{self.broken:,}"),
+            ("time", f"{self.duration_s:.1f} s"),
+        ]
+
+    def _lines_below(self) -> Sequence[str]:
+        return [self.verdict, *(line for v in self.violations for line in str(v).splitlines())]
+
+    def _html_below(self) -> Sequence[Markup]:
+        found = [Markup(v._repr_html_()) for v in self.violations]
+        return [tag("div", tag("b", self.verdict)), *found]
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "scenario": self.scenario,
+            "profile": self.profile,
+            "seed": self.seed,
+            "budget": self.budget,
+            "durability": self.durability,
+            "mutant": self.mutant,
+            "ok": self.ok,
+            "states": self.states,
+            "distinct": self.distinct,
+            "possible": str(self.possible),
+            "points": len(self.points),
+            "whole_points": self.whole_points,
+            "coverage": round(self.coverage, 4),
+            "broken": self.broken,
+            "interrupted": self.interrupted,
+            "duration_s": round(self.duration_s, 3),
+            "violations": [
+                {
+                    "rule": v.rule,
+                    "text": v.text,
+                    "point": v.point,
+                    "operation": v.operation,
+                    "state": str(v.state),
+                    "lost": list(v.lost),
+                    "reproducer": v.reproducer,
+                }
+                for v in self.violations
+            ],
+        }
+
+
+def large(number: int) -> str:
+    """Return a count that may be far too large to be written out."""
+    if number < 1_000_000_000:
+        return f"{number:,}"
+    digits = str(number)
+    return f"{digits[0]}.{digits[1]} x 10^{len(digits) - 1}"

@@ -1,0 +1,267 @@
+"""Exploring crash states: every moment of a scenario, every state that a power cut may leave then, every rule.
+
+The approach is that of ALICE (Pillai et al., OSDI 2014) and CrashMonkey (Mohan et al., OSDI 2018), over the page cache
+model instead of a kernel: states are counted, explored whole where the budget allows, and drawn by a seed elsewhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from walkit._arguments import check_progress
+from walkit._progress import progress_bar
+from walkit.crashlab.crash_states import CrashStates
+from walkit.crashlab.exploration import Exploration, PointResult, Violation
+from walkit.crashlab.mutant import applied_mutant
+from walkit.crashlab.oracle import BrokenRuleError, Oracle
+from walkit.crashlab.profiles import Profile, profile_of
+from walkit.crashlab.recording import CrashPoint, RecordingStorage
+from walkit.crashlab.scenarios import Scenario, scenario_of
+from walkit.errors import OptionsError
+
+BUDGET = 2000
+"""States that are judged, where nothing else is said: some seconds."""
+VIOLATIONS_MAX = 10
+"""So many violations are kept, and made small."""
+CANDIDATES, CANDIDATES_MIN = 10, 12
+"""For each state of the budget so many are made, and for each point so many at least: the equal ones count once."""
+SMALLER_MAX = 300
+"""So many states at the most are judged to make one violation small."""
+
+Progress = Callable[[int, int], object]
+
+
+def explore(
+    scenario: str | Scenario = "append",
+    budget: int = BUDGET,
+    seed: int = 0,
+    profile: str | Profile = "ext4-ordered",
+    *,
+    progress: bool | Progress = False,
+) -> Exploration:
+    """Run a scenario, cut the power at each of its points, and judge the states that this may leave.
+
+    `scenario` is one of `SCENARIOS`, or your own; `profile` says what may be lost (`PROFILES`). Some `budget` distinct
+    states are judged: points with few states whole, of the others corners and states drawn by `seed`; each point has
+    one at least, be the budget smaller. `progress` is True for a bar, or called with (states judged, states to judge).
+    Ctrl-C ends it early, and what was found until then is returned. Everything is in memory. OptionsError.
+    """
+    scenario, profile = scenario_of(scenario), profile_of(profile)
+    if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
+        raise OptionsError(
+            f"budget={budget!r}: a number of states, at least 1", option="budget", wanted=budget
+        )
+    if not isinstance(progress, bool):
+        check_progress(progress, "(states judged, states to judge)")
+    return _Explorer(scenario, profile, seed, budget).run(progress)
+
+
+def replay(
+    scenario: str | Scenario,
+    point: int,
+    state: int,
+    profile: str | Profile = "ext4-ordered",
+    seed: int = 0,
+) -> Violation | None:
+    """Run a scenario and judge one state of one point, as a `Violation` names them; None where no rule is broken.
+
+    OptionsError where there is no such point or state: then the run was another one, as in scenarios with threads.
+    """
+    scenario, profile = scenario_of(scenario), profile_of(profile)
+    played = scenario.play(seed)
+    points = played.points
+    states = CrashStates(points[point].storage, profile) if 0 <= point < len(points) else None
+    if states is None or not 0 <= state < states.count:
+        raise OptionsError(
+            f"point={point}, state={state}: this run has {len(points)} points"
+            + (f", and that one {states.count} states" if states else ""),
+            option="state" if states else "point",
+        )
+    judge = _Judge(scenario, profile, seed)
+    if played.failure is not None and point == len(points) - 1:
+        return judge.failed(played)
+    return judge.violation(points[point], states, state)
+
+
+class _Judge:
+    """Judges states of one run."""
+
+    def __init__(self, scenario: Scenario, profile: Profile, seed: int) -> None:
+        self.scenario, self.profile, self.seed = scenario, profile, seed
+        self._oracle: Oracle = scenario.oracle()
+
+    def broken(self, point: CrashPoint, states: CrashStates, number: int) -> BrokenRuleError | None:
+        """Return the rule that a state breaks; None where it breaks none."""
+        try:
+            self._oracle.judge(states.image(number), point.promise)
+        except BrokenRuleError as error:
+            return error
+        return None
+
+    def failed(self, played: RecordingStorage) -> Violation:
+        """Return the violation of a run that did not come to its end."""
+        point, failure = played.points[-1], played.failure
+        states = CrashStates(point.storage, self.profile)
+        error = BrokenRuleError("runs", f"{type(failure).__name__}: {failure}")
+        return self._told(point, states, states.count - 1, error)
+
+    def violation(self, point: CrashPoint, states: CrashStates, number: int) -> Violation | None:
+        """Return the violation of a state, as it is."""
+        error = self.broken(point, states, number)
+        return None if error is None else self._told(point, states, number, error)
+
+    def smallest(
+        self, point: CrashPoint, states: CrashStates, number: int, error: BrokenRuleError
+    ) -> Violation:
+        """Return the violation of a state that breaks the same rule with as little lost as possible."""
+        left = SMALLER_MAX
+        found = True
+        while found:
+            found = False
+            for gentler in states.gentler(number):
+                left -= 1
+                if left < 0:
+                    break
+                other = self.broken(point, states, gentler)
+                if other is not None and other.rule == error.rule:
+                    number, error, found = gentler, other, True
+                    break
+        return self._told(point, states, number, error)
+
+    def _told(self, point: CrashPoint, states: CrashStates, number: int, error: BrokenRuleError) -> Violation:
+        return Violation(
+            rule=error.rule,
+            text=error.text,
+            scenario=self.scenario.name,
+            profile=self.profile.name,
+            seed=self.seed,
+            mutant=applied_mutant(),
+            point=point.number,
+            operation=point.operation,
+            state=number,
+            lost=states.describe(number),
+            promise=point.promise,
+            image=states.image(number),
+        )
+
+
+class _Look:
+    """What is looked at of one point: numbers of states, and which of them are the same to a judge."""
+
+    def __init__(self, point: CrashPoint, states: CrashStates, candidates: int, seed: int) -> None:
+        self.point, self.states = point, states
+        self.by_digest: dict[object, list[int]] = {}
+        """Numbers of the states with the same bytes; the corners come first."""
+        for number in states.chosen(candidates, seed):
+            self.by_digest.setdefault(states.image(number).digest(), []).append(number)
+        self.explored = self.violations = 0
+
+    def result(self) -> PointResult:
+        """Return what came of it."""
+        return PointResult(
+            number=self.point.number,
+            operation=self.point.operation,
+            possible=self.states.count,
+            explored=self.explored,
+            violations=self.violations,
+        )
+
+
+class _Explorer:
+    """One exploration."""
+
+    def __init__(self, scenario: Scenario, profile: Profile, seed: int, budget: int) -> None:
+        self._scenario, self._profile, self._seed, self._budget = scenario, profile, seed, budget
+        self._judge = _Judge(scenario, profile, seed)
+        self._held: dict[object, bool] = {}
+        """Whether a rule is broken, by the bytes of a state and what was promised of it."""
+        self._violations: list[Violation] = []
+        self._told: set[tuple[str, int]] = set()
+
+    def run(self, progress: bool | Progress) -> Exploration:
+        """Explore, and return what was found."""
+        began = time.perf_counter()
+        looks: list[_Look] = []
+        interrupted = False
+        try:
+            played = self._scenario.play(self._seed)
+            points = played.points
+            if played.failure is not None:
+                self._violations.append(self._judge.failed(played))
+            candidates = max(CANDIDATES * self._budget // max(len(points), 1), CANDIDATES_MIN)
+            for point in points:
+                seed = self._seed * 1_000_003 + point.number
+                states = CrashStates(point.storage, self._profile)
+                looks.append(_Look(point, states, candidates, seed))
+            self._judge_all(looks, progress)
+        except KeyboardInterrupt:
+            interrupted = True
+        return Exploration(
+            scenario=self._scenario.name,
+            about=self._scenario.text,
+            profile=self._profile.name,
+            seed=self._seed,
+            budget=self._budget,
+            durability=self._scenario.options.durability,
+            mutant=applied_mutant(),
+            points=tuple(look.result() for look in looks),
+            distinct=len(self._held),
+            broken=sum(self._held.values()) + sum(v.rule == "runs" for v in self._violations),
+            violations=tuple(self._violations),
+            duration_s=time.perf_counter() - began,
+            interrupted=interrupted,
+        )
+
+    def _judge_all(self, looks: list[_Look], progress: bool | Progress) -> None:
+        shares = _shares(_new(looks), self._budget)
+        total, done = sum(shares), 0
+        with progress_bar("crash states", total, unit="states", show=progress is True) as bar:
+            for look, share in zip(looks, shares, strict=True):
+                left = share
+                for digest, numbers in look.by_digest.items():
+                    key = (digest, look.point.promise.key)
+                    if key not in self._held:
+                        if not left:
+                            continue
+                        left -= 1
+                        self._held[key] = self._is_broken(look, numbers[0])
+                        done += 1
+                        bar.update(1)
+                        if callable(progress):
+                            progress(done, total)
+                    look.violations += self._held[key]
+                    look.explored += len(numbers)
+
+    def _is_broken(self, look: _Look, number: int) -> bool:
+        """Judge one state, and note the first of its kind as a violation."""
+        error = self._judge.broken(look.point, look.states, number)
+        if error is not None and (error.rule, look.point.number) not in self._told:
+            self._told.add((error.rule, look.point.number))
+            if len(self._violations) < VIOLATIONS_MAX:
+                self._violations.append(self._judge.smallest(look.point, look.states, number, error))
+        return error is not None
+
+
+def _new(looks: list[_Look]) -> list[int]:
+    """Return how many states of each point are not those of a point before it, with the same promise."""
+    seen: set[object] = set()
+    counts = []
+    for look in looks:
+        keys = {(digest, look.point.promise.key) for digest in look.by_digest} - seen
+        seen |= keys
+        counts.append(len(keys))
+    return counts
+
+
+def _shares(counts: list[int], budget: int) -> list[int]:
+    """Return how many states of each point are judged: small points whole, the rest shared evenly; one at least.
+
+    Points without a state of their own have none.
+    """
+    shares = [0] * len(counts)
+    left = budget
+    for done, index in enumerate(sorted(range(len(counts)), key=lambda i: counts[i])):
+        shares[index] = max(min(counts[index], left // (len(counts) - done)), min(counts[index], 1))
+        left = max(left - shares[index], 0)
+    return shares

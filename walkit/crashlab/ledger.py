@@ -1,0 +1,98 @@
+"""What a scenario has appended, and what the log has promised of it at each moment: what a crash is judged by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from walkit.record import Kind
+
+Row = tuple[int, bytes | None, bytes | None]
+"""Kind, key and value of a record."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Promise:
+    """What holds at one moment, whatever a power cut leaves."""
+
+    rows: list[Row] = field(repr=False)
+    """The records by LSN, from 1 on; those that are appended later come after `submitted`."""
+    submitted: int
+    """LSNs up to this one were given to the log; no record after it can be there."""
+    kept: int
+    """Records up to this one are promised to survive."""
+    also: frozenset[int]
+    """Records after `kept` that are promised, too: in completion order a later frame may be acknowledged first."""
+    trimmed: int
+    """Records up to this one may be gone: a trim or a checkpoint has begun that drops them."""
+    compacted: bool
+    """Whether a compaction has begun: then a record may be gone that is not the newest of its key."""
+    transactions: tuple[tuple[int, int], ...] = field(repr=False)
+    """First and last LSN of records that are all or nothing."""
+
+    @property
+    def key(self) -> object:
+        """What tells it from other promises of the same run."""
+        return (id(self.rows), self.submitted, self.kept, self.also, self.trimmed, self.compacted)
+
+    def state_at(self, lsn: int) -> dict[bytes, bytes | None]:
+        """Return the keyed state after the record of this LSN."""
+        state: dict[bytes, bytes | None] = {}
+        for kind, key, value in self.rows[:lsn]:
+            if key is None:
+                continue
+            if kind == Kind.DELETE:
+                state.pop(key, None)
+            else:
+                state[key] = value
+        return state
+
+
+class Ledger:
+    """Every record in the order of its LSN, and what is promised now. For the thread that runs the scenario."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.kept = 0
+        self.trimmed = 0
+        self.compacted = False
+        self._also: set[int] = set()
+        self._transactions: list[tuple[int, int]] = []
+
+    def submit(self, *rows: Row, together: bool = False) -> int:
+        """Note records that are given to the log now; return the LSN of the last one."""
+        first = len(self.rows) + 1
+        self.rows += rows
+        if together:
+            self._transactions.append((first, len(self.rows)))
+        return len(self.rows)
+
+    def keep(self, lsn: int) -> None:
+        """Note that everything up to this LSN is promised from now on."""
+        self.kept = max(self.kept, lsn)
+        while self.kept + 1 in self._also:
+            self.kept += 1
+        self._also = {other for other in self._also if other > self.kept}
+
+    def keep_also(self, first_lsn: int, last_lsn: int) -> None:
+        """Note that these records are promised, and perhaps not those before them."""
+        self._also |= set(range(first_lsn, last_lsn + 1))
+        self.keep(self.kept)
+
+    def restart(self, last_lsn: int) -> None:
+        """Note that the log was opened anew and ends there: what was after it was never promised, and is gone."""
+        assert last_lsn >= self.kept
+        self.rows = self.rows[:last_lsn]  # a new list: promises of before keep theirs
+        self._transactions = [t for t in self._transactions if t[1] <= last_lsn]
+        self.kept, self._also = last_lsn, set()
+
+    def promise(self) -> Promise:
+        """Return what is promised at this moment. Any thread."""
+        return Promise(
+            rows=self.rows,
+            submitted=len(self.rows),
+            kept=self.kept,
+            also=frozenset(self._also),
+            trimmed=self.trimmed,
+            compacted=self.compacted,
+            transactions=tuple(self._transactions),
+        )

@@ -1,0 +1,160 @@
+"""What a crash state is judged by: the rules that hold of everything that a power cut may leave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from walkit.config import LogOptions
+from walkit.crashlab.ledger import Promise, Row
+from walkit.errors import WalkitError
+from walkit.format.manifest import MANIFEST_NAME
+from walkit.log.open import open_log
+from walkit.log.wal import WriteAheadLog
+from walkit.models import CrashingStorage
+from walkit.record import Kind, Record
+from walkit.recovery.verify import verify
+from walkit.store import Store
+
+RULES = {
+    "runs": "the scenario itself comes to its end, without an error that it does not expect",
+    "opens": "what an honest power cut leaves opens for writing, without an error",
+    "kept": "every record that was promised is there",
+    "genuine": "each record that is there is the one that was appended under its LSN",
+    "dense": "no record is missing between others, but for what was trimmed, compacted, or never promised",
+    "whole": "a transaction is there as a whole, or not at all",
+    "state": "a Store's state is that of the records up to its last LSN",
+    "readers": "a reader that opens it before the recovery sees the same records",
+    "again": "opening it once more gives the same",
+    "next": "what is appended after the recovery survives the next power cut, with everything before it",
+    "verified": "verify finds no fault in it, before and after the recovery",
+}
+"""By name, in the order in which they are looked at."""
+PROBE = b"appended after the recovery"
+
+
+class BrokenRuleError(Exception):
+    """A rule that a crash state breaks."""
+
+    def __init__(self, rule: str, text: str) -> None:
+        super().__init__(f"{rule}: {text}")
+        self.rule, self.text = rule, text
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """Judges what a power cut leaves of a scenario's log."""
+
+    options: LogOptions
+    is_store: bool = False
+    """Whether the log is a Store's, with snapshots beside it."""
+
+    def judge(self, image: CrashingStorage, promise: Promise) -> None:
+        """Raise BrokenRuleError where a rule is broken. The image is used up."""
+        rule = "verified"
+        try:
+            self._verify(image, "before the recovery")
+            rule = "readers"
+            seen = self._read(image)
+            rule = "opens"
+            rows = self._recover(image, promise)
+            if seen is not None and seen != rows:
+                raise BrokenRuleError(
+                    "readers", f"{len(seen)} records before the recovery, {len(rows)} after it"
+                )
+            rule = "again"
+            again = self._recover(image, promise)
+            if again != rows:
+                raise BrokenRuleError("again", f"{len(rows)} records at first, {len(again)} the second time")
+            rule = "next"
+            self._append_after(image, promise, rows)
+        except (WalkitError, AssertionError) as error:
+            raise BrokenRuleError(rule, f"{type(error).__name__}: {error}") from error
+
+    def _verify(self, image: CrashingStorage, when: str) -> None:
+        if not image.exists() or MANIFEST_NAME not in image.names():
+            return
+        report = verify(image)
+        if not report.ok:
+            raise BrokenRuleError("verified", f"{when}: {report.problems[0]}")
+
+    def _read(self, image: CrashingStorage) -> dict[int, Row] | None:
+        """Return what a reader sees; None where there is no log, or it takes another way through holes."""
+        if not image.exists() or MANIFEST_NAME not in image.names() or self.options.ack_order == "completion":
+            return None
+        with open_log(storage=image, mode="r", events=quiet) as reader:
+            return {r.lsn: _row(r) for r in reader.read()}
+
+    def _open(self, image: CrashingStorage) -> WriteAheadLog | Store:
+        options = replace(self.options, idle_marker_ms=0)
+        if self.is_store:
+            return Store.open(storage=image, options=options, events=quiet)
+        return open_log(storage=image, options=options, events=quiet)
+
+    def _recover(self, image: CrashingStorage, promise: Promise) -> dict[int, Row]:
+        with self._open(image) as opened:
+            log = opened.log if isinstance(opened, Store) else opened
+            rows = {r.lsn: _row(r) for r in log.read()}
+            last = log.acked_lsn
+            self._check_rows(rows, log.first_lsn, last, promise)
+            if isinstance(opened, Store) and dict(opened.items()) != promise.state_at(last):
+                raise BrokenRuleError("state", f"at LSN {last:,} it is not that of the records up to it")
+            return rows
+
+    def _check_rows(self, rows: dict[int, Row], first: int, last: int, promise: Promise) -> None:
+        if last > promise.submitted:
+            raise BrokenRuleError("genuine", f"LSN {last:,}, and {promise.submitted:,} records were appended")
+        if first > promise.trimmed + 1:
+            raise BrokenRuleError(
+                "kept", f"the log begins at LSN {first:,}; {promise.trimmed:,} were trimmed"
+            )
+        if last < promise.kept:
+            raise BrokenRuleError("kept", f"it ends at LSN {last:,}, and {promise.kept:,} was promised")
+        for lsn, row in rows.items():
+            if row != promise.rows[lsn - 1]:
+                raise BrokenRuleError("genuine", f"LSN {lsn:,} holds another record")
+        if lost := promise.also.difference(rows):
+            raise BrokenRuleError("kept", f"LSN {min(lost):,} was acknowledged")
+        missing = [lsn for lsn in range(first, last + 1) if lsn not in rows]
+        if self.options.ack_order == "completion":
+            missing = [lsn for lsn in missing if lsn <= promise.kept]
+        if promise.compacted:
+            missing = [lsn for lsn in missing if not _is_superseded(promise.rows, lsn, last)]
+        if missing:
+            rule = "kept" if missing[0] <= promise.kept else "dense"
+            raise BrokenRuleError(rule, f"LSN {missing[0]:,} is missing, and {last:,} is there")
+        for begin, end in promise.transactions:
+            there = sum(lsn in rows for lsn in range(begin, end + 1))
+            if begin >= first and there not in (0, end - begin + 1) and not promise.compacted:
+                raise BrokenRuleError("whole", f"{there} records of LSN {begin:,} to {end:,} are there")
+
+    def _append_after(self, image: CrashingStorage, promise: Promise, rows: dict[int, Row]) -> None:
+        with self._open(image) as opened:
+            log = opened.log if isinstance(opened, Store) else opened
+            lsn = log.append(PROBE).first_lsn
+            if lsn <= promise.kept:
+                raise BrokenRuleError("next", f"LSN {lsn:,} was given again: {promise.kept:,} was promised")
+            log.sync()
+            after = image.crash(keep="none")
+        self._verify(image, "after the recovery")
+        options = replace(self.options, idle_marker_ms=0)
+        with open_log(storage=after, options=options, events=quiet) as log:
+            found = {r.lsn: _row(r) for r in log.read()}
+        if found != rows | {lsn: (1, None, PROBE)}:
+            what = "that record" if lsn not in found else "records before it"
+            raise BrokenRuleError(
+                "next", f"after LSN {lsn:,} was appended and synced, {what} did not survive"
+            )
+
+
+def quiet(name: str, fields: object) -> None:
+    """Take an event that a crash is expected to bring: what matters is judged."""
+
+
+def _row(record: Record) -> Row:
+    return int(record.kind), record.key, record.value
+
+
+def _is_superseded(rows: list[Row], lsn: int, last: int) -> bool:
+    """Say whether a compaction may have dropped a record: a newer one has its key, or it is a deletion."""
+    kind, key, _ = rows[lsn - 1]
+    return key is not None and (kind == Kind.DELETE or any(key == other for _, other, _ in rows[lsn:last]))

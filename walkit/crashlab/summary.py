@@ -1,0 +1,163 @@
+"""Tables over the laboratory: what several explorations found, which scenarios there are, and which mutants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from walkit._html import Markup, tag
+from walkit._report import Cells, TableReport
+from walkit._text import counted
+from walkit.crashlab.exploration import Exploration, Violation, large
+from walkit.crashlab.museum import MUTANTS
+from walkit.crashlab.oracle import RULES
+from walkit.crashlab.scenarios import SCENARIOS
+
+
+@dataclass(frozen=True)
+class Explorations(TableReport):
+    """What came of several explorations under one profile, a row each."""
+
+    bench = "crashtest"
+    title = "Crash states"
+
+    explorations: tuple[Exploration, ...]
+    left_out: tuple[str, ...] = ()
+    """Scenarios that were not begun, as the run was interrupted before."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether no state that was looked at breaks a rule."""
+        return all(each.ok for each in self.explorations)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the run ended early."""
+        return bool(self.left_out) or any(each.interrupted for each in self.explorations)
+
+    @property
+    def violations(self) -> tuple[Violation, ...]:
+        """The violations of all of them, in order."""
+        return tuple(violation for each in self.explorations for violation in each.violations)
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in one line."""
+        distinct = counted(sum(each.distinct for each in self.explorations), "distinct state")
+        if self.ok:
+            return f"ok: none of {distinct} breaks a rule"
+        return f"{sum(each.broken for each in self.explorations):,} of {distinct} break a rule"
+
+    @property
+    def notes(self) -> list[str]:
+        """See TableReport."""
+        notes = []
+        if self.explorations:
+            first = self.explorations[0]
+            of = f"walkit with the mutant {first.mutant!r}" if first.mutant else "walkit as it is"
+            notes.append(
+                f"{of}: profile {first.profile}, seed {first.seed}, "
+                f"a budget of {counted(first.budget, 'state')} for each scenario"
+            )
+        if self.interrupted:
+            missing = f"; not begun: {', '.join(self.left_out)}" if self.left_out else ""
+            notes.append(f"Interrupted: what came after that was not looked at{missing}.")
+        return notes
+
+    def _plain_notes(self) -> int:
+        return len(self.notes) - self.interrupted
+
+    def _head(self) -> Cells:
+        return ("scenario", "points", "whole", "possible", "judged", "distinct", "coverage", "break", "time")
+
+    def _cells(self) -> list[Cells]:
+        return [
+            (
+                each.scenario,
+                f"{len(each.points):,}",
+                f"{each.whole_points:,}",
+                large(each.possible),
+                f"{each.states:,}",
+                f"{each.distinct:,}",
+                f"{each.coverage:.1%}",
+                f"{each.broken:,}",
+                f"{each.duration_s:.1f} s",
+            )
+            for each in self.explorations
+        ]
+
+    def _row_titles(self) -> Sequence[str]:
+        return [each.about for each in self.explorations]
+
+    def _lines_below(self) -> Sequence[str]:
+        return [self.verdict, *(line for v in self.violations for line in _told(v).splitlines())]
+
+    def _html_below(self) -> Sequence[Markup]:
+        found = [Markup(v._repr_html_()) for v in self.violations]
+        return [tag("div", tag("b", self.verdict)), *found]
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "interrupted": self.interrupted,
+            "left_out": list(self.left_out),
+            "explorations": [each.to_dict() for each in self.explorations],
+        }
+
+
+def _told(violation: Violation) -> str:
+    return f"{violation.scenario}: {violation}"
+
+
+@dataclass(frozen=True)
+class ScenarioTable(TableReport):
+    """The scenarios, each with what happens in it."""
+
+    title = "What is run until the power is cut"
+    left_columns = 3
+
+    def _head(self) -> Cells:
+        return ("scenario", "durability", "what happens")
+
+    def _cells(self) -> list[Cells]:
+        return [(s.name, s.options.durability, s.text) for s in SCENARIOS.values()]
+
+    def _facts(self) -> dict[str, Any]:
+        return {name: scenario.text for name, scenario in SCENARIOS.items()}
+
+
+@dataclass(frozen=True)
+class MutantTable(TableReport):
+    """The historic bugs that can be put back."""
+
+    title = "Historic bugs, each put back into walkit"
+    left_columns = 4
+
+    def _head(self) -> Cells:
+        return ("mutant", "scenario", "what is wrong", "seen in")
+
+    def _cells(self) -> list[Cells]:
+        return [(m.name, m.scenario, m.text, m.seen_in) for m in MUTANTS.values()]
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            m.name: {"scenario": m.scenario, "text": m.text, "seen_in": m.seen_in} for m in MUTANTS.values()
+        }
+
+
+@dataclass(frozen=True)
+class RuleTable(TableReport):
+    """The rules that a crash state is judged by."""
+
+    title = "What a crash state is judged by, in this order"
+    left_columns = 2
+
+    def _head(self) -> Cells:
+        return ("rule", "what holds")
+
+    def _cells(self) -> list[Cells]:
+        return list(RULES.items())
+
+    def _facts(self) -> dict[str, Any]:
+        return dict(RULES)

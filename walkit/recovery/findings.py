@@ -1,0 +1,340 @@
+"""Findings: what stands in the files of a log, of one segment and of the whole log. Never judges.
+
+The yes-or-no facts that the decision table asks for are made of them in `walkit.recovery.plan`.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+
+from walkit.errors import CorruptionError, FormatVersionError, StorageError, WalkitError
+from walkit.format.durable_slot import DurableSlot
+from walkit.format.frame import FrameFault
+from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
+from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
+from walkit.format.segment import SegmentHeader
+from walkit.recovery.fitted_header import header_from_frames
+from walkit.recovery.probe import nonzero_until
+from walkit.recovery.survey import FrameSpan, Region, SegmentSurvey
+from walkit.recovery.tolerant_file import PAGE_BYTES, TolerantFile
+from walkit.segments.frame_walk import last_chain_of
+from walkit.segments.identity import check_identity, whole_header
+from walkit.storage.interface import Storage, StorageFile
+
+Reached = Callable[[int], object]
+"""Called with the bytes of a segment that were looked at."""
+
+
+@dataclass(kw_only=True, slots=True)
+class SegmentFinding:
+    """What was found in one segment file."""
+
+    record: SegmentRecord
+    present: bool = True
+    """Whether the file is there."""
+    file_bytes: int = 0
+    header: SegmentHeader | None = None
+    error: WalkitError | None = None
+    """Why its header cannot be trusted: damaged, that of another segment, of a newer format, or unreadable."""
+    other: SegmentHeader | None = None
+    """The undamaged header of another segment, where one stands in this file."""
+    fitting: SegmentHeader | None = None
+    """Where the header is damaged, one that fits its intact frames."""
+    mended: bool = False
+    """Whether `header` is `fitting`."""
+    span: FrameSpan | None = None
+    """What of it was surveyed."""
+    regions: list[Region] = field(default_factory=list)
+    unreadable: dict[int, str] = field(default_factory=dict)
+    """Pages that the storage could not read, by file offset, and why."""
+    end: LogEnd = field(default_factory=LogEnd)
+    """Where the intact frames at its start end; without a header, where the log before it ends."""
+    frames: int = 0
+    records: int = 0
+    bytes_scanned: int = 0
+    verify_ns: int = 0
+    """Time that checking its frames took, reading them not counted."""
+    follows: bool = True
+    """Whether its first frame follows the segment before."""
+    continued: bool = False
+    """Whether the next segment in use begins where its intact frames end: what stands after them is not of the log."""
+    nonzero_until: int = 0
+    """File offset after the last nonzero byte."""
+    promised_position: int = 0
+    """The furthest promise of any intact frame in the file, those after damage included."""
+    beyond: list[Region] = field(default_factory=list)
+    """Intact frames after a hole in this segment or before it, and within the window, by position."""
+
+    @property
+    def name(self) -> str:
+        """The segment's file name."""
+        return self.record.name
+
+    @property
+    def end_position(self) -> int:
+        """Where the intact frames at its start end."""
+        return self.end.position
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the manifest seals it."""
+        return self.record.state is SegmentState.SEALED
+
+    @property
+    def unopenable(self) -> bool:
+        """Whether the file is there and the storage does not open or read it."""
+        return isinstance(self.error, StorageError)
+
+    @property
+    def unused(self) -> bool:
+        """Whether its header was never written, and so no frame either."""
+        return self.header is None and self.error is None and self.file_bytes >= SEGMENT_HEADER_BYTES
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether the file is there and shorter than the space that was reserved, which no crash leaves."""
+        there = self.present and not self.unopenable and self.file_bytes < self.record.reserved_bytes
+        return there and not self.unused
+
+    @property
+    def end_offset(self) -> int:
+        """File offset where the intact frames at its start end."""
+        return 0 if self.header is None else self.header.offset_of(self.end_position)
+
+    @property
+    def ends_in_bytes(self) -> bool:
+        """Whether bytes stand after the intact frames at its start which may have been frames of the log."""
+        return self.nonzero_until > self.end_offset and not self.continued
+
+    @property
+    def damage(self) -> Region | None:
+        """The first region that is neither intact nor recorded in the manifest: zeros are one, too."""
+        return next((r for r in self.regions if not r.intact and r.gap is None), None)
+
+    @property
+    def frames_after(self) -> int:
+        """How many intact frames of this log stand after the damage."""
+        after = [r for r in self.regions if r.start_position >= self.end_position]
+        return sum(r.frames + (r.misplaced is not None) for r in after)
+
+    @property
+    def reason(self) -> str:
+        """Why its header, or all of it, cannot be used; empty where nothing says so."""
+        if not self.present:
+            return "the file is missing"
+        if self.error is not None:
+            return str(self.error)
+        return "the segment has no header" if self.mended or self.header is None else ""
+
+    def why(self, region: Region) -> str:
+        """Say what is wrong with a region without intact frames."""
+        header = self.header
+        if header is not None:
+            begin, end = header.offset_of(region.start_position), header.offset_of(region.end_position)
+            for offset, said in self.unreadable.items():
+                if begin < offset + PAGE_BYTES and offset < end:
+                    return said
+        if region.error is not None:
+            return str(region.error)
+        if region.intact:
+            return "frames of another past stand there"
+        return (region.fault or FrameFault.END).value
+
+
+@dataclass(kw_only=True, slots=True)
+class LogFindings:
+    """What was found in a whole log."""
+
+    manifest: Manifest
+    slot: DurableSlot
+    sealed: list[SegmentFinding] = field(default_factory=list)
+    unsealed: list[SegmentFinding] = field(default_factory=list)
+    strays: list[str] = field(default_factory=list)
+    """Segment files that the manifest does not name."""
+    orphan_indexes: list[str] = field(default_factory=list)
+    """Indexes of segments that are not in the log."""
+    unfinished: list[str] = field(default_factory=list)
+    """Files that a writer left half written: see `unfinished_in`."""
+
+    @property
+    def verify_s(self) -> float:
+        """Seconds that checking frames took, those of several threads added up."""
+        return sum(finding.verify_ns for finding in (*self.sealed, *self.unsealed)) / 1e9
+
+    @property
+    def slot_position(self) -> int:
+        """The durable position that the durable slot file tells; 0 where it is of no epoch of this log."""
+        return self.slot.position if self.slot.epoch_id in {e.id for e in self.manifest.lineage} else 0
+
+    @property
+    def promised_position(self) -> int:
+        """How far the log has been promised to be on stable storage, by anything that can be trusted."""
+        known = (self.manifest.end.position, self.slot_position)
+        return max([*known, *(f.promised_position for f in (*self.sealed, *self.unsealed))])
+
+
+# -- one segment
+
+
+def follows_exactly(header: SegmentHeader, end: LogEnd) -> bool:
+    """Say whether a segment begins where the log before it ends."""
+    return (header.previous_end, header.first_lsn, header.chain) == (
+        end.position,
+        end.last_lsn + 1,
+        end.chain,
+    )
+
+
+def region_within(storage: Storage, finding: SegmentFinding, region: Region, position: int) -> Region | None:
+    """Return the frames of an intact region that end up to `position`; None where there is none."""
+    if region.end_position <= position or region.start_position >= position:
+        return region if region.end_position <= position else None
+    header, before = finding.header, region.before
+    assert header is not None
+    file = storage.open(finding.name, "read")
+    try:
+        span = FrameSpan(name=finding.name, header=header, begin=before, end_position=position, bodies=False)
+        first = next(iter(SegmentSurvey(file, span)))
+    finally:
+        file.close()
+    return first if first.intact else None
+
+
+def next_start(later: list[SegmentFinding], start: int) -> int | None:
+    """Return where the frames of a segment end at the latest, because one of the `later` ones begins after them."""
+    ends = [f.header.previous_end for f in later if f.header is not None and not f.mended]
+    return min((e for e in ends if e >= start), default=None)
+
+
+def inspect_segment(
+    storage: Storage, manifest: Manifest, record: SegmentRecord, *, tolerant: bool = False, live: bool = False
+) -> SegmentFinding:
+    """Look at a segment that the manifest names: is it there, does it open, whose header is in it. Never raises.
+
+    With `tolerant` pages that cannot be read are zeros. Of a log with a `live` writer only the header is looked at.
+    """
+    end = LogEnd(last_lsn=record.last_lsn, position=record.end_position, chain=record.end_chain)
+    finding = SegmentFinding(record=record, end=end)
+    try:
+        file = _opened(storage, record, tolerant)
+    except StorageError as error:
+        finding.present = error.errno != errno.ENOENT
+        finding.error = error if finding.present else None
+        return finding
+    try:
+        _inspect_file(file, manifest, finding, live)
+    except StorageError as error:
+        finding.error = finding.error or error
+    finally:
+        if tolerant:
+            _note_unreadable(finding, file)
+        file.close()
+    return finding
+
+
+def _opened(storage: Storage, record: SegmentRecord, tolerant: bool) -> StorageFile | TolerantFile:
+    file = storage.open(record.name, "read")
+    return TolerantFile(file) if tolerant else file
+
+
+def _note_unreadable(finding: SegmentFinding, file: StorageFile | TolerantFile) -> None:
+    if isinstance(file, TolerantFile):
+        finding.unreadable |= file.unreadable
+
+
+def _inspect_file(
+    file: StorageFile | TolerantFile, manifest: Manifest, finding: SegmentFinding, live: bool
+) -> None:
+    record, sealed = finding.record, finding.sealed
+    finding.file_bytes = size = file.size()
+    block = file.read(0, SEGMENT_HEADER_BYTES)
+    try:
+        if sealed or len(block) == SEGMENT_HEADER_BYTES:
+            header = SegmentHeader.decode(block, record.name)
+            if sealed or header is not None:
+                check_identity(manifest, record, header)
+            finding.header = header
+    except (CorruptionError, FormatVersionError) as error:
+        finding.error, finding.other = error, whole_header(block)
+    if finding.header is not None and sealed:
+        end = finding.end_offset
+        finding.nonzero_until = nonzero_until(file, end, size) if size > end else 0
+    elif sealed or not live:
+        finding.nonzero_until = nonzero_until(file, 0, size)
+    if finding.header is None and finding.nonzero_until and not isinstance(finding.error, FormatVersionError):
+        fitting, promised = header_from_frames(file, manifest, record, finding.nonzero_until)
+        finding.fitting = fitting if finding.other is None else None
+        finding.promised_position = max(finding.promised_position, promised)
+
+
+def survey_segment(
+    storage: Storage,
+    manifest: Manifest,
+    finding: SegmentFinding,
+    *,
+    until: int | None = None,
+    bodies: bool = True,
+    decode: bool = False,
+    tolerant: bool = False,
+    reached: Reached | None = None,
+) -> None:
+    """Note every region of a segment with a header, up to position `until` where that is known, and what it promises.
+
+    Raises StorageError where the file does not open any more.
+    """
+    header, record, sealed = finding.header, finding.record, finding.sealed
+    assert header is not None
+    start = header.start_position
+    room = max(finding.file_bytes - SEGMENT_HEADER_BYTES, 0)
+    stop = start + room - room % header.alignment
+    if sealed:
+        whole = stop >= manifest.frames_end_of(record)
+        stop = record.end_position if whole else min(stop, record.end_position)
+    if until is not None:
+        stop = min(stop, until)
+    finding.span = FrameSpan(
+        name=record.name,
+        header=header,
+        begin=start_of(header),
+        end_position=stop,
+        bodies=bodies,
+        last_chain=last_chain_of(record, header, stop),
+        gaps=manifest.gaps_of(record) if sealed else (),
+        anywhere=finding.mended and not sealed,
+    )
+    file = _opened(storage, record, tolerant)
+    began = perf_counter_ns()
+    known = not sealed and not finding.unopenable and finding.nonzero_until <= header.offset_of(stop)
+    survey = SegmentSurvey(
+        file,
+        finding.span,
+        decode=decode,
+        nonzero_until=finding.nonzero_until if known else None,
+        reached=None if reached is None else lambda position: reached(position - start),
+    )
+    try:
+        for region in survey:
+            finding.regions.append(region)
+            if reached is not None and not region.zeros:
+                reached(region.end_position - start)
+    finally:
+        _note_unreadable(finding, file)
+        file.close()
+    finding.verify_ns = perf_counter_ns() - began - survey.read_ns
+    held = [r for r in finding.regions if r.intact]
+    if not sealed:
+        held = [r for r in held[:1] if r.start_position == start]
+        finding.end = held[0].after if held else start_of(header)
+    finding.frames, finding.records = sum(r.frames for r in held), sum(r.records for r in held)
+    finding.bytes_scanned = (stop if sealed else finding.end_position) - start
+    # What an imported frame promises is about the primary's disk (FORMAT.md F-3.6).
+    if not header.flags & SegmentFlag.IMPORTED:
+        finding.promised_position = max(finding.promised_position, survey.promised_position)
+
+
+def start_of(header: SegmentHeader) -> LogEnd:
+    """Return what the first frame of a segment follows, at the position where it stands."""
+    return LogEnd(last_lsn=header.first_lsn - 1, position=header.start_position, chain=header.chain)

@@ -1,0 +1,301 @@
+"""What imports frames into a replica's log: all that outlives the user's object until the log is closed.
+
+The user's `ImportedLog` holds the importer; the maintenance thread holds only the importer. So a log that is dropped
+without close() is collected, and its finaliser closes the importer.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from walkit.commit.commit_signal import CommitSignal
+from walkit.commit.to_end import run_to_end
+from walkit.config import LogOptions
+from walkit.errors import LogClosedError, LogNotFoundError, LogPoisonedError, WalkitError
+from walkit.events import EventSink
+from walkit.format.frame import FrameIdentity
+from walkit.format.layout import DURABLE_SLOTS_BYTES
+from walkit.format.manifest import MANIFEST_NAME, EpochRecord, LogEnd, Manifest, encode_manifest
+from walkit.log.finalizer import report_dropped, run_for_dropped
+from walkit.log.lifetime import Lifetime
+from walkit.log.report import recovery_report
+from walkit.read.view import LogView
+from walkit.recovery.apply import apply_plan, sync_unsealed
+from walkit.recovery.log_scan import read_durable_slot
+from walkit.recovery.planning import emit_recovery, plan_recovery
+from walkit.recovery.report import PhaseClock, RecoveryReport
+from walkit.replication.logs.bootstrap_switch import switch_to_gathered
+from walkit.replication.logs.imported_segments import ImportedSegments
+from walkit.replication.logs.upkeep import ReplicaUpkeep
+from walkit.replication.protocol.frame_run import FrameRun
+from walkit.segments.manifest_store import (
+    DURABLE_NAME,
+    NEW_NAME,
+    ManifestStore,
+    load_manifest,
+    write_whole,
+)
+from walkit.segments.writer_lock import take_writer_lock
+from walkit.storage.interface import Storage
+
+NO_IDENTITY = FrameIdentity(0, 0, 0)
+
+_importers: weakref.WeakSet[Importer] = weakref.WeakSet()
+
+
+class Importer:
+    """Storage, lock, manifest and segments of one replica's log that is open for importing. One thread imports.
+
+    It is its log's `LogProgress`: all that is imported is durable. Made on a thread that no interrupt reaches: see
+    `run_to_end`.
+    """
+
+    def __init__(self, storage: Storage, options: LogOptions, events: EventSink) -> None:
+        """Take the writer's lock and recover. Raises what opening a log for writing raises; then nothing is held."""
+        self.storage, self.options, self.events = storage, options, events
+        self.adopted = False
+        self.lifetime = Lifetime()
+        """What works on the log's files ends with it: a checkpoint, a trim."""
+        self.recovery: RecoveryReport | None = None
+        self.failure: BaseException | None = None
+        self.advanced, self._closing = CommitSignal(), threading.RLock()
+        self._watchers: list[Callable[[], object]] = []
+        storage.create()
+        self._lock = lock = take_writer_lock(storage)
+        self.manifest_store = ManifestStore(storage, Manifest(log_id=0))
+        try:
+            self._open()
+        except BaseException:
+            self.lifetime.closed = True
+            lock.release()
+            raise
+        _importers.add(self)
+
+    def _open(self) -> None:
+        clock = PhaseClock()
+        with clock.phase("open") as detail:
+            try:
+                switch_to_gathered(self.storage, self.events)
+                manifest = load_manifest(self.storage)
+            except LogNotFoundError:
+                self.end = LogEnd()
+                return
+            slot = read_durable_slot(self.storage)
+            detail["segments"] = len(manifest.segments)
+        with clock.phase("scan") as detail:
+            policy = self.options.recovery
+            sync_unsealed(self.storage, manifest, salvage=policy == "salvage")
+            plan = plan_recovery(self.storage, manifest, slot, policy)
+            detail["unsealed"] = len(plan.findings.unsealed)
+        clock.split_off("verify", plan.findings.verify_s)
+        with clock.phase("apply"):
+            self.manifest_store = ManifestStore(self.storage, manifest)
+            apply_plan(self.storage, self.manifest_store, plan)
+        self.recovery = recovery_report(self.storage, self.options, clock, plan, False)
+        self._begin()
+        emit_recovery(self.events, self.recovery)
+
+    def _begin(self) -> None:
+        manifest = self.manifest_store.current
+        self.end = manifest.end
+        self.segments = ImportedSegments(
+            self.storage,
+            self.manifest_store,
+            self.options,
+            identity=NO_IDENTITY,
+            epoch_began=manifest.end,
+            cell=self.storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=True),
+            slot=read_durable_slot(self.storage),
+            events=self.events,
+            name=os.path.basename(self.storage.location.rstrip("/")) or "replica",
+        )
+        self.segments.poison = self.segments.maintenance.broken = self._poison
+        self.upkeep = ReplicaUpkeep.on(
+            self.storage, self.manifest_store, self.segments, self, self.lifetime, self.options, self.events
+        )
+        self.adopted = True
+        self._check()
+
+    def _check(self) -> None:
+        """Assert what holds between two imports, on the thread that imports; `end` moves after all that it stands for.
+
+        Of a log that has failed, and of one that is closed, only an opening says what is there.
+        """
+        manifest = self.manifest_store.current
+        assert self.adopted == bool(manifest.log_id), "a log of no id has frames, or an adopted one has no id"
+        assert self.adopted or (self.end == LogEnd() and self.failure is None)
+        if not self.adopted or self.closed or self.failure is not None:
+            return
+        assert self.segments.identity.log_id in (0, manifest.log_id), "frames of another log"
+        assert manifest.end.position <= self.end.position and manifest.end.last_lsn <= self.end.last_lsn
+        current = self.segments.current
+        assert current is None or current.end_position == self.end.position, (
+            "frames are written after the end"
+        )
+
+    def adopt(self, log_id: int, *, created_us: int, ack_order: str, extra: Mapping[str, Any]) -> None:
+        """Become a replica of this log, at the first contact; durable on return."""
+        assert not self.adopted and not self.closed
+        manifest = Manifest(log_id=log_id, created_us=created_us, ack_order=ack_order, extra=dict(extra))
+        if DURABLE_NAME in self.storage.names():
+            # Of a log that was removed by hand: its promises are not this log's.
+            self.storage.remove(DURABLE_NAME)
+        write_whole(self.storage, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
+        self.manifest_store = ManifestStore(self.storage, manifest)
+        self._begin()
+
+    def import_run(self, run: FrameRun, lineage: tuple[EpochRecord, ...]) -> LogEnd:
+        """Take frames that follow the end of this log; on stable storage on return. Returns the new end.
+
+        `lineage` is the primary's up to the run's epoch. StorageError and LogFullError poison the log: open it again.
+        """
+        if self.closed:
+            raise LogClosedError(f"the replica's log at {self.storage.location} is closed")
+        if self.failure is not None:
+            raise LogPoisonedError(f"an earlier write failed ({self.failure}); open the replica again")
+        assert run.after == self.end and run.identity.log_id == self.manifest_store.current.log_id
+        segments = self.segments
+        try:
+            if segments.identity != run.identity:
+                segments.take_epoch(run.identity, lineage)
+            segments.write_run(run)
+        except WalkitError as error:
+            # Some of the frames may be there already, a full disk included: only an opening finds out.
+            self._poison(error)
+            raise
+        end = run.end
+        segments.publish(end.position, end.last_lsn)
+        with self.advanced.lock:
+            self.end = end
+            self.advanced.notify_locked()
+        self._check()
+        self._notify_watchers()
+        return end
+
+    def watch(self, notify: Callable[[], object]) -> Callable[[], object]:
+        """Call `notify` after each import and at the closing; returns what ends it. It must only wake something."""
+        with self.advanced.lock:
+            self._watchers = [*self._watchers, notify]
+
+        def unwatch() -> None:
+            with self.advanced.lock:
+                self._watchers = [each for each in self._watchers if each is not notify]
+
+        return unwatch
+
+    def watched_by(self, before: Importer) -> None:
+        """Take over who watches the importer that this one takes the place of."""
+        with self.advanced.lock:
+            self._watchers = before._watchers
+        self._notify_watchers()
+
+    def _notify_watchers(self) -> None:
+        for notify in self._watchers:
+            notify()
+
+    def _poison(self, cause: BaseException) -> None:
+        """Import nothing more: a write or sync has failed, here or on the maintenance thread."""
+        self.failure = self.failure or cause
+        self.events.emit("walkit.log.poison", cause=repr(cause), acked_lsn=self.end.last_lsn)
+
+    def view(self) -> LogView:
+        """Return what can be read now."""
+        if not self.adopted:
+            return LogView(self.storage, self.manifest_store.current, ())
+        return self.upkeep.contents.view()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the log has been closed."""
+        return self.lifetime.closed
+
+    @property
+    def acked_lsn(self) -> int:
+        """See LogProgress."""
+        return self.end.last_lsn
+
+    @property
+    def durable_lsn(self) -> int:
+        """See LogProgress."""
+        return self.end.last_lsn
+
+    @property
+    def written_position(self) -> int:
+        """See LogProgress."""
+        return self.end.position
+
+    @property
+    def durable_position(self) -> int:
+        """See LogProgress."""
+        return self.end.position
+
+    def close(self) -> None:
+        """Seal what is open and free the lock. Closing twice does nothing; an interrupt does not end it."""
+        run_to_end(self._close, "close", events=self.events)
+
+    def _close(self) -> None:
+        # The second caller returns when the lock is free, too; but for one that the first may wait for: a callback.
+        if not self._closing.acquire(blocking=not self.events.is_calling):
+            return
+        try:
+            if self.closed:
+                return
+            self.lifetime.end_work()
+            if self.adopted:
+                self.segments.maintenance.close()  # first: no file is closed, no lock freed under its job
+            with self.advanced.lock:
+                self.lifetime.closed = True
+                self.advanced.notify_locked()
+            try:
+                if self.adopted:
+                    self.segments.close(poisoned=self.failure is not None)
+                    self.upkeep.save_holds(self.manifest_store, self.events)
+            finally:
+                self.manifest_store.close()
+                self._lock.release()
+                self.lifetime.end()
+                self._notify_watchers()
+        finally:
+            self._closing.release()
+
+    def forget(self) -> None:
+        """In a forked child: this copy is dead, the parent's log continues untouched."""
+        self.lifetime.forget()
+        self.advanced, self._closing = CommitSignal(), threading.RLock()
+        self.manifest_store.forget()
+        if self.adopted:
+            self.upkeep.forget()
+            self.segments.forget()
+        self._lock.forget()
+
+
+def close_dropped(importer: Importer) -> None:
+    """Close a replica's log whose object is gone. The collector may call this on any thread."""
+    if importer.closed:
+        return
+    run_for_dropped(lambda: _close_quietly(importer))
+    report_dropped(
+        f"the replica's log at {importer.storage.location}", importer.events, importer.storage.location
+    )
+
+
+def _close_quietly(importer: Importer) -> None:
+    try:
+        importer.close()
+    except WalkitError as error:
+        importer.events.emit("walkit.log.poison", cause=repr(error), acked_lsn=importer.end.last_lsn)
+
+
+def _after_fork_in_child() -> None:
+    for importer in list(_importers):
+        if not importer.closed:
+            importer.forget()
+    _importers.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
