@@ -14,6 +14,7 @@ import pytest
 
 from scripts.browsing import ROOT, Seen, Server, look_at
 from scripts.screenshots import FOLDER, RECORD, controls_of_pages
+from walkit.views.page import PAGES
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -51,6 +52,29 @@ CUT = """() => {
     return found;
 }"""
 """The words of figures that are wider than their figure."""
+UNDRAWN = """async () => {
+    const wrong = [];
+    const models = [...Bokeh.documents[0]._all_models.values()];
+    const wanted = {value: "1", disabled: true, placeholder: "1", options: [["1", "1"]], label: "1", width: 33};
+    for (const type of new Set(models.map(model => model.type))) {
+        const like = models.find(model => model.type === type);
+        const View = like.constructor.prototype.default_view;
+        if (!View || !("disabled" in like.properties)) continue;
+        for (const [name, value] of Object.entries(wanted)) {
+            if (!(name in like.properties)) continue;
+            const model = like.clone();
+            const view = new View({model, parent: null});
+            view.initialize();
+            await view.lazy_initialize();
+            view.connect_signals();
+            try { model[name] = typeof model[name] === "number" ? model[name] + 1 : value; } catch (error) {
+                if (error instanceof TypeError) wrong.push(`${type}.${name}: ${error}`);
+            }
+        }
+    }
+    return wrong;
+}"""
+"""What fails where a model of each kind on the page changes between the making of its view and its drawing."""
 TEXTS = """elements => elements.map(element => Array.from(element.shadowRoot.children)
     .filter(part => part.tagName == "DIV").map(part => part.innerText).join(" "))"""
 
@@ -224,6 +248,26 @@ def test_a_fault_shows_what_became_of_the_log(browser: Browser, server: Server, 
 
 
 @pytest.mark.slow
+def test_a_bug_is_put_back_and_found(browser: Browser, server: Server, windows: list[Seen]) -> None:
+    """Explore with a historic bug: the verdict, a figure with red crosses, code to make it again, no child left."""
+    with looking(browser, server, windows) as seen:
+        seen.turn_to("Crash lab")
+        seen.page.get_by_label("bug put back").select_option(label="page-cache-believed")
+        eventually(lambda: "scenario=failed-sync" in seen.page.evaluate("location.search"))
+        seen.page.get_by_label("states to judge").fill("20")
+        seen.page.keyboard.press("Enter")
+        eventually(lambda: "budget=20" in seen.page.evaluate("location.search"))
+        seen.press("Explore")
+        seen.page.get_by_text("The bug page-cache-believed is found").wait_for()
+        plot = seen.page.locator(".js-plotly-plot").nth(0)
+        eventually(
+            lambda: "breaks a rule" in str(plot.evaluate("element => element.data?.map(trace => trace.name)"))
+        )
+        assert "walkit.crashlab.replay(" in seen.page.locator(".violation pre").nth(0).inner_text()
+        assert writers(server) == [] and seen.inaccessible() == []
+
+
+@pytest.mark.slow
 def test_two_sessions_do_not_mix(browser: Browser, server: Server, windows: list[Seen]) -> None:
     """Two windows: each has its log, its settings and its writers; closing one ends its own and leaves the other's."""
     slow = "?page=live&arrivals=200"
@@ -359,7 +403,7 @@ def test_a_replica_is_cut_and_healed_and_no_process_is_left(
         assert seen.inaccessible() == []
         eventually(lambda: page.get_by_role("button", name="Stop").is_enabled())
         seen.press("Stop")
-        eventually(lambda: "No process runs yet" in text(seen))
+        eventually(lambda: "Nothing runs yet" in text(seen))
         assert writers(server) == []
 
 
@@ -481,13 +525,25 @@ def test_without_scripts_the_page_says_so(browser: Browser, server: Server) -> N
     context.close()
 
 
+def test_what_changes_before_it_is_drawn_is_no_error(
+    browser: Browser, server: Server, windows: list[Seen]
+) -> None:
+    """Change the values of views that are made and not drawn, of each kind on the page: none throws; drawn ones do."""
+    with looking(browser, server, windows) as seen:
+        for name in ("Inspector", "Runs"):
+            seen.turn_to(name)
+            seen.settled_controls()
+        assert seen.page.evaluate(UNDRAWN) == []
+
+
 def test_a_phone_shows_all_of_it(browser: Browser, server: Server, windows: list[Seen]) -> None:
     """Each page, as the tests before have left it, 390 px wide: not scrolled sideways, no figure's word cut."""
     with looking(browser, server, windows) as seen:
         seen.page.set_viewport_size({"width": 390, "height": 844})
-        for name in ("Live", "Recovery", "Replication", "Compaction", "Inspector", "States", "Runs"):
+        for kind in PAGES:
+            name = kind.title
             seen.turn_to(name)
-            seen.page.wait_for_function("slug => location.search.includes(`page=${slug}`)", arg=name.lower())
+            seen.page.wait_for_function("slug => location.search.includes(`page=${slug}`)", arg=kind.slug)
             seen.settled_controls()
             with suppress(AssertionError):
                 eventually(lambda: not seen.page.evaluate(CUT), 20)

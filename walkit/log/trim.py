@@ -22,6 +22,7 @@ from walkit.record import Record
 from walkit.recovery.report import report_html
 from walkit.segments.index_file import files_of
 from walkit.segments.maintenance_worker import MaintenanceWorker
+from walkit.segments.manifest_edits import gaps_where
 from walkit.segments.manifest_store import ManifestStore
 
 WASTE_RATIO_DEFAULT = 0.5
@@ -199,8 +200,7 @@ class Trimmer:
             return manifest.next(
                 segments=left,
                 # One within a segment that stays is needed to walk to the frames after it.
-                holes=tuple(h for h in manifest.holes if h.end_position > begin),
-                lost=tuple(g for g in manifest.lost if g.end_position > begin),
+                **gaps_where(manifest, lambda gap: gap.end_position > begin),
                 low_watermark=low,
                 checkpoint_lsn=checkpoint,
                 exact_from_lsn=max(manifest.exact_from_lsn, low + 1) if low else manifest.exact_from_lsn,
