@@ -456,8 +456,8 @@ def printed(example: str, folder: Path) -> list[str]:
 def test_each_example_of_the_readme_runs_by_itself(readme: str, tmp_path: Path) -> None:
     """Each Python block of README.md alone in an empty folder, but for Spark's: it runs, and prints what it says."""
     anywhere, with_spark = examples(readme)
-    assert (len(anywhere), len(with_spark)) == (2, 1)
-    log, simulated = (printed(example, tmp_path / f"{n}") for n, example in enumerate(anywhere))
+    assert (len(anywhere), len(with_spark)) == (3, 1)
+    log, simulated, crashed = (printed(example, tmp_path / f"{n}") for n, example in enumerate(anywhere))
     assert log == [
         "1 put b'order-7' b'paid'",
         "2 put b'order-7' b'shipped'",
@@ -469,6 +469,7 @@ def test_each_example_of_the_readme_runs_by_itself(readme: str, tmp_path: Path) 
     records_per_s, waited_us = map(float, simulated[0].split())
     assert records_per_s > 1000
     assert waited_us == 0
+    assert crashed == ["ok: none of 100 distinct states breaks a rule, profile contract, durability sync"]
 
 
 def test_the_reader_of_examples_notices() -> None:

@@ -19,7 +19,7 @@ from walkit.commit.policy import TakeAll
 from walkit.format.names import cursor_file_name
 from walkit.measure import FrameSummary, Timeline
 from walkit.models import CrashingStorage
-from walkit.models.device import PRESETS, quantiles_of
+from walkit.models.device import PRESETS, MeasuredLatency
 from walkit.workload import EmpiricalBytes, OpenLoop, Workload, ycsb
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ MET: dict[str, tuple[Any, list[str]]] = {
     "arrivals": (Workload(arrival=OpenLoop(rate=3), value_bytes=SIZES), ["OpenLoop(rate=3)", "100 values"]),
     "trace": (Workload(source=ycsb("C", operations=9).stream()), ["9 operations"]),
     "device": (PRESETS["gp3"], ["Device gp3", "125,000,000", "3,000", "mean 700 µs"]),
-    "fit": (PRESETS["gp3"].with_latency(quantiles_of([2.5])), ["101 values", "mean 2.5 µs"]),
+    "fit": (PRESETS["gp3"].with_latency(MeasuredLatency((2.5,) * 101)), ["101 values", "mean 2.5 µs"]),
     "timeline": (SOME_TIME, ["2 of 0.005 s", "0.01 s", "200; of a bucket 200 to 200", "9.0 µs"]),
     "nothing done": (NO_TIME, ["Timeline", "none"]),
     "frames": (FrameSummary.from_sizes([1, 3], [64, 128]), ["p50, p99, most", "2, 2.98, 3", "192", "96"]),

@@ -278,7 +278,7 @@ def _loader() -> RangeLoader:
 
 def _delivery() -> Delivery:
     delivery = Delivery("log", EventSink())
-    delivery.observe(print)
+    delivery.add_observer(print)
     return delivery
 
 

@@ -472,7 +472,7 @@ class CursorDivergedError(CursorError, DivergenceError):
 class SnapshotError(WalkitError):
     """A snapshot could not be written or read; `stage` says how far it came and `retry` what may be retried.
 
-    `retry_stage` names the stage of writing from which it can be gone on with: "write" is a new snapshot, any other is
+    `retry_stage` names the stage of writing from which it can be continued: "write" is a new snapshot, any other is
     done again by itself. None for one that could not be read.
     """
 

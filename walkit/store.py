@@ -1,4 +1,4 @@
-"""The Store: a log, and the keyed table that its records come to.
+"""The Store: a log, and the keyed table that its records give.
 
 Every change is a record of the log, acknowledged as the log's durability promises; the table follows what is
 acknowledged, in LSN order, and is never ahead of it. A caller notified of a record, by a return, a ticket or a

@@ -26,8 +26,8 @@ from statistics import median
 
 import walkit
 import walkit.spark
+from tests.spark.loading import plan_scan
 from walkit.spark.columns import RECORD_STRUCT
-from walkit.spark.scan import plan_scan
 from walkit.spark.source import WalkitReader
 
 SEGMENT_HEADER_BYTES = 4096

@@ -62,8 +62,8 @@ def test_a_callback_that_raises_is_an_event_and_nothing_else(
     def bad(_: Any) -> None:
         raise error
 
-    raised = rig.driver.delivery.observe(bad)
-    rig.driver.delivery.observe(lambda frame: seen.append(frame.first_lsn))
+    raised = rig.driver.delivery.add_observer(bad)
+    rig.driver.delivery.add_observer(lambda frame: seen.append(frame.first_lsn))
     ticket = rig.ticket()
     ticket.callbacks = [bad, seen.append]
     rig.driver.enqueue(ticket)
@@ -152,7 +152,7 @@ def test_an_observer_sees_every_frame_from_its_beginning_on_and_no_gap(rig: Driv
     rig.driver.enqueue(held_up)
     held_up.result(GUARD_S)
     rig.append(b"without anybody to tell")
-    rig.driver.delivery.observe(lambda frame: seen.append(frame.first_lsn))
+    rig.driver.delivery.add_observer(lambda frame: seen.append(frame.first_lsn))
     rig.append()
     rig.append()
     go_on.set()
@@ -168,12 +168,12 @@ def test_an_observer_that_left_is_not_called_again(rig: DriverHarness) -> None:
         entered.set()
         assert go_on.wait(GUARD_S)
 
-    rig.driver.delivery.observe(block)
-    rig.driver.delivery.observe(seen.append)
+    rig.driver.delivery.add_observer(block)
+    rig.driver.delivery.add_observer(seen.append)
     rig.append()
     assert entered.wait(GUARD_S)
     rig.append()
-    rig.driver.delivery.leave(seen.append)
+    rig.driver.delivery.remove_observer(seen.append)
     go_on.set()
     assert rig.driver.delivery.drain(GUARD_S)
     assert seen == []
@@ -190,10 +190,10 @@ def test_observers_that_come_and_go_at_once_are_not_lost(rig: DriverHarness) -> 
         def come_and_go() -> Any:
             for _ in range(400):
                 observer = object().__eq__
-                delivery.observe(observer)
-                delivery.leave(observer)
+                delivery.add_observer(observer)
+                delivery.remove_observer(observer)
             stays = object().__eq__
-            delivery.observe(stays)
+            delivery.add_observer(stays)
             return stays
 
         stay = [task.result() for task in [Task(come_and_go) for _ in range(4)]]

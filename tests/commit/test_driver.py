@@ -365,7 +365,7 @@ def test_observers_that_come_between_two_frames_of_one_landing_miss_none_after(
         """Stands in for a waiter's lock: opening it adds the observer in the midst of the release."""
 
         def release(self) -> None:
-            rig.driver.delivery.observe(lambda frame: seen.append(frame.first_lsn))
+            rig.driver.delivery.add_observer(lambda frame: seen.append(frame.first_lsn))
 
     frames[1].submissions[0].latch = Gate()
     for frame in frames:
@@ -571,3 +571,22 @@ def test_the_last_frame_to_land_in_a_failed_log_wakes_its_followers() -> None:
     place.let(marker)
     wait_until(lambda: looks[-1:] == [False], "the look after the marker has landed")
     rig.driver.stop(LogClosedError("over"))
+
+
+@pytest.mark.parametrize("way", ["alone", "in flight", "sync"])
+def test_a_publication_that_fails_poisons(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the durable slot take no value, on each way to it: the log takes no more, and names the cause."""
+    rig = DriverHarness(sync_writes=way != "sync", in_flight_max=2 if way == "in flight" else 1)
+
+    def publish(position: int, lsn: int) -> None:
+        raise io_error("no slot")
+
+    monkeypatch.setattr(rig.place, "publish", publish)
+    rig.append()
+    if way == "sync":
+        with pytest.raises(StorageError, match="no slot"):
+            rig.driver.sync()
+    assert isinstance(rig.driver.refusal, LogPoisonedError) and "no slot" in str(rig.driver.refusal)
+    with pytest.raises(LogPoisonedError):
+        rig.append()
+    rig.driver.stop(LogClosedError())

@@ -91,7 +91,7 @@ def test_the_driver_acknowledges_by_the_rule_in_every_order(completion: bool) ->
     rig, place = gated(completion, MOST)
     called: list[int] = []
     seen: list[int] = []
-    rig.driver.delivery.observe(lambda frame: seen.append(frame.first_lsn))
+    rig.driver.delivery.add_observer(lambda frame: seen.append(frame.first_lsn))
     for order in itertools.permutations(range(MOST)):
         frames = rig.in_flight(MOST)
         base = frames[0].first_lsn

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import walkit
 from tests.compaction.histories import HISTORIES, SMALL, History, full_of_changes, opened_state
 from tests.format.makers import joined_flags
-from tests.log.logs import view_of
+from tests.log.logs import headers, view_of
 from tests.stores import memory_store
 from walkit.compaction.rewriter import FRAME_GOAL_RECORDS
 from walkit.errors import GapError, HistoryTrimmedError, LogClosedError, StorageError
@@ -81,6 +81,15 @@ def compacted(
     with memory_store(storage) as store:
         report = store.compact(**compaction)
     return storage, state, report
+
+
+def test_no_frame_spans_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a frame cover 60 LSNs at most: each of the compacted log does, and the state is what it was."""
+    monkeypatch.setattr("walkit.compaction.rewriter.SPAN_MAX", 60)
+    storage, state, _ = compacted()
+    with memory_store(storage) as store:
+        assert max(header.span for header in headers(store.log)) == 60
+    assert opened_state(storage) == state
 
 
 def test_the_report_tells_what_the_files_show() -> None:

@@ -22,8 +22,9 @@ import walkit
 from tests.conftest import Checkout
 from tests.log.crashes import SMALL
 from tests.log.logs import lsns, memory_log, reopened, tiny, values
+from tests.replication.callers import WAIT_S, until
 from tests.replication.sim_network import World, history_of
-from tests.replication.test_grpc import WAIT_S, quick, until
+from tests.replication.test_grpc import quick
 from walkit.errors import LogClosedError, LogNotFoundError, RecordTooLargeError
 from walkit.format.manifest import LogEnd
 from walkit.models import CrashingStorage

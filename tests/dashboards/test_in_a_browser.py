@@ -14,6 +14,7 @@ import pytest
 
 from scripts.browsing import ROOT, Seen, Server, look_at
 from scripts.screenshots import FOLDER, RECORD, controls_of_pages
+from walkit.views.page import PAGES
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -244,6 +245,26 @@ def test_a_fault_shows_what_became_of_the_log(browser: Browser, server: Server, 
             lambda: "walkit.recovery.cut" in str(plot.evaluate("element => element.data?.at(-1)?.text"))
         )
         assert "SIGKILL" in str(plot.evaluate("element => element.data?.at(-1)?.text"))
+
+
+@pytest.mark.slow
+def test_a_bug_is_put_back_and_found(browser: Browser, server: Server, windows: list[Seen]) -> None:
+    """Explore with a historic bug: the verdict, a figure with red crosses, code to make it again, no child left."""
+    with looking(browser, server, windows) as seen:
+        seen.turn_to("Crash lab")
+        seen.page.get_by_label("bug put back").select_option(label="page-cache-believed")
+        eventually(lambda: "scenario=failed-sync" in seen.page.evaluate("location.search"))
+        seen.page.get_by_label("states to judge").fill("20")
+        seen.page.keyboard.press("Enter")
+        eventually(lambda: "budget=20" in seen.page.evaluate("location.search"))
+        seen.press("Explore")
+        seen.page.get_by_text("The bug page-cache-believed is found").wait_for()
+        plot = seen.page.locator(".js-plotly-plot").nth(0)
+        eventually(
+            lambda: "breaks a rule" in str(plot.evaluate("element => element.data?.map(trace => trace.name)"))
+        )
+        assert "walkit.crashlab.replay(" in seen.page.locator(".violation pre").nth(0).inner_text()
+        assert writers(server) == [] and seen.inaccessible() == []
 
 
 @pytest.mark.slow
@@ -519,9 +540,10 @@ def test_a_phone_shows_all_of_it(browser: Browser, server: Server, windows: list
     """Each page, as the tests before have left it, 390 px wide: not scrolled sideways, no figure's word cut."""
     with looking(browser, server, windows) as seen:
         seen.page.set_viewport_size({"width": 390, "height": 844})
-        for name in ("Live", "Recovery", "Replication", "Compaction", "Inspector", "States", "Runs"):
+        for kind in PAGES:
+            name = kind.title
             seen.turn_to(name)
-            seen.page.wait_for_function("slug => location.search.includes(`page=${slug}`)", arg=name.lower())
+            seen.page.wait_for_function("slug => location.search.includes(`page=${slug}`)", arg=kind.slug)
             seen.settled_controls()
             with suppress(AssertionError):
                 eventually(lambda: not seen.page.evaluate(CUT), 20)

@@ -78,10 +78,10 @@ def log_of(storage: Storage, options: walkit.LogOptions = SMALL) -> walkit.Write
     return walkit.open(storage=storage, options=options)
 
 
-def dirty_image(records: int = 40) -> tuple[CrashingStorage, list[Row]]:
+def dirty_image(records: int = 40, options: walkit.LogOptions = SMALL) -> tuple[CrashingStorage, list[Row]]:
     """Return what a power cut left of a log in use: unsealed segments, a torn unacknowledged tail, and its rows."""
     storage = CrashingStorage()
-    log = log_of(storage)
+    log = log_of(storage, options)
     script = Script()
     script.run(log, lambda: None, records)
     number = max(s.number for s in log.parts.segments.open_segments)

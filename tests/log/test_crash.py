@@ -11,6 +11,7 @@ import pytest
 
 import walkit
 from tests.log.crashes import SMALL, Script, dirty_image, log_of, recovered_rows, rows_of
+from tests.log.damaged_logs import contents
 from walkit.errors import CommitFailedError, LogFullError, LogPoisonedError, StorageError, WalkitError
 from walkit.models import CrashingStorage
 from walkit.models.faults import FaultyStorage
@@ -135,6 +136,33 @@ def test_what_sync_returned_for_survives_whatever_the_level() -> None:
             script.acknowledged = synced
             script.check(recovered_rows(storage.crash(keep="none")))
             script.check(recovered_rows(storage.crash(keep="random", seed=i)))
+
+
+@pytest.mark.parametrize("policy", ["prefix", "holes", "salvage"])
+@pytest.mark.parametrize("torn_tail", ["on the disk", "in the page cache"])
+def test_what_an_opening_leaves_is_on_the_disk(torn_tail: str, policy: str) -> None:
+    """Open what a kill left in the page cache, or on the disk; cut the power: the records and the cut are there."""
+    image, appended = dirty_image(30, replace(SMALL, durability="none"))
+    if torn_tail == "on the disk":
+        image = image.crash(keep="all")
+    with log_of(image, replace(SMALL, recovery=policy)) as log:  # type: ignore[arg-type]
+        assert log.recovery.cuts and rows_of(log) == appended
+        left, after = (
+            {name: data.rstrip(b"\0") for name, data in contents(place).items()}
+            for place in (image, image.crash(keep="none"))
+        )
+        assert after == left and any(name.endswith(".tail") for name in left)
+        assert recovered_rows(image.crash(keep="none")) == appended
+
+
+def test_nothing_is_sealed_that_is_in_the_page_cache_only() -> None:
+    """Kill a writer that never synced, fail the opening after its seal, cut the power: all records are there."""
+    image, appended = dirty_image(30, replace(SMALL, durability="none"))
+    faulty = FaultyStorage(image)
+    faulty.fail("shorten")
+    with pytest.raises(StorageError):
+        log_of(faulty)
+    assert recovered_rows(image.crash(keep="none")) == appended
 
 
 def test_recovery_twice_is_the_same_as_once_and_so_is_a_crash_within_it() -> None:

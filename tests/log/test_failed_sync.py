@@ -19,7 +19,7 @@ from tests.log.held_writes import Gates, Held
 from tests.log.logs import SEGMENTS, FaultyMemory, lsns, reopened, tiny
 from tests.stacks import current_frames
 from walkit.commit.policy import OneRecordPerFrame
-from walkit.errors import LogFullError, LogPoisonedError, StorageError, WalkitError
+from walkit.errors import CommitFailedError, LogFullError, LogPoisonedError, StorageError, WalkitError
 from walkit.models.faults import Fault, Operation
 from walkit.segments.active_segment import ZERO_STEP_BYTES
 from walkit.storage.interface import OpenMode, StorageFile
@@ -103,6 +103,18 @@ def check_the_rule(storage: FaultyMemory, log: walkit.WriteAheadLog, durable: in
     for image in (storage.inner.crash(keep="none"), storage.inner.process_kill()):
         found = lsns(reopened(image, tiny(**WIDE)))
         assert found == list(range(1, len(found) + 1)) and len(found) >= durable
+
+
+@pytest.mark.parametrize("in_flight", [1, 8])
+def test_a_write_beside_a_failed_sync_is_not_believed(in_flight: int) -> None:
+    """Let a sync of the file have failed, and nothing heard of it yet: a write of it that ends well is refused."""
+    with walkit.open(storage=FaultyMemory(), options=options_of("sync", in_flight)) as log:
+        log.append(b"first")
+        (segment,) = log.parts.segments.open_segments
+        segment.fail(StorageError("EIO", errno=errno.EIO))
+        with pytest.raises(CommitFailedError):
+            log.append(b"second")
+        assert (log.acked_lsn, log.durable_lsn) == (1, 1)
 
 
 @pytest.mark.parametrize("in_flight", [1, 8])

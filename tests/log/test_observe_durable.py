@@ -116,7 +116,7 @@ def test_frames_that_are_gone_when_they_are_durable_end_the_observer() -> None:
         assert isinstance(observation.error, GapError)
         assert seen == list(range(1, seen[-1] + 1))
         assert events[0]["after_lsn"] == seen[-1] < 20
-        assert delivery.when_durable == ()
+        assert delivery.durable_listeners == ()
         assert len(delivery.observers) == 1
 
 
@@ -133,7 +133,7 @@ def test_a_closed_observer_sees_nothing_more() -> None:
         log.sync()
         assert log.parts.driver.delivery.drain()
         assert seen == []
-        assert log.parts.driver.delivery.when_durable == ()
+        assert log.parts.driver.delivery.durable_listeners == ()
 
 
 def test_another_moment_is_refused() -> None:

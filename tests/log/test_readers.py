@@ -12,6 +12,7 @@ import pytest
 
 import walkit
 from tests.commit.fake_segments import GUARD_S, Task
+from tests.log.damaged_logs import patch, read
 from tests.log.logs import SEGMENTS, Child, faulty_log, lsns, tiny, values
 from walkit import GapError
 from walkit.errors import CorruptionError, LogClosedError, LogNotFoundError
@@ -440,3 +441,22 @@ def test_of_a_killed_log_of_level_sync_all_that_was_acknowledged_is_durable(stor
         assert reader.durable_lsn == 40
         assert lsns(reader.follow(1, timeout=0)) == list(range(1, 41))
         reader.cursor("c").advance(40)
+
+
+def test_a_segment_of_another_log_is_not_read() -> None:
+    """Put a segment of another log under an open one: refused by its name, though each frame of it is right."""
+    storages = [CrashingStorage(), CrashingStorage()]
+    with (
+        walkit.open(storage=storages[0], options=tiny()) as log,
+        walkit.open(storage=storages[1], options=tiny()) as other,
+    ):
+        for n in range(40):
+            log.append(b"%d" % n * 1000)
+            other.append(b"%d" % n * 1000)
+        log.wait_idle()
+        other.wait_idle()
+        name = min(name for name in storages[0].names() if name.endswith(".segment"))
+        assert lsns(log.read()) == list(range(1, 41))
+        patch(storages[0], name, 0, read(storages[1], name))
+        with pytest.raises(CorruptionError, match=f"{name} is not the one that the manifest names"):
+            lsns(log.read())

@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 import walkit
 from tests.commit.fake_segments import Task
 from tests.log.crashes import SMALL
+from tests.replication.callers import WAIT_S, until
 from tests.replication.crafted import crafted_primary, first_batch, welcome
 from tests.replication.sim_network import History, history_of
-from tests.replication.test_grpc import WAIT_S, quick, until
+from tests.replication.test_grpc import quick
 from walkit._threads import Bell, LogThread
 from walkit.errors import StorageError, WalkitError
 from walkit.format.manifest import EpochRecord

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
@@ -17,6 +15,7 @@ from tests.commit.fake_segments import Task
 from tests.interrupts import Strike, interrupt_in
 from tests.log.crashes import SMALL, Script
 from tests.log.imports import bytes_of
+from tests.replication.callers import WAIT_S, until
 from walkit.errors import (
     DivergenceError,
     FormatVersionError,
@@ -31,23 +30,6 @@ from walkit.replication.core.publisher import Publisher
 from walkit.replication.replica.identity_file import load_identity
 from walkit.segments.manifest_store import DURABLE_NAME, LOCK_NAME, load_manifest
 from walkit.storage import FileStorage
-
-WAIT_S = 30.0
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    """Wait until something holds that another thread brings about."""
-    deadline = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline, f"waited {WAIT_S} s for: {what}"
-        time.sleep(0.002)
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    """Closes what a test opens, the last thing first."""
-    with ExitStack() as stack:
-        yield stack
 
 
 def quick() -> Backoff:

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 import walkit
+from tests.replication.callers import WAIT_S, until
 from tests.replication.sim_network import World, history_of
 from tests.replication.test_cores import hello_at
-from tests.replication.test_grpc import WAIT_S, quick, until
+from tests.replication.test_grpc import quick
 from walkit.errors import GapError
 from walkit.events import EVENTS, EventSink
 from walkit.format.manifest import LogEnd

@@ -13,7 +13,8 @@ import pytest
 
 import walkit
 from tests.log.crashes import SMALL
-from tests.replication.test_grpc import WAIT_S, quick, until
+from tests.replication.callers import WAIT_S, until
+from tests.replication.test_grpc import quick
 from walkit.errors import LogNotFoundError, OptionsError
 from walkit.format.manifest import LogEnd
 from walkit.models import CrashingStorage

@@ -27,18 +27,6 @@ from walkit.replication.transport.grpc_common import grpc
 from walkit.replication.transport.threads import DaemonExecutor
 
 
-@pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """The authority of primaries and replicas."""
-    return Authority(tmp_path_factory.mktemp("ours"))
-
-
-@pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """Another one."""
-    return Authority(tmp_path_factory.mktemp("theirs"))
-
-
 @pytest.fixture
 def log() -> Iterator[walkit.WriteAheadLog]:
     """A log with twenty records."""

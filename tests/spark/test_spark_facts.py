@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import walkit
+from tests.spark.loading import plan_scan
 from tests.spark.trimmed import OPTIONS, STEPS, Step, Told, make_store, told_in_process, values_of
 from walkit.errors import HistoryTrimmedError, OptionsError, SnapshotError, WalkitError
 from walkit.spark.columns import RECORD_STRUCT
 from walkit.spark.facts import LogFacts
 from walkit.spark.filters import LsnFilter
-from walkit.spark.scan import plan_scan
 from walkit.spark.source import WalkitReader
 from walkit.state.reduce import FinalState
 from walkit.state.snapshot import snapshot_lsns, snapshot_name

@@ -12,11 +12,11 @@ import pytest
 
 import walkit
 from tests.log.logs import view_of
+from tests.spark.loading import plan_scan
 from walkit.format.manifest import decode_manifest
 from walkit.segments.frame_walk import FrameWalk
 from walkit.spark.columns import RECORD_STRUCT
 from walkit.spark.options import read_options
-from walkit.spark.scan import plan_scan
 from walkit.spark.source import WalkitReader
 from walkit.spark.stream import WalkitStreamReader
 from walkit.spark.tables import STRUCTS, TableReader, plan_table

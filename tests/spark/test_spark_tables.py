@@ -12,10 +12,10 @@ from pyspark.sql import functions as F
 
 import walkit
 import walkit.spark
+from tests.spark.loading import plan_scan
 from tests.spark.test_spark_stream import append
 from walkit.errors import LogNotFoundError, OptionsError
 from walkit.spark.options import read_options
-from walkit.spark.scan import plan_scan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

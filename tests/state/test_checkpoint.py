@@ -16,6 +16,7 @@ from walkit.errors import CorruptionError, LogClosedError, SnapshotError, Storag
 from walkit.format.manifest import LogEnd, Manifest, encode_manifest
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.segments.manifest_store import load_manifest
+from walkit.state import StateImage, StateMachine, take_image
 from walkit.state.snapshot import snapshot_lsns, snapshot_name
 from walkit.store import Store
 
@@ -321,3 +322,18 @@ def test_a_log_that_ends_before_its_checkpoint_is_refused() -> None:
         with pytest.raises(CorruptionError, match=f"durable up to LSN {lsn}") as caught:
             opened(storage)
         assert caught.value.first_lost_lsn == last.first_lsn
+
+
+def test_nothing_is_applied_while_an_image_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at the lock of applying where a checkpoint takes its image: it is held, so the image is of one LSN."""
+    held: list[bool] = []
+    with memory_store(CrashingStorage()) as store:
+        store.put(b"k", b"v")
+
+        def image(machine: StateMachine, lsn: int) -> StateImage:
+            held.append(store._follower.lock.locked())
+            return take_image(machine, lsn)
+
+        monkeypatch.setattr("walkit.state.checkpoint.take_image", image)
+        store.checkpoint()
+    assert held == [True]

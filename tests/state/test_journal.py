@@ -16,11 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import walkit
+from tests.log.damaged_logs import patch, read
 from tests.stores import SMALL, memory_store, run_threads
 from walkit.commit.gate import GatedEntry
 from walkit.commit.ports import CommitEntry
 from walkit.config import LogOptions, StoreOptions
 from walkit.errors import (
+    CorruptionError,
     JournalFullError,
     LogClosedError,
     LogFullError,
@@ -185,6 +187,23 @@ def test_records_are_read_by_lsn_also_from_what_was_compacted() -> None:
         assert {lsn: journal.record(lsn) for lsn in range(1, 61)} == {
             lsn: left.get(lsn) for lsn in range(1, 61)
         }
+
+
+def test_a_record_that_is_damaged_is_refused() -> None:
+    """Damage the frame of a record of an open journal: reading it names the segment; the next record is read."""
+    storage = CrashingStorage()
+    with journalled(storage, 8) as store:
+        journal = store.journal
+        assert journal is not None
+        for n in range(2):
+            store.put(b"%d" % n, b"v" * 1000)
+        name = max(name for name in storage.names() if name.endswith(".segment"))
+        patch(storage, name, read(storage, name).index(b"v" * 1000), b"w")
+        with pytest.raises(CorruptionError) as caught:
+            journal.record(1)
+        assert caught.value.segment == name
+        record = journal.record(2)
+        assert record is not None and record.key == b"1"
 
 
 def test_a_margin_of_nothing_refuses_also_where_checkpoints_come_by_themselves() -> None:

@@ -275,6 +275,9 @@ def test_foreign_snapshots_are_told_apart() -> None:
         with pytest.raises(SnapshotError, match=text) as caught:
             read_snapshot(storage, LSN, KeyedTable(), identity=identity)
         assert caught.value.stage == "identity"
+        with pytest.raises(SnapshotError, match=text):
+            list(snapshot_batches(storage, LSN, identity))
+    assert list(snapshot_batches(storage, LSN, IDENTITY))
     with pytest.raises(SnapshotError, match="keyed-table/1") as caught:
         read_snapshot(storage, LSN, CountingMachine())
     assert caught.value.stage == "format"

@@ -24,7 +24,6 @@ from walkit.models.device import (
     Service,
     Stalls,
     device_model,
-    quantiles_of,
 )
 
 LATENCIES: list[Latency] = [
@@ -100,10 +99,9 @@ def test_a_distribution_has_the_mean_it_names(latency: Latency) -> None:
     assert [again.draw_ns(other) / 1000 for _ in range(100)] == drawn[:100]
 
 
-def test_quantiles_come_back_from_samples() -> None:
-    """The quantiles of 0..100 are themselves; draws stay between the smallest and the largest sample."""
-    measured = quantiles_of([float(n) for n in range(100, -1, -1)])
-    assert measured.quantiles_us == tuple(float(n) for n in range(101))
+def test_draws_stay_within_the_quantiles() -> None:
+    """A thousand draws of the quantiles 0..100 lie between the smallest and the largest of them."""
+    measured = MeasuredLatency(tuple(float(n) for n in range(101)))
     random = Random(2)
     assert all(0 <= measured.draw_ns(random) <= 100_000 for _ in range(1000))
 
@@ -163,7 +161,6 @@ def test_services_are_in_order_and_the_same_again(
         lambda: DeviceModel(name="d", latency=ConstantLatency(1), queue_depth=0),
         lambda: DeviceModel(name="d", latency=ConstantLatency(1), failure_rate=1.5),
         lambda: device_model("floppy"),
-        lambda: quantiles_of([]),
     ],
 )
 def test_a_model_that_cannot_be_is_refused(make: object) -> None:

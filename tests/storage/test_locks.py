@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sys
 import tempfile
@@ -159,6 +160,48 @@ def test_a_holder_by_flock_alone_is_not_named_after_a_dead_writer(storage: FileS
         assert child.line() == "held"
         assert storage.lock("lock") == LockHolder(pid=None, command=None, same_process=False)
         assert not storage.is_locked("lock"), "the refused taking left nothing locked"
+
+
+HOLDING = """
+from walkit.storage import FileStorage
+lock = FileStorage({location!r}).lock("lock")
+print("held", flush=True)
+sys.stdin.readline()
+"""
+FORKING = """
+import os
+from walkit.storage import FileStorage
+lock = FileStorage({location!r}).lock("lock")
+if os.fork() == 0:
+    print("forked", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+sys.stdin.readline()
+"""
+
+
+@linux_only
+def test_a_forked_child_keeps_no_lock_of_a_parent_that_was_killed(storage: FileStorage) -> None:
+    """Kill a holder whose forked child lives and knows nothing of the lock: it is free, and nobody is named."""
+    with OtherProcess("", FORKING.format(location=storage.location)) as holder:
+        assert holder.line() == "forked"
+        assert storage.is_locked("lock")
+        holder.kill()
+        lock = storage.lock("lock")
+        assert not isinstance(lock, LockHolder), "the child has the lock"
+        lock.release()
+
+
+def test_a_holder_is_named_in_one_line(storage: FileStorage) -> None:
+    """A command of several lines, and one with what a terminal acts upon, are named in one plain line."""
+    with OtherProcess("", HOLDING.format(location=storage.location)) as holder:
+        assert holder.line() == "held"
+        found = storage.lock("lock")
+        assert isinstance(found, LockHolder) and found.command is not None
+        assert "FileStorage" in found.command and found.command.isprintable()
+        path = Path(storage.location) / "lock"
+        path.write_text(json.dumps({"pid": 7, "command": "rm\n\x1b[31m -rf"}))
+        assert storage.lock("lock") == LockHolder(pid=7, command="rm [31m -rf", same_process=False)
 
 
 @linux_only

@@ -57,7 +57,7 @@ def test_a_run_says_where_the_time_went(tmp_path: Path, target: str) -> None:
     with opened(tmp_path / "it", options=SMALL) as it:
         run = drive(it, Workload(source=stream, writers=5), progress=False)
         log = it if target == "log" else it.log
-        assert not log.parts.driver.writer.observers
+        assert not log.parts.driver.writer.write_observers
         it.log.append(b"afterwards") if target == "store" else it.append(b"afterwards")
     for name in PARTS:
         assert run.latency[name].count == run.records == 1_000

@@ -40,7 +40,7 @@ class BackgroundSyncer:
     ) -> None:
         self.lock = failure.lock
         self.worker = worker
-        self.observers: tuple[FrameObserver, ...] = ()
+        self.write_observers: tuple[FrameObserver, ...] = ()
         self.stopped = False
         """Whether a sync that is asked for now is refused: the files may be closed next."""
         self._core = core
@@ -100,7 +100,7 @@ class BackgroundSyncer:
         self._watch.begin(began)
         try:
             self._frame_sink.sync()
-            for observer in self.observers:
+            for observer in self.write_observers:
                 observer.synced(began, perf_counter_ns())
         except Exception as error:
             self._failure.fail(error)

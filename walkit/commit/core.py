@@ -156,7 +156,7 @@ class OrderingCore(SubmissionQueue[S]):
         return self._ask(self.policy, writing, flushing, now_us)
 
     def flush(self) -> None:
-        """Somebody waits for what is queued now: no policy holds it back any longer, and it grows no more."""
+        """A caller waits for what is queued now: no policy holds it back any longer, and it grows no more."""
         self.end_batch()
         self.flush_lsn = self.queued_lsn
 
@@ -372,7 +372,7 @@ class OrderingCore(SubmissionQueue[S]):
         return self.failed_from is not None and frame.position >= self.failed_from
 
     def refuse(self) -> list[S]:
-        """Give back all that waits, never to be written: what comes later must not stand where it would have stood.
+        """Return all that waits, never to be written: what comes later must not take its place.
 
         Groups that were taken and not sealed are the caller's to give back, too.
         """

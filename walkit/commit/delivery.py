@@ -43,8 +43,8 @@ def with_callbacks(submissions: Sequence[Any]) -> list[Ticket]:
     return found
 
 
-class Raised:
-    """What an observer has raised: how often, and of the first an event."""
+class ErrorCount:
+    """Counts what an observer has raised; the first is an event."""
 
     def __init__(self, callback: object, events: EventSink) -> None:
         self.count = 0
@@ -65,7 +65,7 @@ def name_of(callback: Any) -> str:
     return f"{getattr(named, '__module__', None) or 'builtins'}.{named.__qualname__}"
 
 
-class Lag:
+class UnkeptFrames:
     """Acknowledged frames that observers have not seen and of which nothing but the LSNs is kept."""
 
     __slots__ = ("first_lsn", "frames", "last_lsn", "taken")
@@ -75,19 +75,17 @@ class Lag:
         self.last_lsn = frame.last_lsn
         self.frames = 1
         self.taken = False
-        """Whether the delivery thread is at it: then it grows no more."""
+        """Whether the delivery thread reads them: then it grows no more."""
 
 
 class Delivery:
     """The delivery thread; it starts with the first delivery."""
 
-    def __init__(
-        self, name: str, events: EventSink, broken: Callable[[BaseException], object] = lambda _: None
-    ) -> None:
-        """`broken` is called with an error that is not of user code, and raises nothing."""
+    def __init__(self, name: str, events: EventSink) -> None:
         self._name = name
         self._events = events
-        self.broken = broken
+        self.broken: Callable[[BaseException], object] = lambda _: None
+        """Called with an error that is not of user code; raises nothing."""
         self._queue: deque[tuple[Any, Any]] = deque()
         self._bell = new_latch()
         self._lock = threading.Lock()
@@ -102,22 +100,22 @@ class Delivery:
         """Most bytes of frames that wait for observers. None: no bound."""
         self.reread: Callable[[int, int], Iterator[SealedFrame]] | None = None
         """Reads acknowledged frames from the log, by their first and last LSN; raises where they are not there."""
-        self.when_durable: tuple[Callable[[int], object], ...] = ()
+        self.durable_listeners: tuple[Callable[[int], object], ...] = ()
         """Called on the delivery thread, with the durable LSN, after a sync has moved it."""
         self._lost: dict[Observer, Callable[[Exception], object]] = {}
         """What to call when an observer cannot be given its frames."""
-        self._raised: dict[Observer, Raised] = {}
+        self._raised: dict[Observer, ErrorCount] = {}
         self.errors = 0
         """How many errors observers and callbacks have raised."""
-        self._lagging = threading.Lock()
-        self._lag_frames = 0
+        self._unkept_lock = threading.Lock()
+        self._unkept_frames = 0
         # Each is moved by one thread: the one that puts, and the delivery thread.
         self._put_bytes = self._done_bytes = 0
 
     @property
     def waiting(self) -> int:
         """Deliveries that have not been made yet."""
-        return len(self._queue) + self._busy + self._lag_frames
+        return len(self._queue) + self._busy + self._unkept_frames
 
     @property
     def waiting_bytes(self) -> int:
@@ -142,22 +140,22 @@ class Delivery:
             return
         self.put_tickets(with_callbacks(frame.submissions))
         if seen:
-            self._put_lag(frame, observers)
+            self._put_unkept(frame, observers)
         frame.forget()
 
-    def _put_lag(self, frame: SealedFrame, observers: tuple[Observer, ...]) -> None:
+    def _put_unkept(self, frame: SealedFrame, observers: tuple[Observer, ...]) -> None:
         """Keep no more of the frame than that it is there; one after the other, they are one thing to keep."""
-        with self._lagging:
+        with self._unkept_lock:
             try:
-                last, whom = self._queue[-1]
-            except IndexError:  # delivered this very moment
-                last = whom = None
-            if isinstance(last, Lag) and whom == observers and not last.taken:
+                last, receiver = self._queue[-1]
+            except IndexError:  # another thread has just taken the last one
+                last = receiver = None
+            if isinstance(last, UnkeptFrames) and receiver == observers and not last.taken:
                 last.last_lsn = frame.last_lsn
                 last.frames += 1
-                self._lag_frames += 1
+                self._unkept_frames += 1
                 return
-        self._put(Lag(frame), observers)
+        self._put(UnkeptFrames(frame), observers)
 
     def put_tickets(self, tickets: list[Ticket]) -> None:
         """Queue tickets that are done and have callbacks."""
@@ -171,29 +169,29 @@ class Delivery:
         self._put(ticket, callback)
 
     def durable_moved(self, lsn: int) -> None:
-        """A sync has put more on stable storage: queue a call of each in `when_durable`. From any thread."""
-        for act in self.when_durable:
+        """A sync has put more on stable storage: queue a call of each in `durable_listeners`. From any thread."""
+        for act in self.durable_listeners:
             self._put(lsn, act)
 
-    def _put(self, what: Any, whom: Any) -> None:
-        self._queue.append((what, whom))
+    def _put(self, item: Any, receiver: Any) -> None:
+        self._queue.append((item, receiver))
         if self._thread is None or self._closing:
             self._start()
         open_latch(self._bell)
 
-    def observe(
+    def add_observer(
         self,
         observer: Observer,
         lost: Callable[[Exception], object] | None = None,
         *,
         callback: object = None,
-    ) -> Raised:
+    ) -> ErrorCount:
         """Call `observer(frame)` for every frame acknowledged from now on; return the count of what it raises.
 
-        Where frames cannot be given to it, because they were trimmed or cannot be read, it is left, and `lost(error)`
-        is called. `callback` is what the event of its first error names, where that is another.
+        Where frames cannot be given to it, because they were trimmed or cannot be read, it is dropped, and
+        `lost(error)` is called. `callback` is what the event of its first error names, where that is another.
         """
-        raised = Raised(observer if callback is None else callback, self._events)
+        raised = ErrorCount(observer if callback is None else callback, self._events)
         with self._lock:
             self._lost[observer] = lost or (lambda _: None)
             self._raised[observer] = raised
@@ -204,10 +202,10 @@ class Delivery:
     def _check(self) -> None:
         """Assert that all is kept of each observer; needs the lock held. Ctrl-C may leave more, of one that went."""
         assert set(self.observers) <= self._lost.keys() & self._raised.keys()
-        assert self.errors >= 0 and self._lag_frames >= 0
+        assert self.errors >= 0 and self._unkept_frames >= 0
 
-    def leave(self, observer: Observer) -> None:
-        """End what `observe` began; on return no new call begins."""
+    def remove_observer(self, observer: Observer) -> None:
+        """End what `add_observer` began; on return no new call begins."""
         with self._lock:
             self.observers = tuple(o for o in self.observers if o != observer)
             self._lost.pop(observer, None)
@@ -229,20 +227,20 @@ class Delivery:
         for ring in self.bells:
             ring()
 
-    def await_durable(self, act: Callable[[int], object]) -> None:
+    def add_durable_listener(self, act: Callable[[int], object]) -> None:
         """Call `act(durable LSN)` on the delivery thread after each sync that is no frame's own."""
         with self._lock:
-            self.when_durable = (*self.when_durable, act)
+            self.durable_listeners = (*self.durable_listeners, act)
 
-    def leave_durable(self, act: Callable[[int], object]) -> None:
-        """End what `await_durable` began; does nothing where it was not begun."""
+    def remove_durable_listener(self, act: Callable[[int], object]) -> None:
+        """End what `add_durable_listener` began; does nothing where it was not begun."""
         with self._lock:
-            self.when_durable = tuple(each for each in self.when_durable if each != act)
+            self.durable_listeners = tuple(each for each in self.durable_listeners if each != act)
 
-    def lose(self, observer: Observer, after_lsn: int, error: Exception) -> None:
-        """Leave an observer that cannot be given the frames after an LSN: an event, and its `lost(error)`."""
+    def drop_observer(self, observer: Observer, after_lsn: int, error: Exception) -> None:
+        """Drop an observer that cannot be given the frames after an LSN: an event, and its `lost(error)`."""
         lost = self._lost.get(observer)
-        self.leave(observer)
+        self.remove_observer(observer)
         self._events.emit("walkit.observer.lose", after_lsn=after_lsn, error=repr(error))
         if lost is not None:
             self._call(lost, error)
@@ -267,12 +265,12 @@ class Delivery:
             self._bell.acquire()
             self._busy = True
             while queue:
-                what, whom = queue.popleft()
+                item, receiver = queue.popleft()
                 try:
-                    self._make(what, whom)
+                    self._make(item, receiver)
                 except BaseException as error:  # noqa: BLE001 - later deliveries are made all the same
                     self.broken(error)
-                del what, whom
+                del item, receiver
             with self._lock:
                 self._busy = bool(queue)
                 self._drained.notify_locked()
@@ -280,18 +278,18 @@ class Delivery:
                     self._thread = None
                     return
 
-    def _make(self, what: Any, whom: Any) -> None:
-        """Make one delivery."""
-        if isinstance(what, Lag):
-            self._catch_up(what, whom)
-        elif isinstance(whom, tuple):
-            self._deliver(what, whom)
-        elif whom is None:
-            self._call_back(what)
-        elif isinstance(whom, TaskWait):
-            self.wake_tasks(waits_of(whom))
+    def _make(self, item: Any, receiver: Any) -> None:
+        """Make one delivery: of frames not kept, of a frame, to tickets, to a task, or of an argument to a callback."""
+        if isinstance(item, UnkeptFrames):
+            self._catch_up(item, receiver)
+        elif isinstance(receiver, tuple):
+            self._deliver(item, receiver)
+        elif receiver is None:
+            self._call_back(item)
+        elif isinstance(receiver, TaskWait):
+            self.wake_tasks(waits_of(receiver))
         else:
-            self._call(whom, what)
+            self._call(receiver, item)
 
     def _deliver(self, frame: SealedFrame, observers: tuple[Observer, ...]) -> None:
         try:
@@ -304,22 +302,22 @@ class Delivery:
             frame.forget()
             self._done_bytes += frame.footprint
 
-    def _catch_up(self, lag: Lag, observers: tuple[Observer, ...]) -> None:
+    def _catch_up(self, unkept: UnkeptFrames, observers: tuple[Observer, ...]) -> None:
         """Give observers from the log what was not kept for them."""
-        with self._lagging:
-            lag.taken = True
-            self._lag_frames -= lag.frames - 1
-        after = lag.first_lsn - 1
+        with self._unkept_lock:
+            unkept.taken = True
+            self._unkept_frames -= unkept.frames - 1
+        after = unkept.first_lsn - 1
         try:
             if self.reread is None or not self._readers(observers):
                 return
-            for frame in self.reread(lag.first_lsn, lag.last_lsn):
+            for frame in self.reread(unkept.first_lsn, unkept.last_lsn):
                 for observer in self._readers(observers):
                     self._observe(observer, frame)
                 after = frame.last_lsn
         except Exception as error:  # noqa: BLE001 - whatever it is, the observers get the error, and see no gap
             for observer in self._readers(observers):
-                self.lose(observer, after, error)
+                self.drop_observer(observer, after, error)
 
     def _readers(self, observers: tuple[Observer, ...]) -> list[Observer]:
         """Return those that still observe."""

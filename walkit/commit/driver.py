@@ -181,16 +181,19 @@ class CommitDriver:
         call_all(callbacks)
         return withdrawn
 
-    def add_observer(self, observer: FrameObserver) -> None:
+    def add_write_observer(self, observer: FrameObserver) -> None:
         """Let an observer see the frames written from now on."""
         with self.lock:
-            self.writer.observers = self.syncer.observers = (*self.writer.observers, observer)
+            self.writer.write_observers = self.syncer.write_observers = (
+                *self.writer.write_observers,
+                observer,
+            )
 
-    def remove_observer(self, observer: FrameObserver) -> None:
+    def remove_write_observer(self, observer: FrameObserver) -> None:
         """Let it see no frame whose write begins from now on; does nothing where it was not added."""
         with self.lock:
-            others = tuple(each for each in self.writer.observers if each is not observer)
-            self.writer.observers = self.syncer.observers = others
+            others = tuple(each for each in self.writer.write_observers if each is not observer)
+            self.writer.write_observers = self.syncer.write_observers = others
 
     # -- the end
 

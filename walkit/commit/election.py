@@ -68,7 +68,9 @@ class LeaderElection:
             if due is not None and self._timer is not None:
                 try:
                     self._timer.wake()
-                except RuntimeError as error:  # no thread is to be had, so nothing would ask again in time
+                except (
+                    RuntimeError
+                ) as error:  # the system has no thread to give, so nothing would ask again in time
                     core.policy, core.policy_error = None, error
                     return core.ready()
         return ready

@@ -72,7 +72,7 @@ class CommitFailure:
                 self.poisoned.__cause__ = cause
                 self.refusal = self.refusal or self.poisoned
             if self._parallel or unsealed:
-                # With one frame in flight the leader may be sealing its group this very moment: it finds out itself.
+                # With one frame in flight the leader may be sealing its group now: it finds the failure itself.
                 waiting[:0] = self._taken_locked()
                 self.taken.clear()
             if waiting:

@@ -54,7 +54,7 @@ class FrameWriter:
         self.counters = counters
         self.sync_writes = sync_writes
         self.codec = codec
-        self.observers: tuple[FrameObserver, ...] = ()
+        self.write_observers: tuple[FrameObserver, ...] = ()
         self.sequencer = failure.sequencer
         self.parallel = core.in_flight_max > 1
         self.passed: list[SealedFrame] = []
@@ -164,7 +164,7 @@ class FrameWriter:
             watch.active = True
             if watch.asleep:
                 watch.wake()
-            if self.observers:
+            if self.write_observers:
                 self.write_observed(frame)
             else:
                 self.frame_sink.write(frame, sync=self.sync_writes)
@@ -217,7 +217,7 @@ class FrameWriter:
 
     def write_observed(self, frame: SealedFrame) -> None:
         """Write a frame, and show it to the observers that measure it."""
-        observers = self.observers
+        observers = self.write_observers
         for observer in observers:
             observer.writing(frame)
         began = perf_counter_ns()

@@ -110,7 +110,7 @@ class Leader:
                 single = SingleTicket(self._completion, kind, key or b"", value)
                 self._taken[0] = group = core.submit_and_take(single)
             else:
-                if self._watch.beginning or self._writer.observers:
+                if self._watch.beginning or self._writer.write_observers:
                     self._watch.refuse_waiting()
                 caller = WaitingCaller()
                 caller.lead = NO_LEADER
@@ -278,7 +278,7 @@ class Leader:
             if watch.asleep:
                 watch.wake()
             try:
-                if writer.observers:
+                if writer.write_observers:
                     writer.write_observed(frame)
                 else:
                     self._frame_sink.write(frame, sync=self._sync_writes)

@@ -21,9 +21,9 @@ class DeviceWatch:
     0 watches nothing.
     """
 
-    def __init__(self, limit_ns: int, grace_ns: int = GRACE_NS) -> None:
+    def __init__(self, limit_ns: int) -> None:
         self.limit_ns = limit_ns
-        self.grace_ns = min(grace_ns, limit_ns)
+        self.grace_ns = min(GRACE_NS, limit_ns)
         self.hung = False
         """Whether a call was found to hang, and what waits for it has failed; it may be under way still."""
         self.asleep = limit_ns > 0

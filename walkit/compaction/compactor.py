@@ -35,8 +35,8 @@ from walkit.read.view import LogView
 from walkit.recovery.report import PhaseClock
 from walkit.segments.index_file import files_of, index_segment
 from walkit.segments.maintenance_worker import MaintenanceWorker
+from walkit.segments.manifest_edits import gaps_where, segment_order
 from walkit.segments.manifest_store import ManifestStore
-from walkit.segments.sealing import segment_order
 from walkit.storage.interface import Storage, remove_if_there
 
 CompactionProgress = Callable[[str, int, int], None]
@@ -323,7 +323,7 @@ class Compactor:
 
     def _publish(self, work: _Work, group: Group, record: SegmentRecord, selection: Selection) -> bool:
         """Put the new segment in the place of the old ones, unless they are trimmed, held or claimed by now."""
-        published = False
+        published, start, end = False, group[0].start_position, group[-1].end_position
 
         def change(manifest: Manifest) -> Manifest:
             nonlocal published
@@ -338,16 +338,7 @@ class Compactor:
                 next_segment=max(manifest.next_segment, record.number + 1),
                 exact_from_lsn=max(manifest.exact_from_lsn, selection.exact_from_lsn),
                 tombstones_from_lsn=max(manifest.tombstones_from_lsn, selection.tombstones_from_lsn),
-                holes=tuple(
-                    h
-                    for h in manifest.holes
-                    if h.end_position <= group[0].start_position or h.start_position >= group[-1].end_position
-                ),
-                lost=tuple(
-                    g
-                    for g in manifest.lost
-                    if g.end_position <= group[0].start_position or g.start_position >= group[-1].end_position
-                ),
+                **gaps_where(manifest, lambda gap: gap.end_position <= start or gap.start_position >= end),
                 holds=self._holds.live(manifest),
             )
 

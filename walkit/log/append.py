@@ -85,12 +85,12 @@ class Appender:
                 return
 
     async def enqueue_async(self, ticket: SingleTicket) -> None:
-        """Queue a ticket, and let the event loop go on until there is room."""
+        """Queue a ticket, without blocking the event loop while there is no room."""
         while not self._entry.enqueue(ticket):
             await self.room_async()
 
     async def room_async(self) -> None:
-        """Let the event loop go on until there may be room."""
+        """Wait until there may be room, without blocking the event loop."""
         wait = asyncio_wait.TaskWait(asyncio_wait.running_loop())
         wake = self._driver.delivery.wake_tasks
         self._entry.on_room(lambda: wake(asyncio_wait.waits_of(wait)))

@@ -62,7 +62,7 @@ class ClaimTable:
         self._seen: dict[str, _Seen] = {}
         """By name; only of claims that are there."""
         self._kept: list[ClaimFact] | None = None
-        """While they are shut: what stood there when the lock was taken, but for what is being dropped."""
+        """While they are shut: the claims found when the lock was taken, without those that are being dropped."""
 
     def live(self, manifest: Manifest) -> tuple[HoldRecord, ...]:
         """Return the claims that count now, in the form of holds; one that cannot be read needs every record.
@@ -88,7 +88,7 @@ class ClaimTable:
 
         It is taken before that of the orphan files, which others need while this one is waited for, and within a block
         that keeps events. Where the block ends well, claims whose lease is over, and such as a hard cap has passed, are
-        removed. StorageError (ETIMEDOUT) where the lock is not to be had within `wait_s` seconds.
+        removed. StorageError (ETIMEDOUT) where the lock is not free within `wait_s` seconds.
         """
         wait_s = self._wait_s if wait_s is None else wait_s
         deadline = time.monotonic() + wait_s

@@ -54,7 +54,8 @@ class Finisher:
             poisoned = core.failure is not None
             self._segments.close(poisoned=poisoned, hung=self._driver.hung)
             if not poisoned:
-                core.synced(core.sync_begin())  # a seal is durable, with everything in it
+                with self._driver.lock:
+                    core.synced(core.sync_begin())  # a seal is durable, with everything in it
             if self._holds.mine:
                 with self._events.held():
                     self._manifest_store.update(lambda m: m.next(holds=self._holds.live(m)))

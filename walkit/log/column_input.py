@@ -46,7 +46,7 @@ class Rows(NamedTuple):
     values: Items
     keys: Items | None = None
     kinds: int | Kinds = int(Kind.PUT)
-    """Kinds without flags; an int stands for all."""
+    """Kinds without flags; an int is that of all."""
     stamps: Int64s | None = None
     """Microseconds since 1970; 0 where absent."""
     stamped: Mask | None = None

@@ -39,8 +39,8 @@ from walkit.log.trim import Trimmer
 from walkit.log.trim_rewrite import TrimRewriter
 from walkit.recovery.apply import apply_plan
 from walkit.recovery.plan import RecoveryPlan
+from walkit.segments.manifest_edits import next_epoch
 from walkit.segments.manifest_store import DURABLE_NAME, ManifestStore
-from walkit.segments.sealing import next_epoch
 from walkit.segments.segment_set import SegmentSet
 from walkit.storage.interface import DirectStorage, Storage
 

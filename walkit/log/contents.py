@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.format.manifest import SegmentRecord, SegmentState
-from walkit.log.progress import LogProgress
+from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
+from walkit.format.segment import SegmentHeader
+from walkit.log.marks import LogMarks
 from walkit.read.view import LogView, Span
+from walkit.segments.active_segment import OpenSegment
 from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.segment_set import SegmentSet
 from walkit.storage.interface import Storage
+
+
+def segments_now(
+    manifest_store: ManifestStore, segments: SegmentSet
+) -> tuple[Manifest, list[tuple[OpenSegment, SegmentHeader]]]:
+    """Return the manifest, and the open segments that it does not seal: each segment with frames once. Any thread."""
+    # The open ones first: one that is sealed meanwhile is in the manifest then, and not in neither.
+    open_segments = list(segments.open_segments)
+    manifest = manifest_store.current
+    sealed = {record.number for record in manifest.sealed}
+    begun = [(s, s.header) for s in open_segments if s.header is not None and s.number not in sealed]
+    return manifest, begun
 
 
 class LogContents:
@@ -19,44 +33,33 @@ class LogContents:
         storage: Storage,
         manifest_store: ManifestStore,
         segments: SegmentSet,
-        progress: LogProgress,
+        marks: LogMarks,
     ) -> None:
         self._storage = storage
         self._manifest_store = manifest_store
         self._segments = segments
-        self._progress = progress
+        self._marks = marks
 
     @property
     def first_lsn(self) -> int:
         """The oldest LSN that can still be read."""
-        # The open segments first: one that is sealed meanwhile is in the manifest then, and not in neither.
-        open_segments = list(self._segments.open_segments)
-        manifest = self._manifest_store.current
-        sealed = manifest.sealed
-        begun = [s.header.first_lsn for s in open_segments if s.header is not None]
-        oldest = sealed[0].first_lsn if sealed else begun[0] if begun else manifest.end.last_lsn + 1
+        manifest, begun = segments_now(self._manifest_store, self._segments)
+        oldest = manifest.first_lsn if manifest.sealed or not begun else begun[0][1].first_lsn
         return max(oldest, manifest.low_watermark + 1)
 
     def view(self) -> LogView:
         """Return what can be read now: all that is acknowledged."""
-        return self._view_to(self._progress.written_position)
+        return self._view_to(self._marks.written_position)
 
     def durable_view(self) -> LogView:
         """Return the frames that are on stable storage now."""
-        return self._view_to(self._progress.durable_position)
+        return self._view_to(self._marks.durable_position)
 
     def _view_to(self, end_position: int) -> LogView:
         """Return the view of all frames below `end_position`, which the caller knows to be written."""
-        # The open segments first: see `first_lsn`.
-        open_segments = list(self._segments.open_segments)
-        manifest = self._manifest_store.current
-        sealed = manifest.sealed
-        spans = [Span(s, s.end_position, s.last_lsn) for s in sealed]
-        numbers = {s.number for s in sealed}
-        for segment in open_segments:
-            header = segment.header
-            if header is None or segment.number in numbers:
-                continue
+        manifest, begun = segments_now(self._manifest_store, self._segments)
+        spans = [Span(s, s.end_position, s.last_lsn) for s in manifest.sealed]
+        for segment, header in begun:
             record = SegmentRecord(
                 number=segment.number,
                 state=SegmentState.PREPARED,
@@ -71,11 +74,7 @@ class LogContents:
 
     def used_bytes(self) -> int:
         """Return the bytes of the segment files, headers included, as far as they are used."""
-        # The open segments first: see `first_lsn`.
-        open_segments = list(self._segments.open_segments)
-        sealed = self._manifest_store.current.sealed
-        numbers = {s.number for s in sealed}
-        in_use = [s for s in open_segments if s.number not in numbers]
-        return sum(SEGMENT_HEADER_BYTES + s.size_bytes for s in sealed) + sum(
-            s.header.offset_of(s.end_position) for s in in_use if s.header is not None
+        manifest, begun = segments_now(self._manifest_store, self._segments)
+        return sum(SEGMENT_HEADER_BYTES + s.size_bytes for s in manifest.sealed) + sum(
+            header.offset_of(segment.end_position) for segment, header in begun
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from walkit._html import tag
+from walkit.log.contents import segments_now
 from walkit.read.html import SegmentShown, segments_html
 from walkit.recovery.report import Cut
 from walkit.segments.manifest_store import ManifestStore
@@ -29,25 +30,12 @@ def log_html(
 
 def segments_of(manifest_store: ManifestStore, segments: SegmentSet) -> list[SegmentShown]:
     """Return the segments that are the log now, in order."""
-    # The open ones first: one that is sealed meanwhile is in the manifest then, and not in neither.
-    opened = list(segments.open_segments)
-    manifest = manifest_store.current
-    found = [
+    manifest, begun = segments_now(manifest_store, segments)
+    sealed = [
         SegmentShown(s.number, s.start_position, s.end_position, s.first_lsn, s.last_lsn, True)
         for s in manifest.sealed
     ]
-    numbers = {s.number for s in found}
-    for segment in opened:
-        header = segment.header
-        if header is not None and segment.number not in numbers:
-            found.append(
-                SegmentShown(
-                    segment.number,
-                    header.start_position,
-                    segment.end_position,
-                    header.first_lsn,
-                    segment.last_lsn,
-                    False,
-                )
-            )
-    return found
+    return sealed + [
+        SegmentShown(s.number, header.start_position, s.end_position, header.first_lsn, s.last_lsn, False)
+        for s, header in begun
+    ]

@@ -138,8 +138,8 @@ class Observation:
         self._gate: DurableGate | None = None
         if durable_lsn is not None:
             self._gate = DurableGate(self._show, durable_lsn, delivery.reread, delivery.bytes_max)
-            delivery.await_durable(self._look)
-        self._raised = delivery.observe(self._see, self._lose, callback=callback)
+            delivery.add_durable_listener(self._look)
+        self._raised = delivery.add_observer(self._see, self._lose, callback=callback)
 
     def __repr__(self) -> str:
         state = "lost" if self.error is not None else "closed" if self._closed else "open"
@@ -158,7 +158,7 @@ class Observation:
         try:
             self._gate.take(frame)
         except Exception as error:  # noqa: BLE001 - whatever it is, the observer gets the error, and sees no gap
-            self._delivery.lose(self._see, self._gate.shown_lsn, error)
+            self._delivery.drop_observer(self._see, self._gate.shown_lsn, error)
 
     def _look(self, _: int) -> None:
         """More is durable."""
@@ -167,7 +167,7 @@ class Observation:
             if not self._closed:
                 self._gate.release()
         except Exception as error:  # noqa: BLE001 - as above
-            self._delivery.lose(self._see, self._gate.shown_lsn, error)
+            self._delivery.drop_observer(self._see, self._gate.shown_lsn, error)
 
     def _show(self, frames: ObservedFrames) -> None:
         """Call back with frames that are durable; the next ones follow also where that raises."""
@@ -186,8 +186,8 @@ class Observation:
     def close(self) -> None:
         """Stop observing."""
         self._closed = True
-        self._delivery.leave(self._see)
-        self._delivery.leave_durable(self._look)
+        self._delivery.remove_observer(self._see)
+        self._delivery.remove_durable_listener(self._look)
 
 
 def acknowledged_frames(contents: LogContents, first_lsn: int, last_lsn: int) -> Iterator[SealedFrame]:

@@ -18,6 +18,7 @@ from walkit.config import Retention
 from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import HoldRecord, SegmentRecord
+from walkit.log.contents import segments_now
 from walkit.log.holds import HoldTable
 from walkit.log.orphan_files import OrphanFiles
 from walkit.log.trim import Trimmed, Trimmer
@@ -274,16 +275,13 @@ class Retainer:
         return report
 
     def _facts(self, now_us: int | None) -> RetentionFacts:
-        # The open segments first: one that is sealed meanwhile is in the manifest then, and not in neither.
-        open_segments = list(self._segments.open_segments)
-        manifest = self._manifest_store.current
-        sealed = {s.number for s in manifest.sealed}
-        used = [s for s in open_segments if s.number not in sealed and s.header is not None and s.records]
+        manifest, begun = segments_now(self._manifest_store, self._segments)
+        used = [(segment, header) for segment, header in begun if segment.records]
         return RetentionFacts(
             sealed=manifest.sealed,
-            begun_us=min((s.header.created_us for s in used if s.header is not None), default=None),
-            open_bytes=sum(s.header.offset_of(s.end_position) for s in used if s.header is not None),
-            open_records=sum(s.records for s in used),
+            begun_us=min((header.created_us for _, header in used), default=None),
+            open_bytes=sum(header.offset_of(segment.end_position) for segment, header in used),
+            open_records=sum(segment.records for segment, _ in used),
             holds=self._holds.live(manifest, tell=False),
             claims=self._holds.claims.live(manifest),
             bound_lsn=self._trimmer.bound_lsn(manifest.checkpoint_lsn),

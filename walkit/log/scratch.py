@@ -77,7 +77,7 @@ class _Home:
         weakref.finalize(self, _leave, self.path, lock, self.pid)
 
     def fresh_place(self, name: str) -> str:
-        """Return a path that nothing stood at in this process."""
+        """Return a path that this process has not used."""
         safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in name) or "log"
         place, number = safe, 1
         while place in self._names or os.path.lexists(os.path.join(self.path, place)):

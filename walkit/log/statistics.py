@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from walkit.log.contents import segments_now
 from walkit.log.parts import LogParts
 from walkit.metrics import LogStatistics
 
@@ -9,9 +10,9 @@ from walkit.metrics import LogStatistics
 def statistics_of(parts: LogParts) -> LogStatistics:
     """Return a frozen snapshot of the named metrics."""
     core, driver, segments = parts.core, parts.driver, parts.segments
-    counters, manifest = driver.counters, parts.manifest_store.current
-    open_segments = list(segments.open_segments)
-    open_bytes = sum(s.end_position - s.header.start_position for s in open_segments if s.header is not None)
+    counters = driver.counters
+    manifest, begun = segments_now(parts.manifest_store, segments)
+    open_bytes = sum(segment.end_position - header.start_position for segment, header in begun)
     return LogStatistics(
         appended_lsn=core.appended_lsn,
         acked_lsn=core.acked_lsn,
@@ -34,7 +35,7 @@ def statistics_of(parts: LogParts) -> LogStatistics:
         deliveries_waiting=driver.delivery.waiting,
         callback_errors=driver.delivery.errors,
         rotations=segments.rotations,
-        segments=len(manifest.sealed) + len(open_segments),
+        segments=len(manifest.sealed) + len(begun),
         log_bytes=sum(s.size_bytes for s in manifest.sealed) + open_bytes,
         poisoned=int(core.failure is not None),
     )

@@ -14,14 +14,15 @@ from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import HoldRecord, Manifest, SegmentRecord, SegmentState
 from walkit.log.claims import ClaimTable
 from walkit.log.holds import HoldTable
+from walkit.log.marks import LogMarks
 from walkit.log.orphan_files import OrphanFiles
-from walkit.log.progress import LogProgress
 from walkit.log.trim_rewrite import Rewritten, TrimRewriter, check_waste_ratio
 from walkit.read.view import LogView
 from walkit.record import Record
 from walkit.recovery.report import report_html
 from walkit.segments.index_file import files_of
 from walkit.segments.maintenance_worker import MaintenanceWorker
+from walkit.segments.manifest_edits import gaps_where
 from walkit.segments.manifest_store import ManifestStore
 
 WASTE_RATIO_DEFAULT = 0.5
@@ -135,7 +136,7 @@ class Trimmer:
     def __init__(
         self,
         manifest_store: ManifestStore,
-        progress: LogProgress,
+        marks: LogMarks,
         maintenance: MaintenanceWorker,
         holds: HoldTable,
         orphan_files: OrphanFiles,
@@ -146,7 +147,7 @@ class Trimmer:
         self.state_lsn: int | None = None
         """LSN of the newest durable snapshot of a state that is made of this log; None where none is kept."""
         self._manifest_store = manifest_store
-        self._progress = progress
+        self._marks = marks
         self._maintenance = maintenance
         self._holds = holds
         self._orphan_files = orphan_files
@@ -162,7 +163,7 @@ class Trimmer:
 
         `checkpoint_lsn` is that of the newest checkpoint.
         """
-        bound = self._progress.durable_lsn
+        bound = self._marks.durable_lsn
         if checkpoint_lsn or self.state_lsn is not None:
             bound = min(bound, max(checkpoint_lsn, self.state_lsn or 0))
         return bound
@@ -199,8 +200,7 @@ class Trimmer:
             return manifest.next(
                 segments=left,
                 # One within a segment that stays is needed to walk to the frames after it.
-                holes=tuple(h for h in manifest.holes if h.end_position > begin),
-                lost=tuple(g for g in manifest.lost if g.end_position > begin),
+                **gaps_where(manifest, lambda gap: gap.end_position > begin),
                 low_watermark=low,
                 checkpoint_lsn=checkpoint,
                 exact_from_lsn=max(manifest.exact_from_lsn, low + 1) if low else manifest.exact_from_lsn,
@@ -214,8 +214,8 @@ class Trimmer:
     def _limit(
         self, manifest: Manifest, up_to_lsn: int, checkpoint_lsn: int, holds: Iterable[HoldRecord]
     ) -> tuple[str, int]:
-        """Return what limits a trim, as `TrimPreview.limit` says it, and the LSN up to which it lets records go."""
-        limits = {"": up_to_lsn, "durable": self._progress.durable_lsn}
+        """Return what limits a trim, as `TrimPreview.limit` says it, and the LSN up to which records may be dropped."""
+        limits = {"": up_to_lsn, "durable": self._marks.durable_lsn}
         limits["state"] = self.bound_lsn(checkpoint_lsn)
         limits |= {f"hold {h.name}": h.first_lsn - 1 for h in holds}
         limits |= {f"claim {c.name}": c.first_lsn - 1 for c in self._holds.claims.live(manifest)}

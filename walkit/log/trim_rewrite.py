@@ -24,6 +24,7 @@ from walkit.read.readback import read_back, unlike
 from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.identity import check_identity, open_segment
 from walkit.segments.index_file import files_of, index_segment
+from walkit.segments.manifest_edits import gaps_where
 from walkit.segments.manifest_store import ManifestStore
 from walkit.storage.interface import Storage, StorageFile, remove_if_there
 
@@ -228,8 +229,7 @@ class TrimRewriter:
                 return manifest
             return manifest.next(
                 segments=tuple(new if s == record else s for s in manifest.segments),
-                holes=tuple(h for h in manifest.holes if h.end_position > new.start_position),
-                lost=tuple(g for g in manifest.lost if g.end_position > new.start_position),
+                **gaps_where(manifest, lambda gap: gap.end_position > new.start_position),
             )
 
         self._manifest_store.update(lambda m: m.next(next_segment=max(m.next_segment, new.number + 1)))
@@ -255,7 +255,7 @@ def straddling(manifest: Manifest) -> SegmentRecord | None:
 
 
 def free_number(storage: Storage, manifest_store: ManifestStore) -> int:
-    """Return the number of a new segment; one whose file name somebody else has taken is passed over."""
+    """Return the number of a new segment; one whose file name is taken is passed over."""
     while True:
         number = manifest_store.take_number()
         try:

@@ -213,7 +213,7 @@ class WriteAheadLog(CursorSurface):
             raise self._driver.refused()
 
     def follow(self, first_lsn: int, timeout: float | None = None) -> Iterator[Record]:
-        """Yield records from `first_lsn` on, and go on with new ones as they are acknowledged.
+        """Yield records from `first_lsn` on, and continue with new ones as they are acknowledged.
 
         Ends when the log is closed, after its last record, or, with `timeout`, after that many seconds without a new
         record. LogPoisonedError when the log has failed, after its last acknowledged record. GapError where a record
@@ -402,11 +402,11 @@ class WriteAheadLog(CursorSurface):
         For measurement: what the observer does delays the frame. Any number may observe; `unobserve_writes` ends it.
         """
         self._refuse_closed()
-        self._driver.add_observer(observer)
+        self._driver.add_write_observer(observer)
 
     def unobserve_writes(self, observer: FrameObserver) -> None:
         """End what `observe_writes` began: a frame whose write begins after this call is not shown."""
-        self._driver.remove_observer(observer)
+        self._driver.remove_write_observer(observer)
 
     def close(self) -> None:
         """Write what is queued, seal the log and free it. Closing twice does nothing.

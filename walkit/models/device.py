@@ -9,7 +9,6 @@ the time its bytes need. A stall holds back everything the device has under way.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import pairwise
@@ -316,12 +315,3 @@ def device_model(device: str | DeviceModel) -> DeviceModel:
     if not isinstance(made, DeviceModel):
         raise OptionsError(f"device {device!r} is {made!r}, no DeviceModel", option="device", wanted=device)
     return made
-
-
-def quantiles_of(samples_us: Sequence[float], steps: int = 100) -> MeasuredLatency:
-    """Return the distribution of these samples (microseconds, any order), as `steps` + 1 quantiles."""
-    ordered = sorted(samples_us)
-    if not ordered:
-        raise OptionsError("samples_us: at least one", option="samples_us", wanted=())
-    last = len(ordered) - 1
-    return MeasuredLatency(tuple(ordered[round(last * step / steps)] for step in range(steps + 1)))

@@ -78,7 +78,7 @@ def claim(
     that were cut: the log there is another history. ClaimError where the name is another's, the log has 64 claims, or
     the wall clock is before 1970 or after 9999.
     StorageError: EACCES or EROFS for a consumer that may not write to the log's folder, ETIMEDOUT where the claims'
-    lock is not to be had. LogNotFoundError, FormatVersionError, OptionsError. Safe from any thread.
+    lock is not free in time. LogNotFoundError, FormatVersionError, OptionsError. Safe from any thread.
 
     For local file systems: other machines need locks that work between them, and clocks that agree.
     """

@@ -116,7 +116,7 @@ class CursorSurface(ReadSurface):
         """Remove a claim of another process, durably; False where there is none. For consumers that never return.
 
         One that does return gets a ClaimError ("dropped") while its lease runs. StorageError (ETIMEDOUT) where the
-        claims' lock is not to be had.
+        claims' lock is not free in time.
         """
         place = self._cursor_place()
         return run_to_end(lambda: drop_claim(place.storage, name), "claim", events=place.events)

@@ -62,10 +62,13 @@ def view_of(storage: Storage) -> tuple[LogView, int]:
     return seen.view, seen.last_lsn
 
 
-def reader_view_of(storage: Storage) -> ReaderView:
-    """Return what a reader may see now, as `view_of` says, and how much of it is on stable storage."""
+def reader_view_of(storage: Storage, *, written: bool = False) -> ReaderView:
+    """Return what a reader may see now, as `view_of` says, and how much of it is on stable storage.
+
+    With `written` as if a writer lived: what the durable slot and the manifest say is on stable storage, and no more.
+    """
     for attempt in range(VIEW_TRIES):
-        live = storage.is_locked(LOCK_NAME)
+        live = written or storage.is_locked(LOCK_NAME)
         # The slot before the manifest: every segment that the slot reaches into is then in the manifest.
         slot = read_durable_slot(storage)
         manifest = load_manifest(storage)
@@ -76,22 +79,14 @@ def reader_view_of(storage: Storage) -> ReaderView:
             if attempt == VIEW_TRIES - 1 or load_manifest(storage).generation == manifest.generation:
                 raise
             continue
-        if live == storage.is_locked(LOCK_NAME) or live:
+        if live or not storage.is_locked(LOCK_NAME):
             break
     return seen
 
 
 def live_view(storage: Storage) -> LogView:
     """Return what durable slot and manifest say is on stable storage, whether a writer lives or not."""
-    for attempt in range(VIEW_TRIES):
-        slot = read_durable_slot(storage)
-        manifest = load_manifest(storage)
-        try:
-            return _live_view_of(storage, manifest, slot).view
-        except CorruptionError:
-            if attempt == VIEW_TRIES - 1 or load_manifest(storage).generation == manifest.generation:
-                raise
-    raise AssertionError("the last attempt returned or raised")
+    return reader_view_of(storage, written=True).view
 
 
 def _live_view_of(storage: Storage, manifest: Manifest, slot: DurableSlot) -> ReaderView:
@@ -100,7 +95,7 @@ def _live_view_of(storage: Storage, manifest: Manifest, slot: DurableSlot) -> Re
     if slot.epoch_id in known and slot.position > end:
         end, last_lsn = slot.position, slot.lsn
     spans = [Span(s, s.end_position, s.last_lsn) for s in manifest.sealed]
-    begun = [(r, h) for r in manifest.unsealed if (h := _header_of(storage, r)) is not None]
+    begun = [(r, h) for r in manifest.unsealed if (h := _begun_header(storage, r)) is not None]
     for index, (record, header) in enumerate(begun):
         stop = min(end, begun[index + 1][1].previous_end) if index + 1 < len(begun) else end
         if stop > header.start_position:
@@ -125,7 +120,7 @@ def _settled_view_of(storage: Storage, manifest: Manifest, slot: DurableSlot) ->
     return ReaderView(view, plan.end.last_lsn, plan.end.position, plan.findings.promised_position)
 
 
-def _header_of(storage: Storage, record: SegmentRecord) -> SegmentHeader | None:
+def _begun_header(storage: Storage, record: SegmentRecord) -> SegmentHeader | None:
     """Return the header of a segment that is in use; None where it was only named, on a disk that then was full."""
     try:
         file = open_segment(storage, record)

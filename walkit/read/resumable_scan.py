@@ -1,4 +1,4 @@
-"""Reading on while trims and compactions take away segments that a reader has still to come to.
+"""A scan that continues while trims and compactions take away segments that it has not read yet.
 
 A view names the segments of one moment. Where one of them has been compacted when its turn comes, its records are read
 from what took its place, unless the older part that was yielded, and the newer part that is left, would together give

@@ -17,7 +17,7 @@ from walkit.format.manifest import (
 )
 from walkit.recovery.findings import SegmentFinding, start_of
 from walkit.recovery.survey import Region
-from walkit.segments.sealing import segment_order
+from walkit.segments.manifest_edits import segment_order
 
 
 @dataclass(slots=True)

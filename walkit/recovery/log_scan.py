@@ -162,9 +162,9 @@ class ProgressCounter:
     def within_segment(self) -> Callable[[int], None]:
         """Return what is to be called with the bytes read of the next segment."""
         before = self.done
-        return lambda read: self.tell(before + read)
+        return lambda read: self.report(before + read)
 
-    def tell(self, done: int) -> None:
+    def report(self, done: int) -> None:
         """Note how many bytes were read of all segments."""
         self.done = done
         if self.progress is not None:

@@ -6,6 +6,7 @@ Memory does not grow with a file: it is copied in steps, and of one that is most
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from walkit.errors import StorageError
 from walkit.format.layout import ZEROS
@@ -34,10 +35,15 @@ def keep_part(storage: Storage, name: str, file: Readable, start: int, until: in
     remove_if_there(storage, KEPT_NEW_NAME)
     kept = storage.open(KEPT_NEW_NAME, "create")
     try:
-        copy_part(file, start, until, kept, 0)
-        kept.sync()
-    finally:
-        kept.close()
+        try:
+            copy_part(file, start, until, kept, 0)
+            kept.sync()
+        finally:
+            kept.close()
+    except StorageError:
+        with suppress(StorageError):  # a disk that is full has room again for what is done about it
+            storage.remove(KEPT_NEW_NAME)
+        raise
     storage.replace(KEPT_NEW_NAME, target)
     storage.sync_directory(LOST_FOLDER)
     storage.sync_directory()

@@ -27,7 +27,7 @@ from walkit.segments.manifest_store import LOST_FOLDER
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlanStep:
     """What happens to one unsealed segment."""
 
     finding: SegmentFinding
@@ -54,7 +54,7 @@ class RecoveryPlan:
     findings: LogFindings
     policy: str
     """The policy that was applied."""
-    steps: tuple[Step, ...]
+    steps: tuple[PlanStep, ...]
     manifest: Manifest
     """The manifest after the plan."""
     keeps_strays: bool = False
@@ -106,9 +106,9 @@ def make_plan(findings: LogFindings, policy: str) -> RecoveryPlan:
     manifest, promised = findings.manifest, findings.promised_position
     log = LogAssembly(manifest, promised, manifest.end, list(manifest.sealed), list(manifest.gaps))
     broken = _first_break(findings, promised)
-    short = cut_short(findings.unsealed)
+    short = names_cut_short(findings.unsealed)
     unlocated: SegmentFinding | None = None
-    steps: list[Step] = []
+    steps: list[PlanStep] = []
     whole = True
     for finding in findings.unsealed:
         follows = finding.header is not None and whole and finding.follows
@@ -123,7 +123,7 @@ def make_plan(findings: LogFindings, policy: str) -> RecoveryPlan:
             cut_short=finding.name in short,
         )
         own = finding.regions[:1] if follows and finding.frames else []
-        step = decided(log, finding, facts, [*own, *kept])
+        step = decide_and_seal(log, finding, facts, [*own, *kept])
         if step.row.decision is Decision.CUT_WHOLE and finding.error is not None:
             unlocated = unlocated or finding
         steps.append(step)
@@ -133,13 +133,13 @@ def make_plan(findings: LogFindings, policy: str) -> RecoveryPlan:
     return RecoveryPlan(findings, policy, tuple(steps), log.manifest_after())
 
 
-def decided(
+def decide_and_seal(
     log: LogAssembly,
     finding: SegmentFinding,
     facts: Facts,
     pieces: list[Region],
     missing: tuple[str, str] = ("", ""),
-) -> Step:
+) -> PlanStep:
     """Ask the table about an unsealed segment, and take these intact regions into the log where it keeps any.
 
     `missing` is the segment and the reason of what is missing before it. CorruptionError where the table refuses.
@@ -155,7 +155,7 @@ def decided(
     if row.decision is Decision.REFUSE_SHORT:
         raise missing_end(finding, finding.end if facts.follows else log.end)
     sealed = log.seal(finding, pieces, missing) if row.decision in SEALING else None
-    return Step(finding, row, facts, sealed)
+    return PlanStep(finding, row, facts, sealed)
 
 
 def policy_for(findings: LogFindings, policy: str) -> str:
@@ -252,7 +252,7 @@ def _first_break(findings: LogFindings, promised: int) -> SegmentFinding | None:
     return last if position < promised else None
 
 
-def cut_short(unsealed: Sequence[SegmentFinding]) -> set[str]:
+def names_cut_short(unsealed: Sequence[SegmentFinding]) -> set[str]:
     """Return the names of the segments whose file was cut short where the log does not go on after their frames.
 
     Of one after which the next segment follows nothing is missing but space.
@@ -285,7 +285,7 @@ def _reason(finding: SegmentFinding) -> str:
     return f"{fault.value}{after}"
 
 
-def _has_tail(step: Step) -> bool:
+def _has_tail(step: PlanStep) -> bool:
     """Say whether nonzero bytes are cut off: all of a file, or what stands after the last frame that is kept."""
     header = step.finding.header
     if step.row.decision is Decision.LOSE:
@@ -295,7 +295,7 @@ def _has_tail(step: Step) -> bool:
     return header is not None and step.finding.nonzero_until > header.offset_of(step.end_position)
 
 
-def _cut_of(step: Step) -> Cut:
+def _cut_of(step: PlanStep) -> Cut:
     finding, header = step.finding, step.finding.header
     whole = step.sealed is None
     offset = 0 if whole or header is None else header.offset_of(step.end_position)

@@ -34,7 +34,7 @@ from walkit.recovery.findings import (
 )
 from walkit.recovery.fitted_header import header_after
 from walkit.recovery.log_scan import Progress
-from walkit.recovery.plan import RecoveryPlan, Step, decided
+from walkit.recovery.plan import PlanStep, RecoveryPlan, decide_and_seal
 from walkit.recovery.survey import Region
 from walkit.recovery.tolerant_file import PASSING_ERRNOS
 from walkit.segments.identity import check_identity
@@ -72,7 +72,7 @@ def _survey_all(storage: Storage, findings: LogFindings, progress: Progress | No
 
 
 def salvaged_segment(storage: Storage, manifest: Manifest, record: SegmentRecord) -> SegmentFinding:
-    """Look at a segment; where its header is damaged, one that fits its intact frames stands for it."""
+    """Inspect a segment; where its header is damaged, one that fits its intact frames takes its place."""
     finding = inspect_segment(storage, manifest, record, tolerant=True)
     error = finding.error
     if isinstance(error, FormatVersionError) or (
@@ -131,7 +131,7 @@ def _placed(unsealed: list[SegmentFinding]) -> list[SegmentFinding]:
 class _Salvage:
     findings: LogFindings
     log: LogAssembly
-    steps: list[Step] = field(default_factory=list)
+    steps: list[PlanStep] = field(default_factory=list)
     unplaced: list[SegmentFinding] = field(default_factory=list)
     """Unsealed segments of which nothing can be placed: what is missing elsewhere may have been in them."""
     short: set[str] = field(default_factory=set)
@@ -205,7 +205,7 @@ class _Salvage:
             inside = self.findings.manifest.gaps_of(record)
             log.gaps = [g for g in log.gaps if g not in inside]
             log.gaps.append(lost_range(start, finding.end, record.name, finding.reason))
-            self.steps.append(Step(finding, row, facts, None))
+            self.steps.append(PlanStep(finding, row, facts, None))
             return False
         starts = [n.start_position for n in lost]
 
@@ -218,7 +218,7 @@ class _Salvage:
             finding.header = self._refitted(finding, finding.header, before)
         kept = replace(record, frames=frames, records=records)
         log.records.append(kept)
-        self.steps.append(Step(finding, row, facts, kept))
+        self.steps.append(PlanStep(finding, row, facts, kept))
         return True
 
     def _refitted(
@@ -283,7 +283,7 @@ class _Salvage:
             salvage=True,
             cut_short=finding.name in self.short,
         )
-        self.steps.append(decided(log, finding, facts, pieces, self._missing()))
+        self.steps.append(decide_and_seal(log, finding, facts, pieces, self._missing()))
 
     def _missing(self) -> tuple[str, str]:
         """Return the segment and the reason of what is missing between the log so far and the next segment."""
@@ -302,7 +302,7 @@ class _Salvage:
             salvage=True,
             cut_short=finding.name in self.short,
         )
-        self.steps.append(decided(self.log, finding, facts, []))
+        self.steps.append(decide_and_seal(self.log, finding, facts, []))
 
     # -- the end
 

@@ -107,8 +107,8 @@ def _note_refusal(context: ScanContext) -> None:
         return
     segment = refusal.name if isinstance(refusal, StorageError) else refusal.segment
     position = None if isinstance(refusal, StorageError) else refusal.position
-    told = {place for problem in context.problems for place in (problem.segment, problem.position)}
-    if segment not in told and position not in told:
+    reported = {place for problem in context.problems for place in (problem.segment, problem.position)}
+    if segment not in reported and position not in reported:
         context.problem(refusal, segment=segment)
 
 
@@ -123,7 +123,7 @@ def _has_changed(storage: Storage, live: bool, manifest: Manifest) -> bool:
 
 
 def _damage_of(manifest: Manifest, error: CorruptionError | NotALogError) -> CorruptionError:
-    """Return the problem of a manifest that another one stands for."""
+    """Return the problem of a damaged manifest, which a rebuilt one replaces here."""
     if isinstance(error, CorruptionError):
         return error
     return CorruptionError(

@@ -122,7 +122,7 @@ class MaintenanceWorker:
             self._events.emit("walkit.upkeep.fail", job=kind, error=str(error))
 
     def _check(self) -> None:
-        """Assert what holds between two steps, from any thread; where no thread was to be had, once there is one."""
+        """Assert what holds between two steps, from any thread; where no thread could be started, once there is one."""
         with self._news.lock:
             self._check_locked()
 

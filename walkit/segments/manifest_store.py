@@ -51,7 +51,7 @@ def load_manifest(storage: Storage) -> Manifest:
         names = storage.names() if storage.exists() else []
         if MANIFEST_NAME not in names:
             raise _why_there_is_none(storage, names) from None
-        # Made this very moment; a link to nothing is refused again.
+        # It was made meanwhile; a link to nothing is refused again.
         file = storage.open(MANIFEST_NAME, "read")
     try:
         data = file.read(0, MANIFEST_BYTES_MAX + 1)

@@ -27,8 +27,8 @@ from walkit.format.segment import SegmentHeader, segment_name
 from walkit.segments.active_segment import ZERO_STEP_BYTES, OpenSegment
 from walkit.segments.index_file import reindex, write_index
 from walkit.segments.maintenance_worker import MaintenanceWorker
+from walkit.segments.manifest_edits import record_of, with_prepared, with_sealed, without_segment
 from walkit.segments.manifest_store import ManifestStore
-from walkit.segments.sealing import record_of, with_prepared, with_sealed, without_segment
 from walkit.storage.interface import Cell, DirectStorage, OpenMode, Storage, StorageFile
 
 ZERO_AHEAD_BYTES = 4 << 20
@@ -92,7 +92,7 @@ class SegmentSet:
     def begin_segment(self, *, position: int, first_lsn: int, chain: int) -> int:
         """See FrameSink. The header is durable before any frame is written after it."""
         segment = self._take_prepared()
-        header = self._header_of(segment.number, position, first_lsn, chain)
+        header = self._new_header(segment.number, position, first_lsn, chain)
         try:
             segment.file.write(0, [header.encode()], sync=True)
         except StorageError:
@@ -118,7 +118,7 @@ class SegmentSet:
         self._check()
         return position + segment.size - SEGMENT_HEADER_BYTES
 
-    def _header_of(self, number: int, position: int, first_lsn: int, chain: int) -> SegmentHeader:
+    def _new_header(self, number: int, position: int, first_lsn: int, chain: int) -> SegmentHeader:
         return SegmentHeader(
             log_id=self.identity.log_id,
             epoch=self.identity.epoch,

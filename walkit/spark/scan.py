@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from walkit.errors import HistoryTrimmedError
 from walkit.format.frame import FrameIdentity
@@ -17,8 +16,7 @@ from walkit.recovery.verify import scan as scan_log
 from walkit.segments.manifest_store import load_manifest
 from walkit.spark.facts import LogFacts
 from walkit.spark.filters import LsnFilter
-from walkit.spark.options import LoadOptions, read_options
-from walkit.spark.times import within_times
+from walkit.spark.options import LoadOptions
 from walkit.state.base_snapshots import base_at, base_of_all
 from walkit.state.snapshot import identity_at
 from walkit.storage.address import storage_at
@@ -63,13 +61,6 @@ class Scan:
     def log_id(self) -> str:
         """Id of the log, 16 hexadecimal digits."""
         return self.facts.log_id
-
-
-def plan_scan(options: Mapping[str, Any]) -> Scan:
-    """Return what a `load()` of one log with these options reads; the case of an option's name does not matter."""
-    found = read_options(options)
-    (path,) = found.paths
-    return plan_log(path, within_times(path, found))
 
 
 def plan_log(path: str, options: LoadOptions) -> Scan:

@@ -95,7 +95,7 @@ class Admission:
             lambda: self._over() or self._failures != seen or self._has_room(count), timeout
         )
         with self._lock:
-            # Where there was room and somebody was quicker, the caller asks again, and waits for the next checkpoint.
+            # Where there was room and another caller took it, this one asks again, and waits for the next checkpoint.
             if self._over() or (moved and self._failures == seen) or self._has_room(count):
                 return True
         raise self._refusal(count)

@@ -41,7 +41,7 @@ class Follower:
     `applied_lsn` is the log's last LSN when the machine had all of it: the frames fed begin after it.
 
     A frame whose application was interrupted (Ctrl-C) is applied again by the next caller, so `apply` of the machine
-    has to bear that, as the keyed table's does.
+    has to allow that, as the keyed table's does.
     """
 
     def __init__(self, machine: StateMachine, applied_lsn: int) -> None:
@@ -67,12 +67,12 @@ class Follower:
                 self.lock.release()
 
     def catch_up(self) -> None:
-        """Apply all that is acknowledged. What was acknowledged to anybody before the call is applied on return."""
+        """Apply all that is acknowledged. What was acknowledged to any caller before is applied on return."""
         with self.lock:
             self.apply_waiting()
 
     def apply_if_free(self) -> None:
-        """Apply what waits, unless another thread is at it. For writers: it bounds memory and never waits.
+        """Apply what waits, unless another thread does. For writers: it bounds memory and never waits.
 
         (An `acquire` that does not block would be left held by a Ctrl-C that comes right after it; `with` is not.)
         """

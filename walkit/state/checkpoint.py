@@ -17,9 +17,9 @@ from walkit.commit.to_end import run_to_end
 from walkit.errors import LogClosedError, SnapshotError
 from walkit.events import EventSink
 from walkit.log.lifetime import Lifetime
+from walkit.log.marks import LogMarks
 from walkit.log.orphan_files import OrphanFiles
 from walkit.log.parts import LogParts
-from walkit.log.progress import LogProgress
 from walkit.log.trim import Trimmed, Trimmer
 from walkit.recovery.report import Phase, PhaseClock, report_html
 from walkit.segments.maintenance_worker import MaintenanceWorker
@@ -304,7 +304,7 @@ class CheckpointThread:
     """Takes a checkpoint by itself after every so many records, on another thread.
 
     The commit path only looks at a number and sets an event. A checkpoint that fails is reported as an event, and tried
-    again after as many records more; where the store has a journal, in which appends may come to wait for it, after
+    again after as many records more; where the store has a journal, in which appends may wait for it, after
     half as many as still fit, and whenever an append finds no room.
     """
 
@@ -313,12 +313,12 @@ class CheckpointThread:
         checkpointer: Checkpointer,
         every: int,
         name: str,
-        log_progress: LogProgress,
+        marks: LogMarks,
         lifetime: Lifetime,
         events: EventSink,
         admission: Admission | None = None,
     ) -> None:
-        self._progress = log_progress
+        self._marks = marks
         self._events = events
         self._checkpointer = checkpointer
         self._every = every
@@ -332,7 +332,7 @@ class CheckpointThread:
         lifetime.on_close(self.end, first=True)
         if admission is not None and admission.margin:
             admission.demand = self._wake.set
-            if log_progress.acked_lsn >= self._due_lsn:
+            if marks.acked_lsn >= self._due_lsn:
                 self._wake.set()
 
     def feed(self, frame: SealedFrame) -> None:
@@ -340,7 +340,7 @@ class CheckpointThread:
         self.reached(frame.last_lsn)
 
     def reached(self, lsn: int) -> None:
-        """Note that the log has come to this LSN. Never waits."""
+        """Note that the log has reached this LSN. Never waits."""
         if lsn >= self._due_lsn:
             self._wake.set()
 
@@ -365,7 +365,7 @@ class CheckpointThread:
                 return
             except Exception as error:  # noqa: BLE001 - after any error appends may wait for the next one
                 self._failed(error)
-            if self._progress.acked_lsn >= self._due_lsn:
+            if self._marks.acked_lsn >= self._due_lsn:
                 self._wake.set()
 
     def _failed(self, error: Exception) -> None:
@@ -374,4 +374,4 @@ class CheckpointThread:
         if self._admission is not None:
             after = min(after, max(self._admission.room() // 2, 1))
             self._admission.failed(error)
-        self._due_lsn = self._progress.acked_lsn + after
+        self._due_lsn = self._marks.acked_lsn + after

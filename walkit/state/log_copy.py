@@ -26,6 +26,7 @@ from walkit.recovery.apply import sync_unsealed
 from walkit.recovery.log_scan import Progress
 from walkit.segments.claim_files import drop_claim
 from walkit.segments.index_file import index_segment
+from walkit.segments.manifest_edits import gaps_where
 from walkit.segments.manifest_store import LOCK_NAME, NEW_NAME, load_manifest, write_whole
 from walkit.segments.writer_lock import take_writer_lock
 from walkit.state.copy_files import (
@@ -272,7 +273,6 @@ def _manifest_of(manifest: Manifest, records: list[SegmentRecord], end: LogEnd) 
     return manifest.next(
         segments=tuple(records),
         end=end,
-        holes=tuple(g for g in manifest.holes if g.end_position <= end.position),
-        lost=tuple(g for g in manifest.lost if g.end_position <= end.position),
+        **gaps_where(manifest, lambda gap: gap.end_position <= end.position),
         holds=(),
     )

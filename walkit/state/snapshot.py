@@ -60,7 +60,7 @@ RETRY_STAGES: dict[str, str] = {
     "rename": "rename",
     "sync_directory": "sync_directory",
 }
-"""From which stage a snapshot can be gone on with, by the stage that failed. A failed sync is never done again on what
+"""From which stage a snapshot can be continued, by the stage that failed. A failed sync is never done again on what
 it was to sync: the kernel may have dropped it, and say that all is well."""
 
 _RETRY_READ = "use an older snapshot, or replay the log from its beginning"
@@ -93,7 +93,7 @@ def write_snapshot(
 
 
 class SnapshotWrite:
-    """The writing of one snapshot, which can be gone on with at the stage that failed. One thread at a time.
+    """The writing of one snapshot, which can be continued at the stage that failed. One thread at a time.
 
     For the parameters see `write_snapshot`. While a failed one is kept, no other snapshot is to be begun.
     """

@@ -1,4 +1,4 @@
-"""The keyed table: what a log of puts and deletes comes to."""
+"""The keyed table: the newest value of each key, from a log of puts and deletes."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class AlignedBuffers:
         assert all(len(memory) == size for size, kept in self._free.items() for memory in kept)
 
     def give(self, memory: mmap.mmap) -> None:
-        """Keep the memory for the next write, or let it go where enough is kept."""
+        """Keep the memory for the next write, or drop it where enough is kept."""
         with self._lock:
             if self._free_bytes + len(memory) <= self.bytes_max:
                 self._free_bytes += len(memory)

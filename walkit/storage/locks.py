@@ -47,15 +47,6 @@ _held: dict[tuple[int, int], int] = {}
 table, and the parent's pid in it says that the lock is not the child's."""
 
 
-def _renew_guard() -> None:
-    global _guard
-    _guard = threading.Lock()
-
-
-# A child forked while another thread was taking a lock would find the guard taken for ever.
-os.register_at_fork(after_in_child=_renew_guard)
-
-
 class FileLock:
     """A held lock: see `walkit.storage.StorageLock`."""
 
@@ -75,6 +66,7 @@ class FileLock:
                 return
             fd, self._fd = self._fd, -1
             _held.pop(self._key, None)
+            _taken.discard(self)
             with Translated("release the lock", self._name, self._location):
                 try:
                     _write_information(fd, b"")
@@ -89,9 +81,28 @@ class FileLock:
             if self._fd < 0:
                 return
             fd, self._fd = self._fd, -1
+            _taken.discard(self)
             if _held.get(self._key) == os.getpid():
                 del _held[self._key]
             os.close(fd)
+
+
+_taken: set[FileLock] = set()
+"""The locks of this process that are held: what a forked child has of them, it drops."""
+
+
+def _after_fork_in_child() -> None:
+    """Drop the copies of the parent's locks: a child that outlives it would keep them, in the name of a dead process.
+
+    A child forked while another thread was taking a lock would find the guard taken for ever, too.
+    """
+    global _guard
+    _guard = threading.Lock()
+    for lock in tuple(_taken):
+        lock.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def take_lock(path: str, name: str, location: str) -> FileLock | LockHolder:
@@ -115,7 +126,9 @@ def take_lock(path: str, name: str, location: str) -> FileLock | LockHolder:
                 os.close(fd)
             raise
         _held[key] = os.getpid()
-        return FileLock(fd, key, name, location)
+        lock = FileLock(fd, key, name, location)
+        _taken.add(lock)
+        return lock
 
 
 def lock_is_held(path: str, name: str, location: str) -> bool:
@@ -200,8 +213,14 @@ def _whole_file(kind: int) -> bytes:
 
 
 def own_command() -> str:
-    """Return this process's command line as one text, for people; a long one is cut short."""
-    return (" ".join(sys.orig_argv) or sys.executable)[:_COMMAND_LENGTH_MAX]
+    """Return this process's command line as one line, for people; a long one is cut short."""
+    return _one_line(" ".join(sys.orig_argv) or sys.executable)
+
+
+def _one_line(text: str) -> str:
+    """Return a text without what a terminal acts upon: a program that is given with -c has lines."""
+    shown = "".join(c if c.isprintable() else " " for c in text[:_COMMAND_LENGTH_MAX])
+    return " ".join(shown.split())
 
 
 def lock_information() -> bytes:
@@ -224,6 +243,6 @@ def _holder(fd: int, *, same_process: bool) -> LockHolder:
         pid = command = None
     return LockHolder(
         pid=pid if isinstance(pid, int) else None,
-        command=command if isinstance(command, str) else None,
+        command=_one_line(command) if isinstance(command, str) else None,
         same_process=same_process,
     )

@@ -117,11 +117,11 @@ def _unescaped(field: str) -> str:
     return _OCTAL.sub(lambda match: chr(int(match[1], 8)), field)
 
 
-def require_folder(path: str | os.PathLike[str] | None, option: str = "path") -> None:
+def require_folder(path: str | os.PathLike[str] | None) -> None:
     """Refuse a place to measure in that is no folder, before anything is made: OptionsError. None is the usual one."""
     if path is not None and not os.path.isdir(path):
         raise OptionsError(
             f"{os.fspath(path)} is not a folder; give one on the device to measure",
-            option=option,
+            option="path",
             wanted=path,
         )

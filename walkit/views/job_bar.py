@@ -30,7 +30,5 @@ class JobBar(View):
             html = tag("progress", "", aria_label=job.title, **known) + tag(
                 "span", f"{words[:1].upper()}{words[1:]}", role="status"
             )
-            if html != self.text.object:
-                self.text.object = html
-        if self._layout.visible != under_way:
-            self._layout.visible = under_way
+            self.text.object = html
+        self._layout.visible = under_way

@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 from walkit.views.access import refusal, refused_page
 from walkit.views.given import Given, GivenPage, given
 from walkit.views.page_compaction import CompactionPage
+from walkit.views.page_crash_lab import CrashLabPage
 from walkit.views.page_inspector import InspectorPage
 from walkit.views.page_live import LivePage
 from walkit.views.page_recovery import RecoveryPage
@@ -26,6 +27,7 @@ from walkit.views.workspace import DataRoot, Workspace
 PAGES = (
     PageKind("live", "Live", LivePage),
     PageKind("recovery", "Recovery", RecoveryPage),
+    PageKind("crash-lab", "Crash lab", CrashLabPage),
     PageKind("replication", "Replication", ReplicationPage),
     PageKind("compaction", "Compaction", CompactionPage),
     PageKind("inspector", "Inspector", InspectorPage),

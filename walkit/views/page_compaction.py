@@ -62,14 +62,11 @@ class CompactionPage(View):
         """Show what is new."""
         if not shown:
             return
-        status = sentence_html(self.session.status(), problem=self.session.jobs.problem)
-        if status != self.status.object:
-            self.status.object = status
+        self.status.object = sentence_html(self.session.status(), problem=self.session.jobs.problem)
         self.compaction.tell(self.session.step_report)
         busy = self.session.busy
         for button in (*self.steps.values(), self.new_log):
-            if button.disabled is not busy:
-                button.disabled = busy
+            button.disabled = busy
 
     def state(self) -> dict[str, str]:
         """Return nothing: the store is the session's own."""

@@ -325,9 +325,7 @@ class InspectorPage(View):
         )
         refused = None if self.outline is None else self.outline.problem
         problem = self._problem or self.looking.problem or refused
-        status = sentence_html(words or ABOUT, problem=problem)
-        if status != self.status.object:
-            self.status.object = status
+        self.status.object = sentence_html(words or ABOUT, problem=problem)
         self.bar.tell(self._verifying or self.looking.job)
         if self.body.visible:  # the browser has no button yet while it is hidden, and fails to change it
             self.check.disabled = self.session.busy or self._path is None

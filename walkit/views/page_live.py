@@ -120,8 +120,7 @@ class LivePage(View):
             (self.new_log, busy or writing),
             (self.inspect, self.live.slowest_frame() is None),
         ):
-            if button.disabled is not disabled:
-                button.disabled = disabled
+            button.disabled = disabled
 
     def state(self) -> dict[str, str]:
         """Return the load that is asked for, and what is looked at."""

@@ -74,9 +74,7 @@ class RecoveryPage(View):
         if not shown:
             return
         session = self.session
-        status = sentence_html(session.status(), problem=session.jobs.problem)
-        if status != self.status.object:
-            self.status.object = status
+        self.status.object = sentence_html(session.status(), problem=session.jobs.problem)
         self.recovery.tell(session.recovery.reports)
         self.sweep.tell(session.recovery.sweep)
         newest, busy = session.recovery.newest, session.busy
@@ -85,8 +83,7 @@ class RecoveryPage(View):
             (self.salvage, newest is not None and newest.salvage is not None),
             (self.heal, newest is not None and newest.healing is not None),
         ):
-            if button.visible is not (is_refused and not done):
-                button.visible = is_refused and not done
+            button.visible = is_refused and not done
         for widget, disabled in (
             (self.do, busy),
             (self.salvage, busy),
@@ -95,8 +92,7 @@ class RecoveryPage(View):
             (self.new_log, busy or session.writing),
             (self.cancel, not busy),
         ):
-            if widget.disabled is not disabled:
-                widget.disabled = disabled
+            widget.disabled = disabled
 
     def state(self) -> dict[str, str]:
         """Return the fault that is chosen."""

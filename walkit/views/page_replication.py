@@ -125,8 +125,7 @@ class ReplicationPage(View):
             (self.restart, busy or not running),
             *((each, busy or not running or not on_replica) for each in self.links.values()),
         ):
-            if button.disabled is not disabled:
-                button.disabled = disabled
+            button.disabled = disabled
         if now - self._drawn_at >= DRAW_S:
             self._drawn_at = now
             picture = lab.picture()
@@ -135,8 +134,7 @@ class ReplicationPage(View):
         words = sentence_html(
             lab.status(), warnings=[RESTING] if self._resting else [], problem=lab.jobs.problem
         )
-        if words != self.status.object:
-            self.status.object = words
+        self.status.object = words
 
     def state(self) -> dict[str, str]:
         """Return what is chosen."""

@@ -257,9 +257,7 @@ class RunsPage(View):
             if grown and len(self.ticked) == 2:
                 self._compare()
         problem = self._problem or self.looking.problem
-        status = sentence_html(self._sentence(), problem=problem)
-        if status != self.status.object:
-            self.status.object = status
+        self.status.object = sentence_html(self._sentence(), problem=problem)
         self.bar.tell(self._job or self.looking.job)
         self.controls.measure.disabled = self.session.busy
         repeatable = [entry for entry in self._chosen() if entry.measured is not None]

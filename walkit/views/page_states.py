@@ -290,9 +290,7 @@ class StatesPage(View):
         if not shown:
             return
         words = self.looking.words or (ABOUT if self.outlines is None else self._log_words())
-        status = sentence_html(words, problem=self._problem or self.looking.problem)
-        if status != self.status.object:
-            self.status.object = status
+        self.status.object = sentence_html(words, problem=self._problem or self.looking.problem)
         self.bar.tell(self._comparing or self.looking.job)
         if self.body.visible:
             self.compare.disabled = self.session.busy

@@ -64,7 +64,10 @@ class Refreshing(Protocol):
 
 
 class View(pn.viewable.Viewer):
-    """A part of a page: what it lays out in `_layout` is shown, in a cell and in a served session alike."""
+    """A part of a page: what it lays out in `_layout` is shown, in a cell and in a served session alike.
+
+    A refresh may set everything anew: what is set to the value that it has sends nothing to the browser.
+    """
 
     _layout: pn.viewable.Viewable
 

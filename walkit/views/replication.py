@@ -32,8 +32,7 @@ class ReplicationView(View):
     def tell(self, picture: Picture) -> None:
         """Show a moment; figures are hidden where there is nothing to draw."""
         shown = members_html(picture.members)
-        if shown != self.members.object:
-            self.members.object = shown
+        self.members.object = shown
         drawn = bool(picture.bars)
         if drawn:
             end_s = max(bar.end_s for bar in picture.bars)
@@ -46,12 +45,10 @@ class ReplicationView(View):
                 drawing.layout.uirevision = "replication"  # what the reader zoomed into stays
                 pane.object = drawing
         for pane in (self.lag, self.states, self.sent):
-            if pane.visible is not drawn:
-                pane.visible = drawn
+            pane.visible = drawn
         if picture.hits:
             self.hits.object = delta_hits(picture.hits)
-        if self.hits.visible is not bool(picture.hits):
-            self.hits.visible = bool(picture.hits)
+        self.hits.visible = bool(picture.hits)
 
 
 def members_html(members: tuple[Member, ...]) -> str:

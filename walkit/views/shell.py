@@ -108,12 +108,9 @@ class Shell(View):
         """Show what is new on the page that is shown, and in the header."""
         for slug, page in self._pages.items():
             page.refresh(slug == self.slug)
-        facts = facts_html(self.workspace)
-        if facts != self.facts.object:
-            self.facts.object = facts
+        self.facts.object = facts_html(self.workspace)
         query = "?" + urlencode({"page": self.slug, **self.page.state()})
-        if query != self.query.value:
-            self.query.value = query
+        self.query.value = query
         return True
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """What the state must be, computed by pandas from the CSV and the acknowledgements alone.
 
-The oracle shares with the maker of the stream only `load_flights`. It builds the operations a second way: as
-a long table of pandas frames, with wall-clock times turned into UTC by the dates of daylight saving time (the
+The oracle shares with the maker of the stream only the flights that it is given. It builds the operations a second
+way: as a long table of pandas frames, with wall-clock times turned into UTC by the dates of daylight saving time (the
 stream uses the file's UTC hour), arrivals from the clock times (the stream uses the delays), values through
 `DataFrame.to_json`, and order through a sort of the whole table. That both ways agree, operation for
 operation, is a test; the state is then `drop_duplicates(keep="last")`. It never runs walkit's log, reader or
@@ -25,7 +25,6 @@ from walkit._html import table, tag
 from walkit._text import counted
 from walkit.errors import OptionsError
 from walkit.record import Kind
-from walkit.workload.flights import load_flights
 from walkit.workload.operations import Int64s, Mask
 
 if TYPE_CHECKING:
@@ -191,22 +190,6 @@ def state_after(
     last = table[["kind", "key", "value"]].iloc[numbers].drop_duplicates("key", keep="last")
     live = last[last["kind"] == Kind.PUT]
     return dict(zip(live["key"], live["value"], strict=True))
-
-
-def expected_state(
-    flights: pd.DataFrame | None = None, *, operations: int | None = None
-) -> dict[bytes, bytes]:
-    """Return the state after the first `operations` operations in event time (None: all) of the flights.
-
-    As in `flight_operations`, the group that crosses the limit is taken whole.
-    """
-    table = operation_table(load_flights() if flights is None else flights)
-    if operations is not None:
-        if operations < 1:
-            raise OptionsError(f"a limit of {operations} operations: give at least 1", option="operations")
-        crossed = table["group"].iloc[operations - 1 : operations]
-        table = table[table["group"] <= crossed.iloc[0]] if len(crossed) else table
-    return state_after(table)
 
 
 def expected_changes(left: Mapping[bytes, bytes], right: Mapping[bytes, bytes]) -> Changes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -26,13 +25,6 @@ from walkit.replication.replica.rewind import rewind
 from walkit.storage import FileStorage
 
 WAIT_S = 30.0
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    """Closes what a test opens, the last thing first."""
-    with ExitStack() as stack:
-        yield stack
 
 
 def test_an_answer_that_comes_late_is_no_cut_history(stack: ExitStack, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -25,25 +25,6 @@ from walkit.storage import FileStorage
 
 WAIT_S = 30.0
 Follower = DeltaReader | Replica
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    """Closes what a test opens, the last thing first."""
-    with ExitStack() as stack:
-        yield stack
-
-
-@pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """The authority of primaries and readers."""
-    return Authority(tmp_path_factory.mktemp("ours"))
-
-
-@pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """Another one."""
-    return Authority(tmp_path_factory.mktemp("theirs"))
 
 
 Sides = Callable[[Authority, Authority], tuple[ServerTLS | None, ClientTLS | None, dict[str, Any]]]

@@ -65,7 +65,7 @@ def after(last: PollAnswer, **facts: Any) -> PollRequest:
 def is_observed(log: walkit.WriteAheadLog) -> bool:
     """Say whether the log has an observer, or something that waits for a sync."""
     delivery = log.parts.driver.delivery
-    return bool(delivery.observers or delivery.when_durable)
+    return bool(delivery.observers or delivery.durable_listeners)
 
 
 def collected(feed: DeltaFeed, last: PollAnswer, lsn: int) -> list[PollAnswer]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -39,13 +39,6 @@ from walkit.replication.transport.grpc_common import grpc
 
 WAIT_S = 30.0
 Asks = Callable[[PollRequest], "PollAnswer | PollRefusal"]
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    """Closes what a test opens, the last thing first."""
-    with ExitStack() as stack:
-        yield stack
 
 
 @pytest.fixture

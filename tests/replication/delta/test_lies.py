@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -34,13 +34,6 @@ from walkit.storage.address import storage_at
 
 WAIT_S = 30.0
 LIMITS = ReplayLimits(loads_max=3, load_bytes=2048, bytes_max=8192, tries_max=3)
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    """Closes what a test opens, the last thing first."""
-    with ExitStack() as stack:
-        yield stack
 
 
 def _with_delta(lie: Callable[[Any], PollAnswer]) -> Lie:

@@ -7,7 +7,7 @@ import gc
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -41,13 +41,6 @@ from walkit.state.table import KeyedTable
 from walkit.storage import FileStorage
 
 WAIT_S = 30.0
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    """Closes what a test opens, the last thing first."""
-    with ExitStack() as stack:
-        yield stack
 
 
 def quick() -> Backoff:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -20,7 +21,10 @@ from tests.replication.healing.test_heal import contents, fill, segments, write,
 from tests.replication.healing.test_heal_tail import PLAIN, in_use, lsns_of
 from walkit._threads import Bell
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.models import CrashingStorage
+from walkit.format.manifest import MANIFEST_NAME
+from walkit.format.names import HEAL_NEW_NAME
+from walkit.models import CrashingStorage, FaultyStorage
+from walkit.models.faults import OperationName
 from walkit.recovery.log_scan import read_durable_slot
 from walkit.replication import Primary, Replica, heal
 from walkit.replication.core.answers import batch_of
@@ -33,6 +37,7 @@ from walkit.replication.protocol.messages import Hello
 from walkit.replication.protocol.wire import decode_from_subscriber, encode_from_publisher
 from walkit.replication.transport.grpc_common import grpc
 from walkit.replication.transport.threads import DaemonExecutor
+from walkit.segments.leftovers import KEPT_NEW_NAME
 from walkit.segments.manifest_store import DURABLE_NAME, LOCK_NAME, load_manifest
 from walkit.storage import FileStorage
 
@@ -214,6 +219,19 @@ def test_a_heal_that_fails_leaves_nothing_beside_the_log(log: Path, lagging: Pri
     assert contents(log) == before
 
 
+@pytest.mark.parametrize("file", [HEAL_NEW_NAME, KEPT_NEW_NAME])
+def test_a_heal_on_a_full_disk_leaves_nothing_beside_the_log(log: Path, whole: Primary, file: str) -> None:
+    """Refuse room for the new file, or for the damaged one's copy: StorageError, and no part of a file is left."""
+    write(in_use(log), SEGMENT_HEADER_BYTES, bytes(64))
+    before = contents(log)
+    storage = FaultyStorage(FileStorage(str(log)))
+    storage.fail("write", file, errno=errno.ENOSPC)
+    with pytest.raises(walkit.StorageError, match="ENOSPC"):
+        heal(storage, whole.address)
+    assert contents(log) == before
+    assert heal(storage, whole.address).ok
+
+
 @contextmanager
 def _peer_that(answers: Callable[[bytes, Any], Iterator[bytes]]) -> Iterator[str]:
     """Serve the call Frames with these answers on the loopback address, and yield that."""
@@ -259,3 +277,45 @@ def test_ctrl_c_ends_a_heal_whose_peer_takes_its_time(
             time.sleep(0.01)
         over.set()
     assert contents(log) == before
+
+
+def test_frames_that_cannot_be_read_now_are_not_replaced_by_fewer(
+    killed: Killed, tmp_path: Path, lagging: Primary
+) -> None:
+    """Fail each read of the segment in use of a log without a slot: a peer that lags takes the place of nothing."""
+    log = Path(shutil.copytree(killed.log, tmp_path / "log"))
+    (log / DURABLE_NAME).unlink()
+    before = contents(log)
+    storage = FaultyStorage(FileStorage(str(log)))
+    storage.fail("read", in_use(log).name, times=None)
+    report = heal(storage, lagging.address)
+    assert not report.ok and not report.changed and "EIO" in report.segments[0].why_not
+    assert contents(log) == before and lsns_of(log) == list(range(1, ALL + 1))
+
+
+@pytest.mark.parametrize("ack_order", ["append", "completion"])
+@pytest.mark.parametrize("failing", ["read", "open"])
+def test_frames_of_a_segment_that_cannot_be_read_come_into_no_other(
+    tmp_path: Path, failing: OperationName, ack_order: Literal["append", "completion"]
+) -> None:
+    """Fail to read the last of two segments in use, and damage the first: the first ends where the last begins."""
+    place = tmp_path / "log"
+    with walkit.open(place, options=replace(PLAIN, ack_order=ack_order)) as log:
+        fill(log, 130)
+        until(lambda: len(load_manifest(FileStorage(str(place))).unsealed) == 2, "a second segment")
+        prepared = (place / MANIFEST_NAME).read_bytes()
+        fill(log, 170)
+        log.wait_idle(WAIT_S)
+        whole = Path(shutil.copytree(place, tmp_path / "whole"))
+        damaged = Path(shutil.copytree(place, tmp_path / "damaged"))
+    (damaged / MANIFEST_NAME).write_bytes(prepared)
+    first, last = (p for p in segments(damaged) if any(p.read_bytes()[:SEGMENT_HEADER_BYTES]))
+    write(first, 9_000, bytes(300))
+    storage = FaultyStorage(FileStorage(str(damaged)))
+    storage.fail(failing, last.name, times=None)
+    with Primary(whole) as primary, suppress(walkit.StorageError):
+        assert not heal(storage, primary.address).ok
+    assert first.stat().st_size <= PLAIN.segment_bytes
+    with Primary(whole) as primary:
+        assert heal(damaged, primary.address).ok
+    assert lsns_of(damaged) == list(range(1, 301))

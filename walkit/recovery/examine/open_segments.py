@@ -22,7 +22,7 @@ from walkit.recovery.examine.report import Verdict
 from walkit.recovery.examine.scan_context import ScanContext
 from walkit.recovery.findings import LogFindings, SegmentFinding, follows_exactly, inspect_segment, next_start
 from walkit.recovery.log_scan import link_unsealed
-from walkit.recovery.plan import Step, cut_short, make_plan, missing_end, policy_for
+from walkit.recovery.plan import PlanStep, make_plan, missing_end, names_cut_short, policy_for
 from walkit.recovery.survey import Region
 
 _REFUSED = (FormatVersionError, StorageError)
@@ -81,7 +81,7 @@ class UnsealedPart:
         except StorageError as error:
             finding.header, finding.error = None, error
 
-    def _steps(self) -> list[Step] | list[None]:
+    def _steps(self) -> list[PlanStep] | list[None]:
         """Return what the next opening does with each segment; None for each where it refuses or a writer lives.
 
         A frame with right checksums that cannot be decoded counts as refused: the next opening keeps it.
@@ -107,7 +107,11 @@ class UnsealedPart:
     # -- ranges
 
     def _note_segment(
-        self, finding: SegmentFinding, header: SegmentHeader, step: Step | None, later: list[SegmentFinding]
+        self,
+        finding: SegmentFinding,
+        header: SegmentHeader,
+        step: PlanStep | None,
+        later: list[SegmentFinding],
     ) -> None:
         context = self.context
         keeps = self.keeps if step is None else step.row.decision is Decision.KEEP
@@ -141,7 +145,7 @@ class UnsealedPart:
             self.context.add(finding.name, start, stop, Verdict.IN_PROGRESS, reason)
 
     def _note_break(
-        self, finding: SegmentFinding, header: SegmentHeader, step: Step | None, keeps: bool
+        self, finding: SegmentFinding, header: SegmentHeader, step: PlanStep | None, keeps: bool
     ) -> None:
         """Note that the frames before this segment are not there, or that it was made for another past."""
         context, end = self.context, self.end
@@ -167,7 +171,7 @@ class UnsealedPart:
         )
         self.broken = Verdict.CORRUPT
 
-    def _note_damage(self, name: str, region: Region, step: Step | None) -> None:
+    def _note_damage(self, name: str, region: Region, step: PlanStep | None) -> None:
         """Split what is not of the log where the promise ends: below it corruption, beyond it a torn tail or zeros.
 
         A newer format and a place that cannot be read are problems wherever they are, because the next opening refuses
@@ -196,7 +200,7 @@ class UnsealedPart:
         reason = _NOT_PROMISED if rest.intact else (rest.fault or FrameFault.END).value
         self.context.add_region(name, rest, Verdict.TORN, reason)
 
-    def _tear(self, what: str, step: Step | None, does: str) -> None:
+    def _tear(self, what: str, step: PlanStep | None, does: str) -> None:
         """Note where the log is torn, at the first place where it is, and what the next opening does."""
         if self.broken is not Verdict.TORN:
             self.broken = Verdict.TORN
@@ -246,13 +250,13 @@ class UnsealedPart:
         """Note what was promised and is in no file, and files that were cut short."""
         context = self.context
         beside = (Verdict.UNUSED, Verdict.STALE, Verdict.TORN, Verdict.IN_PROGRESS)
-        told = max((r.end_position for r in context.ranges if r.verdict not in beside), default=0)
-        if max(told, self.end.position) < context.promised:
-            self._missing(self.found, max(told, self.end.position), context.promised)
+        covered = max((r.end_position for r in context.ranges if r.verdict not in beside), default=0)
+        if max(covered, self.end.position) < context.promised:
+            self._missing(self.found, max(covered, self.end.position), context.promised)
         if context.live:  # a living writer seals and shortens its files while they are looked at
             return
         named = {problem.segment for problem in context.problems}
-        short = cut_short(self.found)
+        short = names_cut_short(self.found)
         for finding in self.found:
             if finding.name in named or finding.name not in short:
                 continue

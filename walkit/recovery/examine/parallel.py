@@ -35,7 +35,7 @@ def examine_sealed_segments(context: ScanContext) -> None:
             ]
             for part, future in zip(parts, futures, strict=True):
                 while not wait([future], PROGRESS_S).done:
-                    context.tell(sum(one.bytes_done for one in parts))
+                    context.report_progress(sum(one.bytes_done for one in parts))
                 future.result()
                 context.join(part)
         except BaseException:
@@ -43,4 +43,4 @@ def examine_sealed_segments(context: ScanContext) -> None:
                 part.stopped = True
             pool.shutdown(cancel_futures=True)
             raise
-    context.tell(sum(part.bytes_done for part in parts))
+    context.report_progress(sum(part.bytes_done for part in parts))

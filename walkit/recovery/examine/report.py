@@ -38,7 +38,7 @@ class Verdict(Enum):
     HOLE = "hole"
     """Frames that were in flight never came to the disk while later ones did: recorded in the manifest, and no loss."""
     LOST = "lost"
-    """Acknowledged perhaps, and given up by policy "salvage": recorded in the manifest, and told as a note."""
+    """Acknowledged perhaps, and given up by policy "salvage": recorded in the manifest, and a note."""
     CORRUPT = "corrupt"
     """Promised, and not what was written."""
     FOREIGN = "foreign"

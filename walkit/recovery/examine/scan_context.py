@@ -66,13 +66,13 @@ class ScanContext:
             until=until,
             bodies=self.bodies or not finding.sealed,
             decode=self.decode,
-            reached=lambda read: self.tell(before + read),
+            reached=lambda read: self.report_progress(before + read),
         )
         self.promised = max(self.promised, finding.promised_position)
         self.findings.append(finding)
 
-    def tell(self, bytes_done: int) -> None:
-        """Note how many bytes were read, and tell who wants to know. StoppedError: the examination is to end."""
+    def report_progress(self, bytes_done: int) -> None:
+        """Note how many bytes were read, and call `progress`. StoppedError: the examination is to end."""
         self.bytes_done = bytes_done
         if self.stopped:
             raise StoppedError
@@ -86,7 +86,7 @@ class ScanContext:
         )
 
     def join(self, part: ScanContext) -> None:
-        """Add what another context has of the segments after those of this one; `tell` says how many bytes that is."""
+        """Add what another context has of the segments after those of this one, but for its bytes."""
         self.ranges += part.ranges
         self.segments += part.segments
         self.problems += part.problems

@@ -55,7 +55,7 @@ def _verdict_of(error: WalkitError) -> Verdict:
 
 
 def note_gaps(context: ScanContext, name: str, until: int) -> None:
-    """Note the holes and lost ranges between the sealed segments before position `until`, after those told already."""
+    """Note the holes and lost ranges between the sealed segments before position `until`, after those noted already."""
     manifest = context.manifest
     if not manifest.gaps:
         return

@@ -130,6 +130,11 @@ class _Around:
         return not any(f.header is not None for f in self.later if not f.sealed)
 
     @property
+    def is_before_unread(self) -> bool:
+        """Whether a later segment cannot be read: its frames, which may be there, must not come into this one."""
+        return any(f.header is None and (f.unopenable or f.unreadable) for f in self.later)
+
+    @property
     def follows_sealed(self) -> bool:
         """Whether what is sealed ends right before it."""
         return all(f.sealed for f in self.earlier)
@@ -144,7 +149,7 @@ class _Around:
 
         That is where the next one begins, as far as the durable slot tells that all before it is on stable storage.
         """
-        if self.slot.epoch_id != epoch_id:
+        if self.slot.epoch_id != epoch_id or self.is_before_unread:
             return None
         after = self._next_header(start)
         if after is not None:
@@ -163,6 +168,8 @@ class _Around:
         That is where the next segment in use begins, else the room of this one and of those made ahead.
         """
         after = self._next_header(start)
+        if self.is_before_unread:
+            return 0
         if after is not None or not self.is_last:
             return 0 if after is None else after.previous_end
         room = sum(_room(f) for f in (finding, *self.later) if not f.sealed)
@@ -212,7 +219,8 @@ def _headless(around: _Around, finding: SegmentFinding) -> DamagedSegment | None
     """
     manifest, record, slot = around.manifest, finding.record, around.slot
     epoch = manifest.epoch_of(record.epoch)
-    garbage = bool(finding.error or finding.nonzero_until)
+    unread = finding.unopenable or bool(finding.unreadable)
+    garbage = unread or bool(finding.error or finding.nonzero_until)
     ranges: tuple[DamagedRange, ...] = ()
     end = manifest.end
     why = ""
@@ -234,12 +242,9 @@ def _headless(around: _Around, finding: SegmentFinding) -> DamagedSegment | None
     in_use = any(f.header is not None for f in around.earlier if not f.sealed)
     if short and not known:
         why = CUT_SHORT
-    elif not ranges and not why and not (known and in_use and around.is_last):
-        why = (
-            f"the manifest does not seal it, and its header cannot be used: {finding.reason}"
-            if garbage
-            else ""
-        )
+    elif garbage and not ranges and not why and (unread or not (known and in_use and around.is_last)):
+        reason = next(iter(finding.unreadable.values()), finding.reason)
+        why = f"the manifest does not seal it, and its header cannot be used: {reason}"
     if not ranges and not short and not why:
         return None  # what the slot knows of is asked for with the segment before it
     end_position = ranges[0].after.position if ranges else 0
@@ -284,7 +289,8 @@ def _in_use(around: _Around, finding: SegmentFinding) -> DamagedSegment | None:
     end = intact[-1].after if intact else _begin(header)
     ranges = _ranges([r for r in regions[:tail] if r.start_position < end.position], header, end)
     until = around.asks_until(finding, header.start_position)
-    until = until if until > end.position else 0
+    if until <= end.position or (torn and finding.unreadable):  # what stands there may be read another time
+        until = 0
     short = last and finding.cut_short
     why = ""
     if short and (certain is None or certain[0].position < end.position):
@@ -339,6 +345,7 @@ def _surveyed(
         regions = list(survey)
     finally:
         file.close()
+    finding.unreadable |= file.unreadable
     if (
         not header.flags & SegmentFlag.IMPORTED
     ):  # those promises are about the primary's disk (FORMAT.md F-3.6)

@@ -22,7 +22,7 @@ from walkit.format.manifest import EpochRecord, LogEnd, Manifest
 from walkit.log.finalizer import watch_exit
 from walkit.log.holds import LEASE_S_DEFAULT, Hold
 from walkit.log.lifetime import Lifetime
-from walkit.log.progress import LogProgress
+from walkit.log.marks import LogMarks
 from walkit.log.trim import WASTE_RATIO_DEFAULT, TrimReport
 from walkit.read.read_api import ReadSurface
 from walkit.read.view import LogView
@@ -154,7 +154,7 @@ class ImportedLog(ReadSurface):
         return self._importer.lifetime
 
     @property
-    def progress(self) -> LogProgress:
+    def marks(self) -> LogMarks:
         """How far this log is, for what outlives this object."""
         return self._importer
 

@@ -89,7 +89,7 @@ class ImportedSegments(SegmentSet):
         assert self.current is not None
         self.current.frames += len(headers) - 1
 
-    def _header_of(self, number: int, position: int, first_lsn: int, chain: int) -> SegmentHeader:
+    def _new_header(self, number: int, position: int, first_lsn: int, chain: int) -> SegmentHeader:
         run = self.run
         assert run is not None
         return SegmentHeader(

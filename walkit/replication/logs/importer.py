@@ -50,7 +50,7 @@ _importers: weakref.WeakSet[Importer] = weakref.WeakSet()
 class Importer:
     """Storage, lock, manifest and segments of one replica's log that is open for importing. One thread imports.
 
-    It is its log's `LogProgress`: all that is imported is durable. Made on a thread that no interrupt reaches: see
+    It is its log's `LogMarks`: all that is imported is durable. Made on a thread that no interrupt reaches: see
     `run_to_end`.
     """
 
@@ -215,22 +215,22 @@ class Importer:
 
     @property
     def acked_lsn(self) -> int:
-        """See LogProgress."""
+        """See LogMarks."""
         return self.end.last_lsn
 
     @property
     def durable_lsn(self) -> int:
-        """See LogProgress."""
+        """See LogMarks."""
         return self.end.last_lsn
 
     @property
     def written_position(self) -> int:
-        """See LogProgress."""
+        """See LogMarks."""
         return self.end.position
 
     @property
     def durable_position(self) -> int:
-        """See LogProgress."""
+        """See LogMarks."""
         return self.end.position
 
     def close(self) -> None:

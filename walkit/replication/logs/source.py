@@ -153,12 +153,12 @@ class OpenSource:
         self._delivery.add_bell(notify)
         synced: Callable[[int], object] = lambda _: notify()  # noqa: E731 - it is left by its identity
         ended = _EndCallback(notify)
-        self._delivery.await_durable(synced)
+        self._delivery.add_durable_listener(synced)
         self._lifetime.end_watchers.add(ended)
 
         def unwatch() -> None:
             self._lifetime.end_watchers.discard(ended)
-            self._delivery.leave_durable(synced)
+            self._delivery.remove_durable_listener(synced)
             self._delivery.remove_bell(notify)
 
         return unwatch

@@ -15,8 +15,8 @@ from walkit.log.claims import ClaimTable
 from walkit.log.contents import LogContents
 from walkit.log.holds import HoldTable
 from walkit.log.lifetime import Lifetime
+from walkit.log.marks import LogMarks
 from walkit.log.orphan_files import OrphanFiles
-from walkit.log.progress import LogProgress
 from walkit.log.retention import Retainer
 from walkit.log.trim import Trimmer
 from walkit.log.trim_rewrite import TrimRewriter
@@ -41,17 +41,17 @@ class ReplicaUpkeep:
         storage: Storage,
         manifest_store: ManifestStore,
         segments: SegmentSet,
-        progress: LogProgress,
+        marks: LogMarks,
         lifetime: Lifetime,
         options: LogOptions,
         events: EventSink,
     ) -> Self:
         """Put the parts together, and begin what `options.retention` asks for. Starts no thread."""
-        contents, leftovers = LogContents(storage, manifest_store, segments, progress), OrphanFiles(storage)
+        contents, leftovers = LogContents(storage, manifest_store, segments, marks), OrphanFiles(storage)
         claims = ClaimTable(storage, manifest_store, events)
         holds = HoldTable(manifest_store, contents, leftovers, lifetime, claims, segments.maintenance, events)
         straddle = TrimRewriter(storage, manifest_store, leftovers, lifetime, events)
-        trimmer = Trimmer(manifest_store, progress, segments.maintenance, holds, leftovers, straddle, events)
+        trimmer = Trimmer(manifest_store, marks, segments.maintenance, holds, leftovers, straddle, events)
         trimmer.state_lsn = 0  # a replica keeps a state: nothing goes that is in no snapshot
         retention = Retainer(
             options.retention, storage.location, manifest_store, segments, holds, trimmer, leftovers, events

@@ -30,6 +30,7 @@ from walkit.read.view import Span
 from walkit.replication.logs.source import Source
 from walkit.replication.protocol.messages import Fetch, Plan
 from walkit.segments.frame_walk import walk_segment
+from walkit.segments.manifest_edits import gaps_where
 from walkit.segments.manifest_store import load_manifest
 from walkit.state.snapshot import identity_at, snapshot_lsns, verify_snapshot
 from walkit.state.snapshot_file import read_header
@@ -198,10 +199,7 @@ def planned_manifest(
         end=end,
         low_watermark=low,
         checkpoint_lsn=snapshot_lsn or manifest.checkpoint_lsn,
-        holes=tuple(
-            g for g in manifest.holes if start <= g.start_position and g.end_position <= end.position
-        ),
-        lost=tuple(g for g in manifest.lost if start <= g.start_position and g.end_position <= end.position),
+        **gaps_where(manifest, lambda g: start <= g.start_position and g.end_position <= end.position),
         holds=(),
         extra={},
     )

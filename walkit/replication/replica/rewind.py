@@ -30,6 +30,7 @@ from walkit.replication.replica.common_point import CommonPoint, common_point
 from walkit.replication.replica.identity_file import drop_identity
 from walkit.segments.claim_files import claim_facts
 from walkit.segments.index_file import files_of
+from walkit.segments.manifest_edits import gaps_where
 from walkit.segments.manifest_store import DURABLE_NAME, REGISTRY_NAME, load_manifest
 from walkit.state.base_snapshots import base_at
 from walkit.state.snapshot import snapshot_lsns
@@ -265,8 +266,7 @@ def _rewound(manifest: Manifest, point: CommonPoint, newest_snapshot: int) -> Ma
         segments=point.kept,
         end=end,
         lineage=tuple(e for e in manifest.lineage if e.position < end.position),
-        holes=tuple(h for h in manifest.holes if h.end_position <= end.position),
-        lost=tuple(g for g in manifest.lost if g.end_position <= end.position),
+        **gaps_where(manifest, lambda gap: gap.end_position <= end.position),
         holds=tuple(h for h in manifest.holds if h.first_lsn <= end.last_lsn + 1),
         checkpoint_lsn=min(manifest.checkpoint_lsn, newest_snapshot),
         extra=as_replica(manifest.extra),

@@ -94,7 +94,7 @@ class ReplicaStore(KeyedSurface):
         after = self.options.checkpoint_after
         if after is not None:
             self._checkpoint_thread = CheckpointThread(
-                checkpointer, after, log.location, log.progress, log.lifetime, log.events
+                checkpointer, after, log.location, log.marks, log.lifetime, log.events
             )
         return checkpointer
 

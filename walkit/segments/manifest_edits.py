@@ -1,12 +1,16 @@
-"""What the manifest says of a new epoch, of a segment that is prepared, and of one that is sealed (FORMAT.md F-9)."""
+"""Edits of a manifest: a segment prepared, sealed or dropped, gaps kept, the next epoch (FORMAT.md F-9, F-12). Pure."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 from walkit.errors import LogExhaustedError
 from walkit.format.frame import FrameIdentity
 from walkit.format.layout import EPOCH_MAX
 from walkit.format.manifest import (
     EpochRecord,
+    Gap,
     LogEnd,
     Manifest,
     SegmentRecord,
@@ -39,6 +43,14 @@ def with_sealed(manifest: Manifest, record: SegmentRecord) -> Manifest:
 def without_segment(manifest: Manifest, number: int) -> Manifest:
     """Return the manifest without the segment of this number."""
     return manifest.next(segments=tuple(s for s in manifest.segments if s.number != number))
+
+
+def gaps_where(manifest: Manifest, keep: Callable[[Gap], bool]) -> dict[str, Any]:
+    """Return the fields of a manifest that has these of its holes and lost ranges alone, for `Manifest.next`."""
+    return {
+        "holes": tuple(gap for gap in manifest.holes if keep(gap)),
+        "lost": tuple(gap for gap in manifest.lost if keep(gap)),
+    }
 
 
 def with_prepared(

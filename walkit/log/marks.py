@@ -1,12 +1,12 @@
-"""How far an open log is, for what reads, trims or checkpoints it: of a log that appends, and of one that imports."""
+"""The LSN marks of an open log, for what reads, trims or checkpoints it: of a log that appends, or imports."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 
-class LogProgress(Protocol):
-    """How far an open log is. Safe from any thread; each value only grows while the log is open."""
+class LogMarks(Protocol):
+    """How far an open log has come. Safe from any thread; each value only grows while the log is open."""
 
     @property
     def acked_lsn(self) -> int:

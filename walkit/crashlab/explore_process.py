@@ -1,0 +1,122 @@
+"""An exploration in a process of its own: `python -m walkit.crashlab.explore_process WISH`, the wish as JSON.
+
+It prints a JSON object a line: how many states are judged, and at last what was found. A mutant is in that process
+alone, and not in the one that asks. Standard input is the leash: its end means that the parent is gone, and ends the
+process at once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, fields
+from time import monotonic
+from typing import Any
+
+from walkit.crashlab.exploration import Exploration, PointResult
+from walkit.crashlab.explorer import explore
+from walkit.crashlab.museum import MUTANTS
+from walkit.crashlab.profiles import profile_of
+from walkit.crashlab.scenarios import scenario_of
+from walkit.errors import OptionsError, WalkitError
+from walkit.workload.parent_watch import end_with
+
+LINE_S = 0.2
+"""Least time between two lines of progress."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExploreWish:
+    """What is to be explored. OptionsError for a name that is none."""
+
+    scenario: str = "append"
+    profile: str = "ext4-ordered"
+    budget: int = 200
+    seed: int = 0
+    mutant: str = ""
+    """The bug to be put back first; "" for walkit as it is."""
+
+    def __post_init__(self) -> None:
+        scenario_of(self.scenario)
+        profile_of(self.profile)
+        if self.mutant and self.mutant not in MUTANTS:
+            raise OptionsError(
+                f"mutant={self.mutant!r}: it is one of {', '.join(MUTANTS)}",
+                option="mutant",
+                wanted=self.mutant,
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundViolation:
+    """A violation as it comes out of another process: all but the storage."""
+
+    rule: str
+    text: str
+    point: int
+    operation: str
+    lost: tuple[str, ...]
+    reproducer: str
+
+
+@dataclass(frozen=True)
+class Explored:
+    """What an exploration in another process found."""
+
+    exploration: Exploration
+    """Its counts and points; its violations are those beside it."""
+    violations: tuple[FoundViolation, ...]
+
+
+def plain_of(exploration: Exploration) -> dict[str, Any]:
+    """Return an exploration as plain values, of which `explored_of` makes one again."""
+    kept = [f.name for f in fields(Exploration) if f.name not in ("points", "violations")]
+    return {
+        **{name: getattr(exploration, name) for name in kept},
+        "points": [asdict(point) for point in exploration.points],
+        "violations": [
+            {f.name: getattr(v, f.name) for f in fields(FoundViolation)} for v in exploration.violations
+        ],
+    }
+
+
+def explored_of(plain: dict[str, Any]) -> Explored:
+    """Return what was found, from its plain values."""
+    points = tuple(PointResult(**point) for point in plain["points"])
+    return Explored(
+        exploration=Exploration(**{**plain, "points": points, "violations": ()}),
+        violations=tuple(
+            FoundViolation(**{**each, "lost": tuple(each["lost"])}) for each in plain["violations"]
+        ),
+    )
+
+
+def main(given: str) -> int:
+    """Explore what is wished for, and print what was found."""
+    end_with(sys.stdin.fileno())
+    next_line = monotonic()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal next_line
+        if monotonic() >= next_line:
+            next_line = monotonic() + LINE_S
+            _say({"done": done, "total": total})
+
+    try:
+        wish = ExploreWish(**json.loads(given))
+        with MUTANTS[wish.mutant].applied() if wish.mutant else nullcontext():
+            found = explore(wish.scenario, wish.budget, wish.seed, wish.profile, progress=progress)
+    except WalkitError as error:
+        _say({"error": str(error)})
+        return 1
+    _say({"found": plain_of(found)})
+    return 0
+
+
+def _say(line: dict[str, Any]) -> None:
+    print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,244 @@
+"""The Crash lab page: what a power cut may leave of a scenario, and whether walkit keeps its word in each state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from walkit._html import Markup, join, tag
+from walkit._text import counted
+from walkit.crashlab.exploration import large
+from walkit.crashlab.explore_process import Explored, ExploreWish, FoundViolation
+from walkit.crashlab.museum import MUTANTS
+from walkit.crashlab.profiles import PROFILES
+from walkit.crashlab.scenarios import SCENARIOS
+from walkit.plots import crash_states
+from walkit.views.crash_lab import CrashLab
+from walkit.views.job_bar import JobBar
+from walkit.views.parts import (
+    RED,
+    Button,
+    IntInput,
+    ReportView,
+    Select,
+    View,
+    numbers_html,
+    pn,
+    sentence_html,
+)
+from walkit.views.workspace import Workspace
+
+BUDGET_MAX, SEED_MAX = 5_000, 1_000_000
+ABOUT = (
+    "A scenario runs on a disk in memory. The power is cut before each operation that changes the disk, and within "
+    "each synced write; the states that this may leave are recovered, and judged by rules. A bug that is put back is "
+    "in a process of its own, and in no log of this dashboard."
+)
+AS_IT_IS = "none: walkit as it is"
+SCROLLED = "overflow-x:auto;max-width:100%"
+
+
+class CrashLabPage(View):
+    """Pick a scenario, a profile and a bug, explore, and see what was found."""
+
+    def __init__(self, workspace: Workspace, go: Callable[[str, Mapping[str, str]], None]) -> None:
+        super().__init__()
+        self.lab = CrashLab()
+        workspace.on_close(self.lab.close)
+        wish = ExploreWish()
+        self.scenario = Select(label="scenario", options=list(SCENARIOS), value=wish.scenario, width=180)
+        self.profile = Select(label="profile", options=list(PROFILES), value=wish.profile, width=150)
+        self.mutant = Select(
+            label="bug put back", options={AS_IT_IS: "", **{m: m for m in MUTANTS}}, value="", width=220
+        )
+        self.budget = IntInput(label="states to judge", value=wish.budget, start=1, end=BUDGET_MAX, width=120)
+        self.seed = IntInput(label="seed", value=wish.seed, start=0, end=SEED_MAX, width=90)
+        self.explore = Button(label="Explore", color="primary", width=100)
+        self.about = pn.pane.HTML("", sizing_mode="stretch_width")
+        self.bar = JobBar(self.lab.jobs.cancel)
+        self.problem = pn.pane.HTML("", sizing_mode="stretch_width")
+        self.found = CrashView()
+        self._layout = pn.Column(
+            pn.pane.HTML(tag("p", ABOUT), sizing_mode="stretch_width"),
+            pn.FlexBox(
+                self.scenario,
+                self.profile,
+                self.mutant,
+                self.budget,
+                self.seed,
+                self.explore,
+                align_items="end",
+            ),
+            self.about,
+            self.bar,
+            self.problem,
+            self.found,
+            sizing_mode="stretch_width",
+            margin=0,
+        )
+        self.mutant.param.watch(lambda _: self._to_the_scenario_of_the_mutant(), "value")
+        for widget in (self.scenario, self.profile, self.mutant):
+            widget.param.watch(lambda _: self._describe(), "value")
+        self.explore.on_click(lambda _: self._explore())
+        self._describe()
+
+    def _to_the_scenario_of_the_mutant(self) -> None:
+        if self.mutant.value:
+            self.scenario.value = MUTANTS[self.mutant.value].scenario
+
+    def _describe(self) -> None:
+        rows = [
+            ("Scenario", SCENARIOS[self.scenario.value].text),
+            ("Profile", PROFILES[self.profile.value].text),
+        ]
+        if self.mutant.value:
+            mutant = MUTANTS[self.mutant.value]
+            rows.append(("Bug", f"{mutant.text} (seen in {mutant.seen_in})"))
+        self.about.object = join(tag("p", tag("b", f"{name}: "), f"{text}.") for name, text in rows)
+
+    def wish(self) -> ExploreWish:
+        """Return what the controls say; an emptied field means its default."""
+        usual = ExploreWish()
+        return ExploreWish(
+            scenario=self.scenario.value,
+            profile=self.profile.value,
+            budget=self.budget.value or usual.budget,
+            seed=self.seed.value or usual.seed,
+            mutant=self.mutant.value,
+        )
+
+    def _explore(self) -> None:
+        self.lab.explore(self.wish())
+        self.refresh()
+
+    def refresh(self, shown: bool = True) -> None:
+        """Show what is new."""
+        if not shown:
+            return
+        job, problem = self.lab.jobs.current, self.lab.jobs.problem
+        self.bar.tell(job)
+        words = sentence_html("", problem=problem) if problem else ""
+        if words != self.problem.object:
+            self.problem.object = words
+        if self.explore.disabled is not (job is not None):
+            self.explore.disabled = job is not None
+        self.found.tell(self.lab.explored)
+
+    def state(self) -> dict[str, str]:
+        """Return what is chosen."""
+        wish = self.wish()
+        return {
+            "scenario": wish.scenario,
+            "profile": wish.profile,
+            "mutant": wish.mutant,
+            "budget": str(wish.budget),
+            "seed": str(wish.seed),
+        }
+
+    def restore(self, state: Mapping[str, str]) -> None:
+        """Choose what stood in the URL, the bug first, since it has a scenario of its own."""
+        choices: tuple[tuple[str, Any, Mapping[str, object]], ...] = (
+            ("mutant", self.mutant, MUTANTS),
+            ("scenario", self.scenario, SCENARIOS),
+            ("profile", self.profile, PROFILES),
+        )
+        for name, widget, known in choices:
+            if state.get(name) in known:
+                widget.value = state[name]
+        numbers: tuple[tuple[str, Any, int, int], ...] = (
+            ("budget", self.budget, 1, BUDGET_MAX),
+            ("seed", self.seed, 0, SEED_MAX),
+        )
+        for name, field, least, most in numbers:
+            text = state.get(name, "")
+            if text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most:
+                field.value = int(text)
+
+
+class CrashView(ReportView):
+    """Shows what was explored last. Used by one thread."""
+
+    def __init__(self) -> None:
+        self.violations = pn.pane.HTML("", sizing_mode="stretch_width")
+        super().__init__("Nothing has been explored yet.", self.violations)
+
+    def tell(self, explored: Explored | None) -> None:
+        """Show what was found, unless it is shown already."""
+        if explored is None or not self._is_new(explored):
+            return
+        self.text.object = verdict_html(explored)
+        self.violations.object = violations_html(explored.violations)
+        if explored.exploration.points:
+            self._draw(crash_states(explored.exploration))
+
+
+def verdict_html(explored: Explored) -> str:
+    """Return what was found in a sentence, and the numbers that it rests on."""
+    found = explored.exploration
+    judged = counted(found.distinct, "distinct state")
+    broken = f"{found.broken:,} of {judged} {'breaks' if found.broken == 1 else 'break'} a rule"
+    if found.mutant and found.broken:
+        said = tag("p", tag("b", f"The bug {found.mutant} is found: {broken}."))
+    elif found.mutant:
+        words = (
+            f"The bug {found.mutant} is not found: none of {judged} breaks a rule. More states may show it."
+        )
+        said = tag("p", tag("b", words))
+    elif found.broken:
+        said = tag("p", tag("b", f"{broken}: this is a bug in walkit.", role="alert", style=f"color:{RED}"))
+    else:
+        said = tag("p", tag("b", f"None of {judged} breaks a rule."))
+    numbers = [
+        ("crash points", f"{len(found.points):,}", "moments at which the power was cut"),
+        ("explored whole", f"{found.whole_points:,}", "points of which every state was judged"),
+        ("possible states", large(found.possible), "states that a power cut may leave, over all points"),
+        ("judged", f"{found.states:,}", "with those that have the same bytes and promises as a judged one"),
+        ("distinct", f"{found.distinct:,}", "that differ in a byte or in what was promised"),
+        (
+            "coverage",
+            f"{found.coverage:.0%}",
+            "part of a point's states that was judged, mean over the points",
+        ),
+        ("time", f"{found.duration_s:.1f} s", "on this machine"),
+    ]
+    return join([said, Markup(numbers_html(numbers))])
+
+
+def violations_html(violations: tuple[FoundViolation, ...]) -> str:
+    """Return each violation that was kept: the rule, what was lost, and the code that makes it again."""
+    if not violations:
+        return ""
+    first, *others = violations
+    more = f"The first {len(violations)}, a rule and a point each, with as little lost as was found."
+    return tag(
+        "section",
+        tag("h2", "States that break a rule"),
+        tag("p", more) if others else Markup(),
+        _violation_html(first, is_open=True),
+        *(_violation_html(each, is_open=False) for each in others),
+    )
+
+
+def _violation_html(violation: FoundViolation, *, is_open: bool) -> Markup:
+    lost = [tag("li", line) for line in violation.lost] or [
+        tag("li", "nothing: all that was written arrived")
+    ]
+    return tag(
+        "details",
+        tag("summary", tag("b", violation.rule), f" at point {violation.point}: {violation.text}"),
+        tag(
+            "p", f"The power was cut at point {violation.point}: {violation.operation}. What did not arrive:"
+        ),
+        tag("ul", *lost),
+        tag(
+            "pre",
+            violation.reproducer,
+            style=SCROLLED,
+            tabindex="0",
+            role="region",
+            aria_label=f"code that makes the state of point {violation.point} again",
+        ),
+        class_="violation",
+        style="margin-block:0.5em",
+        open="" if is_open else None,
+    )
