@@ -111,6 +111,7 @@ def test_what_fails_is_said_with_a_verb(faulty: FaultyStorage) -> None:
     faulty.fail("synced_write", short_bytes=100)
     with pytest.raises(StorageError, match=r"cannot write and sync 'file' .* only 4 of 4 bytes"):
         file.write(0, [b"four"], sync=True)
+    file.close()
     faulty.fail("sync_directory")
     with pytest.raises(StorageError, match="cannot sync the folder"):
         faulty.sync_directory()
