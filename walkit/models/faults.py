@@ -283,7 +283,7 @@ class FaultyStorage(PassingStorage):
             failed(fault)
         elif fault.landed:
             act()
-        action = ACTIONS.get(operation.name) or operation.name.replace("_", " ")
+        action = ACTIONS.get(operation.name, operation.name)
         reason = (
             ""
             if fault.short_bytes is None
