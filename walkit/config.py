@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Protocol
 
-from walkit._arguments import as_lsn as as_lsn
-from walkit._arguments import as_seconds as as_seconds
 from walkit._arguments import check_bool
 from walkit._html import options as options_html
 from walkit.errors import OptionsError

@@ -57,9 +57,13 @@ def child(*arguments: object, **options: object) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_every_command_has_a_help_with_an_example_that_parses(command: list[str], run: Run) -> None:
-    """Ask for help: a sentence, an example of this very command, the exit codes; every option has one line."""
+def test_every_command_has_a_help_with_an_example_that_parses(
+    command: list[str], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ask for help: a sentence, an example of this very command, the exit codes; nothing is wider than a terminal."""
+    monkeypatch.setenv("COLUMNS", "80")
     ran = run(*command, "--help")
+    assert [line for line in ran.out.splitlines() if len(line) > 80] == []
     assert (ran.code, ran.err) == (0, "")
     example = next(line for line in ran.out.splitlines() if line.startswith("example: "))
     assert example.startswith(f"example: walkit {' '.join(command)} ")

@@ -52,6 +52,29 @@ CUT = """() => {
     return found;
 }"""
 """The words of figures that are wider than their figure."""
+UNDRAWN = """async () => {
+    const wrong = [];
+    const models = [...Bokeh.documents[0]._all_models.values()];
+    const wanted = {value: "1", disabled: true, placeholder: "1", options: [["1", "1"]], label: "1", width: 33};
+    for (const type of new Set(models.map(model => model.type))) {
+        const like = models.find(model => model.type === type);
+        const View = like.constructor.prototype.default_view;
+        if (!View || !("disabled" in like.properties)) continue;
+        for (const [name, value] of Object.entries(wanted)) {
+            if (!(name in like.properties)) continue;
+            const model = like.clone();
+            const view = new View({model, parent: null});
+            view.initialize();
+            await view.lazy_initialize();
+            view.connect_signals();
+            try { model[name] = typeof model[name] === "number" ? model[name] + 1 : value; } catch (error) {
+                if (error instanceof TypeError) wrong.push(`${type}.${name}: ${error}`);
+            }
+        }
+    }
+    return wrong;
+}"""
+"""What fails where a model of each kind on the page changes between the making of its view and its drawing."""
 TEXTS = """elements => elements.map(element => Array.from(element.shadowRoot.children)
     .filter(part => part.tagName == "DIV").map(part => part.innerText).join(" "))"""
 
@@ -380,7 +403,7 @@ def test_a_replica_is_cut_and_healed_and_no_process_is_left(
         assert seen.inaccessible() == []
         eventually(lambda: page.get_by_role("button", name="Stop").is_enabled())
         seen.press("Stop")
-        eventually(lambda: "No process runs yet" in text(seen))
+        eventually(lambda: "Nothing runs yet" in text(seen))
         assert writers(server) == []
 
 
@@ -500,6 +523,17 @@ def test_without_scripts_the_page_says_so(browser: Browser, server: Server) -> N
     page.goto(server.url)
     assert "walkit inspect LOG" in page.locator("main").inner_text()
     context.close()
+
+
+def test_what_changes_before_it_is_drawn_is_no_error(
+    browser: Browser, server: Server, windows: list[Seen]
+) -> None:
+    """Change the values of views that are made and not drawn, of each kind on the page: none throws; drawn ones do."""
+    with looking(browser, server, windows) as seen:
+        for name in ("Inspector", "Runs"):
+            seen.turn_to(name)
+            seen.settled_controls()
+        assert seen.page.evaluate(UNDRAWN) == []
 
 
 def test_a_phone_shows_all_of_it(browser: Browser, server: Server, windows: list[Seen]) -> None:

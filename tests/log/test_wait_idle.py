@@ -11,6 +11,7 @@ from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.log.logs import SEGMENTS, SMALL_SEGMENT, FaultyMemory, faulty_log, memory_log, tiny
 from walkit.errors import CallbackError, LogClosedError, LogPoisonedError, OptionsError, StorageError
 from walkit.format.index import has_index
+from walkit.format.manifest import Manifest
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage import MemoryStorage
 
@@ -29,6 +30,24 @@ def test_what_is_full_is_sealed_and_indexed(in_flight: int) -> None:
         indexed = [record.name + ".index" for record in sealed if has_index(record)]
         assert len(indexed) == len(sealed) and set(indexed) <= set(storage.names())
         assert log.wait_idle(0)
+
+
+def test_statistics_count_a_segment_once_while_it_is_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask between the manifest that seals a segment and its leaving the open ones: each segment counts once."""
+    with memory_log() as log:
+        store, segments, counted = log.parts.manifest_store, log.parts.segments, list[tuple[int, int]]()
+        real_update = store.update
+
+        def update(change: Any) -> Manifest:
+            manifest = real_update(change)
+            numbers = {s.number for s in manifest.sealed} | {s.number for s in segments.open_segments}
+            counted.append((log.statistics().segments, len(numbers)))
+            return manifest
+
+        monkeypatch.setattr(store, "update", update)
+        log.append_many([bytes(7000)] * 60)
+        assert log.wait_idle(GUARD_S)
+    assert len(counted) > 4 and all(found == there for found, there in counted)
 
 
 def test_retention_has_dropped_what_it_drops() -> None:

@@ -39,6 +39,20 @@ def test_the_bars_are_the_bytes_and_the_words_their_share() -> None:
     assert delta_hits([], by="bytes in a second").layout.title.text.startswith("Delta reader: no bytes yet")
 
 
+def test_bytes_have_the_binary_units_of_their_title() -> None:
+    """Draw classes of 3 MiB and less: the axis counts in MiB, as the words above it do, and ends above the bars."""
+    drawing = delta_hits([HitRow(up_to=2048, delta_bytes=3 * 2**20, loaded_bytes=0)])
+    axis = drawing.layout.yaxis
+    assert "2 MiB" in axis.ticktext and not any("MB" in text for text in axis.ticktext)
+    assert axis.range[0] == 0 and axis.range[1] > 3 * 2**20
+
+
+@pytest.mark.parametrize(("most", "dtick"), [(30.0, "D2"), (3_000.0, None)])
+def test_lags_within_two_decades_are_named_at_1_2_and_5(most: float, dtick: str | None) -> None:
+    """Draw lags of one and of three decades: of the narrow axis only 1, 2 and 5 have words, which do not overlap."""
+    assert delta_lags({"by delta": {1.0: [2.0], 4.0: [most]}}, x="KiB").layout.yaxis.dtick == dtick
+
+
 def test_lags_are_medians_with_their_spread() -> None:
     """Draw two ways and one without lags: medians in seconds, bars to least and most, n and ways in the words."""
     drawing = delta_lags(

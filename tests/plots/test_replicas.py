@@ -54,7 +54,7 @@ def test_an_unknown_lag_is_said_and_not_zero() -> None:
     ended = LagSeries(
         name="r", time_s=ONE.time_s[:3], records=ONE.records[:3], bytes=ONE.bytes[:3], ms=ONE.ms[:3]
     )
-    assert "r unknown" in lag_over_time([ended]).layout.meta["alt"]
+    assert "r: unknown" in lag_over_time([ended]).layout.meta["alt"]
 
 
 def test_each_state_is_a_bar_in_its_lane() -> None:

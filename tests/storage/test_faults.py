@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import pytest
 
-from walkit.errors import OptionsError
+from walkit.errors import OptionsError, StorageError
 from walkit.models import CrashingStorage, FaultyStorage, Operation
-from walkit.models.faults import OperationName
+from walkit.models.faults import ACTIONS, OperationName
 from walkit.storage import FileStorage, Storage, StorageFile
 from walkit.testing.storage_hooks import Refused
 
@@ -97,12 +97,24 @@ def test_every_operation_can_fail_without_being_done(faulty: FaultyStorage) -> N
         fault = faulty.fail(name, errno=errno.ENOSPC)
         with Refused(errno.ENOSPC) as caught:
             call()
-        assert name.replace("_", " ") in str(caught.error)
+        assert f"cannot {ACTIONS.get(name, name)} " in str(caught.error)
         assert (faulty.names(), file.size(), file.read(0, 9)) == (["file"], 4, b"data"), name
         assert fault.hits == 1
     file.allocate(100)
     assert file.size() == 100
     file.close()
+
+
+def test_what_fails_is_said_with_a_verb(faulty: FaultyStorage) -> None:
+    """Fail a synced write, short by no byte, and a sync of the folder: each error is a sentence."""
+    file = faulty.open("file", "create")
+    faulty.fail("synced_write", short_bytes=100)
+    with pytest.raises(StorageError, match=r"cannot write and sync 'file' .* only 4 of 4 bytes"):
+        file.write(0, [b"four"], sync=True)
+    file.close()
+    faulty.fail("sync_directory")
+    with pytest.raises(StorageError, match="cannot sync the folder"):
+        faulty.sync_directory()
 
 
 def test_the_nth_matching_operation_fails(faulty: FaultyStorage) -> None:

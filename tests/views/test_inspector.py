@@ -281,7 +281,7 @@ def test_a_live_log_of_this_machine_is_read_beside_its_writer(tmp_path: Path) ->
         ("x" * 4_000, "it cannot be a path"),
         ("\ud800", "it cannot be a path"),
         ("~root", "there is no such file or folder"),
-        ("", "choose one of the known logs"),
+        ("", "no log is named: choose a known one"),
         ("nothing", "there is no such file or folder"),
         ("file", "it is a file, and a log is a folder"),
         ("empty", "not a walkit log"),

@@ -17,6 +17,7 @@ from walkit.measure import LatencyHistogram, Run, RunRecorder, load
 from walkit.views import Shell
 from walkit.views.page import make_shell
 from walkit.views.page_runs import RunsPage
+from walkit.views.run_list import differences_html
 from walkit.workload import ContinuousLoad
 
 ROUNDS = 2
@@ -86,6 +87,10 @@ def test_a_folder_is_read_and_two_are_compared(shell: Shell, tmp_path: Path) -> 
     assert found.ratios["p50"].number == 1
     assert "n = 1: the difference may be chance" in page.face.ratios.object
     assert ("option.writers", "100", "400") in found.differences
+    uneven = replace(found, differences=[("both", "1", "2"), ("one", "0.1", ""), ("other", "", "8")])
+    shown, _, folded = differences_html(uneven).partition("<details>")
+    assert "both" in shown and "2 settings that only one of them has recorded" in folded
+    assert ">one<" in folded and ">other<" in folded and ">one<" not in shown
     assert page.state() == {"folder": "runs", "a": "file:fast-1.parquet", "b": "file:slow.parquet"}
     assert page.repeat.disabled
     assert "Only runs of this page can be repeated" in page.status.object

@@ -14,7 +14,7 @@ from walkit.cli.copying import add_copy
 from walkit.cli.crashtest import add_crashtest
 from walkit.cli.dashboard import add_dashboard
 from walkit.cli.doctor import add_doctor
-from walkit.cli.parsers import EXIT_CODES, LOG_HELP, add_command, add_option, add_report_options
+from walkit.cli.parsers import EXIT_CODES, LOG_HELP, HelpLines, add_command, add_option, add_report_options
 from walkit.cli.places import PlaceAt, place_at
 from walkit.cli.promoting import add_promote
 from walkit.cli.world import add_simulate
@@ -26,7 +26,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="walkit",
         description="Look into write-ahead logs, check them, measure them.",
         epilog=f"{EXIT_CODES}\nexample: walkit demo --out report",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpLines,
         allow_abbrev=False,
     )
     parser.add_argument("-V", "--version", action="version", version=f"walkit {_version()}")
@@ -144,7 +144,7 @@ def _add_dump(commands: Any) -> None:
         "dump",
         "print the records of a log, one a line",
         "; bytes that are not UTF-8 become base64 under a name that says so",
-        "walkit dump orders.log --from 1000 --to 1999 --format csv --out part.csv",
+        "walkit dump orders.log --from 1000 --format csv --out part.csv",
         "walkit.cli.dump:dump",
     )
     parser.add_argument("log", metavar="LOG", help=LOG_HELP)

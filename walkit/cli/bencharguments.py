@@ -35,7 +35,7 @@ def _add_write(kinds: Any) -> argparse.ArgumentParser:
         "write",
         "measure appending: records a second and latencies",
         ", for every combination, beside a raw loop of synced writes in the same run",
-        "walkit bench write --writers 1,8,64 --tasks 64 --record-bytes 100 --peers --json",
+        "walkit bench write --writers 1,8,64 --tasks 64 --peers --json",
         "walkit.cli.bench:bench_write",
     )
     add_option(
@@ -158,7 +158,7 @@ def _add_recovery(kinds: Any) -> argparse.ArgumentParser:
         "measure opening after a kill: verify, log, Store",
         ", for every combination, beside plainly reading the same bytes; exit code 1 where something is missing. "
         "The full size: --operations 10000000 --keys 1000000 --frame-records 10000 --checkpoint-age 1",
-        "walkit bench recovery --operations 100000,1000000 --frame-records 300 --peers --json",
+        "walkit bench recovery --operations 100000 --frame-records 300 --json",
         "walkit.cli.bench:bench_recovery",
     )
     add_option(parser, "--operations", values.counts, [100_000], "puts")
@@ -194,7 +194,7 @@ def _add_spark(kinds: Any) -> argparse.ArgumentParser:
         "spark",
         "measure a log in Spark: reads, replays, changes, diffs, streams",
         ", beside Parquet of the same rows and one process, in the same rounds",
-        "walkit bench spark --records 1000000,5000000 --queries read,replay --json",
+        "walkit bench spark --records 1000000 --queries read,replay --json",
         "walkit.cli.bench:bench_spark",
     )
     add_option(parser, "--records", values.counts, [1_000_000], "records of a log, or of several")

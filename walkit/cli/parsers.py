@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -22,6 +23,19 @@ METAVARS: dict[Callable[[str], Any], str] = {
 """How the value of an option is named in the help, where the option does not say."""
 
 Handler = Callable[[argparse.Namespace], int]
+
+
+class HelpLines(argparse.RawDescriptionHelpFormatter):
+    """Help that fits the terminal: each line of a text is filled, but for an example, which is there to be copied."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Return the text line by line, none wider than `width` but for examples."""
+        return "\n".join(
+            indent + line
+            if line.startswith("example: ")
+            else textwrap.fill(line, width, initial_indent=indent, subsequent_indent=indent)
+            for line in text.splitlines()
+        )
 
 
 def add_command(
@@ -49,7 +63,7 @@ def _add_parser(commands: Any, name: str, brief: str, detail: str, example: str)
         help=brief,
         description=f"{brief[0].upper()}{brief[1:]}{detail}.",
         epilog=f"example: {example}\n{EXIT_CODES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpLines,
         allow_abbrev=False,
     )
     return parser

@@ -46,7 +46,7 @@ class Explorations(TableReport):
         """The outcome in one line."""
         distinct = counted(sum(each.distinct for each in self.explorations), "distinct state")
         if self.ok:
-            return f"ok: none of {distinct} breaks a rule"
+            return f"{'so far' if self.interrupted else 'ok:'} none of {distinct} breaks a rule"
         return f"{sum(each.broken for each in self.explorations):,} of {distinct} break a rule"
 
     @property

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from walkit._arguments import as_lsn, as_seconds
 from walkit._html import titled
 from walkit.commit.to_end import run_to_end
-from walkit.config import as_lsn, as_seconds
 from walkit.errors import GapError, LogClosedError, OptionsError
 from walkit.events import EventSink
 from walkit.format.manifest import HoldRecord, Manifest

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno as errno_codes
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args, runtime_checkable
@@ -46,6 +46,13 @@ OperationName: TypeAlias = Literal[
 modes, `create_folder` the storage's own `create()`. A `replace` has the target as its file."""
 
 _Result = TypeVar("_Result")
+ACTIONS: Mapping[str, str] = {
+    "synced_write": "write and sync",
+    "sync_directory": "sync the folder",
+    "create_folder": "create the folder",
+    "drop_cached": "drop the cached pages of",
+}
+"""What an operation that is no verb is called in "cannot ...", as storage on files says it."""
 _SKIPPABLE = ("sync", "synced_write", "sync_directory")
 
 
@@ -276,9 +283,11 @@ class FaultyStorage(PassingStorage):
             failed(fault)
         elif fault.landed:
             act()
-        action = operation.name.replace("_", " ")
+        action = ACTIONS.get(operation.name, operation.name)
         reason = (
-            "" if fault.short_bytes is None else f"only {fault.short_bytes:,} of {operation.size:,} bytes"
+            ""
+            if fault.short_bytes is None
+            else f"only {min(fault.short_bytes, operation.size):,} of {operation.size:,} bytes"
         )
         raise storage_error(action, operation.file, self.location, fault.errno, reason)
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from walkit.plots.facts import Spread, drawn_by, error_bars
 from walkit.plots.style import BLUE, ORANGE, Figure, Theme, colour, figure, go
-from walkit.plots.units import LOG_SECONDS, bytes_text, duration_text
+from walkit.plots.units import LOG_SECONDS, bytes_axis, bytes_text, duration_text, log_seconds
 
 BINS_PER_DECADE = 10
 
@@ -95,6 +95,8 @@ def delta_lags(
         f"{duration_text(max(s.median for s in row.values()))}"
         for way, row in known.items()
     )
+    ends = [each for row in known.values() for spread in row.values() for each in (spread.low, spread.high)]
+    least, most = min(ends, default=1e-3), max(ends, default=1.0)
     drawing = figure(
         "Lag by way of reading",
         subtitle=[*subtitle, *([f"medians of {rounds}"] if rounds else []), drawn_by()],
@@ -105,7 +107,7 @@ def delta_lags(
             "title": {"text": x},
             "tickvals": sorted({v for row in known.values() for v in row}),
         },
-        yaxis={"type": "log", "title": {"text": "lag"}, **LOG_SECONDS},
+        yaxis={"type": "log", "title": {"text": "lag"}, **log_seconds(least, most)},
     )
     for index, (way, row) in enumerate(known.items()):
         spreads = list(row.values())
@@ -137,6 +139,7 @@ def delta_hits(
     names = [f"to {bytes_text(row.up_to)}" for row in given]
     taken, loaded = sum(row.delta_bytes for row in given), sum(row.loaded_bytes for row in given)
     total = taken + loaded
+    largest = max((row.delta_bytes + row.loaded_bytes for row in given), default=0)
     said = f"{taken / total:.0%} of {bytes_text(total)} by delta" if total else "no bytes yet"
     drawing = figure(
         f"Delta reader: {said}",
@@ -145,7 +148,7 @@ def delta_hits(
         theme=theme,
         barmode="stack",
         xaxis={"title": {"text": by}, "type": "category"},
-        yaxis={"title": {"text": "bytes"}, "tickformat": "~s", "ticksuffix": "B", "rangemode": "tozero"},
+        yaxis={"title": {"text": "bytes"}, **bytes_axis(0, 1.1 * max(largest, 1))},
     )
     for label, sizes, paint in (
         ("by delta", [row.delta_bytes for row in given], BLUE),

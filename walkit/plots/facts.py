@@ -15,6 +15,11 @@ QUARTILES_FROM = 5
 """From this many measurements on the spread is that of the middle half, below it from the least to the most."""
 
 
+def short_name(location: str) -> str:
+    """Return the last name of a path: a figure's title has no room for the folders above a log."""
+    return location.rstrip("/").rpartition("/")[2] or location
+
+
 class Spread(NamedTuple):
     """Repeated measurements of one quantity: their median, and how far they lie apart."""
 

@@ -248,7 +248,7 @@ def _add_lanes(drawing: Figure, row: int) -> None:
         drawing.add_trace(bar, row=row, col=1)
     drawing.update_xaxes(
         title={
-            "text": "frames, since the sealing of the first of these",
+            "text": "time since the first of these frames was sealed",
             "font": {"size": 12},
             "standoff": 0,
         },

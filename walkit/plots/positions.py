@@ -7,7 +7,7 @@ from html import escape
 
 from walkit._text import counted, lsn_range
 from walkit.metrics import LogStatistics
-from walkit.plots.facts import drawn_by
+from walkit.plots.facts import drawn_by, short_name
 from walkit.plots.rows import Box, Look, Mark, RowPanel, draw_rows
 from walkit.plots.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, SKY, VERMILION, WINE, Figure, Theme
 from walkit.recovery.examine.report import FAULTS, RangeVerdict, ScanReport, SegmentFacts, Verdict, lsn_text
@@ -54,7 +54,7 @@ def segments(
     panels.append(_panel(report, statistics, recovery, f"after: {_summary(report)}"))
     spans = [_used(found) for found in (report, *([] if before is None else [before]))]
     return draw_rows(
-        f"{escape(report.location)} ({report.state}): {_summary(report)}",
+        f"{escape(short_name(report.location))} ({report.state}): {_summary(report)}",
         panels,
         min(low for low, _ in spans),
         max(high for _, high in spans),

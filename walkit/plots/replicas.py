@@ -100,7 +100,7 @@ def lag_over_time(
     if unit not in UNITS:
         raise OptionsError(f"unit={unit!r}: one of {', '.join(UNITS)}", option="unit", wanted=unit)
     curves = [(one, one.ms / 1000 if unit == "ms" else getattr(one, unit)) for one in series]
-    told = "; ".join(f"{one.name} {_last(values, unit)}" for one, values in curves) or "no replica yet"
+    told = "; ".join(f"{one.name}: {_last(values, unit)}" for one, values in curves) or "no replica yet"
     drawing = figure(
         "Replication lag",
         subtitle=[*subtitle, told, drawn_by()],
@@ -154,7 +154,7 @@ def state_lanes(
     """
     lanes = list(dict.fromkeys(bar.lane for bar in bars))
     last = {bar.lane: bar for bar in bars}
-    told = "; ".join(f"{lane} {bar.state}" for lane, bar in last.items()) or "no replica yet"
+    told = "; ".join(f"{lane}: {bar.state}" for lane, bar in last.items()) or "no replica yet"
     drawing = figure(
         "States",
         subtitle=[*subtitle, told, drawn_by()],

@@ -32,7 +32,7 @@ def states_timeline(lanes: Iterable[StateLane], *, theme: Theme = None) -> Figur
     names = [f"{at}. {escape(lane.name)}" for at, lane in enumerate(drawn, 1)]
     drawing = figure(
         "States on the log's timeline",
-        subtitle=[drawn_by()],
+        subtitle=["each area is a segment", drawn_by()],
         alt="Segments over LSN: " + "; ".join(_words(lane) for lane in drawn),
         theme=theme,
         height=240 + 50 * len(drawn),

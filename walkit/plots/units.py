@@ -38,6 +38,11 @@ def log_counts(low: float, high: float) -> Mapping[str, Any]:
     return {"tickformat": "~s", "dtick": "D2"} if high < 100 * low else LOG_COUNTS
 
 
+def log_seconds(low: float, high: float) -> Mapping[str, Any]:
+    """Return a logarithmic axis of seconds from `low` to `high`: within two decades only 1, 2 and 5 have words."""
+    return {**LOG_SECONDS, "nticks": None, "dtick": "D2"} if high < 100 * low else LOG_SECONDS
+
+
 def duration_text(seconds: float) -> str:
     """Return a duration in the unit that suits it: 12 µs, 3.4 ms, 1.25 s."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):

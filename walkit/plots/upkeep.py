@@ -7,7 +7,7 @@ from html import escape
 from itertools import accumulate
 
 from walkit._text import counted, lsn_range
-from walkit.plots.facts import drawn_by
+from walkit.plots.facts import drawn_by, short_name
 from walkit.plots.rows import FLAG, Box, Look, Mark, RowPanel, draw_rows
 from walkit.plots.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, SKY, VERMILION, WINE, Figure, Theme
 from walkit.plots.units import bytes_text
@@ -44,7 +44,7 @@ def upkeep(
     summary = f"{counted(len(inventory.segments), 'segment')}, {bytes_text(inventory.size_bytes)}"
     was = "" if before is None else f" (before: {bytes_text(before.size_bytes)})"
     return draw_rows(
-        f"{escape(inventory.location)}: {summary}{was}",
+        f"{escape(short_name(inventory.location))}: {summary}{was}",
         panels,
         0,
         max(found.size_bytes for found in (inventory, *([] if before is None else [before]))) or 1,

@@ -7,8 +7,9 @@ from html import escape
 from walkit._html import table, tag
 from walkit._text import counted
 from walkit.plots import amplification, upkeep
+from walkit.plots.facts import short_name
 from walkit.views.demo_store import StepReport
-from walkit.views.parts import ReportView, figure_pane, pn
+from walkit.views.parts import ReportView, figure_pane, html_pane
 
 NOTHING_YET = "There is no store yet: write some records."
 
@@ -17,9 +18,9 @@ class CompactionView(ReportView):
     """Shows the newest StepReport. Used by one thread."""
 
     def __init__(self) -> None:
-        self.preview = pn.pane.HTML("", sizing_mode="stretch_width")
+        self.preview = html_pane()
         self.costs = figure_pane()
-        self.numbers = pn.pane.HTML("", sizing_mode="stretch_width")
+        self.numbers = html_pane()
         super().__init__(NOTHING_YET, self.preview, self.costs, self.numbers)
 
     def tell(self, report: StepReport | None) -> None:
@@ -36,7 +37,7 @@ class CompactionView(ReportView):
         drawing = upkeep(report.after, before=report.before, going=going)
         # Its folder is the session's own, and says nothing to who looks at it.
         title = drawing.layout.title.text
-        drawing.layout.title.text = title.replace(escape(report.after.location), "The store", 1)
+        drawing.layout.title.text = title.replace(escape(short_name(report.after.location)), "The store", 1)
         self._draw(drawing)
         self.preview.object = preview_html(report)
         if report.history:

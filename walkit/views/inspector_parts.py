@@ -26,6 +26,7 @@ HINTS = {
     "key": "text, or hex after 0x",
     "time": "2026-11-23 14:05:00 (UTC); frames know when they were sealed",
 }
+CHOOSE_A_FRAME = "<p>Choose a frame to see its fields, its records and its bytes.</p>"
 SEGMENTS_DRAWN_MAX = 200
 MIB = 20
 """Binary digits of a mebibyte."""
@@ -104,7 +105,8 @@ class LogChooser(View):
         text = self.text
         if not text:
             raise OptionsError(
-                f"choose one of the known logs, or type the path of a log, or {SCRATCH}", option="path"
+                f"no log is named: choose a known one, or type the path of its folder, or {SCRATCH}",
+                option="path",
             )
         if text == SCRATCH:
             path = Path(self._workspace.session.path)
@@ -126,7 +128,7 @@ class FrameFace(View):
     def __init__(self) -> None:
         super().__init__()
         self._shown: FrameView | None = None
-        self.text = html_pane()
+        self.text = html_pane(CHOOSE_A_FRAME)
         self.figure = figure_pane()
         self.fields = html_pane()
         self._layout = pn.Column(self.text, self.figure, self.fields, sizing_mode="stretch_width", margin=0)
@@ -137,7 +139,7 @@ class FrameFace(View):
             return
         self._shown = view
         if view is None:
-            self.text.object = self.fields.object = ""
+            self.text.object, self.fields.object = CHOOSE_A_FRAME, ""
             self.figure.visible = False
             return
         title = f"<h2>Frame at position {view.position:,} in segment {view.line.number}</h2>"

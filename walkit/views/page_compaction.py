@@ -35,8 +35,8 @@ class CompactionPage(View):
         }
         self.new_log = Button(label="New log")
         words = (
-            "A store of its own, with small segments. A hold is a claim that nothing from there on may go; a cursor is "
-            "saved progress and keeps nothing back. Write a few times, then see what each step leaves."
+            "A store of its own, with small segments. A hold keeps every record from its LSN on; a cursor is saved "
+            "progress and keeps nothing back. Write a few times, then see what each step leaves."
         )
         self._layout = pn.Column(
             pn.pane.HTML(f"<p>{words}</p>", sizing_mode="stretch_width"),

@@ -56,6 +56,11 @@ from walkit.views.parts import (
 from walkit.views.pick_table import PagedTable, PickTable
 from walkit.views.workspace import Workspace
 
+ABOUT = (
+    "Here are the segments, frames and bytes of a log, and what is damaged in it. Choose a known log, or type the path "
+    "of its folder; scratch is the log that the Live page writes."
+)
+
 
 class InspectorPage(View):
     """Segments, frames and bytes of a log; damage, and records found by LSN, key or time. Changes no byte."""
@@ -127,13 +132,19 @@ class InspectorPage(View):
         self.wanted.param.watch(lambda _: self._find(), "enter_pressed")
 
     def _arranged(self) -> pn.Column:
-        half = {"flex": "1 1 420px", "min-width": "min(420px, 100%)"}
+        # The table of frames has more columns than a frame has bytes in a row.
+        wider, narrower = ({"flex": f"{share} 1 420px", "min-width": "min(420px, 100%)"} for share in (5, 3))
         self.pager = pn.FlexBox(self.first, self.back, self.on, self.last)
         self.tools = pn.FlexBox(self.find_by, self.wanted, self.find, self.check, align_items="end")
         left = pn.Column(
-            self.segments, self.frame_words, self.frames, self.pager, sizing_mode="stretch_width", styles=half
+            self.segments,
+            self.frame_words,
+            self.frames,
+            self.pager,
+            sizing_mode="stretch_width",
+            styles=wider,
         )
-        right = pn.Column(self.face, sizing_mode="stretch_width", styles=half)
+        right = pn.Column(self.face, sizing_mode="stretch_width", styles=narrower)
         self.body = pn.Column(
             self.numbers,
             self.tools,
@@ -314,7 +325,7 @@ class InspectorPage(View):
         )
         refused = None if self.outline is None else self.outline.problem
         problem = self._problem or self.looking.problem or refused
-        self.status.object = sentence_html(words or "Choose a log, or name one.", problem=problem)
+        self.status.object = sentence_html(words or ABOUT, problem=problem)
         self.bar.tell(self._verifying or self.looking.job)
         if self.body.visible:  # the browser has no button yet while it is hidden, and fails to change it
             self.check.disabled = self.session.busy or self._path is None

@@ -103,9 +103,7 @@ class LivePage(View):
 
     def _inspect(self, place: str, position: int) -> None:
         if place != "this disk":
-            self.session.refuse(
-                f"A log on {place}, stands in its writers' memory: there is no file to inspect."
-            )
+            self.session.refuse(f"A log on {place} is in its writers' memory: there is no file to inspect.")
             self.refresh()
             return
         self._go("inspector", {"log": "scratch", "position": str(position)})

@@ -60,6 +60,12 @@ def _press(called: Callable[[], None], _: object) -> None:
     called()
 
 
+ABOUT = (
+    "Here two states are compared, key by key: of one log at two LSNs, or of two logs. Choose a known log, or type the "
+    "path of its folder; scratch is the log that the Live page writes."
+)
+
+
 class StatesPage(View):
     """Choose a log and two LSNs, or two logs; see which keys differ, their records, and a key's history."""
 
@@ -283,9 +289,7 @@ class StatesPage(View):
                 self._take_compared(done)
         if not shown:
             return
-        words = self.looking.words or (
-            "Choose a log, or name one." if self.outlines is None else self._log_words()
-        )
+        words = self.looking.words or (ABOUT if self.outlines is None else self._log_words())
         self.status.object = sentence_html(words, problem=self._problem or self.looking.problem)
         self.bar.tell(self._comparing or self.looking.job)
         if self.body.visible:

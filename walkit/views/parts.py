@@ -35,6 +35,7 @@ __all__ = [
     "Select",
     "View",
     "figure_pane",
+    "html_pane",
     "numbers_html",
     "pn",
     "ready",
@@ -45,6 +46,11 @@ __all__ = [
 
 REFRESH_MS = 500
 """Time between two refreshes of a view."""
+TABLE_CSS = """
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 0 0 0.8em; }
+td, th { padding: 1px 14px 1px 2px; }
+"""
+"""Columns of a table have room between them, and what follows it is clear of it."""
 RED = "var(--bad, #d9534f)"
 """What is wrong; on a page of the dashboard in the colour of its theme."""
 logger = logging.getLogger("walkit")
@@ -126,6 +132,7 @@ class Button(pn.widgets.Button):
         """
 :host(.solid) .bk-btn.bk-btn-primary { background-color: var(--accent, #0b5cad); color: var(--on-accent, #ffffff); }
 :host(.solid) .bk-btn.bk-btn-danger { background-color: var(--bad, #b3261e); color: var(--on-accent, #ffffff); }
+:host(.solid) .bk-btn.bk-btn[disabled] { background-color: var(--raised, #8883); color: var(--soft, inherit); }
 """,
     ]
 
@@ -164,13 +171,18 @@ def figure_pane(figure: Any = None, **options: Any) -> pn.pane.Plotly:
     )
 
 
+def html_pane(html: str = "") -> pn.pane.HTML:
+    """Return a pane for HTML as wide as the page, whose tables can be read."""
+    return pn.pane.HTML(html, sizing_mode="stretch_width", stylesheets=[TABLE_CSS])
+
+
 class ReportView(View):
     """Shows the newest report that it is given: a text, a figure, and below them what else. Used by one thread."""
 
     def __init__(self, nothing_yet: str, *more: pn.viewable.Viewable) -> None:
         super().__init__()
         self._shown: object = None
-        self.text = pn.pane.HTML(f"<p>{nothing_yet}</p>", sizing_mode="stretch_width")
+        self.text = html_pane(f"<p>{nothing_yet}</p>")
         self.figure = figure_pane()
         self._layout = pn.Column(self.text, self.figure, *more, sizing_mode="stretch_width")
 

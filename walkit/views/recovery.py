@@ -14,9 +14,9 @@ from walkit.plots.units import bytes_text
 from walkit.recovery.decision import MEANINGS, table_rows
 from walkit.recovery.report import RecoveryReport
 from walkit.views.fault_reports import FATES, FAULTS, CutFrame, Fate, FaultReport, Outcome, Refusal
-from walkit.views.parts import RED, ReportView, View, figure_pane, numbers_html, pn
+from walkit.views.parts import RED, ReportView, View, figure_pane, html_pane, numbers_html, pn
 
-NOTHING_YET = "Nothing has been broken yet."
+NOTHING_YET = "Nothing has been broken yet: choose a fault, and break the log."
 FRAME_BYTES_DRAWN = 256
 HEX_COLUMNS = 16
 
@@ -29,13 +29,13 @@ class RecoveryView(ReportView):
     """Shows the newest FaultReport beside the earlier ones, and what a sweep measured. Used by one thread."""
 
     def __init__(self) -> None:
-        self.strip = _html()
-        self.decisions = _html()
-        self.cuts = _html()
+        self.strip = html_pane()
+        self.decisions = html_pane()
+        self.cuts = html_pane()
         self.bytes = figure_pane()
-        self.hex = _html()
-        self.salvage = _html()
-        self.healing = _html()
+        self.hex = html_pane()
+        self.salvage = html_pane()
+        self.healing = html_pane()
         super().__init__(
             NOTHING_YET,
             self.strip,
@@ -89,7 +89,7 @@ class SweepView(View):
 
     def __init__(self) -> None:
         super().__init__()
-        self.measured = _html()
+        self.measured = html_pane()
         self.over_checkpoint = figure_pane()
         self.over_segments = figure_pane()
         self._sweep: RecoverySweep | None = None
@@ -114,10 +114,6 @@ class SweepView(View):
             pane.visible = bool(found)
 
 
-def _html() -> pn.pane.HTML:
-    return pn.pane.HTML("", sizing_mode="stretch_width")
-
-
 def verdict_html(report: FaultReport) -> str:
     """Return what was done and what came of it, and the numbers that rests on."""
     done = tag("p", tag("b", f"{FAULTS[report.fault].label}: "), f"{report.place}. ", " ".join(report.steps))
@@ -125,7 +121,7 @@ def verdict_html(report: FaultReport) -> str:
     parts = [done, failed]
     recovery, refusal = report.recovery, report.outcome.refusal
     if refusal is not None:
-        parts.append(refusal_html("Opening is refused:", refusal, alert=True))
+        parts.append(refusal_html("Opening is refused with", refusal, alert=True))
     if recovery is not None:
         parts += [_kept_html(report, recovery), Markup(_numbers_html(report, recovery))]
     return join([*parts, tag("p", report.promise, style="opacity:0.8")])
@@ -178,7 +174,7 @@ def refusal_html(words: str, refusal: Refusal, *, alert: bool = False) -> Markup
     return tag(
         "section",
         tag(
-            "p", tag("b", f"{words} {refusal.name}. ", style=f"color:{RED}"), f"{refusal.message}.", role=role
+            "p", tag("b", f"{words} {refusal.name}: ", style=f"color:{RED}"), f"{refusal.message}.", role=role
         ),
         _scrolled(facts(refusal.facts), "facts of the error", "facts"),
         class_="refusal",

@@ -8,10 +8,9 @@ from walkit.plots.units import bytes_text, duration_text
 from walkit.views.parts import View, figure_pane, pn
 from walkit.views.replication_lab import WINDOW_S, Member, Picture
 
-NOTHING_YET = "No process runs yet."
 UNKNOWN = "unknown"
 MEMBERS_CSS = """
-.members { overflow-x: auto; }
+.members { overflow-x: auto; margin-bottom: 0.8em; }
 .members td, .members th { padding: 1px 10px 1px 0; white-space: nowrap; }
 .members th { white-space: normal !important; vertical-align: bottom; }
 .members td:last-child { white-space: normal; min-width: 11em; }
@@ -24,7 +23,7 @@ class ReplicationView(View):
     def __init__(self) -> None:
         super().__init__()
         self.unit: LagUnit = "records"
-        self.members = pn.pane.HTML(tag("p", NOTHING_YET), sizing_mode="stretch_width")
+        self.members = pn.pane.HTML("", sizing_mode="stretch_width")
         self.lag, self.states, self.sent, self.hits = (figure_pane(link_figure=False) for _ in range(4))
         self._layout = pn.Column(
             self.members, self.lag, self.states, self.sent, self.hits, sizing_mode="stretch_width", margin=0
@@ -55,7 +54,7 @@ class ReplicationView(View):
 def members_html(members: tuple[Member, ...]) -> str:
     """Return the processes as a table; what is not known is said so."""
     if not members:
-        return tag("p", NOTHING_YET)
+        return Markup("")  # the page says that nothing runs, and what to press
     rows = []
     for one in members:
         primary = not one.link

@@ -165,8 +165,8 @@ def _plain(value: Any) -> str:
     """Return a cell as text; a table keeps whole numbers as fractions where another row has none."""
     if value is None or value != value:
         return ""
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else f"{value:.9g}"
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
@@ -234,10 +234,30 @@ def ratios_drawn(found: Comparison) -> Figure:
 
 
 def differences_html(found: Comparison) -> Markup:
-    """Return the difference of the settings as a table."""
+    """Return the difference of the settings as a table; what only one Run has recorded is folded away below it."""
     if not found.differences:
         return tag("p", "All settings are equal.")
-    return table(found.differences, ("setting", found.runs[0].name, found.runs[1].name))
+    both = [row for row in found.differences if row[1] and row[2]]
+    alone = [row for row in found.differences if not (row[1] and row[2])]
+    shown = (
+        [_settings_table(found, both)] if both else [tag("p", "No setting that both have recorded differs.")]
+    )
+    if alone:
+        words = f"{counted(len(alone), 'setting')} that only one of them has recorded"
+        shown.append(tag("details", tag("summary", words), _settings_table(found, alone)))
+    return join(shown)
+
+
+def _settings_table(found: Comparison, rows: Sequence[tuple[str, str, str]]) -> Markup:
+    one, other = found.runs
+    return tag(
+        "div",
+        table(rows, ("setting", one.name, other.name)),
+        class_="scroll",
+        tabindex="0",
+        role="region",
+        aria_label="settings",
+    )
 
 
 def report_page(found: Comparison, figure: Figure) -> bytes:

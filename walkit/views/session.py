@@ -128,8 +128,9 @@ class Session:
 
     @property
     def log_name(self) -> str:
-        """The name of the scratch log; empty before there is one."""
-        return os.path.basename(self.path) if self._start_ns is not None else ""
+        """What the scratch log is called on the page, as on the Inspector; empty before there is one."""
+        name = os.path.basename(self.path).removeprefix("log")
+        return f"scratch{name}" if self._start_ns is not None else ""
 
     @property
     def durability(self) -> str:

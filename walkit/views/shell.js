@@ -1,5 +1,28 @@
 // The rail's links choose a page without a new session; the URL follows what the server says is shown.
 (() => {
+  // Between the making of a view and its drawing a model may change. Bokeh then sets fields of elements that are not there
+  // ("Cannot set properties of undefined"), most often on a busy machine. The drawing takes what the model says, so that
+  // such an error means nothing; any other is thrown as ever.
+  let base = Bokeh.Models["Spinner"]?.prototype?.default_view?.prototype;
+  while (base && !Object.hasOwn(base, "connect")) { base = Object.getPrototypeOf(base); }
+  if (base) {
+    const { connect, disconnect } = base;
+    const undrawn = (view) => view.shadow_el !== undefined && view.shadow_el.childNodes.length === 0;
+    const careful = (view, slot) => {
+      view.walkitSlots ??= new WeakMap();
+      if (!view.walkitSlots.has(slot)) {
+        view.walkitSlots.set(slot, function (...told) {
+          try { return slot.apply(this, told); } catch (error) {
+            if (!(error instanceof TypeError && undrawn(view))) { throw error; }
+          }
+        });
+      }
+      return view.walkitSlots.get(slot);
+    };
+    base.connect = function (signal, slot) { return connect.call(this, signal, careful(this, slot)); };
+    base.disconnect = function (signal, slot) { return disconnect.call(this, signal, careful(this, slot)); };
+  }
+
   // What Bokeh draws without a name gets one, or is hidden from those who would need it.
   const mend = (name, how) => {
     const view = Bokeh.Models[name]?.prototype?.default_view?.prototype;
