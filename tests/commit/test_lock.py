@@ -31,8 +31,8 @@ FIELDS: list[tuple[type, str, str]] = [
     (CommitFailure, "lock", "refusal poisoned"),
     (LeaderElection, "lock", "leaders asked"),
     (CommitSignal, "lock", "wanted"),
-    (FrameWriter, "lock", "observers"),
-    (Delivery, "_lock", "observers bells when_durable _thread"),
+    (FrameWriter, "lock", "write_observers"),
+    (Delivery, "_lock", "observers bells durable_listeners _thread"),
     (DeviceWorker, "_guard", "_doing _closing _thread"),
     (SealSequencer, "_lock", "_current _abandoned"),
 ]
