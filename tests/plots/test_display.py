@@ -133,3 +133,14 @@ def test_a_page_with_plotly_of_its_own_asks_no_other_place() -> None:
     assert "http" not in "".join(str(value) for name, value in alone.items() if name != "src")
     asked = json.loads(str(Elements(plots.figure_html(drawing)).tags[1][1]["data-source"]))
     assert asked["src"].startswith("https://cdn.plot.ly/plotly-") and asked["integrity"].startswith("sha256-")
+
+
+@pytest.mark.parametrize(("names", "width"), [(["p50", "p99"], None), (["a name of a field"] * 9, 0.327)])
+def test_a_long_legend_has_as_many_columns_at_every_width(names: list[str], width: float | None) -> None:
+    """Show short and long legends in a cell: the long one's entries have a share of the width; restored, none has."""
+    drawing = plots.style.figure("Names")
+    for name in names:
+        drawing.add_trace(go.Scatter(x=[1], y=[1], name=name))
+    shown = drawing._repr_mimebundle_()[PLOTLY_MIME]
+    assert shown["layout"]["legend"].get("entrywidth") == width
+    assert plots.restored(shown).layout.legend == drawing.layout.legend

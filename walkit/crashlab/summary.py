@@ -28,7 +28,7 @@ class Explorations(TableReport):
 
     @property
     def ok(self) -> bool:
-        """Whether no state that was looked at breaks a rule."""
+        """Whether each scenario came to its end, and no state that was looked at breaks a rule."""
         return all(each.ok for each in self.explorations)
 
     @property

@@ -37,6 +37,10 @@ OFFLINE: Mapping[str, Any] = {"displaylogo": False, "plotlyServerURL": "", "show
 """How plotly shows a figure: without a logo, and without a button that would send its data to plotly's cloud."""
 CONFIG: Mapping[str, Any] = {"responsive": True, **OFFLINE}
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
+STEADY = ("entrywidthmode", "entrywidth")
+"""What of a legend makes its columns as many at every width."""
+LETTER_PX, SYMBOL_PX, LEGEND_PX = 7, 45, 600
+"""Width of a letter of a legend, of the symbol before a name, and of a legend at the narrowest in JupyterLab."""
 _numbers = count(1)
 
 
@@ -48,7 +52,7 @@ class Figure(go.Figure):  # type: ignore[misc]  # plotly has no types
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None, **_: Any) -> dict[str, Any]:
         drawn = json.loads(self.to_json())
         return {
-            PLOTLY_MIME: {**drawn, "config": dict(OFFLINE)},
+            PLOTLY_MIME: {**_steady(drawn), "config": dict(OFFLINE)},
             "text/html": figure_html(self),
             "text/plain": f"Figure: {alt_text(self)}",
         }
@@ -108,7 +112,27 @@ def figure_html(figure: go.Figure, *, config: Mapping[str, Any] = CONFIG, cdn: b
 
 def restored(drawn: Mapping[str, Any]) -> Figure:
     """Return the figure of plotly's JSON, as in an executed notebook; its arrays are arrays again."""
-    return Figure(data=_decoded(drawn["data"]), layout=_decoded(drawn["layout"]))
+    layout = _decoded(drawn["layout"])
+    legend = {key: value for key, value in layout.get("legend", {}).items() if key not in STEADY}
+    return Figure(data=_decoded(drawn["data"]), layout={**layout, "legend": legend})
+
+
+def _steady(drawn: dict[str, Any]) -> dict[str, Any]:
+    """Return plotly's JSON with as many columns in a long legend at every width, for a viewer that resizes figures.
+
+    JupyterLab draws a figure at a width of its own and then resizes it. Where the legend has fewer rows afterwards,
+    plotly.js leaves it where it was, which is over the data.
+    """
+    entries = [
+        len(trace["name"]) for trace in drawn["data"] if trace.get("name") and trace.get("showlegend", True)
+    ]
+    widths = [LETTER_PX * letters + SYMBOL_PX for letters in entries]
+    if sum(widths) <= LEGEND_PX:
+        return drawn
+    columns = max(LEGEND_PX // max(widths), 1)
+    steady = dict(zip(STEADY, ("fraction", round(0.98 / columns, 3)), strict=True))
+    layout = drawn["layout"]
+    return {**drawn, "layout": {**layout, "legend": {**layout.get("legend", {}), **steady}}}
 
 
 def plotly_script() -> str:
