@@ -114,6 +114,24 @@ def test_progress_and_an_interrupt() -> None:
 
     part = explore("append", budget=15, progress=stop)
     assert part.interrupted and part.distinct == 5 and "Interrupted" in part.text()
+    assert part.verdict.startswith("so far none of 5 distinct states")
+
+
+def test_a_scenario_that_fails_is_a_violation() -> None:
+    """Raise in a scenario what it does not expect: rule "runs" is broken, and what came before is judged as well."""
+
+    def closes_too_soon(script: Script) -> None:
+        with script.open() as log:
+            script.append(log, 10)
+            log.close()
+            script.append(log, 10)
+
+    scenario = Scenario("closed", "an append after the log was closed", closes_too_soon)
+    found = explore(scenario, budget=30)
+    assert not found.ok and found.failed and not found.broken and found.distinct >= 30
+    assert "did not come to its end; none of" in found.verdict and found.violations[0].rule == "runs"
+    again = replay(scenario, found.violations[0].point, found.violations[0].state)
+    assert again is not None and again.rule == "runs" and "LogClosedError" in again.text
 
 
 @pytest.mark.parametrize(

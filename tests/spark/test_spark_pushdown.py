@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 SWITCH = "spark.sql.python.filterPushdown.enabled"
 RECORDS = 4000
-PARTS = 8
+PARTS = 4
 LSN = ("lsn",)
 
 

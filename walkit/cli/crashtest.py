@@ -74,7 +74,8 @@ def crashtest(args: argparse.Namespace) -> int:
         raise UsageError(f"--save-violation {args.save_violation} is there already; give a new folder")
     with nullcontext() if mutant is None else mutant.applied():
         report = _explored(scenarios, profile, args)
-    shown = report.explorations[0] if len(report.explorations) == 1 and not report.left_out else report
+    is_single = len(report.explorations) == 1 and not report.interrupted
+    shown = report.explorations[0] if is_single else report
     publish(lambda: shown.text().splitlines(), report.to_dict, as_json=args.json, out=args.out)
     if args.save_violation is not None:
         _save(report, args.save_violation)

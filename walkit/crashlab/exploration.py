@@ -137,8 +137,13 @@ class Exploration(TableReport):
 
     @property
     def ok(self) -> bool:
-        """Whether no state that was looked at breaks a rule."""
-        return not self.broken
+        """Whether the scenario came to its end, and no state that was looked at breaks a rule."""
+        return not self.violations
+
+    @property
+    def failed(self) -> bool:
+        """Whether walkit raised in the scenario what that does not expect: rule "runs"."""
+        return any(violation.rule == "runs" for violation in self.violations)
 
     @property
     def states(self) -> int:
@@ -168,9 +173,14 @@ class Exploration(TableReport):
     @property
     def verdict(self) -> str:
         """The outcome in one line."""
-        judged = f"{self.broken:,} of {counted(self.distinct, 'distinct state')} break a rule"
+        states = counted(self.distinct, "distinct state")
+        judged = f"{self.broken:,} of {states} break a rule"
+        if not self.broken:
+            judged = f"none of {states} breaks a rule"
         if self.ok:
-            judged = f"ok: none of {counted(self.distinct, 'distinct state')} breaks a rule"
+            judged = f"{'so far' if self.interrupted else 'ok:'} {judged}"
+        if self.failed:
+            judged = f"the run did not come to its end; {judged}"
         return f"{judged}, profile {self.profile}, durability {self.durability}"
 
     @property

@@ -43,8 +43,8 @@ def explore(
     """Run a scenario, cut the power at each of its points, and judge the states that this may leave.
 
     `scenario` is one of `SCENARIOS`, or your own; `profile` says what may be lost (`PROFILES`). Some `budget` distinct
-    states are judged: points with few states whole, of the others corners and states drawn by `seed`; each point has
-    one at least, be the budget smaller. `progress` is True for a bar, or called with (states judged, states to judge).
+    states are judged: points with few new states whole, of the others corners and states drawn by `seed`, one at
+    least, be the budget smaller. `progress` is True for a bar, or called with (states judged, states to judge).
     Ctrl-C ends it early, and what was found until then is returned. Everything is in memory. OptionsError.
     """
     scenario, profile = scenario_of(scenario), profile_of(profile)
@@ -207,7 +207,7 @@ class _Explorer:
             mutant=applied_mutant(),
             points=tuple(look.result() for look in looks),
             distinct=len(self._held),
-            broken=sum(self._held.values()) + sum(v.rule == "runs" for v in self._violations),
+            broken=sum(self._held.values()),
             violations=tuple(self._violations),
             duration_s=time.perf_counter() - began,
             interrupted=interrupted,

@@ -28,7 +28,7 @@ class Explorations(TableReport):
 
     @property
     def ok(self) -> bool:
-        """Whether no state that was looked at breaks a rule."""
+        """Whether each scenario came to its end, and no state that was looked at breaks a rule."""
         return all(each.ok for each in self.explorations)
 
     @property
@@ -46,7 +46,7 @@ class Explorations(TableReport):
         """The outcome in one line."""
         distinct = counted(sum(each.distinct for each in self.explorations), "distinct state")
         if self.ok:
-            return f"ok: none of {distinct} breaks a rule"
+            return f"{'so far' if self.interrupted else 'ok:'} none of {distinct} breaks a rule"
         return f"{sum(each.broken for each in self.explorations):,} of {distinct} break a rule"
 
     @property

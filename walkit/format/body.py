@@ -333,7 +333,7 @@ class _Stack:
     def lengths(self, columns: list[Column]) -> Column:
         """Return the lengths below each other; one int where it is the same for all."""
         first = columns[0]
-        if isinstance(first, int) and all(isinstance(c, int) and c == first for c in columns):
+        if all(isinstance(c, int) and c == first for c in columns):
             return first
         return self.column(columns, np.uint32)
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from walkit.errors import StorageError, WalkitError
@@ -255,34 +255,25 @@ def browser() -> Iterator[Finding]:
 
 def lab() -> Iterator[Finding]:
     """Say whether JupyterLab has what live views and the launcher tile need."""
-    part = "dashboard and notebooks"
-    version = _version("jupyterlab")
-    absent = "pip install 'walkit[notebooks]'"
-    yield Finding(
-        part=part,
-        name="JupyterLab",
+    yield _notebook_package("JupyterLab", "jupyterlab")
+    if _version("jupyterlab") is None:
+        return
+    yield _notebook_package("live views in cells (anywidget)", "anywidget")
+    tile = _notebook_package("launcher tile (jupyter-server-proxy)", "jupyter-server-proxy")
+    if tile.state == "fine" and not metadata.entry_points(group="jupyter_serverproxy_servers", name="walkit"):
+        found = f"{tile.found}, and does not know walkit"
+        tile = replace(tile, found=found, state="problem", advice=REINSTALL)
+    yield tile
+
+
+def _notebook_package(name: str, package: str) -> Finding:
+    version = _version(package)
+    return Finding(
+        part="dashboard and notebooks",
+        name=name,
         found=version or "not installed",
         state="fine" if version else "note",
-        advice="" if version else absent,
-    )
-    if version is None:
-        return
-    widget = _version("anywidget")
-    yield Finding(
-        part=part,
-        name="live views in cells (anywidget)",
-        found=widget or "not installed",
-        state="fine" if widget else "note",
-        advice="" if widget else absent,
-    )
-    proxy = _version("jupyter-server-proxy")
-    tile = bool(metadata.entry_points(group="jupyter_serverproxy_servers", name="walkit"))
-    yield Finding(
-        part=part,
-        name="launcher tile (jupyter-server-proxy)",
-        found="not installed" if proxy is None else proxy if tile else f"{proxy}, and does not know walkit",
-        state="fine" if proxy and tile else "note" if proxy is None else "problem",
-        advice="" if proxy and tile else absent if proxy is None else REINSTALL,
+        advice="" if version else "pip install 'walkit[notebooks]'",
     )
 
 

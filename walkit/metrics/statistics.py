@@ -18,7 +18,20 @@ def _counter(unit: str, meaning: str) -> int:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LogStatistics:
+class _Metrics:
+    """Numbers that are declared by `_metric` and `_counter`."""
+
+    def _repr_html_(self) -> str:
+        """Render a table of name, value, unit and meaning for a notebook."""
+        rows = [
+            (tag("code", f.name), f"{getattr(self, f.name):,}", f.metadata["unit"], f.metadata["help"])
+            for f in fields(self)
+        ]
+        return table(rows, ("metric", "value", "unit", "meaning"), right=(1,))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogStatistics(_Metrics):
     """What a log has done since it was opened, and its positions. A frozen snapshot."""
 
     appended_lsn: int = _metric("lsn", "last LSN given")
@@ -55,10 +68,6 @@ class LogStatistics:
         """Bytes of frames written per byte of keys and values since opening; 0.0 before the first."""
         return self.frame_bytes / self.user_bytes if self.user_bytes else 0.0
 
-    def _repr_html_(self) -> str:
-        """Render a table of name, value, unit and meaning for a notebook."""
-        return _metrics_table(self)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreStatistics(LogStatistics):
@@ -72,7 +81,7 @@ class StoreStatistics(LogStatistics):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TrafficStatistics:
+class TrafficStatistics(_Metrics):
     """What a primary has sent of frames, or a replica taken in, since it was made. A frozen snapshot."""
 
     batches: int = _counter("batches", "batches of frames sent, or taken in")
@@ -86,13 +95,9 @@ class TrafficStatistics:
         """Bytes of batches on the wire, without what surrounds them."""
         return self.plain_bytes + self.zstd_bytes + self.snappy_bytes
 
-    def _repr_html_(self) -> str:
-        """Render a table of name, value, unit and meaning for a notebook."""
-        return _metrics_table(self)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DeltaServedStatistics:
+class DeltaServedStatistics(_Metrics):
     """What a primary has answered to delta readers since it was made. A frozen snapshot."""
 
     deltas: int = _counter("answers", "answers with frames")
@@ -107,13 +112,9 @@ class DeltaServedStatistics:
     sessions_syncing: int = _metric("sessions", "sessions whose next answer can have frames")
     held_bytes: int = _metric("bytes", "bytes of frames kept for sessions now")
 
-    def _repr_html_(self) -> str:
-        """Render a table of name, value, unit and meaning for a notebook."""
-        return _metrics_table(self)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DeltaReaderStatistics:
+class DeltaReaderStatistics(_Metrics):
     """What a delta reader has taken in since it was made, and by which path. A frozen snapshot."""
 
     polls: int = _counter("polls", "polls that were answered")
@@ -139,18 +140,3 @@ class DeltaReaderStatistics:
     def hit_rate(self) -> float:
         """The part of the bytes that came by delta, from 0 to 1; 0.0 before the first byte."""
         return self.delta_bytes / max(self.delta_bytes + self.loaded_bytes, 1)
-
-    def _repr_html_(self) -> str:
-        """Render a table of name, value, unit and meaning for a notebook."""
-        return _metrics_table(self)
-
-
-_Statistics = LogStatistics | TrafficStatistics | DeltaServedStatistics | DeltaReaderStatistics
-
-
-def _metrics_table(statistics: _Statistics) -> str:
-    rows = [
-        (tag("code", f.name), f"{getattr(statistics, f.name):,}", f.metadata["unit"], f.metadata["help"])
-        for f in fields(statistics)
-    ]
-    return table(rows, ("metric", "value", "unit", "meaning"), right=(1,))
