@@ -23,7 +23,7 @@ STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
        background: #fdfdfc; color: #1a1a1a; }
 h2 { margin-top: 2.5rem; border-bottom: 1px solid #8886; padding-bottom: .2rem; }
-table { border-collapse: collapse; margin: .6rem 0; }
+table { border-collapse: collapse; margin: .6rem 0; display: block; max-width: 100%; overflow-x: auto; }
 td, th { border-bottom: 1px solid #8884; padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; }
 .ok { color: var(--ok); font-weight: 600; } .wrong, .warning { color: var(--wrong); font-weight: 600; }
 .warning { border: 2px solid; padding: .5rem 1rem; }
