@@ -290,6 +290,27 @@ def test_the_command_prints_json_alone(tmp_path: Path, capfd: pytest.CaptureFixt
     assert list(tmp_path.iterdir()) == []
 
 
+def test_crash_verdicts_stand_below_the_rates(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """`walkit bench write --crash-states`: each order has a line that says what power cuts leave."""
+    command = [
+        "bench",
+        "write",
+        "--writers",
+        "1",
+        "--tasks",
+        "1",
+        "--seconds",
+        "0.02",
+        "--path",
+        str(tmp_path),
+    ]
+    asked = ["--in-flight", "2", "--ack-order", "append,completion", "--crash-states", "8"]
+    assert main([*command, *asked]) == 0
+    out, _ = capfd.readouterr()
+    lines = [line for line in out.splitlines() if line.startswith("power cuts, 2 frames in flight, ")]
+    assert len(lines) == 2 and all("none of " in line and "durability sync" in line for line in lines)
+
+
 @pytest.mark.slow
 def test_a_matrix_measures_every_combination(tmp_path: Path) -> None:
     """Two record sizes, two runs: each size has its own raw loops, each row the rates of both runs, the lower shown."""

@@ -110,7 +110,7 @@ def bench_write(
     sizes = [record_bytes] if isinstance(record_bytes, int) else list(record_bytes)
     runs = (5 if peers else 1) if runs is None else runs
     _check(writers, tasks, sizes, seconds, path, runs, outstanding)
-    options = _chosen(durability, direct_io, in_flight, ack_order, policy)
+    options = combinations(durability, direct_io, in_flight, ack_order, policy)
     for size in sizes:
         require_fits("record_bytes", size, options[0].options)
     if model is not None:
@@ -133,7 +133,7 @@ def bench_write(
     return _measured(measures, options[0].options, seconds, path, runs, progress)
 
 
-def _chosen(
+def combinations(
     durability: Literal["sync", "interval", "none"],
     direct_io: bool,
     in_flight: Sequence[int],

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
+from walkit._text import counted
 from walkit.cli.output import bar, json_text, publish, saved, say
 
-OF_THE_COMMAND = {"command", "kind", "run", "debug", "json", "out", "save_runs"}
+OF_THE_COMMAND = {"command", "kind", "run", "debug", "json", "out", "save_runs", "crash_states"}
 """Arguments that are not of the measurement."""
 
 
@@ -30,7 +32,24 @@ def bench_write(args: argparse.Namespace) -> int:
     asked, outstanding = _asked(args), args.outstanding
     asked["writers"] = args.writers or outstanding or [1, 8, 64]
     asked["tasks"] = args.tasks or outstanding or ([] if args.model else [64])
-    return _publish(measure(**asked, progress=_shows_bar(args)), args)
+    report = measure(**asked, progress=_shows_bar(args))
+    if args.crash_states:
+        report = replace(report, crash_verdicts=_crash_verdicts(args))
+    return _publish(report, args)
+
+
+def _crash_verdicts(args: argparse.Namespace) -> dict[str, str]:
+    """Return what exploring crashes finds of logs that are written so, by the words for each way."""
+    from walkit.bench.matrix import combinations
+    from walkit.crashlab import crash_verdict
+
+    chosen = combinations(args.durability, args.direct_io, args.in_flight, args.ack_order, ["take-all"])
+    found = {}
+    for _, options in chosen:
+        way = f"{counted(options.in_flight, 'frame')} in flight, {options.ack_order} order"
+        say(f"bench write: crash states of {way}")
+        found[way] = crash_verdict(options, args.crash_states)
+    return found
 
 
 def bench_order(args: argparse.Namespace) -> int:

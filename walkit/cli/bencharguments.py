@@ -78,6 +78,13 @@ def _add_write(kinds: Any) -> argparse.ArgumentParser:
         None,
         "measure everything so often and show medians (default: 1; 5 with --peers)",
     )
+    add_option(
+        parser,
+        "--crash-states",
+        values.number,
+        0,
+        "crash states of logs written so that are judged, too: see walkit crashtest",
+    )
     return parser
 
 

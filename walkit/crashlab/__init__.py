@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from walkit.crashlab.scenarios import SCENARIOS as SCENARIOS
     from walkit.crashlab.scenarios import Scenario as Scenario
     from walkit.crashlab.scenarios import Script as Script
+    from walkit.crashlab.verdict import crash_verdict as crash_verdict
+    from walkit.crashlab.verdict import explore_options as explore_options
 
 _HOMES = {
     "exploration": ("Exploration", "PointResult", "Violation"),
@@ -32,6 +34,7 @@ _HOMES = {
     "oracle": ("RULES",),
     "profiles": ("PROFILES", "Profile"),
     "scenarios": ("SCENARIOS", "Scenario", "Script"),
+    "verdict": ("crash_verdict", "explore_options"),
 }
 
 __all__ = [
@@ -45,7 +48,9 @@ __all__ = [
     "Scenario",
     "Script",
     "Violation",
+    "crash_verdict",
     "explore",
+    "explore_options",
     "museum",
     "replay",
 ]
