@@ -51,7 +51,7 @@ def test_a_loop_in_each_of_two_threads() -> None:
         return first, rest, threading.current_thread().name
 
     tasks = [Task(asyncio.run, main()) for _ in range(2)]
-    wait_until(lambda: getattr(shared, "wait", None) and shared.callbacks, "both loops to wait")
+    wait_until(lambda: getattr(shared, "task_wait", None) and shared.callbacks, "both loops to wait")
     hang.release()
     (first, one, name), (second, other, other_name) = (t.result() for t in tasks)
     assert first == second == shared.result()
