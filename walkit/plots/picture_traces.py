@@ -28,13 +28,16 @@ class TracePainter:
     def __init__(self, figure: Any) -> None:
         self._data = figure.data
         self._bar_gap = figure.layout.bargap
+        self._is_overlaid = figure.layout.barmode == "overlay"
         self.patterns: dict[tuple[str, str], Markup] = {}
 
     def tops(self, trace: Any) -> list[float]:
-        """Return the upper ends of a trace's bars, on top of those of the traces before it."""
+        """Return the upper ends of a trace's bars, on top of those before it on the same axes, unless they overlay."""
+        if self._is_overlaid:
+            return numbers(trace.y)
         heights: dict[Any, float] = {}
         for other in self._data:
-            if other.type != "bar":
+            if other.type != "bar" or (other.xaxis, other.yaxis) != (trace.xaxis, trace.yaxis):
                 continue
             for at, value in zip(other.x, numbers(other.y), strict=True):
                 heights[at] = heights.get(at, 0.0) + (value if math.isfinite(value) else 0.0)
@@ -124,7 +127,8 @@ class TracePainter:
         for number, (name, low, size) in enumerate(
             zip(names if names is not None else (), lows, sizes, strict=True)
         ):
-            ends = sorted((along.place(low), along.place(low + size)))
+            base = along.begin_px if along.is_log else along.place(low)
+            ends = sorted((base, along.place(low + size)))
             begin, end = (min(max(e, left), right) for e in ends)
             middle = rows.place(name)
             if not math.isfinite(middle) or end < begin or (begin == end and not left < begin < right):
@@ -140,7 +144,10 @@ class TracePainter:
                 str(_one(trace.marker.pattern.shape, number) or ""),
             )
             edge = _one(trace.marker.line.color, number)
-            parts.append(tag("rect", **where, fill=self._fill(paint, shape), stroke=edge))
+            opacity = _one(trace.marker.opacity, number)
+            parts.append(
+                tag("rect", **where, fill=self._fill(paint, shape), fill_opacity=opacity, stroke=edge)
+            )
             if trace.text is not None and trace.textposition == "outside":
                 place = (
                     {"x": short(end + 5), "y": short(middle + 4)}
