@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from time import perf_counter_ns
@@ -60,7 +61,8 @@ def drive(
     and the Run of that part, with its `failure`, is the error's attribute `run`.
     `stream` gives the workload's operations where they have been made already. The Run holds the log's events of this
     time. What others write into the log meanwhile counts in the Run's bytes, frames and syncs, and nowhere else.
-    A log in a folder gets a raw baseline of equal frames right after the run, unless `baseline` is one, False or None.
+    A log in a folder gets a raw baseline of equal frames right after the run, unless `baseline` is one, False or None;
+    a RuntimeWarning says why there is none, as on a full disk.
 
     OptionsError for reads of a log, and for what tasks cannot do; nothing was written then.
     """
@@ -176,8 +178,9 @@ def _baseline_of(log: WriteAheadLog, frames: FrameSummary) -> tuple[Baseline | N
     block_bytes = int(frames.bytes_mean) if frames.frames else BASELINE_BLOCK_BYTES
     try:
         found = None if path is None else raw_baseline(path, block_bytes=block_bytes, seconds=BASELINE_S)
-    except StorageError:
-        return None, False  # a full disk: the run is worth more than what it is compared with
+    except StorageError as error:  # a full disk, mostly: the run is worth more than what it is compared with
+        warnings.warn(f"the Run has no raw baseline: {error}", RuntimeWarning, stacklevel=3)
+        return None, False
     except KeyboardInterrupt:
         return None, True
     return found, False
