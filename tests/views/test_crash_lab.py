@@ -110,8 +110,11 @@ def test_the_verdict_says_whose_fault_it_is() -> None:
         broken=0,
         duration_s=0.5,
     )
+    one = FoundViolation(rule="kept", text="t", point=3, operation="o", lost=(), reproducer="r")
     said = {
-        (mutant, broken): verdict_html(Explored(replace(clean, mutant=mutant, broken=broken), ()))
+        (mutant, broken): verdict_html(
+            Explored(replace(clean, mutant=mutant, broken=broken), (one,) * broken)
+        )
         for mutant in ("", "promise-first")
         for broken in (0, 1)
     }
@@ -119,6 +122,8 @@ def test_the_verdict_says_whose_fault_it_is() -> None:
     assert "1 of 9 distinct states breaks a rule: this is a bug in walkit" in said["", 1]
     assert "The bug promise-first is not found" in said["promise-first", 0]
     assert "The bug promise-first is found" in said["promise-first", 1]
+    failed = verdict_html(Explored(replace(clean, mutant="promise-first"), (replace(one, rule="runs"),)))
+    assert "The bug promise-first is found: the scenario does not come to its end" in failed
     assert [key for key, html in said.items() if 'role="alert"' in html] == [("", 1)]
 
 

@@ -177,14 +177,16 @@ def verdict_html(explored: Explored) -> str:
     found = explored.exploration
     judged = counted(found.distinct, "distinct state")
     broken = f"{found.broken:,} of {judged} {'breaks' if found.broken == 1 else 'break'} a rule"
-    if found.mutant and found.broken:
+    if explored.violations and not found.broken:
+        broken = "the scenario does not come to its end"
+    if found.mutant and explored.violations:
         said = tag("p", tag("b", f"The bug {found.mutant} is found: {broken}."))
     elif found.mutant:
         words = (
             f"The bug {found.mutant} is not found: none of {judged} breaks a rule. More states may show it."
         )
         said = tag("p", tag("b", words))
-    elif found.broken:
+    elif explored.violations:
         said = tag("p", tag("b", f"{broken}: this is a bug in walkit.", role="alert", style=f"color:{RED}"))
     else:
         said = tag("p", tag("b", f"None of {judged} breaks a rule."))
