@@ -11,6 +11,7 @@ import walkit
 from walkit.crashlab import RULES, SCENARIOS
 from walkit.crashlab.ledger import Ledger, Promise
 from walkit.crashlab.oracle import BrokenRuleError, Oracle
+from walkit.log.wal import WriteAheadLog
 from walkit.models import CrashingStorage
 from walkit.record import Kind
 
@@ -72,6 +73,19 @@ def test_a_spoiled_state_breaks_its_rule(name: str) -> None:
     assert broken.value.rule in RULES
     if rule != "readers":  # which of the ways in refuses first is not what matters
         assert broken.value.rule == rule
+
+
+def test_an_error_without_a_type_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the recovery raise what no caller expects: the state breaks the rule that was looked at, with the cause."""
+    storage, promise = logged()
+
+    def broken(*given: object) -> None:
+        raise KeyError("no such segment")
+
+    monkeypatch.setattr(WriteAheadLog, "read", broken)
+    with pytest.raises(BrokenRuleError, match="KeyError: 'no such segment'") as raised:
+        Oracle(OPTIONS).judge(storage, promise)
+    assert raised.value.rule == "opens" and isinstance(raised.value.__cause__, KeyError)
 
 
 def test_a_part_of_a_transaction_is_noticed() -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from walkit.config import LogOptions
 from walkit.crashlab.ledger import Promise, Row
-from walkit.errors import WalkitError
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
@@ -28,7 +27,7 @@ RULES = {
     "next": "what is appended after the recovery survives the next power cut, with everything before it",
     "verified": "verify finds no fault in it, before and after the recovery",
 }
-"""By name, in the order in which they are looked at."""
+"""By name."""
 PROBE = b"appended after the recovery"
 
 
@@ -67,7 +66,11 @@ class Oracle:
                 raise BrokenRuleError("again", f"{len(rows)} records at first, {len(again)} the second time")
             rule = "next"
             self._append_after(image, promise, rows)
-        except (WalkitError, AssertionError) as error:
+        except BrokenRuleError:
+            raise
+        except (
+            Exception
+        ) as error:  # whatever a recovery raises is a finding, one without a type of walkit's the more
             raise BrokenRuleError(rule, f"{type(error).__name__}: {error}") from error
 
     def _verify(self, image: CrashingStorage, when: str) -> None:

@@ -61,10 +61,9 @@ def drive(
     and the Run of that part, with its `failure`, is the error's attribute `run`.
     `stream` gives the workload's operations where they have been made already. The Run holds the log's events of this
     time. What others write into the log meanwhile counts in the Run's bytes, frames and syncs, and nowhere else.
-    A log in a folder gets a raw baseline of equal frames right after the run, unless `baseline` is one, False or None;
-    a RuntimeWarning says why there is none, as on a full disk.
+    A log in a folder gets a raw baseline of equal frames right after the run, unless `baseline` is one, False or None.
 
-    OptionsError for reads of a log, and for what tasks cannot do; nothing was written then.
+    OptionsError for reads of a log, and for what tasks cannot do; nothing was written then. Warns without a baseline.
     """
     check_bool(progress, "progress")
     workload = Workload() if workload is None else workload
