@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import pickle
@@ -27,7 +26,7 @@ from tests.workload.streams import (
     seeded_stream,
     state_of,
 )
-from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError, OptionsError, StorageError
+from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError, OptionsError
 from walkit.events import EventSink
 from walkit.measure import load
 from walkit.models import CrashingStorage, FaultyStorage
@@ -100,21 +99,6 @@ def test_the_run_counts_what_was_driven(tmp_path: Path) -> None:
     assert run.machine.file_system is not None
     run.save(tmp_path / "run")
     assert load(tmp_path / "run") == run
-
-
-def test_a_run_without_its_baseline_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the raw measurement fail as on a full disk: the Run is there, and a warning says what it lacks and why."""
-
-    def full(path: str, **how: object) -> None:
-        raise StorageError("no room", errno=errno.ENOSPC, name="raw")
-
-    monkeypatch.setattr(sys.modules["walkit.workload.drive"], "raw_baseline", full)
-    with (
-        walkit.open(tmp_path / "log", options=SMALL) as log,
-        pytest.warns(RuntimeWarning, match="no raw baseline: no room"),
-    ):
-        run = drive(log, Workload(operations=50, seed=1), progress=False)
-    assert run.records == 50 and run.baseline is None
 
 
 def test_a_workload_takes_whole_groups_from_the_front(tmp_path: Path) -> None:
