@@ -43,7 +43,7 @@ test: check browser ## ruff, mypy --strict and all tests
 	$(VENV)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-all: check browser ## every test, those marked slow too: about an hour; docs/evidence.md says what came of it last
-	$(VENV)/python -m pytest -m "" -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
+	HYPOTHESIS_PROFILE=release $(VENV)/python -m pytest -m "" -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 pytest: setup ## the tests alone: make pytest ARGS="-m 'not spark' tests/log"
 	$(VENV)/python -m pytest $(ARGS)

@@ -11,14 +11,20 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.support.examples import examples
+from tests.support.once import Once, made_once, shared_folder
+
 # The suites that the package ships fail with their values shown, like tests here. Before anything imports them.
 pytest.register_assert_rewrite("walkit.testing")
 
 ROOT = Path(__file__).resolve().parent.parent
 
 # A deadline would fail a test because the machine is busy. In CI the examples are the same on each run.
-settings.register_profile("local", deadline=None, print_blob=True)
-settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, database=None)
+settings.register_profile("local", deadline=None, print_blob=True, max_examples=examples(100))
+settings.register_profile(
+    "ci", deadline=None, print_blob=True, max_examples=examples(100), derandomize=True, database=None
+)
+settings.register_profile("release", deadline=None, print_blob=True, max_examples=100)
 settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "local"))
 
@@ -100,3 +106,10 @@ class Checkout:
 def checkout() -> Checkout:
     """This checkout."""
     return Checkout(root=ROOT)
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """Make something once for all processes of this run: `once("site", build)` returns the folder it is in."""
+    shared = shared_folder(tmp_path_factory)
+    return lambda name, make: made_once(shared, name, make)
