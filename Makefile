@@ -10,7 +10,7 @@ ARGS ?=
 PROCESSES ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lab dashboard screenshots book docs browser test test-all check pytest bench format lock golden clean
+.PHONY: help setup demo lab dashboard screenshots book docs browser test test-all quick check pytest bench format lock golden clean
 
 help: ## say what there is to run
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS='	' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
@@ -44,6 +44,9 @@ test: check browser ## ruff, mypy --strict and all tests
 
 test-all: check browser ## every test, those marked slow too: about an hour; docs/evidence.md says what came of it last
 	HYPOTHESIS_PROFILE=release $(VENV)/python -m pytest -m "" -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+quick: setup ## the tests that the changed files reach, nearest first, for a minute; ARGS="--base HEAD~1"
+	$(VENV)/python -m tests.support.quick $(ARGS)
 
 pytest: setup ## the tests alone: make pytest ARGS="-m 'not spark' tests/log"
 	$(VENV)/python -m pytest $(ARGS)

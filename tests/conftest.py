@@ -12,7 +12,15 @@ import pytest
 from hypothesis import settings
 
 from tests.support.examples import examples
+from tests.support.leftovers import no_leftovers
 from tests.support.once import Once, made_once, shared_folder
+from tests.support.surroundings import settle
+
+__all__ = ["no_leftovers"]
+
+pytest_plugins = ["tests.support.budgets"]
+
+settle()
 
 # The suites that the package ships fail with their values shown, like tests here. Before anything imports them.
 pytest.register_assert_rewrite("walkit.testing")

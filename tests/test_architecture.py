@@ -7,10 +7,12 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.support.import_graph import import_graph, imported
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,22 +90,6 @@ def room_of(path: str) -> str | None:
     return None if name == "__init__" else name
 
 
-def imported(path: str, source: str) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of every import: in functions, under TYPE_CHECKING, relative, and by import_module."""
-    package = path.removesuffix(".py").split("/")[:-1]
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            start = ".".join([*base, *([node.module] if node.module else [])])
-            yield from ((node.lineno, f"{start}.{alias.name}") for alias in node.names)
-        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if called in {"import_module", "__import__"}:
-                yield node.lineno, str(node.args[0].value)
-
-
 def misdirected(files: Mapping[str, str]) -> list[str]:
     """Imports that go up the corridor, as "file:line: what"."""
     found = []
@@ -159,12 +145,7 @@ def impure(files: Mapping[str, str]) -> list[str]:
 
 def in_a_circle(files: Mapping[str, str]) -> list[str]:
     """Modules that import themselves by way of others, in order of their names; imports in functions count, too."""
-    names = {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in files}
-    names.pop("walkit", None)  # the front door, which fetches what it is asked for
-    wanted: dict[str, set[str]] = {}
-    for name, path in names.items():
-        found = [name for _, name in imported(path, files[path])]
-        wanted[name] = {n if n in names else n.rpartition(".")[0] for n in found} & names.keys() - {name}
+    wanted = import_graph(files)
     while True:  # what imports nothing that is left is in no circle, and goes
         free = {name for name, others in wanted.items() if not others & wanted.keys()}
         free |= wanted.keys() - {other for others in wanted.values() for other in others}

@@ -212,3 +212,5 @@ class NameTests(StorageHooks):
         assert file.read(0, 4) == b"data"
         assert other.is_locked("lock")
         assert not hasattr(lock, "same_process")
+        lock.release()
+        file.close()

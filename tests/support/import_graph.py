@@ -1,0 +1,80 @@
+"""Which module imports which, read from the source; and what a change of some files reaches."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+
+FRONT_DOOR = "walkit"
+
+
+def imported(path: str, source: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, dotted name) of every import: in functions, under TYPE_CHECKING, relative, and by import_module."""
+    package = path.removesuffix(".py").split("/")[:-1]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            start = ".".join([*base, *([node.module] if node.module else [])])
+            yield from ((node.lineno, f"{start}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called in {"import_module", "__import__"}:
+                yield node.lineno, str(node.args[0].value)
+
+
+def module_of(path: str) -> str:
+    """Return the dotted name of a file."""
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def import_graph(files: Mapping[str, str]) -> dict[str, set[str]]:
+    """Return the modules that each module of `files` (text by path) imports, among themselves.
+
+    The front door is left out: it fetches what it is asked for.
+    """
+    names = {module_of(path): path for path in files}
+    names.pop(FRONT_DOOR, None)
+    found = {}
+    for name, path in names.items():
+        wanted = [target for _, target in imported(path, files[path])]
+        found[name] = {n if n in names else n.rpartition(".")[0] for n in wanted} & names.keys() - {name}
+    return found
+
+
+def front_door(source: str) -> dict[str, str]:
+    """Return the module behind each name that walkit/__init__.py offers."""
+    found = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(FRONT_DOOR):
+            for alias in node.names:
+                here = node.module == FRONT_DOOR
+                found[alias.asname or alias.name] = f"walkit.{alias.name}" if here else str(node.module)
+    return found
+
+
+def taken_at_the_door(source: str) -> set[str]:
+    """Return the names that a file uses as `walkit.name`."""
+    return {
+        node.attr
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == FRONT_DOOR
+    }
+
+
+def reached(graph: Mapping[str, Iterable[str]], changed: Iterable[str]) -> dict[str, int]:
+    """Return the modules that import one of `changed`, each with the fewest imports on the way (0: changed itself)."""
+    importers: dict[str, set[str]] = {}
+    for name, targets in graph.items():
+        for target in targets:
+            importers.setdefault(target, set()).add(name)
+    steps = dict.fromkeys(changed, 0)
+    waiting = list(steps)
+    for name in waiting:
+        for other in importers.get(name, set()) - steps.keys():
+            steps[other] = steps[name] + 1
+            waiting.append(other)
+    return steps

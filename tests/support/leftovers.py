@@ -1,0 +1,181 @@
+"""Ends and names what a test leaves behind, so that one failing test fails no other."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGALRM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGCHLD,
+)
+END_S = 10.0
+"""How long what was left gets to end by itself, and then to be ended."""
+LIBRARIES_OWN = ("resource_tracker", "forkserver", "pyspark", "org.apache.spark")
+"""Children that a library starts once for the whole process, by a word of their command."""
+OF_THE_RUNNER = ("PYTEST_CURRENT_TEST",)
+
+
+def children() -> set[int]:
+    """Return the process ids of this process's children."""
+    found: set[int] = set()
+    for thread in os.listdir("/proc/self/task"):
+        with (
+            suppress(OSError),
+            open(f"/proc/self/task/{thread}/children") as listed,
+        ):  # a thread may have ended
+            found.update(map(int, listed.read().split()))
+    return found
+
+
+class Before:
+    """What the process had before a test, and what it has had to end since then."""
+
+    def __init__(self) -> None:
+        self.threads = set(threading.enumerate())
+        self.children = children()
+        self.environment = dict(os.environ)
+        self.folder = os.getcwd()
+        self.handlers = {number: signal.getsignal(number) for number in SIGNALS}
+        self.descriptors = set(os.listdir("/proc/self/fd"))
+        self.logs = {id(log) for log in open_logs()}
+
+    def end_leftovers(self, folder: Path) -> list[str]:
+        """End what was left since then and name each; `folder` holds the files of the tests of this process."""
+        named = [f"the log {log.path or 'in memory'} was open" for log in self._logs()]
+        if not named and not self._threads() and not self._children() and not self._files(folder):
+            return self._restored()
+        gc.collect()
+        for log in self._logs():
+            in_time(log.close)
+        named += self._end_threads()
+        named += self._end_children()
+        for number, path in self._files(folder).items():
+            named.append(f"descriptor {number} of {path} was open")
+            # The number stays taken: its owner may close it yet, and must not close somebody else's file.
+            with open(os.devnull) as nothing:
+                os.dup2(nothing.fileno(), number)
+        return named + self._restored()
+
+    def _logs(self) -> list[Any]:
+        return [log for log in open_logs() if id(log) not in self.logs]
+
+    def _threads(self) -> list[threading.Thread]:
+        """Return the threads of walkit, and all others that keep the process from ending."""
+        left = [thread for thread in threading.enumerate() if thread not in self.threads]
+        return [thread for thread in left if not thread.daemon or thread.name.startswith("walkit-")]
+
+    def _children(self) -> list[psutil.Process]:
+        found = []
+        for pid in children() - self.children:
+            with suppress(psutil.NoSuchProcess):
+                child = psutil.Process(pid)
+                if not any(word in " ".join(child.cmdline()) for word in LIBRARIES_OWN):
+                    found.append(child)
+        return found
+
+    def _files(self, folder: Path) -> dict[int, str]:
+        """Return the descriptors of files of tests."""
+        found, inside = {}, f"{folder}{os.sep}"
+        for number in set(os.listdir("/proc/self/fd")) - self.descriptors:
+            with suppress(OSError):  # the listing's own descriptor
+                path = os.readlink(f"/proc/self/fd/{number}")
+                if path.startswith(inside):
+                    found[int(number)] = path
+        return found
+
+    def _end_threads(self) -> list[str]:
+        deadline = time.monotonic() + END_S / 2
+        for thread in self._threads():
+            thread.join(max(0.0, deadline - time.monotonic()))
+        named = []
+        for thread in self._threads():
+            owner = getattr(getattr(thread, "_target", None), "__self__", None)
+            end = getattr(owner, "stop", None) or getattr(owner, "close", None)
+            if callable(end):
+                in_time(end)
+            thread.join(END_S / 2)
+            named.append(f"thread {thread.name!r} {'would not end' if thread.is_alive() else 'ran'}")
+            self.threads.add(thread)
+        return named
+
+    def _end_children(self) -> list[str]:
+        deadline = time.monotonic() + END_S / 5
+        while self._children() and time.monotonic() < deadline:
+            psutil.wait_procs(self._children(), timeout=0.05)
+        named = []
+        for child in self._children():
+            with suppress(psutil.NoSuchProcess):
+                named.append(f"child {child.pid} ran: {' '.join(child.cmdline())[:200]}")
+                whole = [child, *child.children(recursive=True)]
+                for process in whole:
+                    with suppress(psutil.NoSuchProcess):
+                        process.kill()
+                psutil.wait_procs(whole, timeout=END_S)
+        return named
+
+    def _restored(self) -> list[str]:
+        """Put environment, folder and signal handlers back, and name each that had changed."""
+        now = {name: value for name, value in os.environ.items() if name not in OF_THE_RUNNER}
+        old = {name: value for name, value in self.environment.items() if name not in OF_THE_RUNNER}
+        named = [
+            f"{name} was changed"
+            for name in sorted(now.keys() | old.keys())
+            if now.get(name) != old.get(name)
+        ]
+        if named:
+            for name in now.keys() - old.keys():
+                del os.environ[name]
+            os.environ.update(old)
+        if os.getcwd() != self.folder:
+            named.append("the working folder was changed")
+            os.chdir(self.folder)
+        for number, handler in self.handlers.items():
+            if signal.getsignal(number) is not handler and signal.getsignal(number) != handler:
+                named.append(f"the handler of {number.name} was changed")
+                signal.signal(number, handler)
+        return named
+
+
+def open_logs() -> list[Any]:
+    """Return the logs that are open for writing, without importing walkit for it."""
+    module = sys.modules.get("walkit.log.wal")
+    return module.open_logs() if module else []
+
+
+def in_time(end: Any) -> None:
+    """Call `end`, which may fail or hang, for at most `END_S` seconds."""
+
+    def call() -> None:
+        with suppress(BaseException):
+            end()
+
+    thread = threading.Thread(target=call, name="ends a leftover", daemon=True)
+    thread.start()
+    thread.join(END_S)
+
+
+@pytest.fixture(autouse=True)
+def no_leftovers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fail a test that leaves a log, thread, child, descriptor, signal handler or variable; end what it left."""
+    before = Before()
+    yield
+    named = before.end_leftovers(tmp_path_factory.getbasetemp())
+    if named:
+        pytest.fail("the test left behind: " + "; ".join(named), pytrace=False)
