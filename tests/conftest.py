@@ -12,13 +12,10 @@ import pytest
 from hypothesis import settings
 
 from tests.support.examples import examples
-from tests.support.leftovers import no_leftovers
 from tests.support.once import Once, made_once, shared_folder
 from tests.support.surroundings import settle
 
-__all__ = ["no_leftovers"]
-
-pytest_plugins = ["tests.support.budgets"]
+pytest_plugins = ["tests.support.budgets", "tests.support.leftovers"]
 
 settle()
 

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+"""Without SIGALRM: it is pytest-timeout's."""
 SIGNALS = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -44,6 +45,15 @@ def children() -> set[int]:
     return found
 
 
+def descriptors() -> set[int]:
+    """Return the numbers of this process's open descriptors."""
+    listing = os.open("/proc/self/fd", os.O_RDONLY)
+    try:
+        return set(map(int, os.listdir(listing))) - {listing}
+    finally:
+        os.close(listing)
+
+
 class Before:
     """What the process had before a test, and what it has had to end since then."""
 
@@ -53,12 +63,12 @@ class Before:
         self.environment = dict(os.environ)
         self.folder = os.getcwd()
         self.handlers = {number: signal.getsignal(number) for number in SIGNALS}
-        self.descriptors = set(os.listdir("/proc/self/fd"))
+        self.descriptors = descriptors()
         self.logs = {id(log) for log in open_logs()}
 
     def end_leftovers(self, folder: Path) -> list[str]:
         """End what was left since then and name each; `folder` holds the files of the tests of this process."""
-        named = [f"the log {log.path or 'in memory'} was open" for log in self._logs()]
+        named = [f"the log {log.location} was open" for log in self._logs()]
         if not named and not self._threads() and not self._children() and not self._files(folder):
             return self._restored()
         gc.collect()
@@ -93,11 +103,11 @@ class Before:
     def _files(self, folder: Path) -> dict[int, str]:
         """Return the descriptors of files of tests."""
         found, inside = {}, f"{folder}{os.sep}"
-        for number in set(os.listdir("/proc/self/fd")) - self.descriptors:
-            with suppress(OSError):  # the listing's own descriptor
+        for number in descriptors() - self.descriptors:
+            with suppress(OSError):  # another thread has closed it
                 path = os.readlink(f"/proc/self/fd/{number}")
                 if path.startswith(inside):
-                    found[int(number)] = path
+                    found[number] = path
         return found
 
     def _end_threads(self) -> list[str]:
@@ -113,6 +123,8 @@ class Before:
             thread.join(END_S / 2)
             named.append(f"thread {thread.name!r} {'would not end' if thread.is_alive() else 'ran'}")
             self.threads.add(thread)
+            if not thread.daemon:
+                STUCK.add(thread)
         return named
 
     def _end_children(self) -> list[str]:
@@ -169,6 +181,18 @@ def in_time(end: Any) -> None:
     thread = threading.Thread(target=call, name="ends a leftover", daemon=True)
     thread.start()
     thread.join(END_S)
+
+
+STUCK: set[threading.Thread] = set()
+"""Threads that did not end: the interpreter would wait for them for ever."""
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the process although a thread of a failed test will not; pytest-xdist ends its own processes itself."""
+    if not hasattr(config, "workerinput") and any(thread.is_alive() for thread in STUCK):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(pytest.ExitCode.TESTS_FAILED)
 
 
 @pytest.fixture(autouse=True)

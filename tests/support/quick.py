@@ -1,7 +1,7 @@
 """`make quick`: the tests that the changed files reach, the nearest first, for a minute.
 
-Reach follows the imports. Tests that need a JVM, a browser or JupyterLab are left out. Files beyond the nearest and tests
-that have not begun after a minute are counted: `make test` runs all of them.
+Reach follows the imports. Tests that need a JVM, a browser or JupyterLab are left out. The run counts the files beyond
+the nearest and the tests that have not begun after a minute; `make test` runs all of them.
 """
 
 from __future__ import annotations
