@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -35,7 +36,7 @@ def fill(log: walkit.WriteAheadLog) -> None:
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a closed log of several segments."""
     folder = tmp_path_factory.mktemp("root") / "log"
-    with walkit.open(folder, options=OPTIONS) as log:
+    with walkit.open(folder, options=replace(OPTIONS, durability="none")) as log:
         fill(log)
     return folder
 
@@ -253,7 +254,7 @@ def test_a_live_log_of_this_machine_is_read_beside_its_writer(tmp_path: Path) ->
     shell = make_shell(root=tmp_path)
     try:
         with walkit.open(tmp_path / "live", options=OPTIONS) as log:
-            fill(log)
+            log.append_many([b"value"] * RECORDS)
             page = inspector(shell, "&log=live")
             read(page)
             assert page.outline is not None
