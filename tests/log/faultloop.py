@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import random
 import tempfile
 import threading
 import time
@@ -200,7 +201,7 @@ class Run:
 class Loop:
     """Runs a scene with each fault of a kind; what is wrong is collected, with the call that was hit.
 
-    Every `step`th call from `first` on is failed; `threads` runs go on side by side.
+    Every `step`th call is failed, or `drawn` calls that a seed draws; `threads` runs go on side by side.
     """
 
     def __init__(
@@ -211,22 +212,26 @@ class Loop:
         *,
         forever: bool = False,
         step: int = 1,
-        first: int = 1,
+        drawn: int | None = None,
         threads: int = 1,
     ) -> None:
         self.scene, self.options = scene, scene.fitted(options)
         self.kind, self.forever = kind, forever
         self.wrong: list[str] = []
         self.runs = 0
-        self._numbers = iter(range(first, CALLS_MAX, step))
+        self._numbers: Iterator[int] = iter(range(1, CALLS_MAX, step))
+        self._drawn = drawn
         self._count = threads
         self._now: dict[int, Run] = {}
         self._guard = threading.Lock()
         self._ended = False
 
     def run(self) -> None:
-        """Fail each call in turn until none is hit; fails with all that was found."""
+        """Fail each call in turn until none is hit, or those that are drawn; fails with all that was found."""
         with _uncaught(self._note):
+            if self._drawn is not None:
+                calls = self._with_fault_at(CALLS_MAX).calls
+                self._numbers = iter(random.Random(0).sample(range(1, calls + 1), min(self._drawn, calls)))
             tasks = [Task(self._all) for _ in range(self._count)]
             for task in tasks:
                 self._watch(task)
@@ -252,21 +257,25 @@ class Loop:
         while not self._ended:
             with self._guard:
                 nth = next(self._numbers, None)
-            assert nth is not None, f"more than {CALLS_MAX} calls"
-            ledger, fault = Ledger(self.options), Fault(self.kind, nth, self.forever)
-            write_s = SLOW_WRITE_S if fault.slow else WRITE_S
-            storage = EveryCall(
-                self.scene.image(ledger), write_s=write_s if self.options.in_flight > 1 else 0.0
-            )
-            run = self._now[threading.get_ident()] = Run(fault, ledger, storage)
-            try:
-                self._play(run)
-            except Exception as error:
-                self._note(f"{run}: {type(error).__name__}: {error}; told {_told(ledger)}")
-            del self._now[threading.get_ident()]
+            if nth is None:
+                assert self._drawn is not None, f"more than {CALLS_MAX} calls"
+                return
+            storage = self._with_fault_at(nth)
             with self._guard:
                 self.runs += bool(storage.hits)
-                self._ended = self._ended or not storage.hits
+                self._ended = self._ended or (self._drawn is None and not storage.hits)
+
+    def _with_fault_at(self, nth: int) -> EveryCall:
+        ledger, fault = Ledger(self.options), Fault(self.kind, nth, self.forever)
+        write_s = SLOW_WRITE_S if fault.slow else WRITE_S
+        storage = EveryCall(self.scene.image(ledger), write_s=write_s if self.options.in_flight > 1 else 0.0)
+        run = self._now[threading.get_ident()] = Run(fault, ledger, storage)
+        try:
+            self._play(run)
+        except Exception as error:
+            self._note(f"{run}: {type(error).__name__}: {error}; told {_told(ledger)}")
+        del self._now[threading.get_ident()]
+        return storage
 
     def _play(self, run: Run) -> None:
         """Run the scene, cut the power, and look at what is left."""
