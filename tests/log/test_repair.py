@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from itertools import pairwise, product
+from itertools import count, cycle, pairwise, product
 from typing import Any
 
 import pytest
@@ -84,8 +84,13 @@ UNTOLD = ("the last segment missing", "killed: the open segment missing")
 """Without a manifest nothing tells what these lost but the durable slot."""
 
 
-@pytest.mark.parametrize("spoil", MANIFESTS)
-@pytest.mark.parametrize("harm", HARMS, ids=lambda h: h.name)
+@pytest.mark.parametrize(
+    ("harm", "spoil"),
+    [
+        pytest.param(harm, spoil, id=f"{harm.name}, {spoil}")
+        for harm, spoil in zip(HARMS, cycle(MANIFESTS), strict=False)
+    ],
+)
 def test_a_manifest_is_made_anew_beside_every_harm(harm: Harm, spoil: str) -> None:
     """Take the manifest as well, and repair: what is intact is read, and the losses are those told with a manifest."""
     image = wreck(closed=harm.closed)
@@ -156,23 +161,24 @@ def test_repair_survives_a_crash_at_each_of_its_steps(harm: Harm) -> None:
     wanted = [(g.first_lsn, g.last_lsn, g.start_position, g.end_position) for g in load_manifest(whole).lost]
     kept = {n for n in contents(whole) if "lost+found" in n}
     crashes = 0
-    for name, nth in product(OPERATIONS, range(1, 12)):
-        faulty = FaultyStorage(image.process_kill())
-        fault = faulty.fail(name, nth=nth, times=1)
-        with contextlib.suppress(StorageError):
-            walkit.repair(faulty, policy="salvage")
-        if not fault.hits:
-            continue
-        crashes += 1
-        inner = faulty.inner
-        assert isinstance(inner, CrashingStorage)
-        for after in (inner.crash(keep="none"), inner.crash(keep="random", seed=nth)):
-            walkit.repair(after, policy="salvage")
-            found = load_manifest(after).lost
-            assert [(g.first_lsn, g.last_lsn, g.start_position, g.end_position) for g in found] == wanted
-            assert {n for n in contents(after) if "lost+found" in n} == kept
-            with opened(after, "absolute") as log:
-                assert rows_of(log) == rows_without(*harm.lost)
+    for name in OPERATIONS:
+        for nth in count(1):
+            faulty = FaultyStorage(image.process_kill())
+            fault = faulty.fail(name, nth=nth, times=1)
+            with contextlib.suppress(StorageError):
+                walkit.repair(faulty, policy="salvage")
+            if not fault.hits:
+                break
+            crashes += 1
+            inner = faulty.inner
+            assert isinstance(inner, CrashingStorage)
+            for after in (inner.crash(keep="none"), inner.crash(keep="random", seed=nth)):
+                walkit.repair(after, policy="salvage")
+                found = load_manifest(after).lost
+                assert [(g.first_lsn, g.last_lsn, g.start_position, g.end_position) for g in found] == wanted
+                assert {n for n in contents(after) if "lost+found" in n} == kept
+                with opened(after, "absolute") as log:
+                    assert rows_of(log) == rows_without(*harm.lost)
     assert crashes > 5
 
 
