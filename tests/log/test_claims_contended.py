@@ -8,6 +8,7 @@ import random
 import signal
 import uuid
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,12 @@ DROPS: dict[str, Callable[[walkit.Store], object]] = {
 
 
 @pytest.mark.parametrize("drop", DROPS.values(), ids=DROPS)
-def test_a_claim_at_every_step_of_what_drops_records(drop: Callable[[walkit.Store], object]) -> None:
+@pytest.mark.parametrize(
+    "step", [pytest.param(1, marks=pytest.mark.slow), 3]
+)  # slow: 250 drops, 100 of them compactions
+def test_a_claim_at_every_step_of_what_drops_records(
+    drop: Callable[[walkit.Store], object], step: int
+) -> None:
     """Ask for a claim at each operation of a drop: it is kept, or a gap at once, or it waits for the claims' lock."""
     base = CrashingStorage()
     with walkit.Store.open(storage=base, options=tiny()) as store:
@@ -77,8 +83,7 @@ def test_a_claim_at_every_step_of_what_drops_records(drop: Callable[[walkit.Stor
         store.snapshot()
         store.put(b"last", b"")
     outcomes = set()
-    at = 1
-    while True:
+    for at in count(1, step):
         storage = Interleaved(base.process_kill())
         with walkit.Store.open(storage=storage, options=tiny()) as store:
             storage.at = at
@@ -96,7 +101,6 @@ def test_a_claim_at_every_step_of_what_drops_records(drop: Callable[[walkit.Stor
             elif isinstance(outcome, StorageError):
                 assert outcome.errno == errno.ETIMEDOUT, at
             assert store.log.complete_from_lsn > WANTED, at
-        at += 1
     assert outcomes == {Claim, GapError, StorageError} and at > 10
 
 
@@ -225,7 +229,7 @@ CONSUMER = """
 
 def test_a_consumer_and_a_writer_that_are_killed(tmp_path: Path) -> None:
     """Kill a writer that trims and a consumer that advances, in turns, at any moment: no record is missed."""
-    path, owner, end = tmp_path / "log", uuid.uuid4(), 1000
+    path, owner, end = tmp_path / "log", uuid.uuid4(), 500
     walkit.open(path, options=tiny()).close()
     done = tmp_path / "done"
     done.touch()
@@ -271,7 +275,7 @@ def test_claims_and_trims_of_two_processes(tmp_path: Path) -> None:
     """Let one process claim whatever LSN it guesses while another trims: each claim is kept, or was a gap at once."""
     path = tmp_path / "log"
     with walkit.open(path, options=tiny()) as log:
-        log.append_many([bytes(3000)] * 400)
+        log.append_many([bytes(3000)] * 150)
         log.wait_idle()
     script = """
         import random, sys, walkit
@@ -281,10 +285,10 @@ def test_claims_and_trims_of_two_processes(tmp_path: Path) -> None:
 
         draw, storage = random.Random(5), FileStorage(sys.argv[1])
         kept = gaps = 0
-        while kept < 60 and gaps < 400:
+        while kept < 25 and gaps < 150:
             low = load_manifest(storage).low_watermark
             try:
-                claim = walkit.claim(sys.argv[1], "c", min(low + draw.randrange(1, 6), 401))
+                claim = walkit.claim(sys.argv[1], "c", min(low + draw.randrange(1, 6), 151))
             except GapError:
                 gaps += 1
                 continue
@@ -300,7 +304,7 @@ def test_claims_and_trims_of_two_processes(tmp_path: Path) -> None:
         with walkit.open(sys.argv[1], options=options) as log:
             print(json.dumps("open"), flush=True)
             up_to = 0
-            while up_to < 400:
+            while up_to < 150:
                 up_to = log.trim(up_to + 1, waste_ratio=1)
         print(json.dumps("trimmed"), flush=True)
     """
@@ -309,4 +313,4 @@ def test_claims_and_trims_of_two_processes(tmp_path: Path) -> None:
         kept, _ = map(int, run_python(script, path).stdout.split())
         assert kept > 0
         assert child.read() == "trimmed"
-    assert load_manifest(FileStorage(path)).low_watermark == 400
+    assert load_manifest(FileStorage(path)).low_watermark == 150

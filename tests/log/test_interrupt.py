@@ -98,22 +98,13 @@ print(json.dumps([interrupts, len(told)]))
 
 @pytest.mark.parametrize(
     ("way", "companions"),
-    [
-        ("append", 0),
-        ("append", 2),
-        ("transaction", 0),
-        ("timeout", 0),
-        ("submit", 0),
-        ("policy", 0),
-        ("policy", 2),
-        ("many", 2),
-    ],
+    [("append", 2), ("transaction", 0), ("timeout", 0), ("policy", 2), ("many", 2)],
 )
 def test_a_storm_of_interrupts(tmp_path: Path, way: str, companions: int) -> None:
     """Send SIGINT without pause while the main thread appends: what returned is there, and the log goes on."""
-    done = run_python(STORM, tmp_path / "log", way, "500", str(companions))
+    done = run_python(STORM, tmp_path / "log", way, "200", str(companions))
     interrupts, told = json.loads(done.stdout)
-    assert interrupts >= 500 and told >= 20
+    assert interrupts >= 200 and told >= 20
 
 
 def interrupt_when(predicate: Any) -> Task:
