@@ -20,8 +20,17 @@ from tests.log.logs import SEGMENTS, FaultyMemory, run_python, tiny, values
 from walkit.models import CrashingStorage
 
 
+@pytest.fixture(autouse=True, scope="module")
+def small_heap() -> Iterator[None]:
+    """What the process has loaded by now is not looked through at each collection of these tests."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
-def own_events() -> Iterator[None]:
+def own_events(small_heap: None) -> Iterator[None]:
     """Nothing of an earlier test is collected within one of these."""
     gc.collect()
     yield

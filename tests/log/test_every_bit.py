@@ -82,7 +82,7 @@ def _flip_all(closed: bool, header_step: int) -> set[str]:
             offset, last = frames_of(whole, name)[-1]
             end = offset + last.footprint
         first = 0 if name == MANIFEST_NAME else 4096
-        bits = [*range(0, first * 8, header_step), *range(first * 8, end * 8, 61 if header_step > 1 else 1)]
+        bits = [*range(0, first * 8, header_step), *range(first * 8, end * 8, 127 if header_step > 1 else 1)]
         for bit in bits:
             image = whole.process_kill()
             flip(image, name, bit // 8, bit % 8)
@@ -92,7 +92,7 @@ def _flip_all(closed: bool, header_step: int) -> set[str]:
     return outcomes
 
 
-STEPS = (11, pytest.param(1, marks=(pytest.mark.slow, pytest.mark.timeout(3600))))
+STEPS = (23, pytest.param(1, marks=(pytest.mark.slow, pytest.mark.timeout(3600))))
 
 
 def flipped(image: CrashingStorage, name: str, begin: int, end: int, step: int = 1) -> Iterator[int]:
@@ -112,17 +112,17 @@ def planned(image: CrashingStorage, policy: str) -> RecoveryPlan:
     return plan_recovery(image, load_manifest(image), read_durable_slot(image), policy)
 
 
-def test_a_flip_of_every_bit_of_headers_and_manifest_is_refused() -> None:
-    """Flip each bit of three segment headers and the manifest before the codec that alone reads them: an error."""
+def test_a_flip_of_every_bit_of_header_and_manifest_is_refused() -> None:
+    """Flip each bit of a segment header and the manifest before the codec that alone reads them: an error."""
     whole, _ = small(closed=True)
-    for name in NAMES:
-        block = bytearray(read(whole, name)[:4096])
-        for bit in range(len(block) * 8):
-            block[bit // 8] ^= 1 << bit % 8
-            with pytest.raises(WalkitError):
-                SegmentHeader.decode(bytes(block), name)
-            block[bit // 8] ^= 1 << bit % 8
-        assert SegmentHeader.decode(bytes(block), name) is not None
+    name = NAMES[1]
+    block = bytearray(read(whole, name)[:4096])
+    for bit in range(len(block) * 8):
+        block[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(WalkitError):
+            SegmentHeader.decode(bytes(block), name)
+        block[bit // 8] ^= 1 << bit % 8
+    assert SegmentHeader.decode(bytes(block), name) is not None
     manifest = bytearray(read(whole, MANIFEST_NAME))
     for bit in range(len(manifest) * 8):
         manifest[bit // 8] ^= 1 << bit % 8
@@ -221,11 +221,11 @@ def test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_t
 
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_flip_of_a_sample_of_bits_is_told(closed: bool) -> None:
-    """Flip every 61st bit of all frames, every 499th of the headers and the manifest: verify tells of each."""
-    assert _flip_all(closed, 499) == {"told"}
+    """Flip every 127th bit of all frames, every 997th of the headers and the manifest: verify tells of each."""
+    assert _flip_all(closed, 997) == {"told"}
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # half an hour: verify looks at a log for each of its bits
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_flip_of_every_bit_is_told(closed: bool) -> None:
@@ -234,9 +234,9 @@ def test_a_flip_of_every_bit_is_told(closed: bool) -> None:
 
 
 def test_a_flip_in_the_durable_slots_is_harmless() -> None:
-    """Flip every third bit of the cell of a killed log: no record is lost, and none is invented."""
+    """Flip every eleventh bit of the cell of a killed log: no record is lost, and none is invented."""
     whole, rows = small(closed=False)
-    for bit in range(0, 128 * 8, 3):
+    for bit in range(0, 128 * 8, 11):
         image = whole.process_kill()
         cell = image.cell(DURABLE_NAME, 128, writable=True)
         assert cell is not None
@@ -247,12 +247,12 @@ def test_a_flip_in_the_durable_slots_is_harmless() -> None:
 
 
 def test_zeros_from_anywhere_on_recover_exactly_what_was_whole() -> None:
-    """Wipe the open segment from every third byte on, the cell being gone: the frames before it, no other."""
+    """Wipe the open segment from every seventh byte on, the cell being gone: the frames before it, no other."""
     whole, rows = small(closed=False)
     whole.remove(DURABLE_NAME)
     frames = frames_of(whole, NAMES[2])
     end = frames[-1][0] + frames[-1][1].footprint
-    for size in [*range(0, 4096, 389), *range(4096, end + 1, 3)]:
+    for size in [*range(0, 4096, 389), *range(4096, end + 1, 7)]:
         image = whole.process_kill()
         wipe(image, NAMES[2], size)
         left = sum(size >= last_byte(offset, header) for offset, header in frames)
@@ -270,7 +270,7 @@ def test_a_cut_anywhere_is_refused_by_name(name: str, closed: bool, cell: bool) 
         whole.remove(DURABLE_NAME)
     frames = frames_of(whole, name)
     end = frames[-1][0] + frames[-1][1].footprint
-    for size in [*range(0, 4096, 509), *range(4096, end, 7)]:
+    for size in [*range(0, 4096, 509), *range(4096, end, 19)]:
         image = whole.process_kill()
         shorten(image, name, size)
         with pytest.raises(walkit.CorruptionError) as refused:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import walkit
+from tests.log.logs import TINY
 from walkit._arguments import NUMBER_MAX
 from walkit.format.manifest import HoldRecord, Manifest, encode_manifest
 from walkit.models import CrashingStorage
@@ -33,7 +34,7 @@ NO_LSN = (1.5, 2.0, "2", b"2", True, 1 << 64, NUMBER_MAX + 1, np.float64(2), mat
 def a_log() -> tuple[walkit.WriteAheadLog, CrashingStorage]:
     """A log of five records, and where it is."""
     storage = CrashingStorage()
-    log = walkit.open(storage=storage)
+    log = walkit.open(storage=storage, options=TINY)
     log.append_many([b"value"] * 5)
     return log, storage
 

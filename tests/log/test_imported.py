@@ -16,6 +16,7 @@ from tests.commit.fake_segments import GUARD_S, Task
 from tests.interrupts import Strike, interrupt_in
 from tests.log.crashes import SMALL, rows_of
 from tests.log.imports import bytes_of, frames_of, import_all, log_of_epochs, replica_on, runs_after
+from walkit.commit import to_end
 from walkit.errors import CorruptionError, LogLockedError, LogPoisonedError, StorageError
 from walkit.events import EventSink
 from walkit.format.body import Columns
@@ -74,7 +75,10 @@ class Moments(FaultyStorage):
         return super().perform(operation, act, **rest)
 
 
-def test_a_crash_at_any_moment_of_import_leaves_a_prefix_and_import_goes_on(primary: CrashingStorage) -> None:
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])  # slow: each is a whole import
+def test_a_crash_at_any_moment_of_import_leaves_a_prefix_and_import_goes_on(
+    primary: CrashingStorage, step: int
+) -> None:
     """Take an image before every change that an import makes: each recovers a prefix, goes on, and ends equal."""
     whole = bytes_of(primary)
     manifest = load_manifest(primary)
@@ -86,7 +90,7 @@ def test_a_crash_at_any_moment_of_import_leaves_a_prefix_and_import_goes_on(prim
     assert bytes_of(moments) == whole
     assert len(moments.images) > 60
     ends = set()
-    for durable, image in moments.images:
+    for durable, image in moments.images[::step]:
         recovered = replica_on(image, manifest)
         assert recovered.end.position >= durable
         ends.add(recovered.end.position)
@@ -234,7 +238,7 @@ def test_an_interrupt_of_who_waits_for_an_lsn_stops_no_import() -> None:
     assert number > 5
 
 
-def test_an_interrupted_close_is_done_again_and_frees_nothing_before() -> None:
+def test_an_interrupted_close_is_done_again_and_frees_nothing_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupt closing twice while a maintenance job runs: the lock stays, the log is open, the last close ends it."""
     source = log_of_epochs(3)
     storage = CrashingStorage()
@@ -248,6 +252,7 @@ def test_an_interrupted_close_is_done_again_and_frees_nothing_before() -> None:
 
     replica.segments.maintenance.submit("zero", job)
     assert entered.wait(GUARD_S)
+    monkeypatch.setattr(to_end, "GRACE_S", 0.02)
     for _ in range(2):
         shooter = interrupt_in("close", "serve")
         with pytest.raises(KeyboardInterrupt):

@@ -15,6 +15,7 @@ import walkit
 from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.interrupts import interrupt_in
 from tests.log.logs import SEGMENTS, faulty_log, lsns, reopened, run_python, tiny, values
+from walkit.commit import to_end
 from walkit.errors import LogClosedError, LogLockedError
 from walkit.models import CrashingStorage
 from walkit.segments.manifest_store import LOCK_NAME
@@ -120,8 +121,9 @@ def interrupt_when(predicate: Any) -> Task:
 
 
 @pytest.fixture(autouse=True)
-def plain_handler() -> Any:
-    """Interrupts are Python's own in these tests."""
+def plain_handler(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Interrupts are Python's own in these tests, and what hangs is not waited for long."""
+    monkeypatch.setattr(to_end, "GRACE_S", 0.02)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

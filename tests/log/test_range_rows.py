@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import walkit
+from tests.support.examples import examples
 from walkit.errors import CorruptionError
 from walkit.read.ranges import plan_ranges, read_ranges
 from walkit.record import RECORD_SCHEMA
@@ -45,7 +46,9 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pa.Table]:
     return path, write(path, 7, 600).combine_chunks()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     shares=st.tuples(st.floats(0, 1.1), st.floats(0, 1)),
     parts=st.sampled_from((None, 1, 3, 50)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -262,13 +261,6 @@ for line in sys.stdin:
 """
 
 
-@pytest.fixture(params=["sync", "none"])
-def writer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Child, Path, str]]:
-    """A writer in a process of its own that does as it is told."""
-    with Child(WRITER, tmp_path / "log", request.param) as child:
-        yield child, tmp_path / "log", request.param
-
-
 def ask(child: Child, command: str, count: int = 0) -> tuple[int, int]:
     """Let the writer do something, and return its acknowledged and durable marks."""
     child.tell([command, count])
@@ -276,10 +268,16 @@ def ask(child: Child, command: str, count: int = 0) -> tuple[int, int]:
     return acked, durable
 
 
-@pytest.mark.parametrize("ending", ["close", "kill"])
-def test_beside_a_writer_in_another_process(writer: tuple[Child, Path, str], ending: str) -> None:
+@pytest.mark.parametrize(("level", "ending"), [("sync", "close"), ("none", "kill")])
+def test_beside_a_writer_in_another_process(tmp_path: Path, level: str, ending: str) -> None:
     """Append, sync, rotate and trim there, read here: always exactly its durable prefix; after its end all it wrote."""
-    child, path, level = writer
+    path = tmp_path / "log"
+    with Child(WRITER, path, level) as child:
+        read_beside(child, path, level, ending)
+
+
+def read_beside(child: Child, path: Path, level: str, ending: str) -> None:
+    """Let a writer do its work, end it, and read beside it all the time."""
     assert ask(child, "append", 3)[0] == 3
     with walkit.open(path, mode="r") as reader:
         for count in (1, 40, 200, 1, 90):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from itertools import product
+from itertools import count
 
 import pytest
 
@@ -96,23 +96,24 @@ def test_salvage_survives_a_crash_at_each_of_its_steps(harm: Harm) -> None:
     whole = image.process_kill()
     opened(whole, "salvage").close()
     crashes = 0
-    for name, nth in product(OPERATIONS, range(1, 12)):
-        faulty = FaultyStorage(image.process_kill())
-        fault = faulty.fail(name, nth=nth, times=1)
-        with contextlib.suppress(StorageError):
-            opened(faulty, "salvage").close()
-        if not fault.hits:
-            continue
-        crashes += 1
-        inner = faulty.inner
-        assert isinstance(inner, CrashingStorage)
-        for after in (inner.crash(keep="none"), inner.crash(keep="random", seed=nth)):
-            with opened(after, "salvage") as log:
-                assert rows_of(log) == rows_without(*harm.lost)
-            assert load_manifest(after).lost == load_manifest(whole).lost
-            assert {n for n in contents(after) if "lost+found" in n} == {
-                n for n in contents(whole) if "lost+found" in n
-            }
+    for name in OPERATIONS:
+        for nth in count(1):
+            faulty = FaultyStorage(image.process_kill())
+            fault = faulty.fail(name, nth=nth, times=1)
+            with contextlib.suppress(StorageError):
+                opened(faulty, "salvage").close()
+            if not fault.hits:
+                break
+            crashes += 1
+            inner = faulty.inner
+            assert isinstance(inner, CrashingStorage)
+            for after in (inner.crash(keep="none"), inner.crash(keep="random", seed=nth)):
+                with opened(after, "salvage") as log:
+                    assert rows_of(log) == rows_without(*harm.lost)
+                assert load_manifest(after).lost == load_manifest(whole).lost
+                assert {n for n in contents(after) if "lost+found" in n} == {
+                    n for n in contents(whole) if "lost+found" in n
+                }
     assert crashes > 3
 
 

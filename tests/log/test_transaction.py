@@ -13,6 +13,7 @@ import walkit
 from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.format.makers import joined_flags
 from tests.log.logs import SEGMENTS, faulty_log, headers, memory_log, reopened, values, view_of
+from tests.support.examples import examples
 from walkit import Kind, Record
 from walkit.errors import (
     CommitFailedError,
@@ -191,16 +192,15 @@ def test_on_a_closed_and_on_a_poisoned_log() -> None:
     assert values(reopened(storage.inner))[0] == b"first"
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.lists(st.binary(max_size=60), min_size=1, max_size=12), min_size=1, max_size=20))
 def test_every_transaction_comes_back_whole(groups: list[list[bytes]]) -> None:
-    """Commit random groups over many segments: cutting the log at its joins gives the groups again."""
-    storage = walkit.models.CrashingStorage()
-    with walkit.open(storage=storage, options=walkit.LogOptions(idle_marker_ms=0)) as log:
+    """Commit random groups, over several segments where they are large: cut at its joins, the log gives them again."""
+    with memory_log() as log:
         for group in groups:
             with log.transaction() as tx:
                 for value in group:
-                    tx.put(b"k", value)
+                    tx.put(b"k" * 500, value)
         flat = [flag for flags in joined(log) for flag in flags]
         found: list[list[bytes | None]] = [[]]
         for record, more in zip(log.read(), flat, strict=True):
