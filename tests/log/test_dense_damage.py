@@ -45,6 +45,7 @@ def _damaged() -> CrashingStorage:
     return storage
 
 
+@cache
 def _salvaged() -> CrashingStorage:
     storage = _damaged().process_kill()
     walkit.repair(storage, policy="salvage")
@@ -65,7 +66,7 @@ TOOLS: dict[str, Callable[[Any], Any]] = {
 )
 def test_what_is_read_grows_with_the_segment(tool: str, salvaged: bool) -> None:
     """Damage every second of 2,000 frames, before and after a salvage: a bounded multiple of the bytes is read."""
-    storage = FaultyStorage(_salvaged() if salvaged else _damaged().process_kill())
+    storage = FaultyStorage((_salvaged() if salvaged else _damaged()).process_kill())
     (name,) = [n for n in storage.names() if n.endswith(".segment")]
     file = storage.open(name, "read")
     size = file.size()

@@ -223,19 +223,6 @@ def test_a_process_that_ends_with_an_exception_says_only_that(tmp_path: Path) ->
         assert values(log.read()) == [b"1"]
 
 
-def test_scratch_logs_are_gone_with_their_process() -> None:
-    """Open two scratch logs, close one, end the process: nothing said, and both folders are removed."""
-    script = """
-        import walkit
-        log, other = walkit.scratch("first/.. name"), walkit.scratch()
-        log.append(b"1"); other.append(b"2"); log.submit(b"3")
-        other.close()
-        print(log.location); print(other.location)
-    """
-    places = run_python(script).stdout.split("\n")[:2]
-    assert all(places) and not any(os.path.exists(p) or os.path.exists(os.path.dirname(p)) for p in places)
-
-
 def is_gone(place: str) -> bool:
     """Whether nothing stands there."""
     return not os.path.exists(place)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import walkit
-from tests.log.logs import lsns, values
+from tests.log.logs import TINY, lsns, values
 from walkit import LogOptions, Retention, StoreOptions
 from walkit.commit.policy import TakeAll
 from walkit.errors import OptionsError
@@ -83,7 +83,7 @@ def test_a_switch_is_true_or_false(given: Any) -> None:
 def test_reading_takes_no_option_that_it_would_ignore(name: str, given: Any) -> None:
     """Open for reading with options or progress: OptionsError that names it; events are taken, and are called."""
     storage, seen = CrashingStorage(), list[str]()
-    with walkit.open(storage=storage) as log:
+    with walkit.open(storage=storage, options=TINY) as log:
         log.append(b"v")
     with pytest.raises(OptionsError, match=f"{name} .*mode='r'") as refused:
         walkit.open(storage=storage, mode="r", **{name: given})
