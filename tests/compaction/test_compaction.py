@@ -15,8 +15,9 @@ from tests.compaction.histories import HISTORIES, SMALL, History, full_of_change
 from tests.format.makers import joined_flags
 from tests.log.logs import headers, view_of
 from tests.stores import memory_store
+from tests.support.examples import examples
 from walkit.compaction.rewriter import FRAME_GOAL_RECORDS
-from walkit.errors import GapError, HistoryTrimmedError, LogClosedError, StorageError
+from walkit.errors import GapError, HistoryTrimmedError, LogClosedError
 from walkit.format.checksum import crc32c
 from walkit.format.frame import decode_frame
 from walkit.format.layout import FRAME_HEADER, SegmentFlag
@@ -40,7 +41,7 @@ def state_or_border(store: Store, lsn: int) -> dict[bytes, bytes | None] | int:
         return error.exact_from_lsn
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(steps=HISTORIES, exact=st.none() | st.integers(0, 60))
 def test_the_state_of_a_compacted_log_is_the_state_before(
     steps: list[tuple[Any, ...]], exact: int | None
@@ -329,91 +330,6 @@ def test_another_last_frame_is_noticed(kind: str) -> None:
     ranges = [r for r in plan_ranges(storage, parts=50) if r.segment == record.number]
     with pytest.raises(walkit.CorruptionError, match="finished with"):
         list(read_range(image, ranges[-1]))
-
-
-OPERATIONS = (
-    "write",
-    "synced_write",
-    "sync",
-    "create",
-    "replace",
-    "sync_directory",
-    "remove",
-    "open",
-    "read",
-)
-
-
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_failure_and_a_power_cut_at_every_operation(operation: Any) -> None:
-    """Fail each operation of a kind in a compaction, crash there, retry: the same state each time."""
-    base = CrashingStorage()
-    state = full_of_changes(base)
-    hits = 0
-    for nth in range(1, 400, 9 if operation in ("write", "read", "open") else 1):
-        storage = base.process_kill()
-        faulty = FaultyStorage(storage)
-        store = memory_store(faulty)
-        fault = faulty.fail(operation, nth=nth)
-        with contextlib.suppress(StorageError):
-            store.compact()
-        if not fault.hits:
-            store.close()
-            break
-        hits += 1
-        images = [storage.crash(keep="random", seed=nth * 31 + seed) for seed in range(3)]
-        for image in (*images, storage.crash(), storage.crash(keep="all"), storage.process_kill()):
-            check_image(image, state)
-        faulty.clear()
-        assert dict(store.items()) == state
-        store.compact()
-        store.close()
-        check_image(storage, state)
-    assert hits > 0 or operation == "synced_write"
-
-
-def check_image(image: CrashingStorage, state: dict[bytes, bytes | None]) -> None:
-    """Open what a crash left: the state, nothing set aside, nothing left over; and it can be compacted."""
-    with memory_store(image) as store:
-        assert dict(store.items()) == state
-        named = {s.name for s in store.log.parts.manifest_store.current.segments}
-        assert {n for n in image.names() if n.endswith(".segment")} == named
-    assert opened_state(image) == state
-    with memory_store(image) as store:
-        store.compact()
-        store.put(b"after", b"it")
-    assert opened_state(image) == {**state, b"after": b"it"}
-
-
-def test_a_power_cut_before_every_operation() -> None:
-    """Stop the world before operations of a compaction, by a hang, and cut the power: the same state each time."""
-    base = CrashingStorage()
-    state = full_of_changes(base)
-    stopped = 0
-    operations: list[Any] = ["sync", "create", "replace", "sync_directory", "remove"]
-    for operation in operations:
-        for nth in range(1, 60):
-            storage = base.process_kill()
-            faulty = FaultyStorage(storage)
-            store = memory_store(faulty)
-            hang = faulty.hang(operation, nth=nth)
-            thread = threading.Thread(target=store.compact)
-            thread.start()
-            while thread.is_alive() and not hang.entered.wait(0.001):
-                pass
-            if hang.entered.is_set():
-                stopped += 1
-                for image in (
-                    *(storage.crash(keep="random", seed=nth * 7 + s) for s in range(2)),
-                    storage.crash(),
-                ):
-                    check_image(image, state)
-            hang.release()
-            thread.join()
-            store.close()
-            if not hang.hits:
-                break
-    assert stopped > 20
 
 
 def test_a_hold_or_a_trim_that_comes_meanwhile_is_heeded() -> None:

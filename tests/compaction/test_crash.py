@@ -27,7 +27,7 @@ from walkit.segments.manifest_store import load_manifest
 from walkit.storage import FileStorage
 from walkit.store import Store
 
-CASES = ("one group", "several groups", "with a hold", "with a claim", "with a snapshot")
+CASES = ("several groups", "one group", "with a hold", "with a claim", "with a snapshot")
 
 
 @cache
@@ -42,6 +42,13 @@ def made(case: str) -> tuple[CrashingStorage, State, int]:
                 key, value = b"%d" % (i % 4), b"%d" % ((epoch + i) % 10) * 12000
                 store.put(key, value)
                 state[key] = value
+                if case == "several groups" and i % 7 == 3:
+                    store.log.append(b"event %d" % i)
+                    with store.transaction() as tx:
+                        tx.put(b"left", b"%d" % i)
+                        tx.delete(b"0")
+                    state[b"left"] = b"%d" % i
+                    del state[b"0"]
             store.delete(b"3")
             del state[b"3"]
             if case == "with a snapshot":
@@ -81,7 +88,7 @@ def check(image: CrashingStorage, state: State, last_lsn: int, what: str) -> Non
 def test_a_power_cut_before_every_operation(case: str) -> None:
     """Cut the power before each write, sync and change of a name in a compaction: the same store opens each time."""
     base, state, last_lsn = made(case)
-    film = Filmed(base.process_kill())
+    film = Filmed(base.process_kill(), every_way=case == CASES[0])
     with memory_store(film) as store:
         film.running = True
         report = store.compact()
@@ -99,7 +106,7 @@ def test_a_power_cut_before_every_operation(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_failure_of_every_operation(case: str) -> None:
-    """Fail each operation of a compaction by itself, reads too: the store goes on, and compacts when asked again."""
+    """Fail operations of a compaction by themselves, reads too: the store goes on, and compacts when asked again."""
     base, state, last_lsn = made(case)
     clean = FaultyStorage(base.process_kill())
     with memory_store(clean) as store:
@@ -107,11 +114,14 @@ def test_a_failure_of_every_operation(case: str) -> None:
         store.compact()
         operations = clean.trace[begin:]
     seen: Counter[tuple[str, str]] = Counter()
-    for operation in operations:
+    number = CASES.index(case)
+    for turn, operation in enumerate(operations):
         seen[operation.name, operation.file] += 1
         nth = seen[operation.name, operation.file]
         if operation.name in ("read", "write") and nth > 1:
             continue  # one more of a row of equal ones
+        if (number or operation.name in ("read", "open")) and turn % 3 != number % 3:
+            continue  # what changes something fails each time in the first case; for the rest the cases take turns
         storage = base.process_kill()
         faulty = FaultyStorage(storage)
         with memory_store(faulty) as store:
@@ -122,7 +132,8 @@ def test_a_failure_of_every_operation(case: str) -> None:
             assert store.log.acked_lsn == last_lsn and dict(store.items()) == state
             image = storage.crash(keep="random", seed=nth)
             store.compact()
-        check_opening(image, state, last_lsn, str(operation))
+        for left in (image, storage):
+            check_opening(left, state, last_lsn, str(operation))
 
 
 def beside(storage: Filmed, waits_at: tuple[Any, str], waiting: str, working: str) -> Store:
