@@ -8,6 +8,7 @@ import walkit
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.storage import MemoryStorage, Storage
 from walkit.storage.address import storage_at
+from walkit.storage.memory_tree import Content
 from walkit.testing import StorageTests
 from walkit.testing.storage_crash import CrashTests
 
@@ -58,6 +59,20 @@ class TestFaultyOverMemory(TestMemoryStorage):
 
 class TestPowerCuts(CrashTests):
     """The crash suite as it is."""
+
+
+def test_zeros_behind_what_is_kept_need_no_memory() -> None:
+    """Write zeros to the end of a file, then bytes among and behind them: all is read, and zeros alone are not kept."""
+    content = Content()
+    content.write(0, b"head")
+    twin = content.copy()
+    content.write(4, bytes(1 << 20))
+    assert (content.stored, content.size, twin.size) == (4, 4 + (1 << 20), 4)
+    content.write(2, bytes(3))
+    content.write(8, b"\0tail")
+    assert content.read(0, 16) == b"he" + bytes(7) + b"tail" + bytes(3)
+    content.shorten(7)
+    assert content.read(0, 99) == b"he" + bytes(5) and twin.read(0, 99) == b"head"
 
 
 def test_a_log_in_plain_memory_keeps_what_crashes_out() -> None:

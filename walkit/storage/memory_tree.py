@@ -26,7 +26,7 @@ class Content:
 
     @property
     def stored(self) -> int:
-        """How many bytes are kept; those after them, up to `size`, are zeros that were never written."""
+        """How many bytes are kept; those after them, up to `size`, are zeros."""
         return len(self._bytes)
 
     def copy(self) -> Content:
@@ -47,8 +47,11 @@ class Content:
         """Store `data` at `offset`, with zeros before it where the content was shorter."""
         if not data:
             return
-        stored = self._own()
         end = offset + len(data)
+        if offset >= len(self._bytes) and data[0] == 0 and data == bytes(len(data)):
+            self.grow(end)  # as a log zeroes a whole segment beforehand
+            return
+        stored = self._own()
         if offset > len(stored):
             stored.extend(bytes(offset - len(stored)))
         stored[offset:end] = data
