@@ -271,9 +271,10 @@ def test_a_delivered_frame_is_not_kept_alive(rig: DriverHarness) -> None:
     wait_until(lambda: gc.collect() >= 0 and reference() is None, "the ticket to be collected")
 
 
-@pytest.mark.parametrize("in_flight_max", [1, 3])
-@pytest.mark.parametrize("completion", [False, True])
-@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize(
+    ("in_flight_max", "completion", "waits"),
+    [(1, False, False), (1, True, True), (3, False, True), (3, True, False)],
+)
 def test_a_frame_that_everybody_was_told_of_is_not_kept(
     in_flight_max: int, completion: bool, waits: bool
 ) -> None:
