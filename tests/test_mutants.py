@@ -1,0 +1,130 @@
+"""scripts/mutants.py: what it draws, how it edits, and that it tells a mutant that is found from one that is not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scripts import mutants
+from scripts.mutant_sites import KINDS, Finder, Site, beacons, compiles, draw
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MODULE = '''"""A module."""
+
+LIMIT = 3
+
+
+def small(n: int, told: list[int]) -> bool:
+    """Whether it is."""
+    if n < 0:
+        raise ValueError("it is below zero")
+    told.append(n)
+    if n == -1:
+        told.clear()
+    return n <= LIMIT
+'''
+TEST = """from walkit.room import small
+
+def test_small():
+    told = []
+    assert small(3, told) and not small(4, told) and told == [3, 4]
+
+def test_of_nothing():
+    assert True
+"""
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    """A checkout with one module, one file of tests and an environment that is this one."""
+    target = tmp_path / "toy"
+    for name, text in (
+        ("walkit/__init__.py", ""),
+        ("walkit/room/__init__.py", MODULE),
+        ("tests/test_room.py", TEST),
+    ):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_text(text)
+    python = target / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    path = f"{target}:{target.parent}"
+    python.write_text(
+        f'#!/bin/sh\nPYTHONPATH="{path}" PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 exec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    (tmp_path / mutants.PROBE.name).write_bytes(mutants.PROBE.read_bytes())
+    (tmp_path / mutants.PROBE.name).with_suffix(".txt").write_text(str(mutants.notes_of(target)))
+    subprocess.run(["git", "init", "-q", str(target)], check=True)
+    subprocess.run(["git", "-C", str(target), "add", "walkit"], check=True)
+    return target
+
+
+def sites(toy: Path) -> list[Site]:
+    file = "walkit/room/__init__.py"
+    return Finder(file, (toy / file).read_bytes()).found
+
+
+def test_each_kind_is_found_and_is_one_edit_that_compiles(toy: Path) -> None:
+    """All sites of a small module: what each becomes, one line differs, and no text of an error or docstring is one."""
+    source = (toy / "walkit/room/__init__.py").read_bytes()
+    found = sites(toy)
+    assert {site.kind for site in found} == {*KINDS}
+    assert [(site.before, site.after, site.used) for site in found if site.line < 12] == [
+        ("3", "4", "LIMIT"),
+        ("n < 0", "(n < 0) or True", ""),
+        ("n < 0", "n <= 0", ""),
+        ("n < 0", "n >= 0", ""),
+        ("0", "1", ""),
+        ("told.append(n)", "pass", ""),
+        ("n == -1", "(n == -1) or True", ""),
+        ("n == -1", "n != -1", ""),
+        ("1", "2", ""),
+    ]
+    for site in found:
+        mutated = site.mutated(source)
+        assert mutated is not None and compiles(mutated)
+        pairs = zip(source.splitlines(), mutated.splitlines(), strict=True)
+        assert sum(old != new for old, new in pairs) == 1
+    assert found[0].mutated(b"LIMIT = 4\n") is None
+
+
+def test_a_draw_is_made_by_its_seed(toy: Path) -> None:
+    """The same seed draws the same, another one something else; every room has its part, and so has every kind."""
+    drawn = draw(toy, 1, 8)
+    assert drawn == draw(toy, 1, 8) != draw(toy, 2, 8)
+    assert len({site.key for site in drawn}) == 8
+    (toy / "walkit" / "other").mkdir()
+    (toy / "walkit" / "other" / "__init__.py").write_text("def f(n: int) -> bool:\n    return n > 1\n")
+    assert {site.room for site in draw(toy, 1, 4)} == {"room", "other"}
+
+
+def test_a_mutant_is_found_by_what_reaches_it_or_survives(toy: Path) -> None:
+    """Beacons name the one test that reaches; a constant changed is found by it, a call dropped in dead code is not."""
+    changed, dropped = (next(s for s in sites(toy) if s.before == text) for text in ("3", "told.clear()"))
+    assert list(beacons(toy, [changed, dropped])) == ["walkit/room/__init__.py"]
+    mutants.measure_reach(toy, [changed, dropped], ["tests"])
+    known = json.loads(toy.with_name("reach.json").read_text())
+    name = "tests/test_room.py::test_small"
+    assert known["reach"] == [[name], []] and len(known["seconds"]) == 2
+    assert (toy / "walkit/room/__init__.py").read_text() == MODULE
+
+    results = toy.with_name("results.jsonl")
+    mutants.run(toy, [changed, dropped], 60, {}, results)
+    found = mutants.read_results(results)
+    assert found[changed.key]["found"] == name
+    assert found[dropped.key] | {"seconds": 0} == {
+        "key": dropped.key,
+        "found": None,
+        "why": "no test of 0 fails",
+        "ran": 0,
+        "seconds": 0,
+        "cap": 60,
+    }
+    lines = [*mutants.table([changed, dropped], [found])]
+    assert "| room | 2 | 1 |" in lines
