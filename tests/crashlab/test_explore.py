@@ -75,7 +75,7 @@ def test_a_violation_is_small_and_is_made_again(tmp_path: Path) -> None:
     """Find one in a mutant: it lists what was lost and no more, replays alone, and its files verify as it says."""
     mutant = museum.MUTANTS["removed-first"]
     with mutant.applied():
-        found = explore(mutant.scenario, budget=400)
+        found = explore(mutant.scenario, budget=40)
         violation = found.violations[0]
         again = replay(mutant.scenario, violation.point, violation.state)
         assert again is not None and (again.rule, again.text[:40]) == (violation.rule, violation.text[:40])

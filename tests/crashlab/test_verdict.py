@@ -32,7 +32,7 @@ def test_a_verdict_is_a_sentence_for_a_run() -> None:
     good = crash_verdict(walkit.LogOptions(), budget=20)
     assert good.startswith("none of ") and good.endswith("breaks a rule; profile contract, durability sync")
     with museum.MUTANTS["acknowledged-unsynced"].applied():
-        bad = crash_verdict(walkit.LogOptions(), budget=20)
+        bad = crash_verdict(walkit.LogOptions(), budget=5)
     assert "break a rule (" in bad and not bad.startswith("none")
     with walkit.scratch("verdict") as log:
         run = walkit.workload.drive(log, walkit.workload.Workload(operations=20, seed=1), baseline=False)

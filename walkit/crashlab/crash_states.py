@@ -86,8 +86,8 @@ class CrashStates:
     def __init__(self, storage: CrashingStorage, profile: Profile) -> None:
         self.profile = profile
         self._storage = storage
-        changes = storage.pending(profile.sector_bytes)
-        self.choices = [Choice(change, profile) for change in changes]
+        self._changes = storage.pending(profile.sector_bytes)
+        self.choices = [Choice(change, profile) for change in self._changes]
         self._groups = _groups(self.choices, profile)
         self.count = 1
         """How many states there are."""
@@ -97,7 +97,7 @@ class CrashStates:
     def image(self, number: int) -> CrashingStorage:
         """Return a storage as the power cut of this number leaves it."""
         fates = [c.fate(n) for c, n in zip(self.choices, self.fates(number), strict=True)]
-        return self._storage.image(fates, sector_bytes=self.profile.sector_bytes)
+        return self._storage.image(fates, sector_bytes=self.profile.sector_bytes, changes=self._changes)
 
     def fates(self, number: int) -> list[int]:
         """Return the number of each change's fate in a state."""

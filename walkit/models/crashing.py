@@ -98,12 +98,20 @@ class CrashingStorage(MemoryStorage):
                 )
         return tuple(sorted(found, key=lambda change: (change.number, change.offset)))
 
-    def image(self, fates: Sequence[Fate], *, sector_bytes: int = 512) -> CrashingStorage:
+    def image(
+        self,
+        fates: Sequence[Fate],
+        *,
+        sector_bytes: int = 512,
+        changes: Sequence[PendingChange] | None = None,
+    ) -> CrashingStorage:
         """Return a new storage with what a power cut leaves that makes this of what is `pending()`, one fate for each.
 
-        All locks are free in it. It costs time by files and changes, not by bytes.
+        `changes` is what `pending()` returned, if nothing changed since: many images of one moment need it once. All
+        locks are free in the image. It costs time by files and changes, not by bytes.
         """
-        changes = self.pending(sector_bytes)
+        if changes is None:
+            changes = self.pending(sector_bytes)
         if len(fates) != len(changes):
             raise OptionsError(
                 f"{len(fates)} fates for {len(changes)} changes that no sync has covered",

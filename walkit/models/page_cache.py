@@ -300,5 +300,5 @@ def sectors_of(change: Change, sector: int) -> Iterator[Change]:
     start = change.offset
     while change.kind == "write" and start < change.end:
         end = min((start // sector + 1) * sector, change.end)
-        yield replace(change, offset=start, data=change.data[start - change.offset : end - change.offset])
+        yield Change(change.number, "write", start, change.data[start - change.offset : end - change.offset])
         start = end
