@@ -25,12 +25,12 @@ BUG = ("--mutant", "acknowledged-unsynced", "--budget", "40")
 
 def test_a_scenario_that_keeps_every_rule_exits_with_0(run: Run) -> None:
     """Explore a scenario as text and as JSON: 0 both times, the same counts, and the profile that was asked for."""
-    asked = ("crashtest", "--scenario", "append", "--profile", "issued", "--budget", "40", "--seed", "3")
+    asked = ("crashtest", "--scenario", "append", "--profile", "issued", "--budget", "10", "--seed", "3")
     text, plain = run(*asked), run(*asked, "--json")
     assert (text.code, plain.code) == (0, 0)
     report = json.loads(plain.out)
     (found,) = report["explorations"]
-    assert report["ok"] and (found["profile"], found["seed"], found["budget"]) == ("issued", 3, 40)
+    assert report["ok"] and (found["profile"], found["seed"], found["budget"]) == ("issued", 3, 10)
     assert f"{found['states']:,} ({found['distinct']:,} distinct)" in text.out
     assert "ok: none of" in text.out and text.err == ""
 
@@ -38,7 +38,7 @@ def test_a_scenario_that_keeps_every_rule_exits_with_0(run: Run) -> None:
 def test_several_scenarios_are_a_row_each(run: Run) -> None:
     """Name two scenarios, one of them twice: a row for each, in that order, and one verdict."""
     names = ("failed-sync", "append", "failed-sync")
-    ran = run("crashtest", "--budget", "20", *(part for name in names for part in ("--scenario", name)))
+    ran = run("crashtest", "--budget", "5", *(part for name in names for part in ("--scenario", name)))
     assert ran.code == 0
     words = [line.split()[0] for line in ran.out.splitlines()]
     assert words[1:] == ["scenario", "failed-sync", "append", "ok:"]
@@ -53,7 +53,7 @@ def test_a_bug_that_is_put_back_exits_with_1_and_leaves_its_files(run: Run, tmp_
     assert first["rule"] in RULES and f"point={first['point']}, state={first['state']}" in first["reproducer"]
     with walkit.open(folder) as log:
         log.append(b"what was left is a log's folder")
-    assert run("crashtest", "--scenario", "append", "--budget", "20").code == 0
+    assert run("crashtest", "--scenario", "append", "--budget", "5").code == 0
     again = run("crashtest", *BUG, "--save-violation", folder)
     assert (again.code, again.out) == (2, "") and "is there already" in again.err
 

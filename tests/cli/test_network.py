@@ -77,6 +77,8 @@ def test_what_is_no_address_is_refused_in_words(text: str) -> None:
         assert (refused.value.option, refused.value.wanted) == (option, text)
     with pytest.raises(OptionsError, match="a port is from 1 to 65535"):
         parse_address("127.0.0.1:0", "source")
+    with pytest.raises(OptionsError, match="a port is from 0 to 65535"):
+        parse_address("127.0.0.1:99999", "listen", listening=True)
     with pytest.raises(OptionsError):
         parse_address(7070, "listen")
 
@@ -94,27 +96,6 @@ def taken() -> Iterator[str]:
     """An address at which another program listens."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         yield f"127.0.0.1:{other.getsockname()[1]}"
-
-
-def finished(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own, to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "walkit", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        cwd=ROOT,
-        env={**os.environ, **environment},
-    )
-
-
-def test_no_line_but_walkits_own_is_on_standard_error(log: Path, taken: str) -> None:
-    """Serve at a port that cannot be and at one that is taken: exit 2, one sentence, and nothing of gRPC's."""
-    for address, why in (("127.0.0.1:99999", "a port is from 0 to 65535"), (taken, "Address already in use")):
-        ended = finished("serve", log, "--listen", address)
-        assert (ended.returncode, ended.stdout) == (2, "")
-        (line,) = ended.stderr.splitlines()
-        assert line.startswith("walkit serve: ") and why in line and address in line
 
 
 HOST = """
@@ -136,22 +117,22 @@ except walkit.OptionsError:
 
 
 def test_a_folder_that_standard_output_cannot_spell_is_followed_all_the_same(tmp_path: Path) -> None:
-    """Follow into folders whose names are no ASCII, and no UTF-8, with output in ASCII: lines with escapes, exit 0."""
-    for name in ("dür", os.fsdecode(b"d\xff")):
-        folder = tmp_path / name
-        process = subprocess.Popen(
-            [sys.executable, "-m", "walkit", "follow", "127.0.0.1:1", folder],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONIOENCODING": "ascii:strict"},
-        )
-        assert process.stdout is not None
-        first = process.stdout.readline()
-        process.terminate()
-        _, complaint = process.communicate(timeout=WAIT_S)
-        assert process.returncode == 0 and not complaint
-        assert first.isascii() and first.startswith(b"following 127.0.0.1:1 into ") and b"\\" in first
+    """Follow into a folder whose name is no ASCII, and no UTF-8, with output in ASCII: lines with escapes, exit 0."""
+    folder = tmp_path / os.fsdecode("dü".encode() + b"\xff")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "walkit", "follow", "127.0.0.1:1", folder],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONIOENCODING": "ascii:strict"},
+    )
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    process.terminate()
+    _, complaint = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0 and not complaint
+    assert first.isascii() and first.startswith(b"following 127.0.0.1:1 into ")
+    assert b"\\xfc" in first and b"\\udcff" in first
 
 
 def test_a_replica_asks_no_proxy_of_the_environment(log: Path, tmp_path: Path) -> None:
@@ -204,13 +185,17 @@ def test_who_only_connects_takes_no_descriptors_from_the_log(tmp_path: Path) -> 
 
 
 def test_a_host_programs_environment_stays_as_it_is(log: Path, taken: str) -> None:
-    """Fail to listen in a host's process, by command and as a library: its environment stays; only one is silent."""
-    for use, speaks in ((SERVE, False), (LIBRARY, True)):
+    """Fail to listen in a host's process, by command and as a library: its environment stays; a command says a line."""
+    for use, is_command in ((SERVE, True), (LIBRARY, False)):
         program = HOST.format(use=use)
         command = [sys.executable, "-c", program, str(log), taken]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, cwd=ROOT)
         assert ended.returncode == 0, ended.stderr
-        assert ("add_port" in ended.stderr) == speaks
+        assert ended.stdout == ""
+        assert ("add_port" in ended.stderr) != is_command
+        if is_command:
+            (line,) = ended.stderr.splitlines()
+            assert line.startswith("walkit serve: ") and "Address already in use" in line and taken in line
 
 
 @pytest.mark.parametrize("arguments", [["--token", "s3cret"], ["--token=s3cret"], ["--token"]], ids=" ".join)
@@ -255,7 +240,7 @@ def test_a_place_without_a_token_is_refused(
         assert run("serve", absent, "--token-file", log.parent / "absent").code == 2
 
 
-def test_a_token_comes_from_a_file_or_the_environment(log: Path, tmp_path: Path) -> None:
+def test_a_token_comes_from_a_file_or_the_environment(log: Path, tmp_path: Path, run: Run) -> None:
     """Serve with a file, follow with the variable and with another token: in, and exit 3; no command line shows it."""
     (tmp_path / "token").write_text("s3cret \n")
     (tmp_path / "wrong").write_text("other")
@@ -290,5 +275,5 @@ def test_a_token_comes_from_a_file_or_the_environment(log: Path, tmp_path: Path)
         assert any("LSN 1 of 1" in line for line in iter(follower.stdout.readline, ""))
         follower.send_signal(signal.SIGINT)
         assert follower.wait(WAIT_S) == 0
-        refused = finished("follow", address, tmp_path / "r", "--token-file", tmp_path / "wrong")
-        assert refused.returncode == 3 and "the token is missing, or another one" in refused.stderr
+        refused = run("follow", address, tmp_path / "r", "--token-file", tmp_path / "wrong")
+        assert refused.code == 3 and "the token is missing, or another one" in refused.err
