@@ -17,15 +17,16 @@ IMPATIENT = ("--unused-session-lifetime", "3000", "--check-unused-sessions", "25
 """A session whose page was closed ends after three seconds instead of fifteen to thirty."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def server() -> Iterator[Server]:
-    with serve(*IMPATIENT) as running:
+    """The literal command `panel serve dashboards/app.py`, from the checkout, for all files of this folder."""
+    with serve(*IMPATIENT, app="dashboards/app.py") as running:
         yield running
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """The browser, for a module alone: until it ends, Playwright keeps an event loop running in this thread."""
+    """The browser, for this folder alone: until it ends, Playwright keeps an event loop running in this thread."""
     path = find_browser()
     if path is None:
         missing = (

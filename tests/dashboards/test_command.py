@@ -85,6 +85,8 @@ def test_it_opens_on_what_is_given_and_ends_cleanly(browser: Browser, things: Pa
     assert list((things / "scratch").iterdir()) == []
 
 
+# A server of its own; tests/lab ends a dashboard by SIGTERM on each run, and sees that nothing is left.
+@pytest.mark.slow
 def test_a_service_manager_ends_it_cleanly(things: Path) -> None:
     """SIGTERM while a session is there, which a plain request has made: it exits with 0 and leaves nothing."""
     with served(things, str(things / "orders")) as (url, process):

@@ -10,11 +10,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 import nbformat
+import psutil
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -29,9 +31,18 @@ READY = """async () => {
 RUN_ALL = "() => { window.jupyterapp.commands.execute('runmenu:run-all') }"
 
 
+@dataclass(frozen=True)
+class Served:
+    """A JupyterLab that is running."""
+
+    url: str
+    folder: Path
+    token: str
+
+
 @contextmanager
-def lab(folder: Path, *, token: str = "") -> Iterator[str]:
-    """Serve a folder in JupyterLab, and give its address; without a token everybody may come in."""
+def lab(folder: Path, *, token: str = "") -> Iterator[Served]:
+    """Serve a folder in JupyterLab; without a token everybody may come in."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -61,13 +72,25 @@ def lab(folder: Path, *, token: str = "") -> Iterator[str]:
             while not _answers(f"{url}/api/status?token={token}"):
                 assert process.poll() is None, (folder / "lab.log").read_text()
                 assert time.monotonic() < deadline, (folder / "lab.log").read_text()
-            yield url
+            yield Served(url, folder, token)
         except BaseException as error:
             error.add_note(f"JupyterLab said:\n{(folder / 'lab.log').read_text()[-10_000:]}")
             raise
         finally:
             process.terminate()
             process.wait(GUARD_S)
+
+
+def dashboards() -> list[psutil.Process]:
+    """Return the dashboards that Labs of this process have started."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if "dashboard" in process.cmdline():
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
 
 
 def _answers(url: str) -> bool:
@@ -97,22 +120,36 @@ def notebook_page(
     """Open a notebook of these cells in a Lab of its own; give the page, and what its console complains of."""
     folder.mkdir()
     write_settings(folder, theme)
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}}
-    code = [nbformat.v4.new_code_cell(source) for source in cells]
-    nbformat.write(nbformat.v4.new_notebook(cells=code, metadata=kernel), folder / "tested.ipynb")
-    with lab(folder) as url, opened(browser, url, "tested.ipynb") as found:
+    write_notebook(folder, cells)
+    with lab(folder) as running, opened(browser, running, "tested.ipynb") as found:
         yield found
 
 
+def write_notebook(folder: Path, cells: Sequence[str]) -> None:
+    """Write `tested.ipynb` of these cells."""
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}}
+    code = [nbformat.v4.new_code_cell(source) for source in cells]
+    nbformat.write(nbformat.v4.new_notebook(cells=code, metadata=kernel), folder / "tested.ipynb")
+
+
 @contextmanager
-def opened(browser: Browser, url: str, notebook: str) -> Iterator[tuple[Page, list[str]]]:
+def opened(browser: Browser, running: Served, notebook: str) -> Iterator[tuple[Page, list[str]]]:
     """Open a notebook of a Lab in a window of its own, its kernel ready; give the page, and what its console says."""
     complaints: list[str] = []
     page = browser.new_context(viewport={"width": 1440, "height": 1200}).new_page()
     page.set_default_timeout(GUARD_S * 1000)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
-    page.goto(f"{url}/lab/tree/{notebook}?reset")  # with no tab of an earlier window
+    page.on(
+        "request",
+        lambda request: (
+            None
+            if request.url.startswith((running.url, "data:", "blob:"))
+            else complaints.append(f"asked of others: {request.url}")
+        ),
+    )
+    # With no tab of an earlier window.
+    page.goto(f"{running.url}/lab/tree/{notebook}?reset&token={running.token}")
     page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for()
     page.evaluate(READY)
     yield page, complaints

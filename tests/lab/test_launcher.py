@@ -5,50 +5,26 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import stat
-from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-from urllib.request import urlopen
 
 import psutil
 import pytest
 
-from tests.lab.labs import GUARD_S, lab, write_settings
+from tests.lab.labs import GUARD_S, Served, dashboards
 from walkit.cli.lab import launcher
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-TOKEN = "let-me-in"
 HANDSHAKE = {
     "Connection": "Upgrade",
     "Upgrade": "websocket",
     "Sec-WebSocket-Version": "13",
     "Sec-WebSocket-Key": "MDEyMzQ1Njc4OWFiY2RlZg==",
 }
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Lab that asks for a token."""
-    folder = tmp_path_factory.mktemp("lab")
-    write_settings(folder, "Light")
-    with lab(folder, token=TOKEN) as url:
-        yield url
-
-
-def dashboards() -> list[psutil.Process]:
-    """The dashboards that Labs of this process have started."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if "dashboard" in process.cmdline():
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
 
 
 def test_the_entry_point_names_the_launcher() -> None:
@@ -71,21 +47,21 @@ def asked(url: str, path: str, headers: dict[str, str]) -> HTTPResponse:
 
 @pytest.mark.parametrize("path", ["/walkit/", "/walkit/ws"])
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "token wrong"}], ids=["none", "wrong"])
-def test_without_the_token_nothing_is_served(served: str, path: str, headers: dict[str, str]) -> None:
+def test_without_the_token_nothing_is_served(served: Served, path: str, headers: dict[str, str]) -> None:
     """Ask for the page and for its websocket without a token and with a wrong one: refused, and nothing is started."""
-    more = {**HANDSHAKE, "Origin": served} if path.endswith("ws") else {}
-    answer = asked(served, path, {**headers, **more})
+    more = {**HANDSHAKE, "Origin": served.url} if path.endswith("ws") else {}
+    answer = asked(served.url, path, {**headers, **more})
     sent_away = answer.status == 302 and "/login" in str(answer.getheader("Location"))
     assert sent_away or answer.status in (401, 403)
     assert dashboards() == []
 
 
-def test_the_tile_opens_the_dashboard(browser: Browser, served: str) -> None:
+def test_the_tile_opens_the_dashboard(browser: Browser, served: Served) -> None:
     """Press the tile: the page moves by its websocket, all through Lab's address, on a socket that is only ours."""
     context = browser.new_context(viewport={"width": 1400, "height": 1000})
     context.set_default_timeout(GUARD_S * 1000)
     page = context.new_page()
-    page.goto(f"{served}/lab?token={TOKEN}")
+    page.goto(f"{served.url}/lab?token={served.token}")
     tile = page.locator(".jp-LauncherCard", has_text="walkit")
     drawn = tile.locator("img")
     drawn.wait_for()
@@ -108,11 +84,11 @@ def test_the_tile_opens_the_dashboard(browser: Browser, served: str) -> None:
     window.on("websocket", heard)
     window.get_by_role("button", name="Start", exact=True).click()
     window.get_by_text("Writing: 8 writer threads").first.wait_for()
-    assert window.url.partition("?")[0] == f"{served}/walkit/"
-    assert sockets == [f"{served.replace('http', 'ws')}/walkit/ws"]
+    assert window.url.partition("?")[0] == f"{served.url}/walkit/"
+    assert sockets == [f"{served.url.replace('http', 'ws')}/walkit/ws"]
     assert len(frames) > 2
     assert complaints == []
-    assert all(url.startswith((served, "data:", "blob:")) for url in requests)
+    assert all(url.startswith((served.url, "data:", "blob:")) for url in requests)
     (dashboard,) = dashboards()
     assert [c for c in dashboard.net_connections("inet") if c.status == psutil.CONN_LISTEN] == []
     path = dashboard.cmdline()[-1]
@@ -120,28 +96,10 @@ def test_the_tile_opens_the_dashboard(browser: Browser, served: str) -> None:
     context.close()
 
 
-def test_a_page_of_another_place_gets_no_websocket(served: str) -> None:
+def test_a_page_of_another_place_gets_no_websocket(served: Served) -> None:
     """With the cookie of a login, a handshake from Lab's own pages is taken and one of another site is refused."""
-    welcome = asked(served, f"/lab?token={TOKEN}", {})
+    welcome = asked(served.url, f"/lab?token={served.token}", {})
     cookie = "; ".join(value.split(";")[0] for value in welcome.headers.get_all("Set-Cookie", []))
-    for origin, code in ((served, 101), ("http://elsewhere.example", 403)):
+    for origin, code in ((served.url, 101), ("http://elsewhere.example", 403)):
         headers = {**HANDSHAKE, "Cookie": cookie, "Origin": origin}
-        assert asked(served, "/walkit/ws", headers).status == code, origin
-
-
-@pytest.mark.slow
-def test_the_dashboard_ends_with_the_lab(tmp_path: Path) -> None:
-    """Below a long TMPDIR, ask for the page and end the Lab: its dashboard, the session and the socket are gone."""
-    folder = tmp_path / ("long" * 20)
-    folder.mkdir()
-    write_settings(folder, "Light")
-    with lab(folder, token=TOKEN) as url:
-        before = {process.pid for process in dashboards()}
-        with urlopen(f"{url}/walkit/?token={TOKEN}", timeout=GUARD_S) as answer:
-            assert "<title>walkit</title>" in answer.read().decode()
-        (mine,) = [process for process in dashboards() if process.pid not in before]
-        socket_path = Path(mine.cmdline()[-1])
-        assert stat.S_IMODE(socket_path.parent.stat().st_mode) == 0o700
-    mine.wait(GUARD_S)
-    assert list(folder.glob("walkit-dashboard-*")) == []
-    assert not socket_path.parent.exists()
+        assert asked(served.url, "/walkit/ws", headers).status == code, origin

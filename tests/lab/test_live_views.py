@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.lab.labs import GUARD_S, notebook_page
+from tests.lab.labs import GUARD_S, RUN_ALL, Served, notebook_page, opened, write_notebook
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -23,11 +23,11 @@ SEEN = """() => {
 }"""
 STEP = "() => { window.jupyterapp.commands.execute('notebook:run-cell-and-select-next') }"
 CELLS = (
-    "import walkit\nfrom walkit.workload import Workload, drive\nlog = walkit.scratch('lab')",
+    "import walkit\nfrom walkit.workload import OpenLoop, Workload, drive\nlog = walkit.scratch('lab')",
     "walkit.views.live(log)",
     # Until the page has said that it has seen enough, so that a slow machine sees as much as a fast one.
     (
-        "from pathlib import Path\nspec = Workload(operations=2_000, writers=8)\n"
+        "from pathlib import Path\nspec = Workload(operations=200, writers=8, arrival=OpenLoop(400))\n"
         "while not Path('enough').exists():\n"
         "    run = drive(log, spec, progress=False, baseline=False)"
     ),
@@ -45,6 +45,7 @@ def moved(page: Page, times: int) -> list[list[list[Any]]]:
         drawn = page.evaluate(SEEN)
         if drawn is not None and drawn not in seen:
             seen.append(drawn)
+        page.wait_for_timeout(100)
     return [json.loads(one) for one in seen]
 
 
@@ -63,27 +64,28 @@ def percentiles(page: Page) -> list[list[float]]:
     return [[y for y in curves[number] if y is not None] for number in (1, 2, 3)]
 
 
-def check_run_all(browser: Browser, folder: Path, theme: str = "Light") -> None:
+def check_run_all(page: Page, complaints: list[str], folder: Path) -> None:
     """Run All: the view moves while a later cell writes; what it shows at the end is what the log and the Run say."""
-    with notebook_page(browser, folder, CELLS, theme) as (page, complaints):
-        page.evaluate("() => { window.jupyterapp.commands.execute('runmenu:run-all') }")
-        states = moved(page, 6)
-        assert len(states[-1][0]) > len(states[0][0]), "the curves grow"
-        until(lambda: all(percentiles(page)))  # their first point is an interval later than one of rates
-        (folder / "enough").touch()
-        said = page.locator(".jp-OutputArea-output", has_text=re.compile(r"acked \d+ rate .* end"))
-        said.wait_for()
-        words = said.inner_text().split()
-        acked, rate = f"{int(words[1]):,}", words[3]
-        tiles = page.locator(".jp-OutputArea-output").nth(0)
-        tiles.get_by_text(acked, exact=True).first.wait_for()  # the last refresh may still be on its way
-        assert rate in page.locator(".jp-OutputArea-output").nth(1).inner_text(), "the whole Run's own rate"
-        assert complaints == []
+    page.evaluate(RUN_ALL)
+    states = moved(page, 6)
+    assert len(states[-1][0]) > len(states[0][0]), "the curves grow"
+    until(lambda: all(percentiles(page)))  # their first point is an interval later than one of rates
+    (folder / "enough").touch()
+    said = page.locator(".jp-OutputArea-output", has_text=re.compile(r"acked \d+ rate .* end"))
+    said.wait_for()
+    words = said.inner_text().split()
+    acked, rate = f"{int(words[1]):,}", words[3]
+    tiles = page.locator(".jp-OutputArea-output").nth(0)
+    tiles.get_by_text(acked, exact=True).first.wait_for()  # the last refresh may still be on its way
+    assert rate in page.locator(".jp-OutputArea-output").nth(1).inner_text(), "the whole Run's own rate"
+    assert complaints == []
 
 
-def test_a_view_moves_under_run_all(browser: Browser, tmp_path: Path) -> None:
-    """Run all cells at once: six different pictures while one cell writes, right numbers, a silent console."""
-    check_run_all(browser, tmp_path / "lab")
+def test_a_view_moves_under_run_all(browser: Browser, served: Served) -> None:
+    """Run all cells at once: six different pictures while one cell writes, right numbers, nothing of a network."""
+    write_notebook(served.folder, CELLS)
+    with opened(browser, served, "tested.ipynb") as (page, complaints):
+        check_run_all(page, complaints, served.folder)
 
 
 @pytest.mark.slow
@@ -106,4 +108,6 @@ def test_a_view_moves_cell_by_cell_in_the_dark(browser: Browser, tmp_path: Path)
 def test_a_view_moves_under_ten_run_alls(browser: Browser, tmp_path: Path) -> None:
     """Run All in ten JupyterLabs, one after the other, light and dark by turns: each time it moves."""
     for number in range(10):
-        check_run_all(browser, tmp_path / f"lab-{number}", ("Light", "Dark")[number % 2])
+        folder = tmp_path / f"lab-{number}"
+        with notebook_page(browser, folder, CELLS, ("Light", "Dark")[number % 2]) as (page, complaints):
+            check_run_all(page, complaints, folder)

@@ -68,9 +68,9 @@ def test_ten_run_alls(browser: Browser, tmp_path: Path) -> None:
     shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns(".*"))
     write_settings(folder, "Light")
     names = {path.name[:2]: path.name for path in folder.glob("*.ipynb")}
-    with lab(folder) as url:
+    with lab(folder) as running:
         for turn in TURNS:
-            with opened(browser, url, names[turn]) as (page, complaints):
+            with opened(browser, running, names[turn]) as (page, complaints):
                 page.evaluate(RUN_ALL)
                 ended = page.wait_for_function(FINISHED, timeout=4 * GUARD_S * 1000)
                 assert ended.json_value() == "done", names[turn]
