@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from walkit.measure import LatencyHistogram
 from walkit.measure.condensed import Condensed, fine_counts, percentile_ns
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(count=st.integers(0, 500), size_max=st.integers(2, 33))
 def test_nothing_is_lost_and_nothing_grows(count: int, size_max: int) -> None:
     """Add tuples that are joined by putting them together: all in order, never more than fit, the last shorter."""
@@ -31,7 +32,7 @@ def test_a_series_of_one_is_refused() -> None:
         Condensed(lambda one, other: one, 1)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(values=st.lists(st.integers(1_000, 10**11 - 1), min_size=1, max_size=60), p=st.floats(1, 100))
 def test_percentiles_of_counts_are_those_of_the_samples(values: list[int], p: float) -> None:
     """Counts of any latencies between 1 µs and 100 s: a percentile is within a row of the histogram's."""

@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.measure.runs import any_run, bare_run, make_run
+from tests.support.examples import examples
 from walkit.errors import CorruptionError, FormatVersionError, OptionsError
 from walkit.measure import LatencyHistogram, Run, RunRecorder, compare, load, read_runs, settings_of
 from walkit.measure.run_file import CHECKSUM_KEY, RUN_KEY
@@ -52,7 +53,7 @@ def test_a_bare_run_comes_back_equal(tmp_path: Path) -> None:
     assert bare.to_pandas("latency").empty
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(run=any_run())
 def test_any_run_comes_back_equal(run: Run) -> None:
     """Runs in which every field varies: saved and loaded, equal, and so is what they hold as plain values."""
@@ -63,11 +64,14 @@ def test_any_run_comes_back_equal(run: Run) -> None:
     assert back.to_pandas().attrs == run.to_pandas().attrs
 
 
-@settings(max_examples=300, deadline=None)
+DAMAGED = make_run()
+
+
+@settings(max_examples=examples(300), deadline=None)
 @given(data=st.data())
 def test_damage_is_noticed_or_harmless(data: st.DataObject) -> None:
     """One changed byte, or a shorter file: the same Run (where walkit does not read) or CorruptionError."""
-    run = make_run()
+    run = DAMAGED
     body = bytearray(run.to_bytes())
     at = data.draw(st.integers(0, len(body) - 1))
     if data.draw(st.booleans()):

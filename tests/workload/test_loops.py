@@ -22,7 +22,6 @@ from walkit.measure import Run, compare, kept_up, knee, load, offered_per_s
 from walkit.measure.frame_timer import FrameTimes, split_latency
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.workload import KeyChoice, Mix, OpenLoop, Workload, drive, sweep, ycsb
-from walkit.workload.child import ChildWriter
 from walkit.workload.writers import Writers
 
 PARTS = ("queue", "write", "callback")
@@ -165,8 +164,8 @@ def test_tasks_drive_as_threads_do(target: str, arrival: Any) -> None:
     assert run.latency["queue"].count == len(puts)
 
 
-def test_what_tasks_and_children_cannot_do_is_refused(tmp_path: Path) -> None:
-    """Deletes and transactions by tasks, reads of a log, reads and tasks in a child: refused, nothing written."""
+def test_what_tasks_cannot_do_is_refused() -> None:
+    """Deletes, transactions and scans by tasks, and reads of a log: refused, nothing written."""
     with walkit.open(storage=CrashingStorage()) as log:
         for mix in (Mix(delete=1.0), Mix(transaction=1.0), Mix(scan=1.0)):
             with pytest.raises(OptionsError):
@@ -174,9 +173,6 @@ def test_what_tasks_and_children_cannot_do_is_refused(tmp_path: Path) -> None:
         with pytest.raises(OptionsError, match="Store"):
             drive(log, ycsb("B", key_count=10, operations=10), progress=False)
         assert log.appended_lsn == 0
-    for workload in (ycsb("A"), Workload(tasks=3)):
-        with pytest.raises(OptionsError):
-            ChildWriter(tmp_path / "child", workload)
 
 
 def test_an_error_ends_the_tasks() -> None:
@@ -219,20 +215,22 @@ def test_a_preloaded_log_has_every_key_before_the_run() -> None:
         assert len({r.key for r in log.read(1, 50)}) == 50
 
 
-def test_a_sweep_goes_up_to_the_knee() -> None:
-    """Offer a call in two seconds, then millions a second: the sweep ends after the first rate that is not kept up."""
+def test_a_sweep_goes_up_to_the_knee(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offer a call in a second, then millions a second: the sweep ends after the first rate that is not kept up."""
+    # A busy machine may be seconds late with the one call; the millions take far longer than four times their time.
+    monkeypatch.setattr("walkit.measure.knee.KEPT_UP", 0.25)
     workload = Workload(value_bytes=10, writers=2, arrival=OpenLoop(rate=1, process="fixed"))
     runs = sweep(
         lambda: walkit.open(storage=CrashingStorage(), options=SMALL),
         workload,
-        [0.5, 5e6, 6e6],
+        [1, 5e6, 6e6],
         seconds=4e-4,
         progress=False,
     )
-    assert [offered_per_s(run) for run in runs] == [0.5, 5e6]
+    assert [offered_per_s(run) for run in runs] == [1, 5e6]
     assert [kept_up(run) for run in runs] == [True, False]
     assert [run.records for run in runs] == [1, 2000]
-    assert (knee(runs), runs[0].labels["process"]) == (0.5, "fixed")
+    assert (knee(runs), runs[0].labels["process"]) == (1, "fixed")
     for rates in ([], [2, 1], [1, 1]):
         with pytest.raises(OptionsError):
             sweep(

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from walkit.errors import OptionsError
 from walkit.workload.flights import flight_operations
 from walkit.workload.operations import OperationStream, operation_mask
@@ -64,7 +65,14 @@ def small(flights: pd.DataFrame) -> tuple[pd.DataFrame, OperationStream]:
     return operation_table(rows), flight_operations(flights=rows)
 
 
-@pytest.mark.slow
+@pytest.fixture(scope="module")
+def sampled(flights: pd.DataFrame) -> tuple[pd.DataFrame, OperationStream]:
+    """A table and a stream of every sixteenth flight: the whole year, and every airport."""
+    some = flights.iloc[::16]
+    return operation_table(some), flight_operations(flights=some)
+
+
+@pytest.mark.slow  # All 336,776 flights; the test below has every sixteenth.
 def test_agrees_with_the_stream_on_all_flights(table: pd.DataFrame, stream: OperationStream) -> None:
     """Two ways to 1.3 million operations, compared operation for operation; the final state against a plain replay."""
     assert_same_operations(table, stream)
@@ -73,14 +81,15 @@ def test_agrees_with_the_stream_on_all_flights(table: pd.DataFrame, stream: Oper
     assert report.compared == 332_558
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_agrees_on_prefixes_of_all_flights(table: pd.DataFrame, stream: OperationStream, seed: int) -> None:
-    """State after a random count of operations: by the oracle from a mask, and by a plain replay."""
-    count = int(np.random.default_rng(seed).integers(1, len(stream) // 4))
-    assert state_after(table, np.arange(len(table)) < count) == played(stream, range(count))
+def test_agrees_on_flights_of_the_whole_year(sampled: tuple[pd.DataFrame, OperationStream]) -> None:
+    """Two ways to 83,000 operations, compared one by one; the state after all of them and after three random counts."""
+    table, stream = sampled
+    assert_same_operations(table, stream)
+    for count in (*np.random.default_rng(0).integers(1, len(stream), 3).tolist(), len(stream)):
+        assert state_after(table, np.arange(len(table)) < count) == played(stream, range(count))
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15))
 @given(rows=st.lists(st.integers(0, 336_775), max_size=30, unique=True), limit=st.integers(1, 130))
 def test_agrees_on_any_flights(flights: pd.DataFrame, rows: list[int], limit: int) -> None:
     """Any rows of the file in any order, also none: same operations both ways; and same state after any limit."""
@@ -231,7 +240,7 @@ class Killed:
         return played(self.stream, np.flatnonzero(self.survived if survived is None else survived).tolist())
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40))
 @given(writers=st.integers(1, 9), seed=st.integers(0, 2**32 - 1))
 def test_a_correct_recovery_is_right(
     small: tuple[pd.DataFrame, OperationStream], writers: int, seed: int
@@ -245,7 +254,7 @@ def test_a_correct_recovery_is_right(
         assert report.compared >= len({stream.keys[i] for i in np.flatnonzero(run.acked)})
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40))
 @given(seed=st.integers(0, 2**32 - 1), data=st.data())
 def test_an_acknowledged_operation_that_is_lost_is_noticed(
     small: tuple[pd.DataFrame, OperationStream], seed: int, data: st.DataObject
@@ -263,7 +272,7 @@ def test_an_acknowledged_operation_that_is_lost_is_noticed(
     assert (report.violations - report.torn, report.samples[0].key) == (1, stream.keys[lost])
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40))
 @given(seed=st.integers(0, 2**32 - 1), data=st.data())
 def test_an_operation_never_submitted_is_noticed(
     small: tuple[pd.DataFrame, OperationStream], seed: int, data: st.DataObject
