@@ -211,13 +211,13 @@ def test_start_writes_and_stop_ends_it(
         assert box is not None
         seen.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 120)
         eventually(lambda: seen.page.evaluate(CROSSHAIRS) == [2, 1])
-        check_memory(seen, server, 6, 16)
         seen.press("Pause")
         eventually(lambda: "Paused" in text(seen))
-        stop(seen)
-        assert writers(server) == []
         seen.press("Pause")
         eventually(lambda: "Paused" not in text(seen))
+        check_memory(seen, server, 6, 16)
+        stop(seen)
+        assert writers(server) == []
         assert seen.inaccessible() == []
 
 
