@@ -230,8 +230,7 @@ class Loop:
         """Fail each call in turn until none is hit, or those that are drawn; fails with all that was found."""
         with _uncaught(self._note):
             if self._drawn is not None:
-                calls = self._with_fault_at(CALLS_MAX).calls
-                self._numbers = iter(random.Random(0).sample(range(1, calls + 1), min(self._drawn, calls)))
+                self._numbers = _drawn_of(self._with_fault_at(CALLS_MAX).calls, self._drawn)
             tasks = [Task(self._all) for _ in range(self._count)]
             for task in tasks:
                 self._watch(task)
@@ -299,6 +298,13 @@ class Loop:
         for name, image, known in [*run.cuts, ("opened again", storage.inner, ledger)]:
             ledger.begin(f"look, {name}")
             self.scene.look(image, known)
+
+
+def _drawn_of(calls: int, count: int) -> Iterator[int]:
+    """Yield so many of these calls, one of each part: no two runs of a scene make just as many calls."""
+    chance, count = random.Random(0), min(calls, count)
+    for part in range(count):
+        yield chance.randrange(calls * part // count, calls * (part + 1) // count) + 1
 
 
 def _told(ledger: Ledger) -> str:
