@@ -136,10 +136,10 @@ def test_acknowledgements_come_in_lsn_order() -> None:
 
 
 @pytest.mark.parametrize("on", ["memory", "files"])
-def test_a_hundred_segments_under_load(on: str, tmp_path: Path) -> None:
-    """Rotate over a hundred segments from eight threads: no frame crosses a segment, ends meet beginnings."""
+def test_hundreds_of_segments_under_load(on: str, tmp_path: Path) -> None:
+    """Rotate over hundreds of segments from eight threads: no frame crosses a segment, ends meet beginnings."""
     storage = CrashingStorage() if on == "memory" else FileStorage(tmp_path / "log")
-    rounds = 100 if on == "memory" else 30
+    rounds = 200 if on == "memory" else 30
     with walkit.open(storage=storage, options=tiny(durability="sync" if on == "memory" else "none")) as log:
 
         def work(who: int) -> None:
