@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ import pytest
 import walkit
 from walkit import _plugins
 from walkit.errors import OptionsError
-from walkit.models import PRESETS, DeviceModel
+from walkit.models import PRESETS, CrashingStorage, DeviceModel
 from walkit.models.device import device_model
 from walkit.policy import NAMED, Linger
 
@@ -145,34 +145,23 @@ def test_the_pytest_plugin_imports_nothing_of_walkit() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_the_states_of_a_power_cut(tmp_path: Path) -> None:
-    """Run a test with the fixtures: nothing synced is lost, all is kept in one state, and seeds give the same again."""
-    (tmp_path / "test_it.py").write_text(
-        "def test_states(walkit_crashing_storage, walkit_crash_states):\n"
-        "    import walkit\n"
-        "    options = walkit.LogOptions(durability='none')\n"
-        "    log = walkit.open(walkit_crashing_storage, options=options)\n"
-        "    log.append_many([b'x'] * 3)\n"
-        "    log.sync()\n"
-        "    log.append_many([b'y'] * 4)\n"
-        "    def counts(**settings):\n"
-        "        found = []\n"
-        "        for state in walkit_crash_states(walkit_crashing_storage, **settings):\n"
-        "            with walkit.open(state) as after:\n"
-        "                found.append(len(list(after.read())))\n"
-        "        return found\n"
-        "    found = counts(random=5)\n"
-        "    assert len(found) == 7 and found[:2] == [3, 7]\n"
-        "    assert all(3 <= count <= 7 for count in found)\n"
-        "    assert counts(random=5) == found\n"
-        "    log.close()\n"
-    )
-    root = Path(walkit.__file__).parent.parent
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "pytest_walkit", "-c", "/dev/null", "test_it.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(root), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_the_states_of_a_power_cut(
+    walkit_crashing_storage: CrashingStorage, walkit_crash_states: Callable[..., Iterator[CrashingStorage]]
+) -> None:
+    """Use the fixtures: nothing synced is lost, all is kept in one state, and seeds give the same again."""
+    with walkit.open(walkit_crashing_storage, options=walkit.LogOptions(durability="none")) as log:
+        log.append_many([b"x"] * 3)
+        log.sync()
+        log.append_many([b"y"] * 4)
+
+        def counts() -> list[int]:
+            found = []
+            for state in walkit_crash_states(walkit_crashing_storage, random=5):
+                with walkit.open(state) as after:
+                    found.append(len(list(after.read())))
+            return found
+
+        found = counts()
+        assert len(found) == 7 and found[:2] == [3, 7]
+        assert all(3 <= count <= 7 for count in found)
+        assert counts() == found

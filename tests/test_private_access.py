@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ CONVENTIONS = frozenset(
 )
 """Public names of other protocols: those of IPython and of named tuples."""
 STANDARD_MODULES = frozenset(("asyncio", "dis", "os", "sys"))
+ANOTHERS = re.compile(r"(?<!\bself)(?<!\bcls)\._[^\W_]")
+"""What looks like a private name of another object; a file without it needs no parsing."""
 
 
 def named_in(tree: ast.Module) -> set[str]:
@@ -60,6 +63,7 @@ def accesses_of(files: Mapping[str, str]) -> list[str]:
     return [
         f"{path}:{line}: {expression}"
         for path, source in files.items()
+        if ANOTHERS.search(source)
         for line, expression in private_accesses(source)
     ]
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import walkit
 from tests.stores import SMALL, copy, filled, memory_store, run_threads
+from tests.support.examples import examples
 from walkit.errors import CommitFailedError, LogPoisonedError, SnapshotError
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.state import KeyedTable, read_snapshot, replay, snapshot_name
@@ -33,7 +34,7 @@ OPERATIONS = st.one_of(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(OPERATIONS, max_size=40))
 def test_the_state_is_that_of_a_dict(operations: list[tuple[str, object, object]]) -> None:
     """Random operations with snapshots, closings, kills and power cuts in between: always what a dict would hold."""

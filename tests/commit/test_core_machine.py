@@ -16,7 +16,20 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.commit.cores import FIRST_CHAIN, WRONG_CORES, Piece, header_of, make_core, make_room, seal_group
+from tests.commit.cores import (
+    FIRST_CHAIN,
+    WRONG_CORES,
+    AcknowledgesAhead,
+    ForgetsWhatIsBefore,
+    HoldsTheLanded,
+    Piece,
+    PromisesTooMuch,
+    header_of,
+    make_core,
+    make_room,
+    seal_group,
+)
+from tests.support.examples import examples
 from walkit.commit.core import OrderingCore
 from walkit.commit.frame import SealedFrame, SyncPoint
 from walkit.format.checksum import crc32c
@@ -275,7 +288,7 @@ class CoreMachine(RuleBasedStateMachine):
 
 
 QUICK = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(400), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 
@@ -285,7 +298,15 @@ class TestCore(CoreMachine.TestCase):  # type: ignore[valid-type,misc]
     settings = QUICK
 
 
-@pytest.mark.parametrize("wrong", WRONG_CORES, ids=lambda wrong: wrong.__name__)
+RARE = {AcknowledgesAhead, PromisesTooMuch, ForgetsWhatIsBefore, HoldsTheLanded}
+"""What takes hundreds of histories to meet."""
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    # slow: a second of hunting for each; test_core_table.py and test_orders.py hold the same rules
+    [pytest.param(core, marks=[pytest.mark.slow] * (core in RARE), id=core.__name__) for core in WRONG_CORES],
+)
 def test_a_wrong_core_is_caught(wrong: type[OrderingCore[Piece]]) -> None:
     """Break one rule of the core at a time: the machine above notices each (so it can fail at all)."""
     machine = type(f"Machine{wrong.__name__}", (CoreMachine,), {"core_type": wrong})

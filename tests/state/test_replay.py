@@ -316,9 +316,7 @@ def test_pieces_are_the_batch(log: walkit.WriteAheadLog) -> None:
             assert picture(cut) == picture(whole)
 
 
-@pytest.mark.parametrize(
-    ("make", "log_mib", "peak_mib"), [(CountingMachine, 128, 64), (KeyedTable, 192, 128)]
-)
+@pytest.mark.parametrize(("make", "log_mib", "peak_mib"), [(CountingMachine, 96, 64), (KeyedTable, 160, 128)])
 def test_memory_is_bounded(make: Callable[[], StateMachine], log_mib: int, peak_mib: int) -> None:
     """A log is replayed into a machine with next to no state in less memory than the log has bytes."""
     options = walkit.LogOptions(durability="none")

@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import walkit
+from tests.support.examples import examples
 from walkit.errors import CorruptionError, FormatVersionError, SnapshotError
 from walkit.format.checksum import crc32c
 from walkit.format.frame import FrameFault, FrameHeader, FrameIdentity
@@ -393,7 +394,7 @@ def checkpointed() -> CrashingStorage:
     return storage
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(changes=st.dictionaries(NAMES, PLAIN, min_size=1, max_size=3), dropped=st.sets(NAMES, max_size=1))
 @example(changes={"end_position": -64}, dropped=set())
 @example(changes={"lsn": "30"}, dropped=set())
@@ -414,7 +415,7 @@ def test_facts_of_any_type_give_a_typed_error_or_the_right_state(
     check_crafted(image, lsn)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(facts=st.binary(max_size=4068), length=st.none() | st.integers(0, (1 << 32) - 1))
 @example(facts=b"[" * 4068, length=None)
 @example(facts=b'{"a":' * 800, length=None)

@@ -7,6 +7,7 @@ import tempfile
 
 from hypothesis import settings
 
+from tests.support.examples import examples
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.storage import FileStorage, Storage
 from walkit.testing.storage_machines import CrashPromises, StorageComparison
@@ -26,7 +27,7 @@ class FileAgainstMemory(StorageComparison):
 
 
 TestFileAgainstMemory = FileAgainstMemory.TestCase
-TestFileAgainstMemory.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestFileAgainstMemory.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
 
 TestCrashPromises = CrashPromises.TestCase
-TestCrashPromises.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestCrashPromises.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)
