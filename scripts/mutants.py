@@ -136,11 +136,12 @@ def attributed(noted: list[dict[str, Any]], count: int) -> list[list[str]]:
 
 
 def measure_reach(target: Path, mutants: list[Site], arguments: list[str]) -> None:
-    """Run tests with the beacons, and write down what each of them takes and which sites it reaches."""
-    notes_of(target).unlink(missing_ok=True)
+    """Run the tests that have not been run yet with the beacons; write down what each takes, and who reaches what."""
+    without = target.with_name(f"{target.name}.without")
+    without.write_text(json.dumps([n["ended"] for n in notes(target) if "ended" in n]))
     for file, source in beacons(target, mutants).items():
         (target / file).write_bytes(source)
-    pytest(target, arguments)
+    pytest(target, arguments, MUTANTS_WITHOUT=str(without))
     subprocess.run(["git", "checkout", "-q", "--", "walkit"], cwd=target, check=True)
     noted = notes(target)
     seconds = {n["ended"]: max(n["cpu"], (n["at"] - n["began"]) / 4) for n in noted if "ended" in n}
@@ -205,7 +206,7 @@ def hunt(target: Path, mutant: Site, tests: list[str], cap_s: float, first: str 
                 break
             if go([found], original, math.inf)[0] is None:
                 return {"found": found, "why": why, "ran": ran, "seconds": round(used)}
-            left = left[left.index(found) + 1 :]  # fails without the mutant as well: says nothing
+            left = left[left.index(found) + 1 :] if found in left else []  # fails without the mutant as well
     why = f"no test of {ran} fails" + (f", in the {cap_s:.0f} s it was given" if used >= cap_s else "")
     return {"found": None, "why": why, "ran": ran, "seconds": round(used), "cap": cap_s}
 

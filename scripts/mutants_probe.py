@@ -72,10 +72,14 @@ def pytest_runtest_logstart(nodeid: str) -> None:
     _began[nodeid] = (time(), _cpu())
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+def pytest_runtest_logreport(report: pytest.TestReport | pytest.CollectReport) -> None:
     """Note the tests that fail."""
     if report.failed:
-        note(failed=report.nodeid, when=report.when, why=str(report.longrepr).splitlines()[-1][:200])
+        note(failed=report.nodeid, why=str(report.longrepr).splitlines()[-1][:200])
+
+
+pytest_collectreport = pytest_runtest_logreport
+"""A file that cannot be imported is noted like a test that fails."""
 
 
 def pytest_runtest_logfinish(nodeid: str) -> None:
