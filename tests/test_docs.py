@@ -447,7 +447,6 @@ def printed(example: str, folder: Path) -> list[str]:
         env=os.environ | {"PYTHONPATH": str(Path(walkit.__file__).parent.parent)},
         capture_output=True,
         text=True,
-        timeout=60,
     )
     assert done.returncode == 0, f"{example}\n{done.stderr}"
     return done.stdout.splitlines()

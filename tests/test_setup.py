@@ -23,11 +23,12 @@ PYTHON_NAMES = ("python3", "python3.11", "python3.12", "python3.13", "python3.14
 
 # Answers questions (-c, --version) as the real interpreter does; notes all else. `-m venv DIR` makes the few files that
 # the set-up looks for, and uv inside is one more such script: with NO_CACHE it cannot work offline, with NO_NETWORK not
-# at all. With NO_PIP the environment has no pip, like one that `uv venv` made.
+# at all. With NO_PIP the environment has no pip, like one that `uv venv` made. pip is asked where it has a file.
 PYTHON_SHIM = """#!/bin/sh
 case "$*" in
     *"import ensurepip"*) [ -e "$VENV_MODULE" ]; exit ;;
-    -c* | --version | "-m pip config"*) exec "$REAL" "$@" ;;
+    -c* | --version) exec "$REAL" "$@" ;;
+    "-m pip config"*) [ -e "$HOME/.pip/pip.conf" ] && exec "$REAL" "$@"; exit 1 ;;
     "-m pip --version") [ -z "$NO_PIP" ]; exit ;;
 esac
 echo "python $*" | sed "s#$PWD/##g" >>"$CALLS"
@@ -98,7 +99,6 @@ class Machine:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
         )
         assert done.stdout == ""
         return done.returncode, calls.read_text().splitlines(), done.stderr
@@ -203,10 +203,14 @@ def test_a_lost_environment_is_made_again(machine: Machine) -> None:
 
 
 def test_an_index_known_to_pip_alone_reaches_uv(machine: Machine) -> None:
-    """PIP_INDEX_URL becomes uv's default index for this run only; an index of uv's own is left alone."""
+    """An index of pip's file or of PIP_INDEX_URL becomes uv's for this run only; an index of uv's own is left alone."""
     machine.tool("../uv-shim", UV_SHIM.replace('echo "uv $*"', 'echo "uv to $UV_DEFAULT_INDEX"'))
     index = "file:///index"
     assert machine.setup(PIP_INDEX_URL=index)[1][2:4] == ["uv to file:///index"] * 2
+    shutil.rmtree(machine.checkout / ".venv")
+    (machine.folder / ".pip").mkdir()
+    (machine.folder / ".pip" / "pip.conf").write_text(f"[global]\nindex-url = {index}\n")
+    assert machine.setup()[1][2:4] == ["uv to file:///index"] * 2
     shutil.rmtree(machine.checkout / ".venv")
     assert (
         machine.setup(PIP_INDEX_URL=index, UV_DEFAULT_INDEX="file:///own")[1][2:4]
