@@ -45,6 +45,10 @@ EVENTS: dict[str, tuple[int, str]] = {
     "walkit.segment.rotate": (logging.DEBUG, "frames go to a new segment"),
     "walkit.segment.seal": (logging.DEBUG, "the manifest says where a segment ends"),
     "walkit.segment.full": (logging.ERROR, "no room on the disk for a new segment"),
+    "walkit.slot.fail": (
+        logging.ERROR,
+        "the durable slot could not be written: readers of other processes see an older end; sent once until it works",
+    ),
     "walkit.segment.trim": (logging.DEBUG, "segments below the low watermark were dropped"),
     "walkit.segment.rewrite": (
         logging.DEBUG,
@@ -192,6 +196,7 @@ CARRIES: dict[str, tuple[str, ...]] = {
     "walkit.segment.rotate": ("number", "position", "first_lsn"),
     "walkit.segment.seal": ("number", "end_position"),
     "walkit.segment.full": ("location", "error"),
+    "walkit.slot.fail": ("location", "error"),
     "walkit.segment.trim": ("segments", "bytes", "low_watermark"),
     "walkit.segment.rewrite": ("number", "bytes_before", "bytes_after", "waste"),
     "walkit.snapshot.write": ("lsn", "records"),

@@ -84,6 +84,7 @@ def test_a_storage_can_be_asked_without_permission_to_write() -> None:
             assert child.line() == "8"
             assert [int(child.line()) for _ in range(3)] == [errno.EACCES] * 3
         assert cell is not None
+        cell.close()
         assert not isinstance(lock, LockHolder)
         lock.release()
 

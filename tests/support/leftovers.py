@@ -16,16 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-"""Without SIGALRM: it is pytest-timeout's."""
-SIGNALS = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGALRM,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGCHLD,
-)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
+"""Without SIGALRM, which is pytest-timeout's."""
 END_S = 10.0
 """How long what was left gets to end by itself, and then to be ended."""
 LIBRARIES_OWN = ("resource_tracker", "forkserver", "pyspark", "org.apache.spark")

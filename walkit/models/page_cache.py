@@ -159,7 +159,7 @@ class Inode(MemoryInode):
         self._suspect = False
 
     def write_cell(self, offset: int, data: bytes) -> None:
-        """Store into shared memory; the kernel may write any of these contents back at any time."""
+        """Store into the page cache; the kernel may write any of these contents back at any time."""
         if self.cell_contents is None:
             first = self.content.read(0, self.content.size)
             self.cell_number = next(numbers)

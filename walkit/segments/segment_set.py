@@ -80,6 +80,7 @@ class SegmentSet:
         """Called on the maintenance thread, or the thread that closes, when a segment has been sealed."""
         self._alignment = alignment
         self._cell = cell
+        self._slot_fails = False
         self._generation = slot.generation
         self._full: deque[OpenSegment] = deque()
         self._prepared: OpenSegment | None = None
@@ -212,9 +213,21 @@ class SegmentSet:
     def publish(self, position: int, lsn: int) -> None:
         """See FrameSink. Stores the slot that the last store left alone."""
         self._generation += 1
-        if self._cell is not None:
-            _, epoch, epoch_id = self.identity
+        if self._cell is None:
+            return
+        _, epoch, epoch_id = self.identity
+        try:
             self._cell.write(*encode_slot((self._generation, epoch, epoch_id, position, lsn)))
+            self._slot_fails = False
+        except StorageError as error:
+            self._generation -= (
+                1  # the other place has the value that is still true, so the log is not poisoned
+            )
+            # One event until a store succeeds, sent by another thread: this one holds the commit lock.
+            if not self._slot_fails:
+                self._slot_fails = True
+                facts = {"location": self.storage.location, "error": str(error)}
+                self.maintenance.submit("index", lambda: self.events.emit("walkit.slot.fail", **facts))
 
     # -- making segments ahead
 

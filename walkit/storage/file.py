@@ -24,7 +24,7 @@ from walkit.storage.io_errors import (
 )
 from walkit.storage.locks import lock_is_held, take_lock
 from walkit.storage.mounts import mount_of
-from walkit.storage.openfile import FileCell, FileStorageFile, make_cell, map_cell
+from walkit.storage.openfile import FileStorageFile, make_cell, open_cell
 
 _FLAGS: dict[OpenMode, int] = {
     "read": os.O_RDONLY | os.O_CLOEXEC,
@@ -165,13 +165,13 @@ class FileStorage:
     def cell(self, name: str, size: int, *, writable: bool) -> Cell | None:
         """Return the shared cell of this name; a writable one that is missing or too short is made anew, zeroed."""
         path = self._path(name)
-        with Translated("map the cell", name, self._root):
-            mapping = map_cell(path, size, name, self._root, writable=writable)
-            if mapping is None and writable:
+        with Translated("open the cell", name, self._root):
+            cell = open_cell(path, size, name, self._root, writable=writable)
+            if cell is None and writable:
                 self._make_parents(name)
                 make_cell(path, size, name, self._root)
-                mapping = map_cell(path, size, name, self._root, writable=writable)
-        return None if mapping is None else FileCell(mapping, name, self._root)
+                cell = open_cell(path, size, name, self._root, writable=writable)
+        return cell
 
     def facts(self) -> dict[str, Any]:
         """Return the kind, the path, and the mount it is on: file system, device, options, whether it is memory."""

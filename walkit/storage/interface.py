@@ -14,8 +14,8 @@ The durability contract, which every implementation keeps and every room above r
 - A failed `write` or `sync` leaves the bytes in an unknown state, and a later successful sync proves nothing about
   them (failed pages look clean in the page cache). A failed `write(sync=True)` says so of all that was written to the
   file and not synced yet: the error may be that of any page. Callers never retry on that file.
-- A cell is shared memory with the other processes of this machine. It is never synced; after a power cut it may hold
-  any earlier content, or nothing.
+- A cell is shared with the other processes of this machine. It is never synced; after a power cut it may hold any
+  earlier content, or nothing.
 
 Errors: everything the operating system refuses is a `StorageError` with `errno` and `name`, the cause chained. A file
 that is not there is `StorageError` with errno ENOENT. All methods may be called from any thread; two writes to one
@@ -75,13 +75,16 @@ class StorageFile(Protocol):
 
 
 class Cell(Protocol):
-    """A few bytes of shared memory under a name; see the durability contract above."""
+    """A few bytes that processes share under a name; see the durability contract above."""
 
     def read(self) -> bytes:
-        """Return all bytes of the cell. A concurrent `write` may be seen in part."""
+        """Return all bytes of the cell; bytes that another program cut off are zero.
+
+        A concurrent `write` may be seen in part.
+        """
 
     def write(self, offset: int, data: bytes) -> None:
-        """Store `data` at `offset`; other processes see it at once. Makes no system call."""
+        """Store `data` at `offset`; other processes see it at once. StorageError if it cannot be stored whole."""
 
     def close(self) -> None:
         """Release the cell; its bytes stay."""
@@ -148,9 +151,9 @@ class Storage(Protocol):
         """Say whether a living process holds the lock. Does not disturb one that is just taking it."""
 
     def cell(self, name: str, size: int, *, writable: bool) -> Cell | None:
-        """Return the shared cell of this name; a writable one is made, zeroed, where it is missing.
+        """Return the shared cell of this name; a writable one that is missing or too short is made, zeroed.
 
-        None where it is missing and not writable, or shorter than `size`.
+        None if it is missing and not writable. Bytes that a short one lacks are read as zero.
         """
 
     def facts(self) -> dict[str, Any]:

@@ -131,9 +131,9 @@ class MemoryStorage:
         checked_name(name, self._location)
         with self._guard:
             inode = self._names.current.get(name)
-            if inode is None or inode.content.size < size:
-                if not writable:
-                    return None
+            if inode is None and not writable:
+                return None
+            if inode is None or (writable and inode.content.size < size):
                 inode = self._renewed_cell(name, size)
         return MemoryCell(self._guard, inode, size, name, self._location, writable=writable)
 
@@ -275,7 +275,7 @@ class MemoryCell:
         """Return all bytes of the cell."""
         self._check("read")
         with self._guard:
-            return self._inode.content.read(0, self._size)
+            return self._inode.content.read(0, self._size).ljust(self._size, b"\0")
 
     def write(self, offset: int, data: bytes) -> None:
         """Store `data` at `offset`; every other opening sees it at once."""

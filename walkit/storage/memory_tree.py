@@ -99,7 +99,7 @@ class MemoryInode:
         self.content.write(offset, data)
 
     def write_cell(self, offset: int, data: bytes) -> None:
-        """Store into shared memory."""
+        """Store bytes that are never synced."""
         self.content.write(offset, data)
 
     def mark(self) -> int:

@@ -1,4 +1,4 @@
-"""What a storage of files has open: files, through the page cache, and cells, which processes share in memory.
+"""What a storage of files has open: files, through the page cache, and cells, which processes share.
 
 Durability is the file system's: RWF_DSYNC and fdatasync for bytes (macOS: F_FULLFSYNC). Nothing here buffers or retries
 a failed sync.
@@ -10,7 +10,6 @@ import contextlib
 import errno
 import fcntl
 import io
-import mmap
 import os
 from collections.abc import Sequence
 
@@ -267,52 +266,62 @@ def _byte_count(buffers: Sequence[Buffer]) -> int:
 
 
 class FileCell:
-    """A mapped file of a few bytes, shared by processes of one machine: see `walkit.storage.Cell`."""
+    """A file of a few bytes that processes of one machine share through the page cache: see `walkit.storage.Cell`.
 
-    __slots__ = ("_location", "_map", "_name", "_size")
+    It is never mapped: a store into a mapped page that another program has cut off ends the process by SIGBUS.
+    """
 
-    def __init__(self, mapping: mmap.mmap, name: str, location: str) -> None:
-        self._map, self._name, self._location, self._size = mapping, name, location, len(mapping)
+    __slots__ = ("_location", "_name", "_raw", "_size", "_writable")
+
+    def __init__(self, fd: int, size: int, name: str, location: str, *, writable: bool) -> None:
+        self._raw = io.FileIO(fd)
+        self._raw.name = f"{name} in {location}"
+        self._size, self._name, self._location, self._writable = size, name, location, writable
 
     def read(self) -> bytes:
-        """Return all bytes of the cell."""
+        """Return all bytes of the cell; bytes that another program has cut off are zero."""
         try:
-            return self._map[:]
+            return os.pread(self._raw.fileno(), self._size, 0).ljust(self._size, b"\0")
         except ValueError as error:
             raise self._refused("read", errno.EBADF, "it is closed") from error
+        except OSError as error:
+            raise self._refused("read", error.errno) from error
 
     def write(self, offset: int, data: bytes) -> None:
-        """Store `data` at `offset`: a copy into shared memory, no system call."""
+        """Store `data` at `offset` by one system call."""
         end = offset + len(data)
         if offset < 0 or end > self._size:
             raise self._refused("write", errno.EINVAL, f"bytes {offset} to {end} of a cell of {self._size}")
+        if not self._writable:
+            raise self._refused("write", errno.EACCES, "it was opened for reading")
         try:
-            self._map[offset:end] = data
-        except TypeError as error:
-            raise self._refused("write", errno.EACCES, "it was opened for reading") from error
+            written = os.pwrite(self._raw.fileno(), data, offset)
         except ValueError as error:
             raise self._refused("write", errno.EBADF, "it is closed") from error
+        except OSError as error:
+            raise self._refused("write", error.errno) from error
+        if written != len(data):
+            raise self._refused("write", errno.ENOSPC, f"only {written} of {len(data)} bytes were taken")
 
     def close(self) -> None:
-        """Unmap the cell; its bytes stay. Closing twice does nothing."""
-        self._map.close()
+        """Close the cell; its bytes stay. Closing twice does nothing."""
+        self._raw.close()
 
-    def _refused(self, action: str, code: int, reason: str) -> StorageError:
+    def _refused(self, action: str, code: int | None, reason: str = "") -> StorageError:
         return storage_error(f"{action} the cell", self._name, self._location, code, reason)
 
 
-def map_cell(path: str, size: int, name: str, location: str, *, writable: bool) -> mmap.mmap | None:
-    """Map the first `size` bytes of a file, shared; None where it is missing or shorter."""
+def open_cell(path: str, size: int, name: str, location: str, *, writable: bool) -> FileCell | None:
+    """Open the first `size` bytes of a file as a cell; None if it is missing or, to be written, shorter."""
     try:
-        fd = open_regular(path, os.O_RDWR if writable else os.O_RDONLY, "map the cell", name, location)
+        fd = open_regular(path, os.O_RDWR if writable else os.O_RDONLY, "open the cell", name, location)
     except FileNotFoundError:
         return None
-    try:
-        if os.fstat(fd).st_size < size:
-            return None
-        return mmap.mmap(fd, size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
-    finally:
-        os.close(fd)
+    cell = FileCell(fd, size, name, location, writable=writable)
+    if writable and os.fstat(fd).st_size < size:
+        cell.close()
+        return None
+    return cell
 
 
 def make_cell(path: str, size: int, name: str, location: str) -> None:
@@ -320,10 +329,10 @@ def make_cell(path: str, size: int, name: str, location: str) -> None:
     temporary = f"{path}.tmp"
     fd = open_regular(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, "make the cell", name, location)
     try:
-        # Written and not only sized: a store into a page without a block would kill the process on a full disk.
+        # Written and not only sized: a store must not need a block that a full disk does not have.
         if os.pwrite(fd, bytes(size), 0) != size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        # The rename comes last, so that no reader maps a file that is still growing.
+        # The rename comes last, so that no reader opens a file that is still growing.
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(

@@ -231,7 +231,9 @@ class CrashTests:
         stored = [b"%08d" % turn for turn in range(5)]
         for value in stored:
             cell.write(0, value)
-        assert storage.crash().cell("cell", 8, writable=False) is None
+        lost = storage.crash().cell("cell", 8, writable=False)
+        assert lost is not None
+        assert lost.read() == bytes(8)
         assert content(storage.crash(keep="all"), "cell") == stored[-1]
         seen = {content(storage.crash(keep="random", seed=seed), "cell") for seed in range(200)}
         assert seen == {b"", bytes(8), *stored}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from contextlib import closing
 from pathlib import Path
 
 from walkit.storage import Cell, LockHolder, Storage, StorageLock
@@ -77,6 +78,9 @@ class LockTests(StorageHooks):
         for thread in threads:
             thread.join()
         holders = [answer for answer in answers if isinstance(answer, LockHolder)]
+        for answer in answers:
+            if not isinstance(answer, LockHolder):
+                answer.release()
         assert len(holders) == 7
         assert all(holder.same_process for holder in holders)
 
@@ -195,31 +199,31 @@ class CellTests(StorageHooks):
     """Cells are seen everywhere at once."""
 
     def test_a_missing_cell(self, tmp_path: Path) -> None:
-        """A reader gets None for a cell that is not there or too short; a writer makes it, zeroed."""
+        """A reader gets None for a missing cell, and zeros for what a short one lacks; a writer makes both anew."""
         storage = self.created(tmp_path)
         assert storage.cell("cell", 64, writable=False) is None
         assert storage.names() == []
         self.raw_write(storage, "cell", b"short")
-        assert storage.cell("cell", 64, writable=False) is None
-        assert made(storage, 64).read() == bytes(64)
+        with closing(opened(storage, 64)) as reader:
+            assert reader.read() == b"short" + bytes(59)
+        with closing(made(storage, 64)) as cell:
+            assert cell.read() == bytes(64)
         assert storage.names() == ["cell"]
 
     def test_a_cell_is_seen_by_every_opening(self, tmp_path: Path) -> None:
         """What a writer stores, readers of other openings have at once, and an opening later still finds."""
         storage = self.created(tmp_path)
         cell = made(storage, 64)
-        reader = self.reopen(storage).cell("cell", 64, writable=False)
-        assert reader is not None
-        for turn in range(3):
-            cell.write(8 * turn, b"%08d" % turn)
-        assert reader.read() == b"000000000000000100000002" + bytes(40)
-        cell.close()
-        cell.close()
-        assert reader.read()[:8] == b"00000000"
-        assert made(storage, 64).read() == reader.read()
-        smaller = storage.cell("cell", 8, writable=False)
-        assert smaller is not None
-        assert smaller.read() == b"00000000"
+        with closing(opened(self.reopen(storage), 64)) as reader:
+            for turn in range(3):
+                cell.write(8 * turn, b"%08d" % turn)
+            assert reader.read() == b"000000000000000100000002" + bytes(40)
+            cell.close()
+            cell.close()
+            assert reader.read()[:8] == b"00000000"
+            with closing(made(storage, 64)) as again, closing(opened(storage, 8)) as smaller:
+                assert again.read() == reader.read()
+                assert smaller.read() == b"00000000"
 
     def test_a_cell_has_bounds(self, tmp_path: Path) -> None:
         """Stores outside the cell, through a reader's cell, or after close, are refused and change nothing."""
@@ -230,22 +234,20 @@ class CellTests(StorageHooks):
             with Refused(errno.EINVAL) as caught:
                 cell.write(offset, b"xx")
             assert caught.error.name == "cell"
-        reader = storage.cell("cell", 16, writable=False)
-        assert reader is not None
-        with Refused(errno.EACCES):
-            reader.write(0, b"x")
-        cell.write(16, b"")
-        cell.close()
-        with Refused(errno.EBADF):
-            cell.write(0, b"x")
-        with Refused(errno.EBADF):
-            cell.read()
-        assert reader.read() == b"0123456789abcdef"
+        with closing(opened(storage, 16)) as reader:
+            with Refused(errno.EACCES):
+                reader.write(0, b"x")
+            cell.write(16, b"")
+            cell.close()
+            with Refused(errno.EBADF):
+                cell.write(0, b"x")
+            with Refused(errno.EBADF):
+                cell.read()
+            assert reader.read() == b"0123456789abcdef"
 
     def test_a_cell_is_shared_with_another_process(self, tmp_path: Path) -> None:
         """Parent and child store into one cell in turn; each sees the other's bytes without any file call."""
         storage = self.created(tmp_path)
-        cell = made(storage, 16)
         source = """
 cell = storage.cell("cell", 16, writable=True)
 for line in sys.stdin:
@@ -253,7 +255,7 @@ for line in sys.stdin:
     cell.write(8, line.strip().encode())
     print("stored", flush=True)
 """
-        with OtherProcess(self.other_opening(storage), source) as child:
+        with closing(made(storage, 16)) as cell, OtherProcess(self.other_opening(storage), source) as child:
             for turn in range(3):
                 cell.write(0, b"parent %d" % turn)
                 child.tell(f"child  {turn}")
@@ -265,16 +267,16 @@ for line in sys.stdin:
         """A child stores into the cell and is killed: its bytes are there."""
         storage = self.created(tmp_path)
         source = """
-storage.cell("cell", 16, writable=True).write(0, b"last words")
+cell = storage.cell("cell", 16, writable=True)
+cell.write(0, b"last words")
 print("stored", flush=True)
 sys.stdin.read()
 """
         with OtherProcess(self.other_opening(storage), source) as child:
             assert child.line() == "stored"
             child.kill()
-        reader = storage.cell("cell", 16, writable=False)
-        assert reader is not None
-        assert reader.read() == b"last words" + bytes(6)
+        with closing(opened(storage, 16)) as reader:
+            assert reader.read() == b"last words" + bytes(6)
 
 
 def taken(storage: Storage, name: str = "lock") -> StorageLock:
@@ -282,6 +284,13 @@ def taken(storage: Storage, name: str = "lock") -> StorageLock:
     lock = storage.lock(name)
     assert not isinstance(lock, LockHolder), f"held by {lock}"
     return lock
+
+
+def opened(storage: Storage, size: int) -> Cell:
+    """Return the cell of the tests for reading."""
+    cell = storage.cell("cell", size, writable=False)
+    assert cell is not None
+    return cell
 
 
 def made(storage: Storage, size: int) -> Cell:
