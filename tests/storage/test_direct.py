@@ -17,7 +17,7 @@ from walkit.storage import DirectStorage, FileStorage, Storage, StorageFile
 from walkit.storage import direct as direct_module
 from walkit.storage.direct import BUFFER_BYTES_MAX, O_DIRECT, AlignedBuffers
 from walkit.storage.interface import OpenMode
-from walkit.testing.storage import StorageTests
+from walkit.testing.storage import FileTests, NameTests, SpaceTests
 
 
 class EveryFileDirect(FileStorage):
@@ -39,8 +39,8 @@ def direct(tmp_path: Path) -> EveryFileDirect:
 
 
 @pytest.mark.usefixtures("direct")
-class TestDirectFiles(FileHooks, StorageTests):
-    """The suite on direct files: nothing of the contract is another."""
+class TestDirectFiles(FileHooks, FileTests, SpaceTests, NameTests):
+    """The suite on direct files: nothing of the contract is another. Locks and cells are never direct."""
 
     def make_storage(self, place: Path) -> Storage:
         return EveryFileDirect(place / "deep" / "log")

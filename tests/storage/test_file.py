@@ -27,7 +27,7 @@ from walkit.storage import FileStorage, LockHolder, Storage
 from walkit.storage import locks as locks_module
 from walkit.storage import openfile as file_module
 from walkit.storage.interface import NumberedFile
-from walkit.testing.storage import LockTests, SpaceTests, StorageHooks, StorageTests
+from walkit.testing.storage import FileTests, LockTests, NameTests, SpaceTests, StorageHooks, StorageTests
 from walkit.testing.storage_hooks import Refused
 
 
@@ -76,8 +76,8 @@ class TestFileStorage(FileHooks, StorageTests):
     """The suite as it is."""
 
 
-class TestFaultyOverFile(FileHooks, StorageTests):
-    """The suite through a wrapper that has no faults."""
+class TestFaultyOverFile(FileHooks, FileTests, SpaceTests, NameTests):
+    """Files and names through a wrapper that has no faults; its locks and cells are those of what it wraps."""
 
     def make_storage(self, place: Path) -> Storage:
         return FaultyStorage(super().make_storage(place))
