@@ -69,7 +69,7 @@ from walkit.storage.file import FileStorage
 from walkit.store import Store
 
 GATHERED = MESSAGES // 5
-"""Messages to a replica's folder, each of up to 1 MiB, written, synced and checked: 1,000, or 20,000."""
+"""Messages to a replica's folder, each of up to 1 MiB, written, synced and checked: a fifth."""
 SIZES = (1, 4_096, CHUNK_BYTES_MAX, (1 << 40) + 1)
 """Of the files of a plan, the last of more bytes than a test can make."""
 
@@ -122,7 +122,7 @@ def planned_publisher() -> Publisher:
 
 
 def test_thousands_of_fetches_to_a_publisher_take_bounded_memory() -> None:
-    """Give publishers with a plan 5,000 fetches, a third spoiled: each read lies in the plan, or it is refused."""
+    """Give publishers with a plan many fetches, a third spoiled: each read lies in the plan, or it is refused."""
     fetcher, publisher, read, refused, broken = Fetcher(3), planned_publisher(), 0, 0, 0
     tracemalloc.start()
     try:
@@ -275,7 +275,7 @@ def in_memory(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_thousands_of_bootstrap_messages_leave_the_replica_as_it_was(in_memory: Path) -> None:
-    """Give a replica that is too far behind 1,000 messages, some spoiled: its files stay; then it is bootstrapped."""
+    """Give a replica that is too far behind many messages, some spoiled: its files stay; then it is bootstrapped."""
     folder = in_memory / "r"
     with Store.open(in_memory / "p", options=SMALL) as store, Primary(store) as primary:
         with follower(folder, primary) as replica:

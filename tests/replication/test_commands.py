@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import walkit
+import walkit.cli
 from tests.commit.fake_segments import Task
 from tests.interrupts import Strike
 from tests.replication.certificates import Authority
@@ -51,7 +51,9 @@ def test_serve_goes_off_loopback_only_where_it_is_told_to(tmp_path: Path) -> Non
     assert server.end() == 0
 
 
-def test_serve_and_follow_with_tls_and_a_new_identity(tmp_path: Path) -> None:
+def test_serve_and_follow_with_tls_and_a_new_identity(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Serve with a certificate, follow with its authority into a copied folder: exit 3 in a sentence, then followed."""
     authority = Authority(tmp_path / "certificates")
     certificate, key = authority.issue()
@@ -66,19 +68,18 @@ def test_serve_and_follow_with_tls_and_a_new_identity(tmp_path: Path) -> None:
     files = ("--tls-certificate", str(certificate), "--tls-key", str(key))
     server = Process("-m", "walkit", "serve", str(tmp_path / "p"), "--listen", "127.0.0.1:0", *files)
     address = server.first.split()[-1]
-    follow = ("-m", "walkit", "follow", address, str(tmp_path / "copy"), "--tls-ca", str(authority.ca))
-    refused = subprocess.run([sys.executable, *follow], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert refused.returncode == 3
-    (line,) = refused.stderr.splitlines()
+    follow = ("follow", address, str(tmp_path / "copy"), "--tls-ca", str(authority.ca))
+    assert walkit.cli.main(follow) == 3
+    (line,) = capsys.readouterr().err.splitlines()
     assert "is a copy of a replica's folder" in line and "--new-identity" in line
     with walkit.open(tmp_path / "p") as log:
         log.append(b"w")
-    follower = Process(*follow, "--new-identity", "--codec", "snappy")
+    follower = Process("-m", "walkit", *follow, "--new-identity", "--codec", "snappy")
     until(lambda: walkit.open(tmp_path / "copy", mode="r").durable_lsn == 2, "the second record")
     assert (follower.end(), server.end()) == (0, 0)
 
 
-def test_follow_ends_with_3_where_the_logs_differ(tmp_path: Path) -> None:
+def test_follow_ends_with_3_where_the_logs_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Follow another log into a replica's folder: exit 3, and the error names the first LSN that differs."""
     for name in ("one", "other"):
         with walkit.open(tmp_path / name) as log:
@@ -89,10 +90,8 @@ def test_follow_ends_with_3_where_the_logs_differ(tmp_path: Path) -> None:
     ):
         replica.wait_for(1, 30)
     with walkit.replication.Primary(tmp_path / "other") as primary:
-        command = [sys.executable, "-m", "walkit.replication", "follow", primary.address, str(tmp_path / "r")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 3
-    assert "The first difference is LSN 1; nothing was merged" in done.stderr
+        assert main(["follow", primary.address, str(tmp_path / "r")]) == 3
+    assert "The first difference is LSN 1; nothing was merged" in capsys.readouterr().err
 
 
 def test_arguments_are_refused_in_words(tmp_path: Path) -> None:

@@ -34,11 +34,11 @@ from walkit.replication.protocol.wire import (
 from walkit.replication.transport.grpc_common import grpc
 
 SESSIONS = 3 * settings().max_examples
-"""300; 6,000 with HYPOTHESIS_PROFILE=thorough."""
+"""75; 300 for a release, 6,000 with HYPOTHESIS_PROFILE=thorough."""
 MESSAGES_MAX = 6
 GROWTH_MAX = 48 << 20
 MESSAGES = 50 * settings().max_examples
-"""5,000; 100,000 with HYPOTHESIS_PROFILE=thorough."""
+"""1,250; 5,000 for a release, 100,000 with HYPOTHESIS_PROFILE=thorough."""
 PURE_BYTES_MAX = 24 << 20
 KNOWN = mint()
 pb: Any = walkit_pb2
@@ -190,7 +190,7 @@ def answered(publisher: Publisher, history: History, data: bytes) -> None:
 
 
 def test_thousands_of_messages_to_a_publisher_take_bounded_memory() -> None:
-    """Give a publisher's core 5,000 mutated messages: each is answered or a typed error, in a few MiB."""
+    """Give a publisher's core thousands of mutated messages: each is answered or a typed error, in a few MiB."""
     history = history_of(9, 7, 8)
     history.durable = len(history.frames)
     ends = [history.end(n) for n in range(1, len(history.frames) + 1)]
@@ -217,7 +217,7 @@ def test_thousands_of_messages_to_a_publisher_take_bounded_memory() -> None:
 
 
 def test_thousands_of_messages_to_a_subscriber_take_bounded_memory() -> None:
-    """Give a subscriber's core 5,000 spoiled answers of a publisher: nothing is imported that is not intact."""
+    """Give a subscriber's core thousands of spoiled answers of a publisher: nothing is imported that is not intact."""
     history = history_of(9, 7, 8)
     history.durable = len(history.frames)
     chance = random.Random(2)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.replication.sim_network import World, corrupted, history_of
+from tests.support.examples import examples
 
 # Most messages arrive, or a test gets nowhere; each way to go wrong is met often enough.
 FATES = {"deliver": 10, "lose": 1, "repeat": 1, "overtake": 2, "damage": 1}
@@ -94,4 +95,4 @@ def _meet(line: deque[bytes], deliver: Callable[[bytes], None], fate: str, where
 
 
 TestBadLink = BadLink.TestCase
-TestBadLink.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestBadLink.settings = settings(max_examples=examples(60), stateful_step_count=30)

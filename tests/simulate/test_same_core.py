@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.commit import fake_segments
 from tests.commit.fake_segments import DriverHarness, GatedPlace, io_error, wait_until
+from tests.support.examples import examples
 from walkit.commit.frame import SealedFrame
 from walkit.commit.policy import CappedFrames, OneRecordPerFrame, Policy
 from walkit.commit.ticket import SingleTicket
@@ -105,7 +106,7 @@ def play(steps: list[Step], on: OnThreads) -> None:
             assert (on.told("acked"), on.told("failed")) == (acknowledged, failed), step
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     arrivals_us=st.lists(st.integers(0, 600), min_size=1, max_size=14),
     in_flight=st.integers(2, 5),

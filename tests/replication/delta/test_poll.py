@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.replication.delta.frames import EPOCH_ID, LOG_ID, Frames, Readers, frames_after
+from tests.support.examples import examples
 from walkit.errors import OptionsError
 from walkit.replication import ProtocolError
 from walkit.replication.delta.messages import (
@@ -530,7 +531,7 @@ class PollMachine(RuleBasedStateMachine):
         assert core.held_bytes <= 2 * 256 * max(core.sessions, 1)
 
 
-PollMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=40)
+PollMachine.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=40)
 TestPolls = PollMachine.TestCase
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.replication.delta.frames import Frames, frames_after
+from tests.support.examples import examples
 from walkit.replication.delta.buffer import DELTA_BYTES_MAX, DeltaBuffer
 from walkit.replication.delta.messages import DeltaEnd
 from walkit.replication.delta.session import EDGES, DeltaEvent, DeltaSession, DeltaState
@@ -227,5 +228,5 @@ class SessionMachine(RuleBasedStateMachine):
         assert (self.session.state is DeltaState.CLOSED) == self.closed
 
 
-SessionMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+SessionMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40)
 TestSession = SessionMachine.TestCase
