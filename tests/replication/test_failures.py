@@ -131,9 +131,14 @@ def _raise(error: BaseException) -> Any:
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError("no more"), ValueError("odd"), KeyboardInterrupt(), SystemExit(0)]
+    ("broken", "error"),
+    [
+        (break_import, MemoryError("no more")),
+        (break_import, KeyboardInterrupt()),
+        (break_store, SystemExit(0)),
+        (break_core, ValueError("odd")),
+    ],
 )
-@pytest.mark.parametrize("broken", [break_import, break_store, break_core])
 def test_any_error_of_the_replicas_thread_is_a_state(
     broken: Callable[[Replica, BaseException], None], error: BaseException, tmp_path: Path
 ) -> None:
