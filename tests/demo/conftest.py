@@ -8,14 +8,22 @@ import pytest
 
 from tests.spark.conftest import spark
 from walkit.demo import DemoResult, tell
+from walkit.workload import load_flights
 
 if TYPE_CHECKING:
+    import pandas as pd
     from pyspark.sql import SparkSession
 
-__all__ = ["spark", "story"]
+__all__ = ["flights", "spark", "story"]
+
+
+@pytest.fixture(scope="session")
+def flights() -> pd.DataFrame:
+    """The flights, read once for all tests of this room that make operations of them."""
+    return load_flights()
 
 
 @pytest.fixture(scope="session")
 def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DemoResult:
-    """The whole story with 20,000 operations and 8 writers."""
-    return tell(tmp_path_factory.mktemp("demo") / "out", operations=20_000, writers=8, progress=False)
+    """The whole story with 8 writers; 13,500 operations make fewer segments, Spark's tasks, than 10,000 do."""
+    return tell(tmp_path_factory.mktemp("demo") / "out", operations=13_500, writers=8, progress=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
@@ -9,10 +11,13 @@ from walkit.demo.parts import FIRST_BETWEEN, SECOND_AT, cut
 from walkit.workload import OperationStream, flight_operations
 from walkit.workload.oracle import change_counts, expected_changes
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 @pytest.fixture(scope="module")
-def stream() -> OperationStream:
-    return flight_operations(5_000)
+def stream(flights: pd.DataFrame) -> OperationStream:
+    return flight_operations(5_000, flights=flights)
 
 
 def states(stream: OperationStream, ends: set[int]) -> dict[int, dict[bytes, bytes]]:
