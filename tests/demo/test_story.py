@@ -352,7 +352,7 @@ def replace_masks(evidence: Evidence) -> Evidence:
 
 
 @spark_test
-@pytest.mark.slow
+@pytest.mark.slow  # A second demo with Spark; by default every check is broken on what the first one saw.
 def test_a_wrong_oracle_fails_the_demo_as_a_whole(
     spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -378,7 +378,7 @@ def test_a_wrong_oracle_fails_the_demo_as_a_whole(
 
 
 @spark_test
-@pytest.mark.slow
+@pytest.mark.slow  # A second demo with Spark; by default a folder is cleared and kept by hand.
 def test_the_demo_runs_again_in_its_own_folder_without_a_word(
     story: DemoResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
