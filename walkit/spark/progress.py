@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql.utils import is_remote
 
 from walkit._arguments import check_progress
@@ -25,6 +26,8 @@ SparkProgress: TypeAlias = Callable[[int, int], None]
 
 LOOK_S = 0.2
 """Time between two looks at Spark's jobs."""
+SETTLE_MS = 2000
+"""Time that Spark has, at the end of a block, to note what has ended."""
 GROUP_ID = "spark.jobGroup.id"
 DONE = "SUCCEEDED"
 
@@ -101,10 +104,19 @@ class JobTasks:
     """Counts the tasks of the jobs of one group that began after this was made. One thread at a time."""
 
     def __init__(self, context: SparkContext, group: str) -> None:
+        self._context = context
         self._tracker: StatusTracker = context.statusTracker()
         self._group = group
         self._before = frozenset(self._tracker.getJobIdsForGroup(group))
         self._ended: dict[int, tuple[int, int]] = {}
+
+    def settle(self) -> None:
+        """Wait until Spark has noted what it did: it tells an action's end before its own books have it.
+
+        Until then a job that has ended still runs there, with the tasks of stages that it skipped.
+        """
+        with suppress(Py4JJavaError):  # other jobs keep it busy, or the context was stopped
+            self._context._jsc.sc().listenerBus().waitUntilEmpty(SETTLE_MS)
 
     def count(self) -> tuple[int, int]:
         """Return how many tasks are done, and how many are known."""
@@ -160,6 +172,7 @@ class _Follower(threading.Thread):
             return
         if self._error is not None:
             raise self._error
+        self._tasks.settle()
         _, total = self._tasks.count()
         self._say(total, total)
 
