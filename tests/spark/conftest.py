@@ -21,7 +21,7 @@ def spark() -> Iterator[SparkSession]:
     session = walkit.spark.session(
         master="local[2]",
         config={
-            "spark.sql.shuffle.partitions": "4",
+            "spark.sql.shuffle.partitions": "2",
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         },
     )

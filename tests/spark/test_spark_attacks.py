@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def in_order(df: DataFrame) -> pa.Table:
     """The records as they are in the log."""
-    return df.orderBy("lsn").toArrow().cast(RECORD_SCHEMA)
+    return df.toArrow().sort_by("lsn").cast(RECORD_SCHEMA)
 
 
 def newest(records: pa.Table) -> dict[bytes, tuple[int, bytes]]:

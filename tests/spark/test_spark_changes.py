@@ -100,14 +100,15 @@ def test_a_change_of_each_kind(spark: SparkSession) -> None:
     assert rows_of(changes(df, 3, net=True)) == [(b"b", "D", b"1", None, 5)]
     feed = changes(df, 4, style="cdc")
     assert feed.columns == ["key", "value", "_change_type", "_commit_version", "_commit_timestamp"]
-    assert [row[:4] for row in rows_of(feed)] == [
+    shown = rows_of(feed)
+    assert [row[:4] for row in shown] == [
         (b"a", b"1", "update_postimage", 6),
         (b"a", b"1", "update_preimage", 4),
         (b"a", b"2", "update_postimage", 4),
         (b"a", b"2", "update_preimage", 6),
         (b"b", b"1", "delete", 5),
     ]
-    assert {row[4].timestamp() for row in rows_of(feed)} == {4, 5, 6}
+    assert {row[4].timestamp() for row in shown} == {4, 5, 6}
 
 
 one_row = st.tuples(

@@ -39,7 +39,7 @@ def test_spark_reads_a_compacted_log_as_the_process_does(spark: SparkSession, tm
     with walkit.open(path, mode="r") as log:
         expected = [(r.lsn, int(r.kind), r.key, r.value) for r in log.read()]
     df = spark.read.format("walkit").load(str(path))
-    found = [tuple(row.values())[:4] for row in df.orderBy("lsn").toArrow().to_pylist()]
+    found = [tuple(row.values())[:4] for row in df.toArrow().sort_by("lsn").to_pylist()]
     assert found == expected and len(found) == report.records_after
     replayed = walkit.spark.replay(df).toArrow().to_pylist()
     assert {row["key"]: row["value"] for row in replayed} == state

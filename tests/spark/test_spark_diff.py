@@ -116,7 +116,7 @@ def test_nothing_differs(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("seeds", "sizes", "epochs"),
-    [((1, 2), (120, 90), 3), ((3, 3), (100, 60), 2), ((4, 5), (7, 0), 1), ((6, 7), (1, 200), 4)],
+    [((3, 3), (100, 60), 2), ((6, 7), (1, 200), 4)],
 )
 def test_spark_and_process_agree(
     spark: SparkSession, tmp_path: Path, seeds: tuple[int, int], sizes: tuple[int, int], epochs: int

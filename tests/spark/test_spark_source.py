@@ -28,7 +28,7 @@ WHEN = datetime(2013, 1, 1, 5, 15, 0, 123456, tzinfo=UTC)
 
 def rows(df: DataFrame) -> list[tuple[object, ...]]:
     """The rows in LSN order."""
-    return [tuple(row.values()) for row in df.orderBy("lsn").toArrow().to_pylist()]
+    return [tuple(row.values()) for row in df.toArrow().sort_by("lsn").to_pylist()]
 
 
 @pytest.fixture(scope="module")

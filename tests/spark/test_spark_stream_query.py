@@ -47,15 +47,16 @@ def started(
     return writer.start(str(folder / "sink"))
 
 
-def finish(spark: SparkSession, folder: Path) -> None:
-    """Read what is left with Trigger.AvailableNow."""
+def finish(spark: SparkSession, folder: Path) -> StreamingQuery:
+    """Read what is left with Trigger.AvailableNow, and return the query."""
     for _ in range(4):
         query = started(spark, folder, available_now=True, per_trigger=100_000)
         try:
             assert query.awaitTermination(120), query.lastProgress
-            return
+            return query
         except StreamingQueryException as error:
-            # Spark gives a planner ten seconds to start, which a loaded machine does not always keep.
+            # Spark gives a planner ten seconds to start, by a number in its code (createSimpleWorker of
+            # PythonWorkerFactory, 4.3.0) that no setting widens, and a loaded machine does not always keep.
             if "failed to connect back" not in str(error):
                 raise
     raise AssertionError("no planner of Spark's started")
@@ -63,7 +64,7 @@ def finish(spark: SparkSession, folder: Path) -> None:
 
 def sunk(spark: SparkSession, folder: Path) -> pa.Table:
     """What the sink holds for those who read it with Spark, in LSN order."""
-    return spark.read.parquet(str(folder / "sink")).orderBy("lsn").toArrow()
+    return spark.read.parquet(str(folder / "sink")).toArrow().sort_by("lsn")
 
 
 class Churn(threading.Thread):
@@ -72,7 +73,7 @@ class Churn(threading.Thread):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path, self.values = path, list[bytes]()
-        self.ended = threading.Event()
+        self.ended, self.churned = threading.Event(), threading.Event()
         self.reopened = self.compacted = 0
         self.error: BaseException | None = None
 
@@ -83,8 +84,11 @@ class Churn(threading.Thread):
                 with walkit.Store.open(self.path, options=OPTIONS) as store:
                     self._write(store)
                 self.reopened += 1
+                if self.reopened > 2 and self.compacted:
+                    self.churned.set()
         except BaseException as error:
             self.error = error
+            self.churned.set()
 
     def _write(self, store: walkit.Store) -> None:
         for _ in range(20):
@@ -102,12 +106,13 @@ class Churn(threading.Thread):
 
 @contextmanager
 def churned(path: Path) -> Iterator[Churn]:
-    """A log under churn; on leaving, the churn has ended without an error."""
+    """A log under churn; on leaving, it was reopened and compacted, and the churn has ended without an error."""
     walkit.Store.open(path, options=OPTIONS).close()
     churn = Churn(path)
     churn.start()
     try:
         yield churn
+        assert churn.churned.wait(60)
     finally:
         churn.ended.set()
         churn.join()
@@ -146,10 +151,9 @@ def wait_for_batches(query: StreamingQuery, count: int, seconds: float = 60) -> 
 
 
 def test_a_stream_that_is_killed_has_each_lsn_once(spark: SparkSession, tmp_path: Path) -> None:
-    """Kill -9 a whole session, and twice what plans a query, while the log churns: each LSN once in the sink."""
+    """Kill -9 twice what plans a query, while the log churns: each LSN once in the sink."""
     choice = random.Random(23)
     with churned(tmp_path / "log") as churn:
-        kill_session(tmp_path, (tmp_path / "checkpoint" / "commits" / "1").exists)
         kills = 0
         for _ in range(8):
             query = started(spark, tmp_path)
@@ -168,10 +172,9 @@ def test_a_stream_that_is_killed_has_each_lsn_once(spark: SparkSession, tmp_path
 
 
 def check_sink(found: pa.Table, churn: Churn) -> None:
-    """Assert that the sink has every record of a churned log once, with its value, and that the log did churn."""
+    """Assert that the sink has every record of a churned log once, with its value."""
     assert found.column("lsn").to_pylist() == list(range(1, len(churn.values) + 1))
     assert found.column("value").to_pylist() == churn.values
-    assert churn.reopened > 2 and churn.compacted > 0
 
 
 def test_a_stream_is_a_stream_of_records(spark: SparkSession, tmp_path: Path) -> None:
@@ -181,8 +184,7 @@ def test_a_stream_is_a_stream_of_records(spark: SparkSession, tmp_path: Path) ->
     with walkit.open(tmp_path / "log") as log:
         append(log, 100)
         log.delete(b"key-1")
-    query = started(spark, tmp_path, available_now=True)
-    assert query.awaitTermination(120)
+    query = finish(spark, tmp_path)
     with walkit.open(tmp_path / "log", mode="r") as log:
         assert sunk(spark, tmp_path).cast(RECORD_SCHEMA).equals(log.to_arrow())
         # Spark commits a batch when it begins the next: the claim is never ahead of the checkpoint.
@@ -197,12 +199,11 @@ def test_a_stream_over_another_log_ends_in_walkits_words(spark: SparkSession, tm
     finish(spark, tmp_path)
     os.rename(tmp_path / "log", tmp_path / "gone")
     filled(tmp_path / "log", 50)
-    query = started(spark, tmp_path, available_now=True)
     with (
         pytest.raises(walkit.DivergenceError, match="the query has read log") as caught,
         walkit.spark.errors(),
     ):
-        query.awaitTermination(120)
+        finish(spark, tmp_path)
     assert "begin a query with a new checkpoint" in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -266,7 +267,7 @@ class AfterABatch:
         return bool(self.seen_at) and time.monotonic() >= self.seen_at + self.seconds
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # twenty JVMs begin; by default the planner of a query is killed
 @pytest.mark.timeout(3600)
 def test_twenty_kills_of_the_whole_session(spark: SparkSession, tmp_path: Path) -> None:
     """Kill -9 driver, JVM and workers of a query 20 times, while the log churns: each LSN once in the sink."""

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 import walkit
 from tests.spark.loading import load
 from tests.spark.trimmed import OPTIONS, STEPS, Step, Told, make_store, told_in_process, values_of
+from tests.support.examples import examples
 from walkit.errors import HistoryTrimmedError, OptionsError
 from walkit.record import RECORD_SCHEMA
 from walkit.spark import diff, replay
@@ -103,7 +104,9 @@ def test_spark_tells_what_the_process_tells(
         assert (refusal(lambda left=left, right=right: diff(left, right)) is None) == whole  # type: ignore[misc]
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(steps=STEPS.map(lambda steps: [WORK, *steps]), share=st.floats(0, 1))
 def test_any_history(spark: SparkSession, steps: list[Step], share: float) -> None:
     """Histories as Hypothesis makes them: Spark's state with the snapshot at two LSNs is right, or refused alike."""
@@ -254,12 +257,12 @@ def test_conditions_on_a_load_with_its_snapshot(spark: SparkSession, tmp_path: P
     """Conditions across snapshot and log, pushed down and not: the rows of the whole that Spark itself would pick."""
     path = tmp_path / "store"
     make_store(path, [WORK, ("checkpoint", True), MORE])
-    whole = load(spark, path, snapshot=True).orderBy("lsn").toArrow().to_pylist()
+    whole = load(spark, path, snapshot=True).toArrow().sort_by("lsn").to_pylist()
     snapshot_lsn = load(spark, path, snapshot=True).schema["lsn"].metadata["walkit"]["snapshot_lsn"]
     assert 0 < sum(row["lsn"] <= snapshot_lsn for row in whole) < len(whole)
     for low, high in [(0, snapshot_lsn), (snapshot_lsn - 5, snapshot_lsn + 5), (snapshot_lsn + 1, 10**6)]:
         df = load(spark, path, snapshot=True, pushFilters=push).where(f"lsn between {low} and {high}")
-        assert df.orderBy("lsn").toArrow().to_pylist() == [r for r in whole if low <= r["lsn"] <= high]
+        assert df.toArrow().sort_by("lsn").to_pylist() == [r for r in whole if low <= r["lsn"] <= high]
 
 
 def test_a_refused_load_says_so(spark: SparkSession, tmp_path: Path) -> None:
