@@ -119,7 +119,7 @@ def test_what_was_read_and_what_is_left_tell_the_state_or_the_reader_is_told(
     """Compact, trim and write between the batches of reads: the log's own state comes out, or a GapError."""
     ended = {
         told(seed, outside=outside, to_newest=to_newest, deletes=deletes)
-        for seed in range(16 if deletes else 6)
+        for seed in range(10 if deletes else 6)
     }
     assert "told" in ended or not deletes
     assert "went on" in ended or (deletes and not to_newest)
