@@ -20,8 +20,10 @@ from tests.commit.cores import (
     FIRST_CHAIN,
     WRONG_CORES,
     AcknowledgesAhead,
+    CreditsLaterWrites,
     ForgetsWhatIsBefore,
     HoldsTheLanded,
+    LeavesTheSuffix,
     Piece,
     PromisesTooMuch,
     header_of,
@@ -298,7 +300,14 @@ class TestCore(CoreMachine.TestCase):  # type: ignore[valid-type,misc]
     settings = QUICK
 
 
-RARE = {AcknowledgesAhead, PromisesTooMuch, ForgetsWhatIsBefore, HoldsTheLanded}
+RARE = {
+    CreditsLaterWrites,
+    AcknowledgesAhead,
+    PromisesTooMuch,
+    ForgetsWhatIsBefore,
+    LeavesTheSuffix,
+    HoldsTheLanded,
+}
 """What takes hundreds of histories to meet."""
 
 

@@ -207,6 +207,16 @@ def test_a_mark_moves_no_lsn_and_promises_what_is_durable() -> None:
     assert core.chain == mark.header_crc
 
 
+def test_a_sync_makes_durable_what_was_written_before_it_began() -> None:
+    """Write a frame while a sync is under way: the sync's end makes the frame before it durable, and not that one."""
+    core = make_core(ack_when_durable=False)
+    write_at(core, 0)
+    begun = core.sync_begin()
+    write_at(core, 0)
+    core.synced(begun)
+    assert (core.durable_lsn, core.durable_position) == (101, begun.position)
+
+
 def test_an_older_sync_that_ends_late_moves_nothing_back() -> None:
     """End two syncs in the wrong order: the marks stay where the later one put them."""
     core = make_core(ack_when_durable=False)
