@@ -1,0 +1,70 @@
+"""The English of docstrings, comments, strings, pages and notebooks gets no worse, and titles of commits are short."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.plain_english import COUNTS, READ, RULES, counted, hits
+
+if TYPE_CHECKING:
+    from tests.conftest import Checkout
+
+HELD_SINCE = "508cf8e"
+"""The first commit whose title is held to the rule."""
+TITLE = re.compile(r"(?!\w+(?:ed|ing)\b)[A-Z][a-z]+\b.{1,70}")
+"""A verb first, as an order; at most 72 characters."""
+
+
+def test_no_file_has_more_hits_than_it_had(checkout: Checkout) -> None:
+    """Count the patterns in each file of the checkout: no file is above its count in english.json."""
+    known = json.loads(COUNTS.read_text())
+    worse = []
+    for name, text in checkout.files(*READ).items():
+        if counted(name):
+            found = hits(name, text)
+            if len(found) > known.get(name, 0):
+                lines = "; ".join(f"{number}: {line[:80]!r} ({pattern})" for number, pattern, line in found)
+                worse.append(f"{name} has {len(found)}, not {known.get(name, 0)}: {lines}")
+    assert not worse, "\n".join(worse)
+    assert known and set(known) <= set(checkout.names()), (
+        "english.json names a file that is gone: run --lower"
+    )
+
+
+def test_each_pattern_is_found_in_each_kind_of_file() -> None:
+    """Write one sentence that a rule catches as docstring, comment, test's name, page and notebook: each is a hit."""
+    said = "None where there is none."
+    cell = {"cell_type": "markdown", "source": [said]}
+    files = {
+        "a.py": f'"""{said} It is a docstring."""\n',
+        "b.py": f"x = 1  # {said}\n",
+        "c.py": "def test_nobody_reads_it():\n    pass\n",
+        "d.md": f"{said}\n```\n{said}\n```\n",
+        "e.ipynb": json.dumps({"cells": [cell, {**cell, "cell_type": "code"}]}),
+    }
+    assert {name: len(hits(name, text)) for name, text in files.items()} == {
+        "a.py": 1,
+        "b.py": 1,
+        "c.py": 1,
+        "d.md": 1,
+        "e.ipynb": 1,
+    }
+    assert hits("a.py", '"""Return the token, or None if there is not one."""\n') == []
+    assert len(RULES) == 17
+
+
+def test_titles_of_commits_are_short_orders(checkout: Checkout) -> None:
+    """Each title since the rule began has at most 72 characters and begins with a verb in the imperative."""
+    command = ["git", "-c", "safe.directory=*", "log", "--no-merges", "--format=%s", f"{HELD_SINCE}..HEAD"]
+    done = subprocess.run(command, cwd=checkout.root, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip("this is not a clone with the project's history")
+    assert [title for title in done.stdout.splitlines() if not TITLE.fullmatch(title)] == []
+    assert TITLE.fullmatch("Write and read the durable slot by position, and map no file")
+    assert not TITLE.fullmatch("Added a test of the durable slot")
+    assert not TITLE.fullmatch("Test " + "x" * 70)
