@@ -60,7 +60,7 @@ def run_pytest(
         str(folder),
         *arguments,
     ]
-    return subprocess.run(
+    done: subprocess.CompletedProcess[str] = subprocess.run(
         [*command, "test_toy.py"],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -70,6 +70,7 @@ def run_pytest(
         timeout=120,
         **popen,  # type: ignore[call-overload]
     )
+    return done
 
 
 def test_what_a_test_leaves_is_named_and_ended(tmp_path: Path) -> None:
