@@ -72,6 +72,7 @@ def lab(folder: Path, *, token: str = "") -> Iterator[Served]:
             while not _answers(f"{url}/api/status?token={token}"):
                 assert process.poll() is None, (folder / "lab.log").read_text()
                 assert time.monotonic() < deadline, (folder / "lab.log").read_text()
+                time.sleep(0.2)
             yield Served(url, folder, token)
         except BaseException as error:
             error.add_note(f"JupyterLab said:\n{(folder / 'lab.log').read_text()[-10_000:]}")

@@ -27,7 +27,7 @@ CELLS = (
     "walkit.views.live(log)",
     # Until the page has said that it has seen enough, so that a slow machine sees as much as a fast one.
     (
-        "from pathlib import Path\nspec = Workload(operations=2_000, writers=8, arrival=OpenLoop(1_000))\n"
+        "from pathlib import Path\nspec = Workload(operations=2_000, writers=8, arrival=OpenLoop(rate=1_000))\n"
         "while not Path('enough').exists():\n"
         "    run = drive(log, spec, progress=False, baseline=False)"
     ),
