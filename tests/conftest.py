@@ -36,13 +36,15 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 
 
 # In several processes (`make test` says `-n 3 --dist loadfile`) the tests of a file stay together, so that what they
-# share is made once; so do the rooms that share a Spark session. What takes longest begins first.
-TOGETHER = {"tests/spark/": "spark", "tests/demo/": "spark"}
+# share is made once; so do the rooms that share a Spark session, a browser with a server, or a JupyterLab. What takes longest begins first.
+TOGETHER = {
+    "tests/spark/": "spark",
+    "tests/demo/": "spark",
+    "tests/dashboards/": "dashboards",
+    "tests/lab/": "lab",
+}
 LONGEST_FIRST = (
-    "tests/spark/",
-    "tests/demo/",
-    "tests/notebooks/",
-    "tests/dashboards/",
+    *("tests/spark/", "tests/demo/", "tests/notebooks/", "tests/dashboards/", "tests/lab/"),
     "tests/replication/test_kill",
 )
 

@@ -18,7 +18,7 @@ from walkit.commit.frame import SealedFrame
 from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
 from walkit.errors import LogFullError, StorageError
 from walkit.events import EventSink
-from walkit.format.durable_slot import DurableSlot, encode_slot
+from walkit.format.durable_slot import DurableSlot
 from walkit.format.frame import FrameIdentity
 from walkit.format.index import has_index
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
@@ -29,6 +29,7 @@ from walkit.segments.index_file import reindex, write_index
 from walkit.segments.maintenance_worker import MaintenanceWorker
 from walkit.segments.manifest_edits import record_of, with_prepared, with_sealed, without_segment
 from walkit.segments.manifest_store import ManifestStore
+from walkit.segments.slot_store import SlotStore
 from walkit.storage.interface import Cell, DirectStorage, OpenMode, Storage, StorageFile
 
 ZERO_AHEAD_BYTES = 4 << 20
@@ -79,9 +80,7 @@ class SegmentSet:
         self.on_seal: Callable[[], object] | None = None
         """Called on the maintenance thread, or the thread that closes, when a segment has been sealed."""
         self._alignment = alignment
-        self._cell = cell
-        self._slot_fails = False
-        self._generation = slot.generation
+        self._slots = SlotStore(cell, slot, self._slot_failed)
         self._full: deque[OpenSegment] = deque()
         self._prepared: OpenSegment | None = None
         self._index_steps = reindex(storage, lambda: store.current)
@@ -211,23 +210,13 @@ class SegmentSet:
             segment.sync()
 
     def publish(self, position: int, lsn: int) -> None:
-        """See FrameSink. Stores the slot that the last store left alone."""
-        self._generation += 1
-        if self._cell is None:
-            return
-        _, epoch, epoch_id = self.identity
-        try:
-            self._cell.write(*encode_slot((self._generation, epoch, epoch_id, position, lsn)))
-            self._slot_fails = False
-        except StorageError as error:
-            self._generation -= (
-                1  # the other place has the value that is still true, so the log is not poisoned
-            )
-            # One event until a store succeeds, sent by another thread: this one holds the commit lock.
-            if not self._slot_fails:
-                self._slot_fails = True
-                facts = {"location": self.storage.location, "error": str(error)}
-                self.maintenance.submit("index", lambda: self.events.emit("walkit.slot.fail", **facts))
+        """See FrameSink."""
+        self._slots.store(self.identity, position, lsn)
+
+    def _slot_failed(self, error: StorageError) -> None:
+        facts = {"location": self.storage.location, "error": str(error)}
+        # Sent by another thread: this one holds the commit lock.
+        self.maintenance.submit("index", lambda: self.events.emit("walkit.slot.fail", **facts))
 
     # -- making segments ahead
 
@@ -389,8 +378,7 @@ class SegmentSet:
                     self._drop_prepared(prepared)
         finally:
             with ExitStack() as closing:  # all of them, also where one raises
-                if self._cell is not None:
-                    closing.callback(self._cell.close)
+                closing.callback(self._slots.close)
                 for segment in [*self.open_segments, *([prepared] if prepared is not None else [])]:
                     if not hung:
                         closing.callback(segment.close)
