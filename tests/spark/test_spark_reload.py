@@ -134,14 +134,20 @@ def test_a_diff_of_one_log_shuffles_touched_keys(
     rows = random_rows(11, 300, keys=40)
     write(str(tmp_path / "log"), rows)
     df, asked, expected = load(spark, tmp_path / "log"), [], {}
-    for left, right in ((250, 300), (300, 250), (300, 300), (0, 300), (299, 300), (0, 0)):
-        for unchanged in (False, True):
-            found = diff((df, left), (df, right), unchanged=unchanged)
-            by_spark = abs(left - right) not in (50, 1)
-            assert ("BroadcastHashJoin" in plan_of(found, capsys)) == (not unchanged and by_spark)
-            case = f"{left} {right} {unchanged}"
-            asked.append(found.select(F.lit(case).alias("case"), *DIFF_SCHEMA.names))
-            expected[case] = diff_of(newest_of(rows, left), newest_of(rows, right), unchanged=unchanged)
+    for left, right, unchanged in (
+        (250, 300, False),
+        (300, 250, True),
+        (300, 300, False),
+        (0, 300, False),
+        (300, 299, False),
+        (0, 0, True),
+    ):
+        found = diff((df, left), (df, right), unchanged=unchanged)
+        by_spark = abs(left - right) not in (50, 1)
+        assert ("BroadcastHashJoin" in plan_of(found, capsys)) == (not unchanged and by_spark)
+        case = f"{left} {right} {unchanged}"
+        asked.append(found.select(F.lit(case).alias("case"), *DIFF_SCHEMA.names))
+        expected[case] = diff_of(newest_of(rows, left), newest_of(rows, right), unchanged=unchanged)
     shown: dict[str, list[Any]] = {case: [] for case in expected}
     for row in reduce(DataFrame.union, asked).toArrow().to_pylist():
         shown[row.pop("case")].append(tuple(row.values()))
@@ -156,7 +162,7 @@ def test_a_feed_is_read_by_the_keys_that_it_touches(
     rows = random_rows(17, 400, keys=60)
     write(str(tmp_path / "log"), rows, 3)
     df = load(spark, tmp_path / "log", partitions=3)
-    for first, last in ((391, None), (201, 230), (400, 400)):
+    for first, last in ((391, None), (201, 230)):
         narrowed = reload_touched(df, first, last)
         assert narrowed is not None
         touched = {key for _, key, _ in rows[first - 1 : last] if key is not None}
@@ -167,7 +173,6 @@ def test_a_feed_is_read_by_the_keys_that_it_touches(
     many = load(spark, tmp_path / "log", partitions=200)
     assert reload_touched(df, 1, 20) is None and reload_touched(many, 391, None) is None
     feeds: list[Callable[[], DataFrame]] = [
-        lambda: changes(df, 201, 230),
         lambda: changes(df, 391, net=True),
         lambda: changes(df, 301, 330, style="cdc"),
     ]
