@@ -36,7 +36,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 
 
 # In several processes (`make test` says `-n 3 --dist loadfile`) the tests of a file stay together, so that what they
-# share is made once; so do the rooms that share a Spark session, a browser with a server, or a JupyterLab. What takes longest begins first.
+# share is made once; so do the rooms that share a Spark session, a browser with a server, or a JupyterLab. The longest
+# begin first.
 TOGETHER = {
     "tests/spark/": "spark",
     "tests/demo/": "spark",
