@@ -220,7 +220,7 @@ def main() -> int:
     if not given.no_execute:
         book.make(sorted(book.NOTEBOOKS.glob("*.ipynb")), book.OUT, executed=given.executed)
     # Millions of nodes live until the site is written: looking among them for garbage is a third of the build's time.
-    gc.disable()  # which takes 0.8 GB in place of 0.5
+    gc.disable()  # which takes 0.8 GB instead of 0.5
     began = monotonic()
     source = given.out.with_name(f"{given.out.name}-source")
     gather(source, given.executed)

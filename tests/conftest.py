@@ -1,4 +1,4 @@
-"""What every test may use: the checkout's own files, and Hypothesis set to the same examples on every run of CI."""
+"""Fixtures of every test, the order of the groups, and Hypothesis set to the same examples on every run of CI."""
 
 from __future__ import annotations
 
@@ -45,14 +45,16 @@ TOGETHER = {
     "tests/lab/": "lab",
 }
 LONGEST_FIRST = (
-    *("tests/spark/", "tests/demo/", "tests/notebooks/", "tests/dashboards/", "tests/lab/"),
+    *("tests/spark/", "tests/demo/", "tests/dashboards/", "tests/lab/", "tests/site/", "tests/notebooks/"),
     "tests/replication/test_kill",
 )
 
 
 def group_of(nodeid: str) -> str:
-    """The tests that share one process: those of a file, or of the rooms named above."""
-    path = nodeid.partition("::")[0]
+    """The tests that share one process: those of a file, or of the rooms named above; a notebook runs alone."""
+    path, _, test = nodeid.partition("::")
+    if test.startswith("test_notebooks_run"):
+        return nodeid
     return next((group for start, group in TOGETHER.items() if path.startswith(start)), path)
 
 

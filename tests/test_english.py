@@ -38,7 +38,7 @@ def test_no_file_has_more_hits_than_it_had(checkout: Checkout) -> None:
 
 def test_each_pattern_is_found_in_each_kind_of_file() -> None:
     """Write one sentence that a rule catches as docstring, comment, test's name, page and notebook: each is a hit."""
-    said = "None where there is none."
+    said = "Nobody reads it."
     cell = {"cell_type": "markdown", "source": [said]}
     files = {
         "a.py": f'"""{said} It is a docstring."""\n',
@@ -59,7 +59,7 @@ def test_each_pattern_is_found_in_each_kind_of_file() -> None:
 
 
 def test_titles_of_commits_are_short_orders(checkout: Checkout) -> None:
-    """Each title since the rule began has at most 72 characters and begins with a verb in the imperative."""
+    """Check each title since the rule was made: at most 72 characters, and first a verb in the imperative."""
     command = ["git", "-c", "safe.directory=*", "log", "--no-merges", "--format=%s", f"{HELD_SINCE}..HEAD"]
     done = subprocess.run(command, cwd=checkout.root, capture_output=True, text=True)
     if done.returncode:

@@ -536,7 +536,7 @@ def test_an_interrupt_at_each_operation_of_a_replicas_storage(name: str, primary
     assert number > 1
 
 
-@pytest.mark.slow  # minutes of real signals at random; the points above are where they come
+@pytest.mark.slow  # minutes of real signals at random, which come at the points above
 @pytest.mark.parametrize(("seed", "most"), [(0, 1), (1, 1), (2, 2)])
 def test_real_interrupts_at_any_time(tmp_path: Path, seed: int, most: int) -> None:
     """Send one SIGINT or two in each step of a process that opens, trims, closes: nothing hangs, nothing is lost."""

@@ -283,7 +283,7 @@ PLAIN = """
     exists expire extra find finding fitted flights forced gathering groups health home host html info inventory
     io java job lane lanes large like location locked lognormal margin mask max ms observed offered pair phase
     plain plotly point protocol publish rate ratio ratios raw reading reason reasons recorded recorder register
-    report reset restored runs sample sampler schema script selection server shell source span spec start
+    map report reset restored runs sample sampler schema script selection server shell source span spec start
     statistics stats status steady summary surface svg sweep text theme timeout too trace why
 """
 """Words of public names that mean what they mean elsewhere: in English, in statistics, in Python."""

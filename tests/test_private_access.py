@@ -20,7 +20,7 @@ CONVENTIONS = frozenset(
 """Public names of other protocols: those of IPython and of named tuples."""
 STANDARD_MODULES = frozenset(("asyncio", "dis", "os", "sys"))
 ANOTHERS = re.compile(r"(?<!\bself)(?<!\bcls)\._[^\W_]")
-"""What looks like a private name of another object; a file without it needs no parsing."""
+"""The shape of a private name of another object; a file without it needs no parsing."""
 
 
 def named_in(tree: ast.Module) -> set[str]:

@@ -23,7 +23,7 @@ PYTHON_NAMES = ("python3", "python3.11", "python3.12", "python3.13", "python3.14
 
 # Answers questions (-c, --version) as the real interpreter does; notes all else. `-m venv DIR` makes the few files that
 # the set-up looks for, and uv inside is one more such script: with NO_CACHE it cannot work offline, with NO_NETWORK not
-# at all. With NO_PIP the environment has no pip, like one that `uv venv` made. pip is asked where it has a file.
+# at all. With NO_PIP the environment has no pip, like one that `uv venv` made. pip answers only if it has a file.
 PYTHON_SHIM = """#!/bin/sh
 case "$*" in
     *"import ensurepip"*) [ -e "$VENV_MODULE" ]; exit ;;

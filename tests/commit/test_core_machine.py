@@ -308,7 +308,7 @@ RARE = {
     LeavesTheSuffix,
     HoldsTheLanded,
 }
-"""What takes hundreds of histories to meet."""
+"""Bugs that only one history in hundreds meets."""
 
 
 @pytest.mark.parametrize(

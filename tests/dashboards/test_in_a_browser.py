@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LIVE_S = 5.0
 """A page that takes longer to be of use on a quiet machine is too slow; on a busy one it is only reported."""
 ARRIVALS = 200
-"""Records a second that are written where nothing else is said: the views are looked at, not the writers."""
+"""Records per second, unless a test says otherwise: the tests look at the views, not at the writers."""
 CURVES = """element => (element.data ?? []).map(
     curve => [curve.name, Array.from(curve.y ?? [], y => Number.isFinite(y) ? y : null)])"""
 VIEW = "element => [element.data[0].x.at(-1), element._fullLayout.xaxis.range[1]]"

@@ -1,4 +1,4 @@
-"""One JupyterLab for all tests of this folder, and the machine's browser for what it shows."""
+"""One JupyterLab for all tests of this folder, and the machine's browser that shows it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from walkit.models import CrashingStorage
 
 @pytest.fixture(autouse=True, scope="module")
 def small_heap() -> Iterator[None]:
-    """What the process has loaded by now is not looked through at each collection of these tests."""
+    """Collections of these tests leave out the objects that the process has loaded by now."""
     gc.collect()
     gc.freeze()
     yield

@@ -195,7 +195,7 @@ def test_on_a_closed_and_on_a_poisoned_log() -> None:
 @settings(max_examples=examples(40))
 @given(st.lists(st.lists(st.binary(max_size=60), min_size=1, max_size=12), min_size=1, max_size=20))
 def test_every_transaction_comes_back_whole(groups: list[list[bytes]]) -> None:
-    """Commit random groups, over several segments where they are large: cut at its joins, the log gives them again."""
+    """Commit random groups over several segments; cut at its joins, the log gives them back."""
     with memory_log() as log:
         for group in groups:
             with log.transaction() as tx:

@@ -318,13 +318,13 @@ FEWER: dict[str, dict[str, object]] = {
     "14-streams-and-change-feed.ipynb": {},
     "15-crash-lab.ipynb": {"BUDGET": 20, "SCENARIOS": ("append", "checkpoint")},
 }
-"""All notebooks, with constants of the quick run: a round more is the same code again."""
+"""All notebooks, with constants of the short run: a round more is the same code again."""
 SPARK = ("02-the-main-job.ipynb", "13-spark-replay-and-diff.ipynb", "14-streams-and-change-feed.ipynb")
 """Those with a Spark of their own."""
 
 
 def marks_of(name: str) -> list[pytest.MarkDecorator]:
-    """The marks of a notebook's quick run."""
+    """The marks of a notebook's short run."""
     marks = [pytest.mark.spark, pytest.mark.timeout(900)] if name in SPARK else []
     # 13 and 14 start a JVM each for minutes; tests/spark asks the same of one JVM by default
     return [*marks, pytest.mark.slow] if name in SPARK[1:] else marks
@@ -336,7 +336,7 @@ def test_notebooks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     run(name, tmp_path, monkeypatch, **FEWER[name])
 
 
-@pytest.mark.slow  # every round, as a reader runs it: the quick runs have the same code
+@pytest.mark.slow  # every round, as a reader runs it: the short runs have the same code
 @pytest.mark.parametrize("name", [name for name, fewer in FEWER.items() if fewer and name not in SPARK])
 def test_notebooks_run_whole(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same with every round, as a reader runs it."""

@@ -77,7 +77,7 @@ class TestFileStorage(FileHooks, StorageTests):
 
 
 class TestFaultyOverFile(FileHooks, FileTests, SpaceTests, NameTests):
-    """Files and names through a wrapper that has no faults; its locks and cells are those of what it wraps."""
+    """Files and names through a wrapper that has no faults; its locks and cells are the wrapped ones."""
 
     def make_storage(self, place: Path) -> Storage:
         return FaultyStorage(super().make_storage(place))

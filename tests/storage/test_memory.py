@@ -62,7 +62,7 @@ class TestPowerCuts(CrashTests):
 
 
 def test_zeros_behind_what_is_kept_need_no_memory() -> None:
-    """Write zeros to the end of a file, then bytes among and behind them: all is read, and zeros alone are not kept."""
+    """Write zeros to the end of a file, then bytes among and after them: all is read, and zeros alone are not kept."""
     content = Content()
     content.write(0, b"head")
     twin = content.copy()

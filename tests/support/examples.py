@@ -6,7 +6,7 @@ import os
 
 RELEASE = os.environ.get("HYPOTHESIS_PROFILE") in {"release", "thorough"}
 SHARE = 4
-"""What a release draws in place of one example of `make test`."""
+"""Examples of a release for each one of `make test`."""
 
 
 def examples(count: int) -> int:

@@ -1,4 +1,4 @@
-"""Which module imports which, read from the source; and what a change of some files reaches."""
+"""Which module imports which, read from the source, and the modules that a change reaches."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def import_graph(files: Mapping[str, str]) -> dict[str, set[str]]:
 
 
 def front_door(source: str) -> dict[str, str]:
-    """Return the module behind each name that walkit/__init__.py offers."""
+    """Return the module that each name of walkit/__init__.py comes from."""
     found = {}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(FRONT_DOOR):

@@ -22,7 +22,8 @@ END_S = 10.0
 """How long what was left gets to end by itself, and then to be ended."""
 LIBRARIES_OWN = ("resource_tracker", "forkserver", "pyspark", "org.apache.spark")
 """Children that a library starts once for the whole process, by a word of their command."""
-OF_THE_RUNNER = ("PYTEST_CURRENT_TEST",)
+OF_THE_RUNNER = ("PYTEST_CURRENT_TEST", "_PYVIZ_COMMS_INSTALLED")
+"""Variables that pytest sets for each test, and Panel when it is imported."""
 
 
 def children() -> set[int]:
@@ -47,7 +48,7 @@ def descriptors() -> set[int]:
 
 
 class Before:
-    """What the process had before a test, and what it has had to end since then."""
+    """The state of the process before a test, and the threads that did not end since then."""
 
     def __init__(self) -> None:
         self.threads = set(threading.enumerate())
@@ -176,7 +177,7 @@ def in_time(end: Any) -> None:
 
 
 STUCK: set[threading.Thread] = set()
-"""Threads that did not end: the interpreter would wait for them for ever."""
+"""Threads that did not end: the interpreter would wait for them forever."""
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -1,7 +1,7 @@
 """`make quick`: the tests that the changed files reach, the nearest first, for a minute.
 
 Reach follows the imports. Tests that need a JVM, a browser or JupyterLab are left out. The run counts the files beyond
-the nearest and the tests that have not begun after a minute; `make test` runs all of them.
+the nearest and the tests that have not started after a minute; `make test` runs all of them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def nearest_tests(files: Mapping[str, str], changed: Iterable[str]) -> list[str]
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what begins after the time."""
     if time.time() > float(os.environ.get(UNTIL, "inf")):
-        pytest.skip(f"not begun within {SECONDS} s: make test runs it")
+        pytest.skip(f"not started within {SECONDS} s: make test runs it")
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""What the tests start with, wherever they are started: a terminal's signals, and no variable of a user's."""
+"""The state that tests start from, wherever they are started: a terminal's signals, and no variable of a user's."""
 
 from __future__ import annotations
 

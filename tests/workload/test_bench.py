@@ -51,7 +51,7 @@ JSON_KEYS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def short_raw_loops() -> Iterator[None]:
-    """The raw loops beside each way write for 0.02 s, but at least once, in place of 0.2 s."""
+    """The raw loops beside each way write for 0.02 s, but at least once, instead of 0.2 s."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("walkit.bench.write.RAW_S_MIN", 0.02)
         yield

@@ -80,7 +80,7 @@ class SegmentSet:
         self.on_seal: Callable[[], object] | None = None
         """Called on the maintenance thread, or the thread that closes, when a segment has been sealed."""
         self._alignment = alignment
-        self._slots = SlotStore(cell, slot, self._slot_failed)
+        self._slots = SlotStore(cell, slot, storage.location, events, self.maintenance)
         self._full: deque[OpenSegment] = deque()
         self._prepared: OpenSegment | None = None
         self._index_steps = reindex(storage, lambda: store.current)
@@ -212,11 +212,6 @@ class SegmentSet:
     def publish(self, position: int, lsn: int) -> None:
         """See FrameSink."""
         self._slots.store(self.identity, position, lsn)
-
-    def _slot_failed(self, error: StorageError) -> None:
-        facts = {"location": self.storage.location, "error": str(error)}
-        # Sent by another thread: this one holds the commit lock.
-        self.maintenance.submit("index", lambda: self.events.emit("walkit.slot.fail", **facts))
 
     # -- making segments ahead
 
@@ -391,6 +386,7 @@ class SegmentSet:
         """In a forked child: drop this copy's files without writing anything."""
         for segment in [*self.open_segments, *([self._prepared] if self._prepared is not None else [])]:
             segment.close()
+        self._slots.close()
 
 
 def _is_zeroed_ahead(segment: OpenSegment) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from walkit.errors import StorageError
+from walkit.events import EventSink
 from walkit.format.durable_slot import DurableSlot, encode_slot
 from walkit.format.frame import FrameIdentity
+from walkit.segments.maintenance_worker import MaintenanceWorker
 from walkit.storage.interface import Cell
 
 
@@ -14,16 +14,20 @@ class SlotStore:
     """Stores how far a log is on stable storage. One caller at a time: the commit lock is held."""
 
     def __init__(
-        self, cell: Cell | None, newest: DurableSlot, failed: Callable[[StorageError], object]
+        self,
+        cell: Cell | None,
+        newest: DurableSlot,
+        location: str,
+        events: EventSink,
+        maintenance: MaintenanceWorker,
     ) -> None:
-        """`failed` gets the first error, and the first after a store that succeeded; it must not wait."""
         self._cell = cell
         self._generation = newest.generation
-        self._failed = failed
+        self._location, self._events, self._maintenance = location, events, maintenance
         self._fails = False
 
     def store(self, identity: FrameIdentity, position: int, lsn: int) -> None:
-        """Store in the place that the last store left alone. A store that fails changes nothing, and is no poison."""
+        """Store in the place that the last store left alone. If it fails, that is an event and no poison."""
         if self._cell is None:
             return
         generation = self._generation + 1
@@ -33,7 +37,9 @@ class SlotStore:
             # The next store takes the same place again: the other one has the value that is still true.
             if not self._fails:
                 self._fails = True
-                self._failed(error)
+                facts = {"location": self._location, "error": str(error)}
+                # Another thread sends it: this one holds the commit lock.
+                self._maintenance.submit("index", lambda: self._events.emit("walkit.slot.fail", **facts))
             return
         self._generation = generation
         self._fails = False

@@ -178,7 +178,7 @@ class MemoryFile:
             return self._inode.content.read(offset, size)
 
     def data_ranges(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the part of [start, end) that is kept: behind it are zeros."""
+        """Return the part of [start, end) that is kept; the rest is zeros."""
         self._check("look for data in", start, end)
         with self._guard:
             end = min(end, self._inode.content.stored)

@@ -201,7 +201,7 @@ class CellTests(StorageHooks):
     """Cells are seen everywhere at once."""
 
     def test_a_missing_cell(self, tmp_path: Path) -> None:
-        """A reader gets None for a missing cell, and zeros for what a short one lacks; a writer makes both anew."""
+        """A reader gets None for a missing cell, and zeros past the end of a short one; a writer makes a new one."""
         storage = self.created(tmp_path)
         assert storage.cell("cell", 64, writable=False) is None
         assert storage.names() == []
