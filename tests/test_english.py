@@ -38,7 +38,7 @@ def test_no_file_has_more_hits_than_it_had(checkout: Checkout) -> None:
 
 def test_each_pattern_is_found_in_each_kind_of_file() -> None:
     """Write one sentence that a rule catches as docstring, comment, test's name, page and notebook: each is a hit."""
-    said = "Nobody reads it."
+    said = "It is read by nobody."
     cell = {"cell_type": "markdown", "source": [said]}
     files = {
         "a.py": f'"""{said} It is a docstring."""\n',

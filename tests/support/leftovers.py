@@ -22,8 +22,8 @@ END_S = 10.0
 """How long what was left gets to end by itself, and then to be ended."""
 LIBRARIES_OWN = ("resource_tracker", "forkserver", "pyspark", "org.apache.spark")
 """Children that a library starts once for the whole process, by a word of their command."""
-OF_THE_RUNNER = ("PYTEST_CURRENT_TEST", "_PYVIZ_COMMS_INSTALLED")
-"""Variables that pytest sets for each test, and Panel when it is imported."""
+OF_THE_RUNNER = ("PYTEST_CURRENT_TEST", "GRPC_ENABLE_FORK_SUPPORT", "_PYVIZ_COMMS_INSTALLED")
+"""Variables that pytest sets for each test, and walkit and Panel once, when a room is imported."""
 
 
 def children() -> set[int]:
