@@ -133,6 +133,8 @@ class Strike:
 
             def look(frame: FrameType, event: str, argument: object) -> Any:
                 nonlocal delivered
+                if event == "exception":
+                    delivered = False  # a call that has raised goes to its handler at once
                 if event == "opcode":
                     before, after = _points(frame.f_code)
                     point, delivered = delivered or frame.f_lasti in before, frame.f_lasti in after

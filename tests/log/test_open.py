@@ -43,8 +43,8 @@ def listings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     listed: list[str] = []
     scandir = os.scandir
 
-    def noted(path: str) -> Any:
-        listed.append(str(path))
+    def noted(path: str | int) -> Any:
+        listed.append(os.readlink(f"/dev/fd/{path}") if isinstance(path, int) else path)
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", noted)

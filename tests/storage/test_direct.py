@@ -124,10 +124,10 @@ def test_a_file_system_that_refuses_is_told(
     """Refuse O_DIRECT at opening, then at the first write: the reason is told, and no file is left behind."""
     real_open, real_write = os.open, os.pwritev
 
-    def refusing(path: Any, flags: int, *rest: Any) -> int:
+    def refusing(path: Any, flags: int, *rest: Any, **named: Any) -> int:
         if flags & O_DIRECT:
             raise OSError(code, os.strerror(code))
-        return real_open(path, flags, *rest)
+        return real_open(path, flags, *rest, **named)
 
     def unwilling(fd: int, *rest: Any) -> int:
         if fcntl.fcntl(fd, fcntl.F_GETFL) & O_DIRECT:

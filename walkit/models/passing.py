@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from walkit.storage.bulk import BulkThrough
-from walkit.storage.interface import Cell, LockHolder, OpenMode, Storage, StorageFile, StorageLock
+from walkit.storage.interface import (
+    Cell,
+    FolderHold,
+    HoldableFile,
+    LockHolder,
+    OpenMode,
+    Storage,
+    StorageFile,
+    StorageLock,
+    hold_file,
+    hold_folder,
+    is_held,
+)
 
 
 class PassingStorage:
@@ -46,6 +58,10 @@ class PassingStorage:
     def sync_directory(self, folder: str = "") -> None:
         """Make creations, replacements and removals in the folder durable."""
         self.inner.sync_directory(folder)
+
+    def hold(self, lock_name: str) -> FolderHold | LockHolder | None:
+        """Hold the folder of the inner storage; None if it has none."""
+        return hold_folder(self.inner, lock_name)
 
     def lock(self, name: str) -> StorageLock | LockHolder:
         """Take a lock of the inner storage."""
@@ -94,6 +110,23 @@ class PassingFile(BulkThrough):
     def drop_cached(self) -> None:
         """Drop what the inner file has cached."""
         self.inner.drop_cached()
+
+    def hold(self) -> bool:
+        """Take the inner file's lock."""
+        return hold_file(self.inner)
+
+    def free(self) -> None:
+        """Give the inner file's lock up."""
+        if isinstance(self.inner, HoldableFile):
+            self.inner.free()
+
+    def is_held(self) -> bool:
+        """Say whether another opening has the inner file's lock."""
+        return is_held(self.inner)
+
+    def has_name(self) -> bool:
+        """Say whether the inner file has a name left."""
+        return not isinstance(self.inner, HoldableFile) or self.inner.has_name()
 
     def close(self) -> None:
         """Close the file."""

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import mmap
 import os
 import threading
 from collections.abc import Sequence
 from typing import Final
 
+from walkit.storage.folder import Folder, open_raw, open_regular
 from walkit.storage.interface import Buffer
-from walkit.storage.io_errors import Translated, open_regular, storage_error
+from walkit.storage.io_errors import Translated, storage_error
 from walkit.storage.mounts import mount_of
 from walkit.storage.openfile import FileStorageFile
 
@@ -74,10 +76,10 @@ class DirectFile(FileStorageFile):
 
     __slots__ = ("_direct",)
 
-    def __init__(self, fd: int, direct: int, name: str, location: str) -> None:
-        super().__init__(fd, name, location)
-        self._direct = direct
-        self._own(direct)
+    def __init__(self, raw: io.FileIO, direct: io.FileIO, name: str, location: str) -> None:
+        super().__init__(raw, name, location)
+        self._raws.append(direct)
+        self._direct = direct.fileno()
 
     def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
         """Write all bytes of `buffers` at `offset`; past the page cache where offset and size are aligned."""
@@ -114,41 +116,46 @@ class DirectFile(FileStorageFile):
         super().close()
 
 
-def open_direct(path: str, flags: int, name: str, location: str) -> DirectFile:
+def open_direct(folder: Folder, flags: int, name: str) -> DirectFile:
     """Open a file with both descriptors; what `flags` created is removed again where that fails."""
+    action = "open past the page cache"
     if not O_DIRECT:
-        raise storage_error("open past the page cache", name, location, errno.EINVAL, "this platform cannot")
-    with Translated("open past the page cache", name, location):
-        fd = open_regular(path, flags, "open past the page cache", name, location)
+        raise storage_error(action, name, folder.path, errno.EINVAL, "this platform cannot")
+    with Translated(action, name, folder.path):
+        raw = open_regular(folder, name, flags, action)
         try:
-            direct = os.open(path, os.O_RDWR | os.O_CLOEXEC | O_DIRECT)
+            direct = open_raw(folder, name, os.O_RDWR | O_DIRECT)
+            direct.name = raw.name
         except BaseException:
-            os.close(fd)
+            raw.close()
             if flags & os.O_CREAT:
                 with contextlib.suppress(OSError):  # what is raised is the first error
-                    os.unlink(path)
+                    os.unlink(folder.at(name), dir_fd=folder.fd)
             raise
-    return DirectFile(fd, direct, name, location)
+        if not os.path.sameopenfile(raw.fileno(), direct.fileno()):
+            raw.close()
+            direct.close()
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))  # another file took the name meanwhile
+    return DirectFile(raw, direct, name, folder.path)
 
 
-def why_not_direct(folder: str) -> str | None:
+def why_not_direct(folder: Folder) -> str | None:
     """Return why files in this folder cannot be written past the page cache; None where they can.
 
     Asks by a synced write of one block to a file without a name, so nothing is left, also after a crash.
     """
-    mount = mount_of(folder)
+    mount = mount_of(folder.path)
     if mount is not None and mount.in_memory:
         return f"{mount.file_system} is in memory"  # newer kernels take the flag there, and it means nothing
     if not O_DIRECT or not hasattr(os, "O_TMPFILE"):
         return "this platform has no direct I/O"
     memory = _buffers.take(DIRECT_BYTES)
     try:
-        fd = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC | O_DIRECT, 0o600)
-        try:
-            with memoryview(memory)[:DIRECT_BYTES] as block:
-                written = os.pwritev(fd, [block], 0, getattr(os, "RWF_DSYNC", 0))
-        finally:
-            os.close(fd)
+        with (
+            open_raw(folder, "", os.O_TMPFILE | os.O_RDWR | O_DIRECT, 0o600) as raw,
+            memoryview(memory)[:DIRECT_BYTES] as block,
+        ):
+            written = os.pwritev(raw.fileno(), [block], 0, getattr(os, "RWF_DSYNC", 0))
     except OSError as error:
         return f"the file system refuses it ({errno.errorcode.get(error.errno or 0, error.errno)})"
     finally:

@@ -10,19 +10,20 @@ import errno
 import os
 import stat
 import sys
+from contextlib import suppress
 from typing import Any
 
 from walkit.storage.direct import open_direct, why_not_direct
+from walkit.storage.folder import Folder, open_regular, opened_folder
 from walkit.storage.interface import Cell, LockHolder, OpenMode, StorageFile, StorageLock
 from walkit.storage.io_errors import (
     Translated,
     checked_folder,
     checked_name,
-    open_regular,
     parent_folder,
     storage_error,
 )
-from walkit.storage.locks import lock_is_held, take_lock
+from walkit.storage.locks import FolderLock, lock_is_held, own_command, take_folder, take_lock
 from walkit.storage.mounts import mount_of
 from walkit.storage.openfile import FileStorageFile, make_cell, open_cell
 
@@ -34,13 +35,17 @@ _FLAGS: dict[OpenMode, int] = {
 
 
 class FileStorage:
-    """A folder of the file system: see `walkit.storage.Storage`."""
+    """A folder of the file system: see `walkit.storage.Storage`.
 
-    __slots__ = ("_root",)
+    While the folder is held (`hold`), everything is done in that folder, wherever it is by then, and else by its path.
+    """
+
+    __slots__ = ("_folder", "_root")
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """`path` need not be there yet: `create` makes it. Made absolute at once, so chdir changes nothing."""
         self._root = os.path.abspath(os.fspath(path))
+        self._folder = Folder(self._root)
 
     @property
     def location(self) -> str:
@@ -52,9 +57,10 @@ class FileStorage:
 
     def exists(self) -> bool:
         """Say whether the folder is there; something else in its place is a StorageError with errno ENOTDIR."""
+        folder = self._folder
         with Translated("look at", "", self._root):
             try:
-                status = os.stat(self._root)
+                status = os.stat(folder.at(), dir_fd=folder.fd)
             except FileNotFoundError:
                 return False
         if not stat.S_ISDIR(status.st_mode):
@@ -65,8 +71,10 @@ class FileStorage:
         """Make the folder and its missing parents, each durable before the next.
 
         A folder that is there may have been made by a process that died before its sync, so its record in its
-        parent is synced too, where this process may do that.
+        parent is synced too, where this process may do that. One that is held is there.
         """
+        if self._folder.fd is not None:
+            return
         with Translated("create", "", self._root):
             missing: list[str] = []
             place = self._root
@@ -75,102 +83,117 @@ class FileStorage:
                 place = os.path.dirname(place)
             if not missing:
                 try:
-                    _sync_folder(os.path.dirname(self._root))
+                    _sync_folder(Folder(os.path.dirname(self._root)))
                 except PermissionError:
                     return  # the folder was made by a privileged user
-            for folder in reversed(missing):
-                _make_folder(folder)
-                _sync_folder(os.path.dirname(folder))
+            for path in reversed(missing):
+                _make_folder(Folder(path))
+                _sync_folder(Folder(os.path.dirname(path)))
 
     def names(self, folder: str = "") -> list[str]:
         """Return the names in one folder, sorted; locks and cells are files too."""
-        path = self._path(folder) if folder else self._root
-        prefix = f"{folder}/" if folder else ""
+        prefix = f"{checked_folder(folder, self._root)}/" if folder else ""
         with Translated("list", folder, self._root):
             try:
-                with os.scandir(path) as entries:
+                # Its own descriptor: two listings of one would share its position.
+                with opened_folder(self._folder, folder) as fd, os.scandir(fd) as entries:
                     return sorted(prefix + e.name + "/" * e.is_dir(follow_symlinks=False) for e in entries)
             except FileNotFoundError:
                 return []
 
     def open(self, name: str, mode: OpenMode) -> StorageFile:
         """Open a file; "create" makes missing sub-folders, but never the storage's own folder."""
-        path = self._path(name)
-        with Translated(f"open ({mode})", name, self._root):
-            if mode == "create":
-                self._make_parents(name)
-            fd = open_regular(path, _FLAGS[mode], f"open ({mode})", name, self._root)
-        return FileStorageFile(fd, name, self._root)
+        return self._open(name, mode, 0o666)
 
     def create_private(self, name: str) -> StorageFile:
         """Create a file that its owner alone may read and write. See `PrivateFiles`."""
-        path, action = self._path(name), "open (create)"
+        return self._open(name, "create", 0o600)
+
+    def _open(self, name: str, mode: OpenMode, permissions: int) -> FileStorageFile:
+        folder, action = self._folder, f"open ({mode})"
+        checked_name(name, self._root)
         with Translated(action, name, self._root):
-            self._make_parents(name)
-            fd = open_regular(path, _FLAGS["create"], action, name, self._root, permissions=0o600)
-        return FileStorageFile(fd, name, self._root)
+            if mode == "create":
+                _make_parents(folder, name)
+            return FileStorageFile(
+                open_regular(folder, name, _FLAGS[mode], action, permissions=permissions), name, self._root
+            )
 
     def why_not_direct(self) -> str | None:
         """Say why files cannot be written past the page cache here; None where they can. See `DirectStorage`."""
-        return why_not_direct(self._root)
+        return why_not_direct(self._folder)
 
     def open_direct(self, name: str, mode: OpenMode) -> StorageFile:
         """Open a file whose aligned writes go past the page cache; "read" is as `open` has it."""
         if mode == "read":
             return self.open(name, mode)
-        path = self._path(name)
+        folder = self._folder
+        checked_name(name, self._root)
         if mode == "create":
             with Translated("open (create)", name, self._root):
-                self._make_parents(name)
-        return open_direct(path, _FLAGS[mode], name, self._root)
+                _make_parents(folder, name)
+        return open_direct(folder, _FLAGS[mode], name)
 
     def replace(self, source: str, target: str) -> None:
         """Rename `source` to `target` atomically."""
-        paths = self._path(source), self._path(target)
+        folder = self._folder
+        checked_name(source, self._root)
+        checked_name(target, self._root)
         with Translated(f"rename to {target!r} the file", source, self._root):
             try:
-                os.replace(*paths)
+                _rename(folder, source, target)
             except FileNotFoundError:
-                if not os.path.lexists(paths[0]):
-                    raise
-                self._make_parents(target)
-                os.replace(*paths)
+                os.stat(folder.at(source), dir_fd=folder.fd, follow_symlinks=False)
+                _make_parents(folder, target)
+                _rename(folder, source, target)
 
     def remove(self, name: str) -> None:
         """Remove a file."""
-        path = self._path(name)
+        folder = self._folder
+        checked_name(name, self._root)
         with Translated("remove", name, self._root):
-            os.unlink(path)
+            os.unlink(folder.at(name), dir_fd=folder.fd)
 
     def sync_directory(self, folder: str = "") -> None:
         """Make names in `folder` durable, and the folder's own record in its parents up to the storage."""
         folder = checked_folder(folder, self._root)
         with Translated("sync the folder", folder, self._root):
             while folder:
-                _sync_folder(os.path.join(self._root, folder))
+                _sync_folder(self._folder, folder)
                 folder = parent_folder(folder)
-            _sync_folder(self._root)
+            _sync_folder(self._folder)
+
+    def hold(self, lock_name: str) -> FolderLock | LockHolder:
+        """Hold the folder, whatever its name becomes: see `walkit.storage.interface.HoldableStorage`."""
+        if self._folder.fd is not None:
+            return LockHolder(pid=os.getpid(), command=own_command(), same_process=True)
+        return take_folder(self._root, checked_name(lock_name, self._root), self._bind)
+
+    def _bind(self, folder: Folder) -> None:
+        self._folder = folder
 
     def lock(self, name: str) -> StorageLock | LockHolder:
         """Take the exclusive lock of this name, or return its holder: see `walkit.storage.locks`."""
-        path = self._path(name)
+        folder = self._folder
+        checked_name(name, self._root)
         with Translated("lock", name, self._root):
-            self._make_parents(name)
-        return take_lock(path, name, self._root)
+            _make_parents(folder, name)
+        return take_lock(folder, name)
 
     def is_locked(self, name: str) -> bool:
         """Say whether a living process holds the lock."""
-        return lock_is_held(self._path(name), name, self._root)
+        return lock_is_held(self._folder, checked_name(name, self._root))
 
     def cell(self, name: str, size: int, *, writable: bool) -> Cell | None:
         """Return the shared cell of this name; a writable one that is missing or too short is made anew, zeroed."""
-        path = self._path(name)
+        folder = self._folder
+        checked_name(name, self._root)
         with Translated("open the cell", name, self._root):
-            cell = open_cell(path, size, name, self._root, writable=writable)
+            cell = open_cell(folder, size, name, writable=writable)
             if cell is None and writable:
-                self._make_parents(name)
-                make_cell(path, size, name, self._root)
-                cell = open_cell(path, size, name, self._root, writable=writable)
+                _make_parents(folder, name)
+                make_cell(folder, size, name)
+                cell = open_cell(folder, size, name, writable=writable)
         return cell
 
     def facts(self) -> dict[str, Any]:
@@ -181,35 +204,37 @@ class FileStorage:
 
     def free_bytes(self) -> int:
         """Return how many bytes the file system has left for this user. StorageError."""
+        folder = self._folder
         with Translated("look at", "", self._root):
-            left = os.statvfs(self._root)
+            left = os.statvfs(folder.at() if folder.fd is None else folder.fd)
         return left.f_bavail * left.f_frsize
 
     def close(self) -> None:
-        """Nothing is held between calls."""
-
-    def _path(self, name: str) -> str:
-        return f"{self._root}/{checked_name(name, self._root)}"
-
-    def _make_parents(self, name: str) -> None:
-        # The storage's own folder is not made here: a writer whose folder was removed must fail, not begin anew.
-        made = self._root
-        for part in name.split("/")[:-1]:
-            made = f"{made}/{part}"
-            _make_folder(made)
+        """Nothing is held between calls, but for a folder that is held by `hold`."""
 
 
-def _make_folder(path: str) -> None:
+def _make_parents(folder: Folder, name: str) -> None:
+    # The storage's own folder is not made here: a writer whose folder was removed must fail, not begin anew.
+    made = ""
+    for part in name.split("/")[:-1]:
+        made = f"{made}/{part}" if made else part
+        _make_folder(folder, made)
+
+
+def _make_folder(folder: Folder, name: str = "") -> None:
     try:
-        os.mkdir(path)
+        os.mkdir(folder.at(name), dir_fd=folder.fd)
     except FileExistsError:
-        if not os.path.isdir(path):
-            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
+        with suppress(FileNotFoundError):  # a link to nothing
+            if stat.S_ISDIR(os.stat(folder.at(name), dir_fd=folder.fd).st_mode):
+                return
+        raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
 
 
-def _sync_folder(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+def _rename(folder: Folder, source: str, target: str) -> None:
+    os.replace(folder.at(source), folder.at(target), src_dir_fd=folder.fd, dst_dir_fd=folder.fd)
+
+
+def _sync_folder(folder: Folder, name: str = "") -> None:
+    with opened_folder(folder, name) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)

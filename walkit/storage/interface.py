@@ -204,10 +204,55 @@ class FileNumber(NamedTuple):
 
 @runtime_checkable
 class NumberedFile(Protocol):
-    """A file that has a number. Optional: a file in memory has none."""
+    """A file, or a lock's, that has a number. Optional: a file in memory has none."""
 
     def number(self) -> FileNumber:
         """Return the number of the open file, whatever its name is by now."""
+
+
+@runtime_checkable
+class HoldableFile(Protocol):
+    """A file that one opening can have for itself, until its process dies. Optional: see `hold_file`."""
+
+    def hold(self) -> bool:
+        """Take the file's lock for this opening; False where another opening has it. Never waits. StorageError."""
+
+    def free(self) -> None:
+        """Give the lock up before the file is closed. Without one this does nothing."""
+
+    def is_held(self) -> bool:
+        """Say whether another opening has the lock; takes nothing, and disturbs nobody who takes it. StorageError."""
+
+    def has_name(self) -> bool:
+        """Say whether the file has any name left: what is written to one without is gone when it is closed."""
+
+
+class FolderHold(StorageLock, Protocol):
+    """A folder that is held: its storage does everything in this very folder, wherever it is by then."""
+
+    def number(self) -> FileNumber | None:
+        """Return the number of the folder; None if it was removed. StorageError."""
+
+    def number_of(self, name: str) -> FileNumber | None:
+        """Return the number of what has this name in the folder now; for "" of what the location leads to.
+
+        None if there is nothing. StorageError.
+        """
+
+    def place(self) -> str:
+        """Return the path that the folder has now, for people."""
+
+
+@runtime_checkable
+class HoldableStorage(Protocol):
+    """A storage whose folder can be held, so that no name is taken for it. Optional: see `hold_folder`."""
+
+    def hold(self, lock_name: str) -> FolderHold | LockHolder | None:
+        """Hold the folder until the release, or return who holds it, as the file `lock_name` in it says. Never waits.
+
+        One holder has it at a time, by whatever path, also after a rename and where a file in it was removed, if the
+        file system has such locks. None if this storage has no folder. StorageError.
+        """
 
 
 @runtime_checkable
@@ -224,6 +269,21 @@ class LimitedSpace(Protocol):
 
     def free_bytes(self) -> int:
         """Return how many bytes more can be stored. StorageError."""
+
+
+def hold_folder(storage: Storage, lock_name: str) -> FolderHold | LockHolder | None:
+    """Hold the folder of a storage that has one, see `HoldableStorage`; None for any other."""
+    return storage.hold(lock_name) if isinstance(storage, HoldableStorage) else None
+
+
+def hold_file(file: StorageFile) -> bool:
+    """Take the lock of a file that has one, see `HoldableFile`; True for any other."""
+    return file.hold() if isinstance(file, HoldableFile) else True
+
+
+def is_held(file: StorageFile) -> bool:
+    """Say whether another opening has the lock of a file; False for one that has none."""
+    return isinstance(file, HoldableFile) and file.is_held()
 
 
 def remove_if_there(storage: Storage, name: str) -> bool:

@@ -1,14 +1,9 @@
-"""The border between walkit and the operating system: one typed error for what it refuses, one rule for names.
-
-What is under the name of a file may be something else: a pipe, a socket, a device. `open_regular` refuses it, and
-does not wait for it as a plain open(2) of a pipe does.
-"""
+"""The border between walkit and the operating system: one typed error for what it refuses, one rule for names."""
 
 from __future__ import annotations
 
 import errno as errno_codes
 import os
-import stat
 from types import TracebackType
 
 from walkit.errors import StorageError
@@ -68,42 +63,3 @@ def checked_folder(folder: str, location: str) -> str:
 def parent_folder(name: str) -> str:
     """Return the folder part of a name, "" for the storage itself."""
     return name.rpartition("/")[0]
-
-
-_KINDS = {
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a character device",
-    stat.S_IFBLK: "a block device",
-}
-
-
-def open_regular(
-    path: str, flags: int, action: str, name: str, location: str, *, permissions: int = 0o666
-) -> int:
-    """Return a descriptor of a regular file; never waits. OSError, where something else is there a StorageError.
-
-    Its errno is EISDIR for a folder, else EINVAL. A file that is made gets `permissions`, less the process's umask.
-    """
-    try:
-        # A pipe without the other end is waited for, unless O_NONBLOCK is set; a regular file does not care.
-        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, permissions)
-    except OSError as error:
-        if error.errno == errno_codes.ENXIO:  # a socket, or a pipe that nothing reads
-            _refuse_irregular(os.stat(path).st_mode, action, name, location)
-        raise
-    try:
-        _refuse_irregular(os.fstat(fd).st_mode, action, name, location)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _refuse_irregular(mode: int, action: str, name: str, location: str) -> None:
-    if stat.S_ISREG(mode):
-        return
-    if stat.S_ISDIR(mode):
-        raise storage_error(action, name, location, errno_codes.EISDIR)
-    kind = _KINDS.get(stat.S_IFMT(mode), "something else")
-    raise storage_error(action, name, location, errno_codes.EINVAL, f"it is {kind}, not a regular file")

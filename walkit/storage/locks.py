@@ -12,6 +12,9 @@ open file would exclude each other, nor where the file system is not known. `loc
 alone: every writer of walkit has it, and to ask about the other would mean to take it.
 
 The lock's file holds one JSON line about its holder, for people only; the kernel alone knows the holder of the lock.
+
+A folder is held by flock on a descriptor of its own: the lock follows the folder when it is renamed, and no removal of
+a file in it gives it away. File systems that have no such lock (NFS) leave the folder to the locks of its files.
 """
 
 from __future__ import annotations
@@ -19,15 +22,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import io
 import json
 import os
 import struct
 import sys
 import threading
 import time
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
 
-from walkit.storage.interface import LockHolder
-from walkit.storage.io_errors import Translated, open_regular
+from walkit.storage.folder import Folder, HeldFolder, number_at, number_of, open_regular
+from walkit.storage.interface import FileNumber, LockHolder
+from walkit.storage.io_errors import Translated
 from walkit.storage.mounts import mount_of
 
 _HAS_OFD = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
@@ -40,55 +48,108 @@ _FLOCK_TRIES = 4
 _FLOCK_PAUSE_S = 0.001
 _COMMAND_LENGTH_MAX = 1000
 _INFORMATION_BYTES_MAX = 64 * 1024
+_UNKNOWN_HOLDER = LockHolder(pid=None, command=None, same_process=False)
 
 _guard = threading.Lock()
-_held: dict[tuple[int, int], int] = {}
-"""Lock files held through this module, by (device, inode), with the pid that took each: a forked child inherits the
-table, and the parent's pid in it says that the lock is not the child's."""
 
 
 class FileLock:
     """A held lock: see `walkit.storage.StorageLock`."""
 
-    __slots__ = ("_fd", "_key", "_location", "_name", "_pid")
+    __slots__ = ("__weakref__", "_location", "_name", "_raw", "key", "pid")
 
-    def __init__(self, fd: int, key: tuple[int, int], name: str, location: str) -> None:
-        self._fd, self._key, self._name, self._location = fd, key, name, location
-        self._pid = os.getpid()
+    def __init__(self, raw: io.FileIO, key: FileNumber, name: str, location: str) -> None:
+        self._raw, self.key, self._name, self._location = raw, key, name, location
+        self.pid = os.getpid()
+
+    def number(self) -> FileNumber:
+        """Return the number of the lock's file, as the system says it now. See `NumberedFile`."""
+        with Translated("read the number of", self._name, self._location):
+            return number_of(self._raw.fileno())
 
     def release(self) -> None:
         """Free the lock. In a forked child this is `forget`: the lock is its parent's."""
-        if self._pid != os.getpid():
+        if self.pid != os.getpid():
             self.forget()
             return
         with _guard:
-            if self._fd < 0:
+            if self._raw.closed:
                 return
-            fd, self._fd = self._fd, -1
-            _held.pop(self._key, None)
             _taken.discard(self)
-            with Translated("release the lock", self._name, self._location):
-                try:
-                    _write_information(fd, b"")
-                    # Closing alone would leave the lock to a child that was forked and has not called forget() yet.
-                    _unlock(fd)
-                finally:
-                    os.close(fd)
+            with Translated("release the lock", self._name, self._location), self._raw:
+                _write_information(self._raw.fileno(), b"")
+                # Closing alone would leave the lock to a child that was forked and has not called forget() yet.
+                unlock(self._raw.fileno())
 
     def forget(self) -> None:
         """Close this process's copy; the lock stays with every other copy, and with the last of them it goes."""
         with _guard:
-            if self._fd < 0:
-                return
-            fd, self._fd = self._fd, -1
             _taken.discard(self)
-            if _held.get(self._key) == os.getpid():
-                del _held[self._key]
-            os.close(fd)
+            self._raw.close()
 
 
-_taken: set[FileLock] = set()
-"""The locks of this process that are held: what a forked child has of them, it drops."""
+class FolderLock:
+    """A folder that is held: see `walkit.storage.interface.FolderHold`."""
+
+    __slots__ = ("__weakref__", "_bind", "_folder", "_path", "key", "pid")
+
+    def __init__(self, folder: HeldFolder, bind: Callable[[Folder], object]) -> None:
+        self._folder: HeldFolder | None = folder
+        self.key, self._path, self._bind = number_of(folder.fd), folder.path, bind
+        self.pid = os.getpid()
+
+    def number(self) -> FileNumber | None:
+        """Return the number of the folder as the system says it now; None if the folder was removed."""
+        folder = self._folder
+        if folder is None:
+            return None
+        with Translated("look at", "", self._path):
+            return number_of(folder.fd) if os.fstat(folder.fd).st_nlink else None
+
+    def number_of(self, name: str) -> FileNumber | None:
+        """Return the number of the file that has this name in the folder now; of what the location leads to for ""."""
+        with Translated("look at", name, self._path):
+            return number_at(self._folder if name and self._folder is not None else Folder(self._path), name)
+
+    def place(self) -> str:
+        """Return the path that the folder has now, as far as the system says it, else the location."""
+        try:
+            return self._path if self._folder is None else os.readlink(f"/proc/self/fd/{self._folder.fd}")
+        except OSError:
+            return self._path
+
+    def release(self) -> None:
+        """Leave the folder. In a forked child this is `forget`: the folder is its parent's."""
+        if self.pid != os.getpid():
+            self.forget()
+            return
+        with _guard:
+            folder, self._folder = self._folder, None
+            if folder is None:
+                return
+            _taken.discard(self)
+            self._bind(Folder(self._path))
+            with contextlib.suppress(OSError):
+                fcntl.flock(folder.fd, fcntl.LOCK_UN)
+
+    def forget(self) -> None:
+        """Close this process's copy; what another process has of it stays."""
+        with _guard:
+            folder, self._folder = self._folder, None
+            _taken.discard(self)
+            self._bind(Folder(self._path))
+            if folder is not None:
+                folder.close()
+
+
+_taken: weakref.WeakSet[FileLock | FolderLock] = weakref.WeakSet()
+"""The locks of this process that are held: what a forked child has of them, it drops. One that an interrupt has kept
+from its taker is freed with its object."""
+
+
+def _is_ours(key: FileNumber) -> bool:
+    """Say whether this process holds the lock of a file or folder; a forked child has no lock of its parent."""
+    return any(lock.key == key and lock.pid == os.getpid() for lock in _taken)
 
 
 def _after_fork_in_child() -> None:
@@ -105,46 +166,59 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def take_lock(path: str, name: str, location: str) -> FileLock | LockHolder:
-    """Take the lock whose file is at `path`, made where missing, or return its holder. Never waits for the holder."""
-    with _guard, Translated("lock", name, location):
-        fd = open_regular(path, os.O_RDWR | os.O_CREAT, "lock", name, location)
+def take_lock(folder: Folder, name: str) -> FileLock | LockHolder:
+    """Take the lock of this name, its file made where missing, or return its holder. Never waits for the holder."""
+    with _guard, Translated("lock", name, folder.path):
+        raw = open_regular(folder, name, os.O_RDWR | os.O_CREAT, "lock")
+        fd = raw.fileno()
         try:
-            status = os.fstat(fd)
-            key = (status.st_dev, status.st_ino)
-            if not _try_lock(fd):
-                holder = _holder(fd, same_process=_held.get(key) == os.getpid())
-                os.close(fd)
+            key = number_of(fd)
+            if not try_lock(fd):
+                holder = _holder(fd, same_process=_is_ours(key))
+                raw.close()
                 return holder
-            if _HAS_OFD and not _try_flock_too(fd, path):
-                os.close(fd)
+            if _HAS_OFD and not _try_flock_too(fd, folder.path):
+                raw.close()
                 # The content of the file is of a writer that is gone: this holder has written nothing there.
-                return LockHolder(pid=None, command=None, same_process=False)
+                return _UNKNOWN_HOLDER
             _write_information(fd, lock_information())
+            lock = FileLock(raw, key, name, folder.path)
+            _taken.add(lock)
         except BaseException:
-            with contextlib.suppress(OSError):
-                os.close(fd)
+            raw.close()
             raise
-        _held[key] = os.getpid()
-        lock = FileLock(fd, key, name, location)
-        _taken.add(lock)
         return lock
 
 
-def lock_is_held(path: str, name: str, location: str) -> bool:
-    """Say whether a living process holds the lock whose file is at `path`; False where there is no such file."""
-    with Translated("ask about the lock", name, location):
+def take_folder(path: str, lock_name: str, bind: Callable[[Folder], object]) -> FolderLock | LockHolder:
+    """Hold a folder and `bind` its storage to it, or return its holder, who says who it is in the file `lock_name`."""
+    with _guard, Translated("hold", "", path):
+        folder = HeldFolder(path)
+        key = number_of(folder.fd)
         try:
-            fd = open_regular(path, os.O_RDONLY, "ask about the lock", name, location)
+            if not _try_flock(folder.fd):
+                return _holder_in(folder, lock_name, same_process=_is_ours(key))
+        except OSError:
+            pass  # this file system has no such lock, and its files have theirs
+        lock = FolderLock(folder, bind)
+        _taken.add(lock)
+        bind(folder)
+        return lock
+
+
+def lock_is_held(folder: Folder, name: str) -> bool:
+    """Say whether a living process holds the lock of this name; False where there is no such file."""
+    with Translated("ask about the lock", name, folder.path):
+        try:
+            raw = open_regular(folder, name, os.O_RDONLY, "ask about the lock")
         except FileNotFoundError:
             return False
-        try:
-            return _ask(fd)
-        finally:
-            os.close(fd)
+        with raw:
+            return ask(raw.fileno())
 
 
-def _try_lock(fd: int) -> bool:
+def try_lock(fd: int) -> bool:
+    """Take the lock of an open file; False where another opening of the file has it. OSError."""
     if _HAS_OFD:
         try:
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _whole_file(fcntl.F_WRLCK))
@@ -182,7 +256,8 @@ def _try_flock(fd: int) -> bool:
     return False
 
 
-def _unlock(fd: int) -> None:
+def unlock(fd: int) -> None:
+    """Free the lock of an open file, for all copies of this opening. OSError."""
     if _HAS_OFD:
         try:
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _whole_file(fcntl.F_UNLCK))
@@ -192,7 +267,8 @@ def _unlock(fd: int) -> None:
     fcntl.flock(fd, fcntl.LOCK_UN)
 
 
-def _ask(fd: int) -> bool:
+def ask(fd: int) -> bool:
+    """Say whether another opening of a file has its lock. OSError."""
     if _HAS_OFD:
         try:
             answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _whole_file(fcntl.F_WRLCK))
@@ -233,6 +309,14 @@ def _write_information(fd: int, line: bytes) -> None:
     with contextlib.suppress(OSError):
         os.ftruncate(fd, 0)
         os.pwrite(fd, line, 0)
+
+
+def _holder_in(folder: Folder, name: str, *, same_process: bool) -> LockHolder:
+    """Return the holder of a folder, as far as a lock in it that is held says who it is."""
+    with contextlib.suppress(OSError), open_regular(folder, name, os.O_RDONLY, "read") as raw:
+        if ask(raw.fileno()):
+            return _holder(raw.fileno(), same_process=same_process)
+    return replace(_UNKNOWN_HOLDER, same_process=same_process)
 
 
 def _holder(fd: int, *, same_process: bool) -> LockHolder:

@@ -14,8 +14,10 @@ import os
 from collections.abc import Sequence
 
 from walkit.errors import StorageError
+from walkit.storage.folder import Folder, number_of, open_regular
 from walkit.storage.interface import Buffer, FileNumber
-from walkit.storage.io_errors import Translated, open_regular, storage_error
+from walkit.storage.io_errors import Translated, storage_error
+from walkit.storage.locks import ask, try_lock, unlock
 
 _WRITE_BYTES_MAX = 0x7FFF_F000
 """Most bytes one write or read call takes on Linux (MAX_RW_COUNT, write(2)); more is split."""
@@ -23,6 +25,7 @@ _BUFFERS_MAX = max(16, os.sysconf("SC_IOV_MAX"))
 _READ_AT_ONCE = 1 << 20
 _DSYNC: int = getattr(os, "RWF_DSYNC", 0)
 _NO_SUCH_CALL = (errno.EOPNOTSUPP, errno.ENOSYS)
+_NO_LOCKS = (errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _SEEK_DATA: int = getattr(os, "SEEK_DATA", -1)
 _SEEK_HOLE: int = getattr(os, "SEEK_HOLE", -1)
 """Where there are none, lseek refuses them with EINVAL."""
@@ -47,12 +50,13 @@ class FileStorageFile:
     be another file's by then.
     """
 
-    __slots__ = ("_fd", "_location", "_name", "_raws")
+    __slots__ = ("_fd", "_location", "_locker", "_name", "_raws")
 
-    def __init__(self, fd: int, name: str, location: str) -> None:
-        self._fd, self._name, self._location = fd, name, location
-        self._raws: list[io.FileIO] = []
-        self._own(fd)
+    def __init__(self, raw: io.FileIO, name: str, location: str) -> None:
+        self._raws = [raw]
+        self._fd, self._name, self._location = raw.fileno(), name, location
+        self._locker = 0
+        """The process that holds the file by `lock`: a forked child's copy of it frees nothing."""
 
     @property
     def name(self) -> str:
@@ -184,8 +188,36 @@ class FileStorageFile:
     def number(self) -> FileNumber:
         """Return the device and the inode of the open file. See `NumberedFile`."""
         with Translated("read the number of", self._name, self._location):
-            status = os.fstat(self._fd)
-        return FileNumber(status.st_dev, status.st_ino)
+            return number_of(self._fd)
+
+    def has_name(self) -> bool:
+        """Say whether the file has a name left, in any folder. See `HoldableFile`."""
+        return os.fstat(self._fd).st_nlink > 0
+
+    def hold(self) -> bool:
+        """Lock the file for this opening; False where another has it. See `HoldableFile`."""
+        with Translated("lock", self._name, self._location):
+            try:
+                held = try_lock(self._fd)
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+                return True
+        if held:
+            self._locker = os.getpid()
+        return held
+
+    def is_held(self) -> bool:
+        """Say whether another opening of the file has its lock; takes nothing. See `HoldableFile`."""
+        with Translated("ask about the lock of", self._name, self._location):
+            return ask(self._fd)
+
+    def free(self) -> None:
+        """Free the lock of this opening, also for the copies that a forked child has. See `HoldableFile`."""
+        locker, self._locker = self._locker, 0
+        if locker == os.getpid():
+            with Translated("unlock", self._name, self._location):
+                unlock(self._fd)
 
     def drop_cached(self) -> None:
         """Drop the clean pages of the file from the page cache (a hint; does nothing where there is no fadvise)."""
@@ -195,6 +227,10 @@ class FileStorageFile:
 
     def close(self) -> None:
         """Close the file. Where it is interrupted, closing again finishes it, and so does the end of the object."""
+        if self._locker:
+            # Closing alone would leave the lock to a child that was forked and has not closed its copy yet.
+            with contextlib.suppress(StorageError):
+                self.free()
         self._fd = -1
         failed: OSError | None = None
         for raw in self._raws:
@@ -204,17 +240,6 @@ class FileStorageFile:
                 failed = error
         if failed is not None:
             raise storage_error("close", self._name, self._location, failed.errno) from failed
-
-    def _own(self, fd: int) -> None:
-        """Leave a descriptor to a file object of Python's, to be closed by it alone.
-
-        Its `close` marks it as closed and closes it in one step of the interpreter: an interrupt comes before or after,
-        and no descriptor is closed twice, or never. One that is dropped open closes itself, and says so in a warning;
-        the end of a closed one runs nothing of Python, in which an interrupt would be lost.
-        """
-        raw = io.FileIO(fd)
-        raw.name = f"{self._name} in {self._location}"
-        self._raws.append(raw)
 
     def _write_once(
         self, offset: int, buffers: Sequence[Buffer], size: int, sync: bool, fd: int | None = None
@@ -273,9 +298,8 @@ class FileCell:
 
     __slots__ = ("_location", "_name", "_raw", "_size", "_writable")
 
-    def __init__(self, fd: int, size: int, name: str, location: str, *, writable: bool) -> None:
-        self._raw = io.FileIO(fd)
-        self._raw.name = f"{name} in {location}"
+    def __init__(self, raw: io.FileIO, size: int, name: str, location: str, *, writable: bool) -> None:
+        self._raw = raw
         self._size, self._name, self._location, self._writable = size, name, location, writable
 
     def read(self) -> bytes:
@@ -311,34 +335,32 @@ class FileCell:
         return storage_error(f"{action} the cell", self._name, self._location, code, reason)
 
 
-def open_cell(path: str, size: int, name: str, location: str, *, writable: bool) -> FileCell | None:
+def open_cell(folder: Folder, size: int, name: str, *, writable: bool) -> FileCell | None:
     """Open the first `size` bytes of a file as a cell; None if it is missing or, to be written, shorter."""
     try:
-        fd = open_regular(path, os.O_RDWR if writable else os.O_RDONLY, "open the cell", name, location)
+        raw = open_regular(folder, name, os.O_RDWR if writable else os.O_RDONLY, "open the cell")
     except FileNotFoundError:
         return None
-    cell = FileCell(fd, size, name, location, writable=writable)
-    if writable and os.fstat(fd).st_size < size:
-        cell.close()
+    if writable and os.fstat(raw.fileno()).st_size < size:
+        raw.close()
         return None
-    return cell
+    return FileCell(raw, size, name, folder.path, writable=writable)
 
 
-def make_cell(path: str, size: int, name: str, location: str) -> None:
-    """Put a file of `size` zero bytes at `path`, in one step for everybody else."""
-    temporary = f"{path}.tmp"
-    fd = open_regular(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, "make the cell", name, location)
+def make_cell(folder: Folder, size: int, name: str) -> None:
+    """Put a file of `size` zero bytes under a name, in one step for everybody else."""
+    temporary = f"{name}.tmp"
+    raw = open_regular(folder, temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, "make the cell")
     try:
         # Written and not only sized: a store must not need a block that a full disk does not have.
-        if os.pwrite(fd, bytes(size), 0) != size:
+        if os.pwrite(raw.fileno(), bytes(size), 0) != size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         # The rename comes last, so that no reader opens a file that is still growing.
-        os.replace(temporary, path)
+        os.replace(folder.at(temporary), folder.at(name), src_dir_fd=folder.fd, dst_dir_fd=folder.fd)
     except BaseException:
-        with contextlib.suppress(
-            OSError
-        ):  # it may have its name by now, and what is raised is the first error
-            os.unlink(temporary)
+        # It may have its name by now, and what is raised is the first error.
+        with contextlib.suppress(OSError):
+            os.unlink(folder.at(temporary), dir_fd=folder.fd)
         raise
     finally:
-        os.close(fd)
+        raw.close()
