@@ -40,6 +40,10 @@ EVENTS: dict[str, tuple[int, str]] = {
         "records that may have been acknowledged were given up, as policy salvage does",
     ),
     "walkit.recovery.hole": (logging.WARNING, "frames after a hole of unacknowledged ones were kept"),
+    "walkit.log.move": (
+        logging.WARNING,
+        "the folder of an open log was renamed, or the path leads elsewhere: the log continues in its own folder",
+    ),
     "walkit.recovery.finish": (logging.DEBUG, "recovery is done"),
     "walkit.segment.prepare": (logging.DEBUG, "a segment was made ahead"),
     "walkit.segment.rotate": (logging.DEBUG, "frames go to a new segment"),

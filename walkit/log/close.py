@@ -56,7 +56,7 @@ class Finisher:
             if not poisoned:
                 with self._driver.lock:
                     core.synced(core.sync_begin())  # a seal is durable, with everything in it
-            if self._holds.mine:
+            if self._holds.mine and self._manifest_store.lost is None:
                 with self._events.held():
                     self._manifest_store.update(lambda m: m.next(holds=self._holds.live(m)))
         finally:

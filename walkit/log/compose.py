@@ -42,15 +42,21 @@ from walkit.recovery.plan import RecoveryPlan
 from walkit.segments.manifest_edits import next_epoch
 from walkit.segments.manifest_store import DURABLE_NAME, ManifestStore
 from walkit.segments.segment_set import SegmentSet
+from walkit.segments.writer_lock import WriterLock
 from walkit.storage.interface import DirectStorage, Storage
 
 
 def compose(
-    storage: Storage, options: LogOptions, events: EventSink, plan: RecoveryPlan, ports: LogPorts
+    storage: Storage,
+    options: LogOptions,
+    events: EventSink,
+    plan: RecoveryPlan,
+    ports: LogPorts,
+    lock: WriterLock,
 ) -> LogParts:
     """Apply the plan and return the parts of the log, ready to be appended to. Writes no segment."""
     number = next_epoch(plan.manifest)  # before anything is changed: there may be none
-    manifest_store = ManifestStore(storage, plan.findings.manifest)
+    manifest_store = ManifestStore(storage, plan.findings.manifest, lock)
     apply_plan(storage, manifest_store, plan)
     note_level(manifest_store, options.durability)
     manifest = manifest_store.current
@@ -78,6 +84,7 @@ def compose(
         frame_sink = BoundedSink(segments, contents, options, retention, events)
     driver = _driver(core, frame_sink, segments, contents, options, events)
     driver.failure.on_poison = lifetime.wake_end_watchers
+    lock.watch(segments, driver.poison)
     retention.begin()
     entry: CommitEntry = driver
     if ports.gate is not None:

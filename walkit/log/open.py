@@ -174,7 +174,8 @@ def _open_locked(
             detail["unsealed"] = len(plan.findings.unsealed)
         clock.split_off("verify", plan.findings.verify_s)
         with clock.phase("apply"):
-            resources = LogResources(compose(storage, options, events, plan, ports), lock)
+            resources = LogResources(compose(storage, options, events, plan, ports, lock), lock)
+            lock.recovered()
     except BaseException:
         lock.release()
         raise

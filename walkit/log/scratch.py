@@ -18,6 +18,7 @@ from walkit.commit.to_end import run_to_end
 from walkit.errors import StorageError, WalkitError
 from walkit.log.finalizer import end_dropped
 from walkit.log.wal import WriteAheadLog
+from walkit.storage.folder import Folder
 from walkit.storage.locks import FileLock, take_lock
 
 PREFIX = "walkit-scratch-"
@@ -68,7 +69,7 @@ class _Home:
         self._names = {LOCK_FILE}
         # It gets its name when its lock is held: a folder with that name and a free lock is left over for certain.
         made = tempfile.mkdtemp(prefix=f".{PREFIX}")
-        lock = take_lock(os.path.join(made, LOCK_FILE), LOCK_FILE, made)
+        lock = take_lock(Folder(made), LOCK_FILE)
         assert isinstance(lock, FileLock)
         parent, name = os.path.split(made)
         self.path = os.path.join(parent, name[1:])
@@ -144,7 +145,7 @@ def sweep() -> list[str]:
     for path in folders:
         # Another process may sweep, too, and be first.
         with contextlib.suppress(OSError, StorageError):
-            lock = take_lock(os.path.join(path, LOCK_FILE), LOCK_FILE, path)
+            lock = take_lock(Folder(path), LOCK_FILE)
             if isinstance(lock, FileLock):
                 _rmtree(path)
                 lock.release()

@@ -25,6 +25,7 @@ from walkit.recovery.planning import plan_recovery
 from walkit.recovery.report import report_html
 from walkit.segments.identity import open_segment
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
+from walkit.segments.writer_lock import has_writer
 from walkit.storage.interface import Storage
 
 POLL_S = 0.01
@@ -67,11 +68,15 @@ def reader_view_of(storage: Storage, *, written: bool = False) -> ReaderView:
 
     With `written` as if a writer lived: what the durable slot and the manifest say is on stable storage, and no more.
     """
+    found = False
     for attempt in range(VIEW_TRIES):
-        live = written or storage.is_locked(LOCK_NAME)
+        live = written or found or storage.is_locked(LOCK_NAME)
         # The slot before the manifest: every segment that the slot reaches into is then in the manifest.
         slot = read_durable_slot(storage)
         manifest = load_manifest(storage)
+        found = not live and has_writer(storage, manifest)
+        if found and attempt < VIEW_TRIES - 1:
+            continue  # it may have begun after the manifest was read
         try:
             seen = (_live_view_of if live else _settled_view_of)(storage, manifest, slot)
         except CorruptionError:
@@ -79,7 +84,7 @@ def reader_view_of(storage: Storage, *, written: bool = False) -> ReaderView:
             if attempt == VIEW_TRIES - 1 or load_manifest(storage).generation == manifest.generation:
                 raise
             continue
-        if live or not storage.is_locked(LOCK_NAME):
+        if live or not has_writer(storage, manifest):
             break
     return seen
 

@@ -29,6 +29,7 @@ from walkit.recovery.examine.stray_files import (
 from walkit.recovery.log_scan import Progress, read_durable_slot, scan_folder
 from walkit.recovery.rebuild import manifest_of
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
+from walkit.segments.writer_lock import has_writer
 from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import Storage
 
@@ -73,6 +74,7 @@ def _examine(
         # Before the manifest, so that it names every segment that the slot covers.
         slot = read_durable_slot(storage)
         manifest, _, damage = manifest_of(storage)
+        live = live or has_writer(storage, manifest)
         context = ScanContext(
             storage, manifest, slot, live=live, bodies=bodies, decode=decode, progress=progress
         )
@@ -116,7 +118,7 @@ def _has_changed(storage: Storage, live: bool, manifest: Manifest) -> bool:
     """Say whether a writer has come, gone, or changed the manifest since: what looks like damage may be its work."""
     try:
         return (
-            storage.is_locked(LOCK_NAME) != live or load_manifest(storage).generation != manifest.generation
+            has_writer(storage, manifest) != live or load_manifest(storage).generation != manifest.generation
         )
     except WalkitError:
         return False

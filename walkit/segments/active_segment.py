@@ -8,6 +8,7 @@ finds out what is in it.
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,11 +17,28 @@ from itertools import pairwise
 from walkit.errors import StorageError
 from walkit.format.index import IndexEntry
 from walkit.format.layout import INDEX_STEP_BYTES, SEGMENT_HEADER_BYTES, ZEROS
-from walkit.format.segment import SegmentHeader
-from walkit.storage.interface import Buffer, StorageFile
+from walkit.format.segment import SegmentHeader, segment_name
+from walkit.storage.interface import (
+    Buffer,
+    DirectStorage,
+    HoldableFile,
+    NumberedFile,
+    OpenMode,
+    Storage,
+    StorageFile,
+)
 
 ZERO_STEP_BYTES = 1 << 20
 LAST_BYTES = 4096
+ZERO_AHEAD_BYTES = 4 << 20
+"""How far ahead of the write position a segment in use is zeroed; a killed log leaves so many zeros to be read."""
+ZERO_FROM_BYTES = ZERO_STEP_BYTES // 4
+"""Offset in a segment from which on more than its first step is zeroed; few frames need no more."""
+ZEROED_FRAME_BYTES_MAX = 16 * 1024
+"""Mean size up to which the frames of a segment have it zeroed ahead of them. Larger ones would be written twice.
+
+Small frames gain little by it themselves, but larger ones that follow in the segment need it.
+"""
 
 
 class OpenSegment:
@@ -36,6 +54,7 @@ class OpenSegment:
         "file_lock",
         "frames",
         "free_files",
+        "has_name",
         "header",
         "index",
         "last_lsn",
@@ -64,6 +83,8 @@ class OpenSegment:
         self.reopen = reopen
         self.free_files = [file]
         """Handles that no synced write of a frame has just now; more are opened where several are under way."""
+        self.has_name = file.has_name if isinstance(file, HoldableFile) else None
+        """Says whether the file has a name left; None if its storage does not say it."""
         self.zero_file: StorageFile | None = None
         self.failed: BaseException | None = None
         """What a sync or a write of it failed with, once it was begun: for good."""
@@ -157,6 +178,23 @@ class OpenSegment:
             self.zeroed += step
             return True
 
+    def is_zeroed_ahead(self) -> bool:
+        """Say whether more of it is to be zeroed: no frame has passed what is, and they are small enough for it."""
+        assert self.header is not None
+        fitting = self.end_position - self.header.start_position <= self.frames * ZEROED_FRAME_BYTES_MAX
+        return fitting and not self.overtaken and self.zeroed < self.size
+
+    def plan_maintenance(self) -> None:
+        """Set the write offset at which the leader asks the maintenance thread again."""
+        assert self.header is not None
+        offset = self.header.offset_of(self.end_position)
+        half = self.size // 2
+        self.maintain_from = half if offset < half else self.size
+        if offset < ZERO_FROM_BYTES:
+            self.maintain_from = min(self.maintain_from, ZERO_FROM_BYTES)
+        elif self.is_zeroed_ahead():
+            self.maintain_from = min(self.maintain_from, offset + ZERO_AHEAD_BYTES // 2)
+
     def hold_size(self) -> None:
         """Make the reserved size durable, by a synced write of the last bytes; nothing where zeroing has come there.
 
@@ -210,6 +248,11 @@ class OpenSegment:
             if self.zero_file is not None:
                 closing.callback(self.zero_file.close)
 
+    def free(self) -> None:
+        """Free the file's lock, and leave it open for a write that is under way still."""
+        if isinstance(self.file, HoldableFile):
+            self.file.free()
+
     def pass_zeroed(self, end_offset: int) -> None:
         """The leader is about to write up to `end_offset`, beyond what is zeroed.
 
@@ -220,3 +263,32 @@ class OpenSegment:
             if end_offset > self.zeroed:
                 self.overtaken = True
                 self.zeroed = self.size
+
+
+def check_order(segments: Sequence[OpenSegment]) -> None:
+    """Assert that open segments follow each other, the one in use last."""
+    for segment in segments:
+        segment._check()
+        assert segment.header is not None
+    for before, after in pairwise(segments):
+        assert before.header is not None and after.header is not None
+        assert before.number < after.number and before.last_lsn < after.header.first_lsn
+        assert before.end_position <= after.header.start_position, "two segments hold one position"
+
+
+def open_segment_file(storage: Storage, number: int, mode: OpenMode, *, direct: bool) -> StorageFile:
+    """Open the file of a segment, with `direct` past the page cache where the storage can do that. StorageError."""
+    if direct and isinstance(storage, DirectStorage):
+        return storage.open_direct(segment_name(number), mode)
+    return storage.open(segment_name(number), mode)
+
+
+def same_file(first: StorageFile, again: StorageFile) -> StorageFile:
+    """Return another opening of a file, or refuse it: a StorageError (ESTALE) if another file has the name by now."""
+    numbered = isinstance(first, NumberedFile) and isinstance(again, NumberedFile)
+    if numbered and first.number() != again.number():  # type: ignore[attr-defined]
+        again.close()
+        raise StorageError(
+            f"{first.name} was replaced under its writer, which stops", errno=errno.ESTALE, name=first.name
+        )
+    return again

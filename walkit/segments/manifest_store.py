@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from walkit._text import counted
 from walkit.errors import (
@@ -15,7 +16,7 @@ from walkit.errors import (
     NotALogError,
     StorageError,
 )
-from walkit.format.layout import MANIFEST_BYTES_MAX, SEGMENT_NUMBER_MAX
+from walkit.format.layout import MANIFEST_BYTES_MAX, MANIFEST_HEADER, SEGMENT_NUMBER_MAX
 from walkit.format.manifest import MANIFEST_NAME, Manifest, decode_manifest, encode_manifest
 from walkit.format.names import CLAIMS_LOCK_NAME
 from walkit.storage.interface import Storage, remove_if_there
@@ -91,14 +92,93 @@ def _why_there_is_none(
     return LogNotFoundError(storage.location)
 
 
+def replaced_error(location: str, name: str) -> StorageError:
+    """Return the error of a writer whose folder (""), or one of whose files, is not what it has open any more."""
+    what = f"{name!r} in {location}" if name else f"the folder {location}"
+    return StorageError(
+        f"{what} was removed or replaced under its writer, which stops: what it writes now, nobody would find",
+        errno=errno.ESTALE,
+        name=name,
+    )
+
+
+class Place(Protocol):
+    """Where a writer's files are: see `WriterLock`."""
+
+    @property
+    def looks(self) -> bool:
+        """Whether there is anything to look at."""
+
+    def look(self) -> None:
+        """Raise a StorageError (ESTALE) if the place is not what the writer has taken."""
+
+
 class ManifestStore:
     """The manifest of an open log. `current` is an immutable snapshot; `update` is safe from any thread."""
 
-    def __init__(self, storage: Storage, manifest: Manifest) -> None:
+    def __init__(self, storage: Storage, manifest: Manifest, place: Place | None = None) -> None:
+        """`place` is looked at before each change; None for who has the folder for one change alone."""
         self._storage = storage
         self._lock = threading.Lock()
         self._closed = False
         self._next_number = 0
+        self._place = place if place is not None and place.looks else None
+        self._heads: set[bytes] = set()
+        """What the file begins with, as this writer has read or written it; two where a replacement has failed."""
+        self.lost: StorageError | None = None
+        """What a look has found missing: then nothing is written any more, for good."""
+        self.on_lost: Callable[[StorageError], object] = lambda _: None
+        """Called when a look has failed, under the caller's locks: it must only note it."""
+        self.current = manifest
+
+    def look(self, *, wait: bool = True) -> None:
+        """Look whether folder, `lock`, open segments and manifest are those of this writer. StorageError (ESTALE).
+
+        Without `wait` nothing is done beside a replacement of the manifest, which looks itself.
+        """
+        if self._place is None or not self._lock.acquire(blocking=wait):
+            return
+        try:
+            self._look_locked()
+        finally:
+            self._lock.release()
+
+    def _look_locked(self) -> None:
+        if self._place is None or self._closed:
+            return
+        if self.lost is None:
+            try:
+                self._place.look()
+                self._look_at_manifest()
+            except StorageError as error:
+                if error.errno != errno.ESTALE:
+                    raise
+                self.lost = error
+                self.on_lost(error)
+        if self.lost is not None:
+            raise replaced_error(self._storage.location, self.lost.name or "")
+
+    def _look_at_manifest(self) -> None:
+        head = read_if_there(self._storage, MANIFEST_NAME, MANIFEST_HEADER.size)
+        if head in self._heads:
+            return
+        try:
+            found = load_manifest(self._storage)
+        except (CorruptionError, NotALogError, LogNotFoundError):
+            found = None
+        current = self.current
+        if found is None or (found.log_id, found.generation) != (current.log_id, current.generation):
+            raise replaced_error(self._storage.location, MANIFEST_NAME)
+        assert head is not None
+        self._heads.add(head)
+
+    def _write_locked(self, manifest: Manifest) -> None:
+        self._look_locked()
+        data = encode_manifest(manifest)
+        head = data[: MANIFEST_HEADER.size]
+        self._heads.add(head)
+        write_whole(self._storage, MANIFEST_NAME, NEW_NAME, data)
+        self._heads = {head}
         self.current = manifest
 
     def take_number(self) -> int:
@@ -127,7 +207,7 @@ class ManifestStore:
         """Replace the manifest by `change` of it; durable on return. LogClosedError once the log is closed.
 
         On a StorageError the log continues with the manifest it had. The file may be either one then: the change must
-        be such that it may be made again.
+        be such that it may be made again. With errno ESTALE nothing was written, and nothing is any more.
         """
         with self._lock:
             if self._closed:
@@ -138,8 +218,7 @@ class ManifestStore:
             if manifest is self.current:
                 return manifest
             self._check(manifest)
-            write_whole(self._storage, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
-            self.current = manifest
+            self._write_locked(manifest)
             return manifest
 
     def put_back(self, manifest: Manifest) -> None:
@@ -152,8 +231,7 @@ class ManifestStore:
             assert not self._closed and manifest.generation > current.generation
             assert manifest.log_id == current.log_id and manifest.next_segment >= current.next_segment
             assert manifest.low_watermark <= manifest.end.last_lsn <= current.end.last_lsn
-            write_whole(self._storage, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
-            self.current = manifest
+            self._write_locked(manifest)
 
     def _check(self, following: Manifest) -> None:
         """Assert that a manifest may follow the current one: what only grows has grown."""

@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from itertools import pairwise
 
 from walkit.commit.frame import SealedFrame
 from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
@@ -24,23 +23,21 @@ from walkit.format.index import has_index
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.segment import SegmentHeader, segment_name
-from walkit.segments.active_segment import ZERO_STEP_BYTES, OpenSegment
+from walkit.segments.active_segment import (
+    ZERO_AHEAD_BYTES,
+    OpenSegment,
+    check_order,
+    open_segment_file,
+    same_file,
+)
 from walkit.segments.index_file import reindex, write_index
 from walkit.segments.maintenance_worker import MaintenanceWorker
 from walkit.segments.manifest_edits import record_of, with_prepared, with_sealed, without_segment
-from walkit.segments.manifest_store import ManifestStore
+from walkit.segments.manifest_store import ManifestStore, replaced_error
 from walkit.segments.slot_store import SlotStore
-from walkit.storage.interface import Cell, DirectStorage, OpenMode, Storage, StorageFile
+from walkit.storage.interface import Cell, OpenMode, Storage, StorageFile, hold_file
 
-ZERO_AHEAD_BYTES = 4 << 20
-"""How far ahead of the write position a segment in use is zeroed; a killed log leaves so many zeros to be read."""
-ZERO_FROM_BYTES = ZERO_STEP_BYTES // 4
-"""Offset in a segment from which on more than its first step is zeroed; few frames need no more."""
-ZEROED_FRAME_BYTES_MAX = 16 * 1024
-"""Mean size up to which the frames of a segment have it zeroed ahead of them. Larger ones would be written twice.
-
-Small frames gain little by it themselves, but larger ones that follow in the segment need it.
-"""
+LOOK_S = 1.0  # after so long without a look at its place, a writer looks before the next acknowledgement
 
 
 class SegmentSet:
@@ -84,6 +81,7 @@ class SegmentSet:
         self._full: deque[OpenSegment] = deque()
         self._prepared: OpenSegment | None = None
         self._index_steps = reindex(storage, lambda: store.current)
+        self._look_at = 0.0  # when the next frame looks, by the monotonic clock
         self._prepare_lock = threading.Lock()
         self._list_lock = threading.Lock()
 
@@ -114,7 +112,7 @@ class SegmentSet:
             self._full.append(previous)
         elif any(has_index(record) for record in self.store.current.sealed):
             self.maintenance.submit("index", self._reindex)
-        self._plan_maintenance(segment)
+        segment.plan_maintenance()
         self._check()
         return position + segment.size - SEGMENT_HEADER_BYTES
 
@@ -164,6 +162,7 @@ class SegmentSet:
                 segment.write_synced(offset, frame.buffers)
             else:
                 segment.file.write(offset, frame.buffers)
+            self.look_after_write(segment)
         except BaseException as error:
             segment.fail(error)
             raise
@@ -172,6 +171,24 @@ class SegmentSet:
                 segment.writes += 1
         elif segment.failed is not None:
             segment.refuse_failed()
+
+    def look_after_write(self, segment: OpenSegment) -> None:
+        """Before a frame is acknowledged, look whether somebody will find it. StorageError (ESTALE) if not."""
+        if segment.has_name is not None and not segment.has_name():
+            raise replaced_error(self.storage.location, segment.file.name)
+        if (now := time.monotonic()) > self._look_at:
+            self._look_at = now + LOOK_S
+            try:
+                self.store.look(wait=False)
+            except StorageError as error:
+                if error.errno == errno.ESTALE:
+                    raise  # any other says nothing about the place, and the next look asks again
+
+    def files(self) -> list[StorageFile]:
+        """Return the files of the segments that are open or prepared."""
+        with self._list_lock:
+            segments = [*self.open_segments, self._prepared]
+        return [segment.file for segment in segments if segment is not None]
 
     def passed(self, position: int) -> None:
         """See FrameSink. A seal needs every frame of its segment on stable storage, and it syncs what is written."""
@@ -184,23 +201,12 @@ class SegmentSet:
 
     def _ask_maintenance(self, segment: OpenSegment, offset: int) -> None:
         """Ask for what will be needed: zeroed space ahead, and the next segment from the middle of this one on."""
-        if _is_zeroed_ahead(segment):
+        if segment.is_zeroed_ahead():
             goal = min(offset + ZERO_AHEAD_BYTES, segment.size)
             self.maintenance.submit("zero", lambda: self._zero_ahead(segment, goal))
         if offset >= segment.size // 2:
             self.maintenance.submit("prepare", self._prepare_next)
-        self._plan_maintenance(segment)
-
-    def _plan_maintenance(self, segment: OpenSegment) -> None:
-        """Set the write offset at which the leader asks the maintenance thread again."""
-        assert segment.header is not None
-        offset = segment.header.offset_of(segment.end_position)
-        half = segment.size // 2
-        segment.maintain_from = half if offset < half else segment.size
-        if offset < ZERO_FROM_BYTES:
-            segment.maintain_from = min(segment.maintain_from, ZERO_FROM_BYTES)
-        elif _is_zeroed_ahead(segment):
-            segment.maintain_from = min(segment.maintain_from, offset + ZERO_AHEAD_BYTES // 2)
+        segment.plan_maintenance()
 
     def sync(self) -> None:
         """See FrameSink."""
@@ -246,6 +252,7 @@ class SegmentSet:
 
     def _make(self) -> OpenSegment:
         """Create a segment file with its space reserved, its first step zeroed, and its name in the manifest."""
+        self.store.look()
         while True:
             number = self.store.take_number()
             try:
@@ -255,9 +262,10 @@ class SegmentSet:
                 if error.errno != errno.EEXIST:
                     raise
         try:
+            hold_file(file)  # nobody else has it: its name was free
             file.allocate(self.options.segment_bytes)
             segment = OpenSegment(
-                number, file, self.options.segment_bytes, lambda: self._open(number, "write")
+                number, file, self.options.segment_bytes, lambda: same_file(file, self._open(number, "write"))
             )
             self.maintenance.steps += 1
             segment.zero_step()
@@ -274,10 +282,7 @@ class SegmentSet:
         return segment
 
     def _open(self, number: int, mode: OpenMode) -> StorageFile:
-        name = segment_name(number)
-        if self._alignment == ALIGNMENT_DIRECT and isinstance(self.storage, DirectStorage):
-            return self.storage.open_direct(name, mode)
-        return self.storage.open(name, mode)
+        return open_segment_file(self.storage, number, mode, direct=self._alignment == ALIGNMENT_DIRECT)
 
     def _with_prepared(self, manifest: Manifest, number: int) -> Manifest:
         size = self.options.segment_bytes
@@ -346,16 +351,9 @@ class SegmentSet:
             self.on_seal()
 
     def _check(self) -> None:
-        """Assert that open segments follow each other, the one in use last; from any thread, at changes of the list."""
+        """Assert that open segments follow each other; from any thread, at changes of the list."""
         with self._list_lock:
-            segments = list(self.open_segments)
-        for segment in segments:
-            segment._check()
-            assert segment.header is not None
-        for before, after in pairwise(segments):
-            assert after.header is not None
-            assert before.number < after.number and before.last_lsn < after.header.first_lsn
-            assert before.end_position <= after.header.start_position, "two segments hold one position"
+            check_order(self.open_segments)
 
     def close(self, *, poisoned: bool, hung: bool = False) -> None:
         """Seal what is open and remove what was prepared; a poisoned log is left to recovery as it is.
@@ -375,8 +373,7 @@ class SegmentSet:
             with ExitStack() as closing:  # all of them, also where one raises
                 closing.callback(self._slots.close)
                 for segment in [*self.open_segments, *([prepared] if prepared is not None else [])]:
-                    if not hung:
-                        closing.callback(segment.close)
+                    closing.callback(segment.free if hung else segment.close)
 
     def _drop_prepared(self, segment: OpenSegment) -> None:
         self.store.update(lambda m: without_segment(m, segment.number))
@@ -387,10 +384,3 @@ class SegmentSet:
         for segment in [*self.open_segments, *([self._prepared] if self._prepared is not None else [])]:
             segment.close()
         self._slots.close()
-
-
-def _is_zeroed_ahead(segment: OpenSegment) -> bool:
-    """Say whether more of a segment is to be zeroed: no frame has passed what is, and they are small enough for it."""
-    assert segment.header is not None
-    fitting = segment.end_position - segment.header.start_position <= segment.frames * ZEROED_FRAME_BYTES_MAX
-    return fitting and not segment.overtaken and segment.zeroed < segment.size

@@ -1,28 +1,211 @@
-"""The writer's lock of a log's folder: a writer has it, and what replaces the log's files."""
+"""What a writer has of its folder, so that no name decides who it is: the folder itself, `lock`, the unsealed segments.
+
+The kernel decides first: each of the three locks keeps a second writer out by itself. Looks come second: they notice
+that somebody has removed or replaced what the writer has, whose records would then be found by nobody.
+"""
 
 from __future__ import annotations
 
-from walkit.errors import LogLockedError, StorageError
-from walkit.segments.manifest_store import LOCK_NAME
-from walkit.storage.interface import LockHolder, Storage, StorageLock
+import errno
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from walkit.errors import LogLockedError, StorageError, WalkitError
+from walkit.format.manifest import Manifest
+from walkit.segments.manifest_store import LOCK_NAME, load_manifest, replaced_error
+from walkit.storage.interface import (
+    FileNumber,
+    FolderHold,
+    HoldableStorage,
+    LockHolder,
+    NumberedFile,
+    Storage,
+    StorageFile,
+    StorageLock,
+    hold_file,
+    hold_folder,
+    is_held,
+)
+
+if TYPE_CHECKING:
+    from walkit.segments.segment_set import SegmentSet
+
+_NOT_OURS_TO_SAY = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""A segment that does not open for these may have a writer; of any other the recovery says what is wrong."""
 
 
-def take_writer_lock(storage: Storage) -> StorageLock:
-    """Take the lock. LogLockedError, which names the holder, where another has it."""
-    lock = storage.lock(LOCK_NAME)
-    if isinstance(lock, LockHolder):
-        raise LogLockedError(
-            storage.location, pid=lock.pid, command=lock.command, same_process=lock.same_process
+def take_writer_lock(storage: Storage) -> WriterLock:
+    """Take the folder, `lock` and the unsealed segments. LogLockedError, which names the holder, if another has one."""
+    taken = WriterLock(storage)
+    try:
+        taken._take()
+    except BaseException:
+        taken.release()
+        raise
+    return taken
+
+
+class WriterLock:
+    """What a writer has of its folder; a `StorageLock`."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._folder: FolderHold | None = None
+        self._lock: StorageLock | None = None
+        self._recovered: list[StorageFile] = []
+        self._compares = self._is_followed = False
+        self.moved_to: str | None = None
+        """Where the folder is, if the location no longer leads to it."""
+        self.on_move: Callable[[str], object] = lambda _: None
+        """Called by a look that finds the folder moved, with its new place; it must only note it."""
+        self.files: Callable[[], Iterable[StorageFile]] = lambda: ()
+        """Returns the open segments of the log."""
+
+    @property
+    def looks(self) -> bool:
+        """Whether there is anything to look at: a folder, in which names can change."""
+        return self._folder is not None
+
+    def _take(self) -> None:
+        folder = hold_folder(self._storage, LOCK_NAME)
+        if isinstance(folder, LockHolder):
+            raise self._refusal(folder)
+        self._folder = folder
+        lock = self._storage.lock(LOCK_NAME)
+        if isinstance(lock, LockHolder):
+            raise self._refusal(lock)
+        self._lock = lock
+        if folder is None:
+            return
+        self._take_unsealed()
+        # Where an untouched folder has other numbers by name than by descriptor, comparing them says nothing.
+        self._compares = _number(lock) == folder.number_of(LOCK_NAME)
+        self._is_followed = folder.number() == folder.number_of("")
+
+    def _take_unsealed(self) -> None:
+        """Take each segment that no manifest seals, until the log is recovered; one in use means a living writer."""
+        try:
+            manifest = load_manifest(self._storage)
+        except WalkitError:
+            manifest = None  # then all are asked, and what is wrong is said by who needs the manifest
+        unsealed = set() if manifest is None else {record.name for record in manifest.unsealed}
+        sealed = set() if manifest is None else {record.name for record in manifest.sealed}
+        for name in self._storage.names():
+            if not name.endswith(".segment") or name in sealed:
+                continue
+            try:
+                file = self._storage.open(name, "write")
+            except StorageError as error:
+                if error.errno in _NOT_OURS_TO_SAY:
+                    raise
+                continue
+            self._recovered.append(file)
+            if not hold_file(file):
+                raise self._refusal(LockHolder(pid=None, command=None, same_process=False))
+            if name not in unsealed:
+                self._recovered.pop().close()
+
+    def _refusal(self, holder: LockHolder) -> LogLockedError:
+        return LogLockedError(
+            self._storage.location, pid=holder.pid, command=holder.command, same_process=holder.same_process
         )
-    return lock
+
+    def watch(self, segments: SegmentSet, poison: Callable[[BaseException], None]) -> None:
+        """Look at the open segments, too, and report what a look finds: on the log's maintenance thread."""
+        submit, events, location = segments.maintenance.submit, segments.events, self._storage.location
+        self.files = segments.files
+        self.on_move = lambda place: submit(
+            "index", lambda: events.emit("walkit.log.move", location=location, place=place)
+        )
+        segments.store.on_lost = lambda error: submit("seal", lambda: poison(error))
+
+    def recovered(self) -> None:
+        """Leave the segments that the recovery has sealed."""
+        while self._recovered:
+            self._recovered.pop().close()
+
+    def look(self) -> None:
+        """Look whether folder, `lock` and open segments still are what the writer has. StorageError (ESTALE) if not.
+
+        A folder that was only renamed, or a link that leads elsewhere, changes nothing for the writer.
+        """
+        folder = self._folder
+        if folder is None or self._lock is None:
+            return
+        if folder.number() is None:
+            raise replaced_error(self._storage.location, "")
+        if not self._compares:
+            return
+        if folder.number_of(LOCK_NAME) != _number(self._lock):
+            raise replaced_error(self._storage.location, LOCK_NAME)
+        for file in self.files():
+            # A segment is closed before its name goes: one that is closed by now was sealed meanwhile.
+            if folder.number_of(file.name) != _number(file) and _number(file) is not None:
+                raise replaced_error(self._storage.location, file.name)
+        if self._is_followed:
+            is_here = folder.number_of("") == folder.number()
+            before, self.moved_to = self.moved_to, None if is_here else folder.place()
+            if self.moved_to is not None and before is None:
+                self.on_move(self.moved_to)
+
+    def release(self) -> None:
+        """Give all of it up. Releasing twice does nothing."""
+        try:
+            self.recovered()
+        finally:
+            try:
+                if self._lock is not None:
+                    self._lock.release()
+            finally:
+                if self._folder is not None:
+                    self._folder.release()
+
+    def forget(self) -> None:
+        """In a forked child: drop this copy without releasing what the parent holds."""
+        self.recovered()
+        for lock in (self._lock, self._folder):
+            if lock is not None:
+                lock.forget()
+
+
+def has_writer(storage: Storage, manifest: Manifest | None) -> bool:
+    """Say whether a living writer has `lock` or an unsealed segment of the manifest. Takes nothing. StorageError."""
+    if storage.is_locked(LOCK_NAME):
+        return True
+    if manifest is None or not isinstance(storage, HoldableStorage):
+        return False
+    return any(_is_held(storage, record.name) for record in manifest.unsealed)
+
+
+def _is_held(storage: Storage, name: str) -> bool:
+    try:
+        file = storage.open(name, "read")
+    except StorageError:
+        return False  # who reads it says what is wrong
+    try:
+        return is_held(file)
+    finally:
+        file.close()
 
 
 def refuse_a_writer(storage: Storage) -> None:
     """Raise LogLockedError where the log has a writer; it names it where the storage can say who it is."""
-    if not storage.is_locked(LOCK_NAME):
+    try:
+        manifest = load_manifest(storage)
+    except WalkitError:
+        manifest = None
+    if not has_writer(storage, manifest):
         return
     try:
         lock = take_writer_lock(storage)
     except StorageError:  # a folder that can only be read does not say it
         raise LogLockedError(storage.location, pid=None, command=None, same_process=False) from None
     lock.release()  # the writer has left meanwhile
+
+
+def _number(held: object) -> FileNumber | None:
+    """Return the number of an open file or lock; None of a closed one, and of what has no number."""
+    try:
+        return held.number() if isinstance(held, NumberedFile) else None
+    except StorageError:
+        return None

@@ -27,8 +27,8 @@ from walkit.recovery.log_scan import Progress
 from walkit.segments.claim_files import drop_claim
 from walkit.segments.index_file import index_segment
 from walkit.segments.manifest_edits import gaps_where
-from walkit.segments.manifest_store import LOCK_NAME, NEW_NAME, load_manifest, write_whole
-from walkit.segments.writer_lock import take_writer_lock
+from walkit.segments.manifest_store import NEW_NAME, load_manifest, write_whole
+from walkit.segments.writer_lock import has_writer, take_writer_lock
 from walkit.state.copy_files import (
     CopyOfSegments,
     Meter,
@@ -258,8 +258,8 @@ def _durable_view(source: Storage) -> tuple[LogView, int]:
     Without a writer, what recovery would keep is put there first, as the next opening would: the last acknowledged
     frame of a log whose power was cut may be promised by no other.
     """
-    generation = load_manifest(source).generation
-    settled = not source.is_locked(LOCK_NAME)
+    manifest = load_manifest(source)
+    generation, settled = manifest.generation, not has_writer(source, manifest)
     if settled:
         sync_unsealed(source, load_manifest(source))
     seen = reader_view_of(source)

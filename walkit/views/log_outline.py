@@ -18,7 +18,8 @@ from walkit.format.segment import SegmentHeader
 from walkit.read.reader import ReaderView, reader_view_of
 from walkit.recovery.rebuild import manifest_from_headers
 from walkit.segments.identity import open_segment
-from walkit.segments.manifest_store import LOCK_NAME, load_manifest
+from walkit.segments.manifest_store import load_manifest
+from walkit.segments.writer_lock import has_writer
 from walkit.storage.address import storage_at
 from walkit.storage.interface import Storage
 
@@ -95,8 +96,8 @@ def outline_of(path: Path) -> Outline:
     LogNotFoundError, NotALogError, FormatVersionError or StorageError where there is nothing to look at.
     """
     storage = storage_at(path)
-    live = storage.is_locked(LOCK_NAME)
     manifest, problem = _manifest_of(storage)
+    live = has_writer(storage, manifest if problem is None else None)
     seen: ReaderView | None = None
     if problem is None:
         try:

@@ -93,7 +93,7 @@ class Importer:
             detail["unsealed"] = len(plan.findings.unsealed)
         clock.split_off("verify", plan.findings.verify_s)
         with clock.phase("apply"):
-            self.manifest_store = ManifestStore(self.storage, manifest)
+            self.manifest_store = ManifestStore(self.storage, manifest, self._lock)
             apply_plan(self.storage, self.manifest_store, plan)
         self.recovery = recovery_report(self.storage, self.options, clock, plan, False)
         self._begin()
@@ -114,6 +114,8 @@ class Importer:
             name=os.path.basename(self.storage.location.rstrip("/")) or "replica",
         )
         self.segments.poison = self.segments.maintenance.broken = self._poison
+        self._lock.watch(self.segments, self._poison)
+        self._lock.recovered()
         self.upkeep = ReplicaUpkeep.on(
             self.storage, self.manifest_store, self.segments, self, self.lifetime, self.options, self.events
         )
@@ -145,7 +147,7 @@ class Importer:
             # Of a log that was removed by hand: its promises are not this log's.
             self.storage.remove(DURABLE_NAME)
         write_whole(self.storage, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
-        self.manifest_store = ManifestStore(self.storage, manifest)
+        self.manifest_store = ManifestStore(self.storage, manifest, self._lock)
         self._begin()
 
     def import_run(self, run: FrameRun, lineage: tuple[EpochRecord, ...]) -> LogEnd:
