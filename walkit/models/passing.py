@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import Any
 
 from walkit.storage.bulk import BulkThrough
@@ -124,9 +126,11 @@ class PassingFile(BulkThrough):
         """Say whether another opening has the inner file's lock."""
         return is_held(self.inner)
 
-    def has_name(self) -> bool:
-        """Say whether the inner file has a name left."""
-        return not isinstance(self.inner, HoldableFile) or self.inner.has_name()
+    def status_call(self) -> Callable[[], os.stat_result]:
+        """Return the inner file's call; a file that says nothing has one name."""
+        if isinstance(self.inner, HoldableFile):
+            return self.inner.status_call()
+        return lambda: os.stat_result((0, 0, 0, 1, 0, 0, 0, 0, 0, 0))
 
     def close(self) -> None:
         """Close the file."""

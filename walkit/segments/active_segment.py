@@ -54,7 +54,6 @@ class OpenSegment:
         "file_lock",
         "frames",
         "free_files",
-        "has_name",
         "header",
         "index",
         "last_lsn",
@@ -66,6 +65,7 @@ class OpenSegment:
         "reopen",
         "sealed",
         "size",
+        "status",
         "synced_writes",
         "writes",
         "zero_file",
@@ -83,8 +83,8 @@ class OpenSegment:
         self.reopen = reopen
         self.free_files = [file]
         """Handles that no synced write of a frame has just now; more are opened where several are under way."""
-        self.has_name = file.has_name if isinstance(file, HoldableFile) else None
-        """Says whether the file has a name left; None if its storage does not say it."""
+        self.status = file.status_call() if isinstance(file, HoldableFile) else None
+        """Returns the file's status now; None if its storage does not say it."""
         self.zero_file: StorageFile | None = None
         self.failed: BaseException | None = None
         """What a sync or a write of it failed with, once it was begun: for good."""

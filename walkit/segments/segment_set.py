@@ -162,7 +162,11 @@ class SegmentSet:
                 segment.write_synced(offset, frame.buffers)
             else:
                 segment.file.write(offset, frame.buffers)
-            self.look_after_write(segment)
+            # Before the frame is acknowledged: in a file without a name nobody would find it.
+            if segment.status is not None and not segment.status().st_nlink:
+                raise replaced_error(self.storage.location, segment.file.name)
+            if time.monotonic() > self._look_at:
+                self._look()
         except BaseException as error:
             segment.fail(error)
             raise
@@ -172,17 +176,13 @@ class SegmentSet:
         elif segment.failed is not None:
             segment.refuse_failed()
 
-    def look_after_write(self, segment: OpenSegment) -> None:
-        """Before a frame is acknowledged, look whether somebody will find it. StorageError (ESTALE) if not."""
-        if segment.has_name is not None and not segment.has_name():
-            raise replaced_error(self.storage.location, segment.file.name)
-        if (now := time.monotonic()) > self._look_at:
-            self._look_at = now + LOOK_S
-            try:
-                self.store.look(wait=False)
-            except StorageError as error:
-                if error.errno == errno.ESTALE:
-                    raise  # any other says nothing about the place, and the next look asks again
+    def _look(self) -> None:
+        self._look_at = time.monotonic() + LOOK_S
+        try:
+            self.store.look(wait=False)
+        except StorageError as error:
+            if error.errno == errno.ESTALE:
+                raise  # any other says nothing about the place, and the next look asks again
 
     def files(self) -> list[StorageFile]:
         """Return the files of the segments that are open or prepared."""

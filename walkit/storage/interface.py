@@ -25,7 +25,8 @@ range at the same time are the caller's mistake.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -223,8 +224,8 @@ class HoldableFile(Protocol):
     def is_held(self) -> bool:
         """Say whether another opening has the lock; takes nothing, and disturbs nobody who takes it. StorageError."""
 
-    def has_name(self) -> bool:
-        """Say whether the file has any name left: what is written to one without is gone when it is closed."""
+    def status_call(self) -> Callable[[], os.stat_result]:
+        """Return a call for the status of the open file; with `st_nlink` 0 its bytes go when it is closed."""
 
 
 class FolderHold(StorageLock, Protocol):

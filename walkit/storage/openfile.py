@@ -11,7 +11,8 @@ import errno
 import fcntl
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from walkit.errors import StorageError
 from walkit.storage.folder import Folder, number_of, open_regular
@@ -190,9 +191,9 @@ class FileStorageFile:
         with Translated("read the number of", self._name, self._location):
             return number_of(self._fd)
 
-    def has_name(self) -> bool:
-        """Say whether the file has a name left, in any folder. See `HoldableFile`."""
-        return os.fstat(self._fd).st_nlink > 0
+    def status_call(self) -> Callable[[], os.stat_result]:
+        """Return one fstat of the file, without a frame of Python: it is called for each frame. See `HoldableFile`."""
+        return partial(os.fstat, self._fd)
 
     def hold(self) -> bool:
         """Lock the file for this opening; False where another has it. See `HoldableFile`."""
