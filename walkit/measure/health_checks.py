@@ -18,6 +18,8 @@ from typing import Literal
 from walkit.errors import StorageError, WalkitError
 from walkit.measure.baseline import raw_baseline
 from walkit.measure.machine import file_system
+from walkit.storage import FileStorage, LockHolder
+from walkit.storage.interface import NumberedFile
 
 State = Literal["fine", "note", "problem"]
 
@@ -159,8 +161,33 @@ def folder(path: str) -> Iterator[Finding]:
         )
         return
     with work as inside:
+        yield _numbers(part, inside)
         yield from _raw_device(part, inside, direct=False)
         yield from _raw_device(part, inside, direct=True)
+
+
+def _numbers(part: str, path: str) -> Finding:
+    """Say whether a file has one number by name and by descriptor: else a writer cannot see that one was replaced."""
+    storage = FileStorage(path)
+    hold, file = storage.hold("lock"), storage.open("numbered", "create")
+    try:
+        same = isinstance(hold, LockHolder) or (
+            isinstance(file, NumberedFile) and file.number() == hold.number_of("numbered")
+        )
+    finally:
+        file.close()
+        if not isinstance(hold, LockHolder):
+            hold.release()
+    return Finding(
+        part=part,
+        name="file numbers",
+        found="the same by name and by descriptor" if same else "others by name than by descriptor",
+        state="fine" if same else "problem",
+        advice=""
+        if same
+        else "a writer here notices removed files, and does not notice replaced ones: let nothing else "
+        "write into the folder of a log",
+    )
 
 
 def _raw_device(part: str, path: str, *, direct: bool) -> Iterator[Finding]:
