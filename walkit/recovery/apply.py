@@ -38,6 +38,8 @@ def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> No
     if plan.manifest is not plan.findings.manifest:
         store.update(lambda _: plan.manifest)
     changed, salvage = False, plan.policy == "salvage"
+    for name in plan.foreign:
+        changed |= _set_aside(storage, name, keep=True, unreadable=True)
     for finding in plan.findings.sealed:
         changed |= _cut_tail(storage, finding, finding.end_position, tolerant=salvage)
     for step in plan.steps:
@@ -55,7 +57,9 @@ def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> No
                 raise
             leftover = False
         # It was found not to be needed, so that one that cannot be read goes as it is, by any policy.
-        changed |= _set_aside(storage, name, keep=plan.keeps_strays or not leftover, unreadable=True)
+        changed |= _set_aside(
+            storage, name, keep=salvage or plan.keeps_strays or not leftover, unreadable=True
+        )
     for name in (*plan.findings.orphan_indexes, *plan.findings.unfinished):
         with suppress(StorageError):  # it costs its bytes, and nothing reads it
             storage.remove(name)

@@ -196,7 +196,7 @@ def _refuse_an_older_manifest(storage: Storage, findings: LogFindings, salvage: 
     """
     manifest, slot = findings.manifest, findings.slot
     gathered = gathered_in(storage, manifest) if findings.strays else NOTHING_GATHERED
-    if slot.generation and not _is_known(manifest, slot):
+    if slot.generation and not is_known(manifest, slot):
         raise _older_manifest(DURABLE_NAME, f"epoch {slot.epoch}, durable up to position {slot.position:,}")
     for name in findings.strays:
         try:
@@ -215,7 +215,7 @@ def _refuse_an_older_manifest(storage: Storage, findings: LogFindings, salvage: 
             raise _older_manifest(name, f"segment {header.number} from LSN {header.first_lsn:,} on")
 
 
-def _is_known(manifest: Manifest, slot: DurableSlot) -> bool:
+def is_known(manifest: Manifest, slot: DurableSlot) -> bool:
     """Say whether a slot is of an epoch of the lineage, or older than one: a manifest made anew may not know those."""
     epoch = manifest.epoch_of(slot.epoch)
     if epoch is not None:

@@ -59,6 +59,8 @@ class RecoveryPlan:
     """The manifest after the plan."""
     keeps_strays: bool = False
     """Whether segments that the manifest does not name are kept in lost+found, also where they look like leftovers."""
+    foreign: tuple[str, ...] = ()
+    """Other files that belong to another history: they go to lost+found."""
 
     @property
     def end(self) -> LogEnd:

@@ -6,30 +6,21 @@ the manifest knew is set so that it promises too little rather than too much; `R
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from walkit.errors import CorruptionError, NotALogError, StorageError
-from walkit.format.durable_slot import DurableSlot
-from walkit.format.layout import (
-    ALIGNMENT_BUFFERED,
-    ALIGNMENT_DIRECT,
-    FRAME_BYTES_LIMIT,
-    LSN_LAST,
-    SEGMENT_HEADER_BYTES,
-    SEGMENT_NUMBER_MAX,
-    SegmentFlag,
-)
+from walkit.format.durable_slot import NOTHING_DURABLE, DurableSlot
+from walkit.format.layout import LSN_LAST, SegmentFlag
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest, SegmentRecord, SegmentState, sealed_record
 from walkit.format.names import lsn_of_name
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.recovery.findings import follows_exactly, start_of
+from walkit.recovery.lineages import Lineage, epoch_by_frames, headers_of, lineages_of, regions_of
 from walkit.recovery.log_scan import read_durable_slot
-from walkit.recovery.probe import PROBE_BYTES, frame_headers
 from walkit.recovery.salvage import salvaged_segment, survey_salvaged
-from walkit.recovery.survey import FrameSpan, Region, SegmentSurvey
-from walkit.recovery.tolerant_file import TolerantFile
-from walkit.segments.identity import header_of
+from walkit.recovery.survey import Region
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import Storage
 
@@ -40,8 +31,14 @@ class Rebuilt:
 
     manifest: Manifest
     doubts: tuple[str, ...]
-    unaccounted_lsns: int = 0
+    unaccounted_lsns: int
     """How many LSNs before the oldest segment stand in none, and in no snapshot: trimmed or lost, nothing tells."""
+    line: Lineage
+    """The history that the manifest is made of."""
+    branches: tuple[Lineage, ...]
+    """The other histories that hold a record."""
+    foreign_snapshots: frozenset[str]
+    """Snapshots of other histories."""
 
 
 def manifest_of(
@@ -57,25 +54,41 @@ def manifest_of(
         return rebuilt.manifest, rebuilt, error
 
 
+def refuse_without_log(storage: Storage) -> None:
+    """Raise what `load_manifest` raises if there is no manifest to read and no segment header to make one of."""
+    try:
+        load_manifest(storage)
+    except (CorruptionError, NotALogError):
+        if not headers_of(storage)[0]:
+            raise
+
+
 def manifest_from_headers(storage: Storage) -> Rebuilt | None:
     """Return what the segments' own headers say; None where there is no segment of walkit's with a whole header.
 
-    The segments at the front of the log that are whole up to where the next one begins are sealed there, and compacted
-    ones also damaged, since they were whole before they became the log; the others are left to recovery's judgement.
-    Of originals and the compacted segment that has taken their place, one is the log.
+    Of several histories it is the one that `lineages_of` puts first. The segments at its front that are whole up to
+    where the next one begins are sealed there, and compacted ones also damaged, since they were whole before they
+    became the log; the others are left to recovery's judgement. Of originals and the compacted segment that has taken
+    their place, one is the log.
     """
-    headers, headless = _headers_of(storage)
+    headers, headless = headers_of(storage)
     if not headers:
         return None
-    ids = [h.log_id for h in headers]
-    log_id = max(ids, key=ids.count)
-    ours = _without_leftovers(storage, [h for h in headers if h.log_id == log_id])
+    slot = read_durable_slot(storage)
+    line, *others = lineages_of(storage, headers, slot)
+    log_id, branches = line.tip.log_id, [o for o in others if o.records_beside(line)]
+    ours = _without_leftovers(storage, line.headers)
     if not ours:
         return None
     by_frames = {n: e for n in headless if (e := _epoch_by_frames(storage, n, log_id)) is not None}
-    begin = _begin_of(storage, ours, headless, by_frames)
+    elsewhere = {run.id for other in others for run in other.runs} - {run.id for run in line.runs}
+    headless = [n for n in headless if n not in by_frames or by_frames[n].id not in elsewhere]
+    by_frames = {n: by_frames[n] for n in headless if n in by_frames}
+    if slot.epoch_id in elsewhere:
+        slot = NOTHING_DURABLE
+    begin = _begin_of(storage, ours, headless, by_frames, slot)
     sealed, end = _sealed_front(storage, ours, begin)
-    lineage = _lineage_of(ours, end, read_durable_slot(storage), by_frames)
+    lineage = _lineage_of(ours, end, slot, by_frames)
     done = {s.number for s in sealed}
     epochs = {h.number: h for h in ours if h.number not in done}
     unsealed = [
@@ -88,13 +101,14 @@ def manifest_from_headers(storage: Storage) -> Rebuilt | None:
         )
         for number in sorted((*epochs, *headless))
     ]
-    first = ours[0]
-    snapshots = [lsn for n in storage.names() if (lsn := lsn_of_name(n)) is not None and lsn <= LSN_LAST]
+    foreign = foreign_snapshots(storage, line, others)
+    named = [n for n in storage.names() if n not in foreign]
+    snapshots = [lsn for n in named if (lsn := lsn_of_name(n)) is not None and lsn <= LSN_LAST]
     compacted = max((s.last_lsn for s in sealed if s.flags & SegmentFlag.COMPACTED), default=0)
     completion = any(h.flags & SegmentFlag.COMPLETION_ORDER for h in ours)
     manifest = Manifest(
         log_id=log_id,
-        created_us=first.created_us,
+        created_us=ours[0].created_us,
         ack_order="completion" if completion else "append",
         lineage=lineage,
         segments=(*sealed, *unsealed),
@@ -107,28 +121,23 @@ def manifest_from_headers(storage: Storage) -> Rebuilt | None:
     )
     # A checkpoint trims up to its snapshot, so that one is no worse off without the records that it holds.
     unaccounted = 0 if manifest.checkpoint_lsn >= begin.last_lsn else begin.last_lsn
-    return Rebuilt(manifest, tuple(_doubts(manifest, compacted, unaccounted)), unaccounted)
+    doubts = tuple(_doubts(manifest, compacted, unaccounted))
+    return Rebuilt(manifest, doubts, unaccounted, line, tuple(branches), frozenset(foreign))
 
 
-def _headers_of(storage: Storage) -> tuple[list[SegmentHeader], list[int]]:
-    """Return the whole headers by place, and the numbers of the segment files that have none."""
-    headers: list[SegmentHeader] = []
-    headless: list[int] = []
+def foreign_snapshots(storage: Storage, line: Lineage, others: Iterable[Lineage]) -> set[str]:
+    """Return the snapshots whose frames name another log than this history's, or a record of another history alone."""
+    found = set()
     for name in storage.names():
-        digits = name.removesuffix(".segment")
-        if not digits.isdecimal() or name != segment_name(int(digits)):
+        lsn = lsn_of_name(name)
+        named = None if lsn is None else epoch_by_frames(storage, name)
+        if lsn is None or named is None:
             continue
-        if int(digits) > SEGMENT_NUMBER_MAX:  # no writer gives it: a stray file, as any other
-            continue
-        try:
-            header = header_of(storage, name)
-        except (CorruptionError, StorageError):
-            header = None
-        if header is None:
-            headless.append(int(digits))
-        else:
-            headers.append(header)
-    return sorted(headers, key=lambda h: (h.start_position, h.number)), headless
+        log_id, epoch = named
+        told = any(o.holds(epoch.id, lsn) for o in others) and not line.holds(epoch.id, lsn)
+        if log_id != line.tip.log_id or told:
+            found.add(name)
+    return found
 
 
 def _without_leftovers(storage: Storage, ours: list[SegmentHeader]) -> list[SegmentHeader]:
@@ -149,12 +158,16 @@ def _without_leftovers(storage: Storage, ours: list[SegmentHeader]) -> list[Segm
 
 
 def _begin_of(
-    storage: Storage, ours: list[SegmentHeader], headless: list[int], by_frames: dict[int, EpochRecord]
+    storage: Storage,
+    ours: list[SegmentHeader],
+    headless: list[int],
+    by_frames: dict[int, EpochRecord],
+    slot: DurableSlot,
 ) -> LogEnd:
     """Return what the first frame of the log follows. A segment without a header may be the first: its frames tell."""
     first = ours[0]
     begin = LogEnd(last_lsn=first.first_lsn - 1, position=first.previous_end, chain=first.chain)
-    epochs = _lineage_of(ours, begin, read_durable_slot(storage), by_frames)
+    epochs = _lineage_of(ours, begin, slot, by_frames)
     stand_in = Manifest(log_id=first.log_id, lineage=epochs)
     for number in headless:
         if number > first.number:
@@ -206,26 +219,13 @@ def _sealed_front(
 
 def _frames_of(storage: Storage, header: SegmentHeader, following: SegmentHeader | None) -> Region | None:
     """Return the intact frames at the start of a segment, up to where the next one begins or its file ends."""
-    file = TolerantFile(storage.open(header.name, "read"))
-    try:
-        room = max(file.size() - SEGMENT_HEADER_BYTES, 0)
-        until = header.start_position + room - room % header.alignment
-        last_chain = None
-        if following is not None:
-            until = following.previous_end
-            compacted = header.flags & SegmentFlag.COMPACTED
-            last_chain = (header.own_end_chain or None) if compacted else following.chain
-        span = FrameSpan(
-            name=header.name,
-            header=header,
-            begin=start_of(header),
-            end_position=until,
-            last_chain=last_chain,
-        )
-        first = next(iter(SegmentSurvey(file, span)), None)
-        return first if first is not None and first.intact else None
-    finally:
-        file.close()
+    until = last_chain = None
+    if following is not None:
+        until = following.previous_end
+        compacted = header.flags & SegmentFlag.COMPACTED
+        last_chain = (header.own_end_chain or None) if compacted else following.chain
+    first = next(regions_of(storage, header, until, last_chain), None)
+    return first if first is not None and first.intact else None
 
 
 def _lineage_of(
@@ -250,27 +250,8 @@ def _lineage_of(
 
 
 def _epoch_by_frames(storage: Storage, number: int, log_id: int) -> EpochRecord | None:
-    """Return the epoch that the first right frame header of a segment without a header names; None without one."""
-    try:
-        file = TolerantFile(storage.open(segment_name(number), "read"))
-    except StorageError:
-        return None
-    try:
-        until = min(file.size(), SEGMENT_HEADER_BYTES + PROBE_BYTES)
-        for alignment in (ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT):
-            found = frame_headers(file, alignment, FRAME_BYTES_LIMIT, SEGMENT_HEADER_BYTES, until)
-            frame = next((frame for _, frame in found if frame.log_id == log_id), None)
-            if frame is not None:
-                return EpochRecord(
-                    number=frame.epoch,
-                    id=frame.epoch_id,
-                    first_lsn=frame.first_lsn,
-                    position=frame.position,
-                    chain=frame.chain,
-                )
-        return None
-    finally:
-        file.close()
+    named = epoch_by_frames(storage, segment_name(number), log_id)
+    return None if named is None else named[1]
 
 
 def _epoch_number(known: SegmentHeader | EpochRecord | None) -> int:

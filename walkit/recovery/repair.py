@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
@@ -11,14 +12,16 @@ from walkit._html import facts, join, tag
 from walkit._text import counted, lsn_range
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import RecoveryPolicy
-from walkit.errors import OptionsError
+from walkit.errors import LogLockedError, OptionsError
 from walkit.format.manifest import MANIFEST_NAME, HoleRecord, LostRecord
 from walkit.recovery.apply import apply_plan, sync_unsealed
-from walkit.recovery.log_scan import Progress, read_durable_slot
+from walkit.recovery.branches import Branch, BranchPlan, copy_branch
+from walkit.recovery.choice import Choice, choose_manifest
+from walkit.recovery.log_scan import Progress
 from walkit.recovery.lost_found import keep_part
 from walkit.recovery.plan import RecoveryPlan
 from walkit.recovery.planning import plan_recovery
-from walkit.recovery.rebuild import Rebuilt, completed, manifest_of
+from walkit.recovery.rebuild import completed, manifest_of, refuse_without_log
 from walkit.recovery.report import Cut, SegmentDecision, outcome_lines
 from walkit.recovery.tolerant_file import TolerantFile
 from walkit.segments.manifest_store import ManifestStore
@@ -37,7 +40,7 @@ class RepairReport:
     changed: bool
     """Whether any file was, or would be, changed."""
     manifest_rebuilt: bool
-    """Whether the manifest was damaged or missing, and made anew of the segments' headers."""
+    """Whether the manifest was made anew of the segments' headers: it was damaged, missing, or contradicted them."""
     first_lsn: int
     last_lsn: int
     end_position: int
@@ -46,6 +49,8 @@ class RepairReport:
     lost: tuple[LostRecord, ...]
     """What this repair gave up; only policy "salvage" gives anything up."""
     decisions: tuple[SegmentDecision, ...]
+    branches: tuple[Branch, ...]
+    """The other histories in the folder, each a log of its own beside it now; only policy "salvage" makes them."""
     unaccounted_lsns: int
     """LSN 1 to this one are in no segment and no snapshot, and a manifest made anew cannot tell whether they were
     trimmed or are lost; 0 where they are accounted for."""
@@ -56,7 +61,7 @@ class RepairReport:
     @property
     def ok(self) -> bool:
         """Whether nothing that was promised had to be given up, and no record is missing that may have been."""
-        return not self.lost and not self.unaccounted_lsns
+        return not self.lost and not self.unaccounted_lsns and not any(b.lost for b in self.branches)
 
     @property
     def lsns_lost(self) -> int:
@@ -76,6 +81,8 @@ class RepairReport:
         made = "; manifest made anew" if self.manifest_rebuilt else ""
         if self.unaccounted_lsns:
             made += f"; {lsn_range(1, self.unaccounted_lsns)} were trimmed, or are missing"
+        if self.branches:
+            made += f"; {counted(len(self.branches), 'branch', 'branches')} beside it"
         return f"{did}: {lsn_range(self.first_lsn, self.last_lsn)}; {lost}; {counted(len(self.cuts), 'tail')} cut{made}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -87,6 +94,7 @@ class RepairReport:
         return [
             f"repair of {self.location} (policy {self.policy})",
             *outcome_lines(self.decisions, self.lost, self.cuts, self.holes),
+            *(str(branch) for branch in self.branches),
             *(f"note: {note}" for note in self.notes),
             self.summary(),
         ]
@@ -110,9 +118,11 @@ def repair(
     """Bring a log that is not open into order, by a recovery policy; what is removed is kept in lost+found.
 
     Every frame is read. A damaged or missing manifest is made anew of the segments' headers. Damage of what was
-    promised is refused by every policy but "salvage", which gives it up and records what is lost. On return everything
-    is sealed and durable; repairing again changes nothing, also after a crash in the midst of it. `dry_run` changes
-    nothing and takes no lock. `progress` is called with (bytes read, bytes to read).
+    promised is refused by every policy but "salvage", which gives it up and records what is lost. With "salvage" a
+    manifest that is older than the segments, or another log's, is made anew as well: the log is the history with the
+    highest proved end, and each other history becomes a log of its own beside it, PATH.branch-EPOCH. On return
+    everything is sealed and durable; repairing again changes nothing, also after a crash in the midst of it. `dry_run`
+    changes nothing and takes no lock. `progress` is called with (bytes read, bytes to read).
 
     Raises LogLockedError where a writer lives, CorruptionError where the policy refuses, FormatVersionError where a
     newer walkit is needed, LogNotFoundError, NotALogError, OptionsError, StorageError; then nothing was changed, unless
@@ -124,41 +134,58 @@ def repair(
         )
     check_progress(progress, "(bytes read, bytes to read)")
     storage = storage_at(path)
-    manifest_of(storage)  # what is no log gets no lock file
     began = time.perf_counter()
+    refuse_without_log(storage)  # what is no log gets no lock file
     if dry_run:
         refuse_a_writer(storage)
-        plan, rebuilt = _plan(storage, policy, progress)
-        return _report(storage, plan, rebuilt, began, dry_run=True)
+        choice = choose_manifest(storage, salvage=policy == "salvage")
+        plan = _plan(storage, choice, policy, progress)
+        return _report(storage, plan, choice, [b.planned() for b in choice.branches], began, dry_run=True)
     return run_to_end(lambda: _repair(storage, policy, relayed(progress), began), "repair")
 
 
 def _repair(
     storage: Storage, policy: RecoveryPolicy, progress: Progress | None, began: float
 ) -> RepairReport:
+    salvage = policy == "salvage"
     lock = take_writer_lock(storage)
     try:
         manifest, _, _ = manifest_of(storage)
-        sync_unsealed(storage, manifest, salvage=policy == "salvage")
-        plan, rebuilt = _plan(storage, policy, progress)
-        if rebuilt is not None and MANIFEST_NAME in storage.names():
+        sync_unsealed(storage, manifest, salvage=salvage)
+        choice = choose_manifest(storage, salvage=salvage)
+        plan = _plan(storage, choice, policy, progress)
+        # Before anything in the folder is changed, so that a repeated repair finds the same histories in it.
+        branches = [_branched(storage, branch) for branch in choice.branches]
+        if choice.rebuilt is not None and MANIFEST_NAME in storage.names():
             _keep_manifest(storage)
         apply_plan(storage, ManifestStore(storage, plan.findings.manifest), plan)
     finally:
         lock.release()
-    return _report(storage, plan, rebuilt, began, dry_run=False)
+    return _report(storage, plan, choice, branches, began, dry_run=False)
+
+
+def _branched(storage: Storage, branch: BranchPlan) -> Branch:
+    """Make a log of its own of another history in the folder, or finish it; return what it holds."""
+    copy_branch(storage, branch)
+    # It has no branches: of what it shares with others only its own part was copied.
+    try:
+        _repair(branch.storage, "salvage", None, time.perf_counter())
+    except LogLockedError:
+        if MANIFEST_NAME not in branch.storage.names():
+            raise
+        # An earlier salvage made it, and a writer has opened it since: nothing is left to do.
+    return branch.made()
 
 
 def _plan(
-    storage: Storage, policy: RecoveryPolicy, progress: Progress | None
-) -> tuple[RecoveryPlan, Rebuilt | None]:
-    manifest, rebuilt, _ = manifest_of(storage)
-    plan = plan_recovery(storage, manifest, read_durable_slot(storage), policy, deep=True, progress=progress)
-    if rebuilt is None:
-        return plan, None
+    storage: Storage, choice: Choice, policy: RecoveryPolicy, progress: Progress | None
+) -> RecoveryPlan:
+    plan = plan_recovery(storage, choice.manifest, choice.slot, policy, deep=True, progress=progress)
+    if choice.rebuilt is None:
+        return replace(plan, foreign=choice.foreign)
     # Made anew it is written in any case, and nothing that it does not name goes without being kept.
     made = completed(plan.manifest)
-    return replace(plan, manifest=made.next(), keeps_strays=True), rebuilt
+    return replace(plan, manifest=made.next(), keeps_strays=True, foreign=choice.foreign)
 
 
 def _keep_manifest(storage: Storage) -> None:
@@ -173,18 +200,19 @@ def _keep_manifest(storage: Storage) -> None:
 def _report(
     storage: Storage,
     plan: RecoveryPlan,
-    rebuilt: Rebuilt | None,
+    choice: Choice,
+    branches: Sequence[Branch],
     began: float,
     *,
     dry_run: bool,
 ) -> RepairReport:
-    manifest = plan.manifest
+    manifest, rebuilt = plan.manifest, choice.rebuilt
     found = plan.findings
     tails = any(f.nonzero_until > f.end_offset or f.file_bytes > f.end_offset for f in found.sealed)
     changed = (
         rebuilt is not None
         or tails
-        or bool(plan.steps or found.strays or found.orphan_indexes or found.unfinished)
+        or bool(plan.steps or found.strays or found.orphan_indexes or found.unfinished or plan.foreign)
     )
     return RepairReport(
         location=storage.location,
@@ -199,7 +227,15 @@ def _report(
         holes=plan.holes,
         lost=plan.lost,
         decisions=plan.decisions,
+        branches=tuple(branches),
         unaccounted_lsns=0 if rebuilt is None else rebuilt.unaccounted_lsns,
-        notes=() if rebuilt is None else rebuilt.doubts,
+        notes=_notes(choice),
         duration_s=time.perf_counter() - began,
     )
+
+
+def _notes(choice: Choice) -> tuple[str, ...]:
+    if choice.rebuilt is None:
+        return ()
+    contradicted = "the manifest in the folder is of another time or another log than the segments"
+    return (*((contradicted,) if choice.replaced is not None else ()), *choice.rebuilt.doubts)

@@ -1,0 +1,179 @@
+"""Which manifest a repair goes by: the one in the folder, or one made of the headers, with what else stands there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from walkit._text import counted
+from walkit.errors import CorruptionError
+from walkit.format.durable_slot import NOTHING_DURABLE, DurableSlot
+from walkit.format.manifest import Manifest
+from walkit.format.segment import SegmentHeader
+from walkit.recovery.branches import BranchPlan, plan_branches
+from walkit.recovery.lineages import headers_of, lineages_of, log_id_of
+from walkit.recovery.log_scan import is_known, read_durable_slot, scan_folder
+from walkit.recovery.rebuild import Rebuilt, foreign_snapshots, manifest_from_headers, manifest_of
+from walkit.segments.gathered import gathered_in
+from walkit.segments.identity import check_identity
+from walkit.segments.leftovers import leftover_of
+from walkit.segments.manifest_store import DURABLE_NAME
+from walkit.storage.interface import Storage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """What a repair goes by."""
+
+    manifest: Manifest
+    slot: DurableSlot
+    """The durable slot; nothing if the one in the folder promises another history."""
+    rebuilt: Rebuilt | None = None
+    """How the manifest was made of the headers; None if it is the one in the folder."""
+    replaced: Manifest | None = None
+    """The manifest in the folder that contradicts the files, and can be read."""
+    branches: tuple[BranchPlan, ...] = ()
+    """The other histories in the folder that hold records."""
+    foreign: tuple[str, ...] = ()
+    """The durable slot and snapshots that belong to other histories."""
+
+
+def choose_manifest(storage: Storage, *, salvage: bool) -> Choice:
+    """Return what a repair goes by. With `salvage` a manifest that contradicts the files gives way to their headers.
+
+    CorruptionError, without `salvage`, if there is no manifest and the headers tell more than one history: which of
+    them is the log is for a person to say.
+    """
+    manifest, rebuilt, _ = manifest_of(storage)
+    slot = read_durable_slot(storage)
+    if not salvage:
+        if rebuilt is not None and rebuilt.branches:
+            raise _several(storage, rebuilt)
+        return Choice(manifest=manifest, slot=slot, rebuilt=rebuilt)
+    if rebuilt is not None:
+        return _of_rebuilt(storage, rebuilt, slot, None)
+    headers, _ = headers_of(storage)
+    if _is_contradicted(storage, manifest, headers, slot):
+        rebuilt = manifest_from_headers(storage)
+        if rebuilt is not None:
+            return _of_rebuilt(storage, rebuilt, slot, manifest)
+    return _of_manifest(storage, manifest, headers, slot)
+
+
+def _several(storage: Storage, rebuilt: Rebuilt) -> CorruptionError:
+    first = rebuilt.branches[0]
+    return CorruptionError(
+        f"{storage.location} has no manifest, and its segments tell {counted(len(rebuilt.branches) + 1, 'history', 'histories')}: "
+        f'policy "salvage" keeps each as a log of its own. Nothing was changed',
+        segment=first.tip.segments[0].name,
+        expected=f"segments of epoch {rebuilt.line.tip.number} of one log",
+        found=f"epoch {first.tip.number} of log {first.tip.log_id:#x}",
+    )
+
+
+def _of_rebuilt(storage: Storage, rebuilt: Rebuilt, slot: DurableSlot, replaced: Manifest | None) -> Choice:
+    manifest = rebuilt.manifest
+    if replaced is not None and replaced.log_id == manifest.log_id:
+        # Numbers of generations and segments are given once.
+        manifest = replace(
+            manifest,
+            generation=replaced.generation,
+            next_segment=max(manifest.next_segment, replaced.next_segment),
+        )
+    lines = [(line, line.shared_lsn(rebuilt.line)) for line in rebuilt.branches]
+    own, foreign = _slot_of(manifest, slot), sorted(rebuilt.foreign_snapshots)
+    return Choice(
+        manifest=manifest,
+        slot=own,
+        rebuilt=rebuilt,
+        replaced=replaced,
+        branches=plan_branches(storage, manifest, slot, lines),
+        foreign=(*([] if own == slot else [DURABLE_NAME]), *foreign),
+    )
+
+
+def _of_manifest(
+    storage: Storage, manifest: Manifest, headers: list[SegmentHeader], slot: DurableSlot
+) -> Choice:
+    """Return a choice for a manifest that the files bear out; what it does not know may be another history."""
+    own = _slot_of(manifest, slot)
+    foreign = [] if own == slot else [DURABLE_NAME]
+    known = {(manifest.log_id, epoch.id) for epoch in manifest.lineage}
+    gathered = gathered_in(storage, manifest)
+    strange = [
+        h
+        for h in headers
+        if (h.log_id, h.epoch_id) not in known
+        and leftover_of(h, manifest) is None
+        and not gathered.has(h.name, h)
+    ]
+    if not strange:
+        return Choice(manifest=manifest, slot=own, foreign=tuple(foreign))
+    lines = lineages_of(storage, headers, slot)
+    ours = [line for line in lines if (line.tip.log_id, line.tip.id) in known]
+    names = {h.name for h in strange}
+    others = [
+        line
+        for line in lines
+        if line not in ours
+        and names & {h.name for h in line.tip.segments}
+        and (line.records_beside(ours[0]) if ours else line.end.last_lsn >= line.first_lsn)
+    ]
+    if ours:
+        foreign += sorted(foreign_snapshots(storage, ours[0], [line for line in lines if line not in ours]))
+    shared = [(line, line.shared_lsn(ours[0]) if ours else 0) for line in others]
+    return Choice(
+        manifest=manifest,
+        slot=own,
+        branches=plan_branches(storage, manifest, slot, shared),
+        foreign=tuple(foreign),
+    )
+
+
+def _slot_of(manifest: Manifest, slot: DurableSlot) -> DurableSlot:
+    """Return the slot if it promises this history, which knows its epoch and has no later one that begins before."""
+    later = [e.position for e in manifest.lineage if e.number > slot.epoch]
+    if not slot.generation:
+        return slot
+    return (
+        slot
+        if is_known(manifest, slot) and slot.position <= min(later, default=slot.position)
+        else NOTHING_DURABLE
+    )
+
+
+def _is_contradicted(
+    storage: Storage, manifest: Manifest, headers: list[SegmentHeader], slot: DurableSlot
+) -> bool:
+    """Say whether the files show that this manifest is older than they are, or another log's.
+
+    1. No segment is of its log, or most are of another and the durable slot does not confirm it.
+    2. It is older than a segment or the durable slot: opening refuses that as well.
+    3. A segment that it names is another of the same log: two writers gave one number.
+    4. A sealed segment is not there, and a segment of the same log that it does not name holds that LSN.
+    """
+    if not headers:
+        return False
+    ids = {h.log_id for h in headers}
+    confirmed = slot.generation and any(epoch.id == slot.epoch_id for epoch in manifest.lineage)
+    if manifest.log_id not in ids or (not confirmed and log_id_of(headers, slot) != manifest.log_id):
+        return True
+    try:
+        scan_folder(storage, manifest, slot, salvage=True)
+    except CorruptionError:
+        return True
+    found = {h.name: h for h in headers if h.log_id == manifest.log_id}
+    named = {s.name for s in manifest.segments}
+    for record in manifest.segments:
+        if record.name in found:
+            try:
+                check_identity(manifest, record, found[record.name])
+            except CorruptionError:
+                return True
+    strays = [h for n, h in found.items() if n not in named and leftover_of(h, manifest) != "trimming"]
+    there, gathered = set(storage.names()), gathered_in(storage, manifest)
+    absent = [s for s in manifest.sealed if s.name not in there]
+    return any(
+        s.first_lsn <= h.first_lsn <= s.last_lsn and not gathered.has(h.name, h)
+        for s in absent
+        for h in strays
+    )
