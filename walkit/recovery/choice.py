@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from walkit._text import counted
 from walkit.errors import CorruptionError
 from walkit.format.durable_slot import NOTHING_DURABLE, DurableSlot
-from walkit.format.manifest import Manifest
+from walkit.format.layout import SegmentFlag
+from walkit.format.manifest import LogEnd, Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
 from walkit.recovery.branches import BranchPlan, plan_branches
-from walkit.recovery.lineages import headers_of, lineages_of, log_id_of
+from walkit.recovery.lineages import headers_of, lineages_of, log_id_of, regions_of
 from walkit.recovery.log_scan import is_known, read_durable_slot, scan_folder
+from walkit.recovery.lost_found import is_kept
+from walkit.recovery.probe import nonzero_until
 from walkit.recovery.rebuild import Rebuilt, foreign_snapshots, manifest_from_headers, manifest_of
+from walkit.recovery.tolerant_file import TolerantFile
 from walkit.segments.gathered import gathered_in
 from walkit.segments.identity import check_identity
 from walkit.segments.leftovers import leftover_of
-from walkit.segments.manifest_store import DURABLE_NAME
+from walkit.segments.manifest_store import DURABLE_NAME, LOST_FOLDER
 from walkit.storage.interface import Storage
 
 
@@ -61,8 +66,9 @@ def choose_manifest(storage: Storage, *, salvage: bool) -> Choice:
 
 def _several(storage: Storage, rebuilt: Rebuilt) -> CorruptionError:
     first = rebuilt.branches[0]
+    many = counted(len(rebuilt.branches) + 1, "history", "histories")
     return CorruptionError(
-        f"{storage.location} has no manifest, and its segments tell {counted(len(rebuilt.branches) + 1, 'history', 'histories')}: "
+        f"{storage.location} has no manifest, and its segments tell {many}: "
         f'policy "salvage" keeps each as a log of its own. Nothing was changed',
         segment=first.tip.segments[0].name,
         expected=f"segments of epoch {rebuilt.line.tip.number} of one log",
@@ -150,12 +156,16 @@ def _is_contradicted(
     2. It is older than a segment or the durable slot: opening refuses that as well.
     3. A segment that it names is another of the same log: two writers gave one number.
     4. A sealed segment is not there, and a segment of the same log that it does not name holds that LSN.
+    5. The durable slot promises more of an epoch than there is of it before the next one.
+    6. The frames of a sealed segment continue after its end: another writer wrote them since.
     """
     if not headers:
         return False
     ids = {h.log_id for h in headers}
     confirmed = slot.generation and any(epoch.id == slot.epoch_id for epoch in manifest.lineage)
     if manifest.log_id not in ids or (not confirmed and log_id_of(headers, slot) != manifest.log_id):
+        return True
+    if confirmed and _slot_of(manifest, slot) != slot:
         return True
     try:
         scan_folder(storage, manifest, slot, salvage=True)
@@ -170,6 +180,8 @@ def _is_contradicted(
             except CorruptionError:
                 return True
     strays = [h for n, h in found.items() if n not in named and leftover_of(h, manifest) != "trimming"]
+    if any(_continues(storage, s, found[s.name]) for s in manifest.sealed if s.name in found):
+        return True
     there, gathered = set(storage.names()), gathered_in(storage, manifest)
     absent = [s for s in manifest.sealed if s.name not in there]
     return any(
@@ -177,3 +189,27 @@ def _is_contradicted(
         for s in absent
         for h in strays
     )
+
+
+def _continues(storage: Storage, record: SegmentRecord, header: SegmentHeader) -> bool:
+    """Say whether an intact frame follows the last one of a sealed segment.
+
+    What is kept under lost+found already was cut off by a decision: a rewind, or a salvage that was interrupted.
+    """
+    if header.flags & SegmentFlag.COMPACTED:
+        return False
+    file = TolerantFile(storage.open(record.name, "read"))
+    try:
+        end, size = header.offset_of(record.end_position), file.size()
+        if size <= end:
+            return False
+        after = LogEnd(last_lsn=record.last_lsn, position=record.end_position, chain=record.end_chain)
+        with closing(regions_of(storage, header, None, begin=after)) as regions:
+            first = next(regions, None)
+        if first is None or not first.intact:
+            return False
+        begin, until = f"{LOST_FOLDER}/{record.name}.{record.end_position}.", nonzero_until(file, end, size)
+        kept = [n for n in storage.names(LOST_FOLDER) if n.startswith(begin)]
+        return not any(is_kept(storage, n, file, end, stop) for n in kept for stop in (until, size))
+    finally:
+        file.close()

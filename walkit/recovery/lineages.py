@@ -7,7 +7,7 @@ so the frames of an older epoch prove it or disprove it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -226,9 +226,9 @@ def _holds(storage: Storage, run: EpochRun, point: LogEnd) -> bool | None:
     segment = around[-1]
     if segment.flags & SegmentFlag.COMPACTED:
         return True if segment.end_chain == point.chain else None
-    for region in regions_of(storage, segment, point.position):
-        if region.intact and region.after.position == point.position:
-            return region.after == point
+    ends = [r.after for r in regions_of(storage, segment, point.position) if r.intact]
+    if ends and ends[-1].position == point.position:
+        return ends[-1] == point
     if run.end.position <= point.position:
         return None
     whole = (r for r in regions_of(storage, segment, None) if r.intact)
@@ -237,16 +237,20 @@ def _holds(storage: Storage, run: EpochRun, point: LogEnd) -> bool | None:
 
 
 def regions_of(
-    storage: Storage, header: SegmentHeader, until: int | None, last_chain: int | None = None
-) -> Iterator[Region]:
-    """Yield the regions of a segment up to position `until`, or to the end of its file if that is None."""
+    storage: Storage,
+    header: SegmentHeader,
+    until: int | None,
+    last_chain: int | None = None,
+    begin: LogEnd | None = None,
+) -> Generator[Region, None, None]:
+    """Yield the regions of a segment from `begin` or its start up to position `until` or the end of its file."""
     file = TolerantFile(storage.open(header.name, "read"))
     try:
         room = max(file.size() - SEGMENT_HEADER_BYTES, 0)
         span = FrameSpan(
             name=header.name,
             header=header,
-            begin=start_of(header),
+            begin=begin or start_of(header),
             end_position=header.start_position + room - room % header.alignment if until is None else until,
             last_chain=last_chain,
         )

@@ -28,7 +28,7 @@ def keep_part(storage: Storage, name: str, file: Readable, start: int, until: in
     there = set(storage.names(LOST_FOLDER))
     target, number = f"{LOST_FOLDER}/{name}", 0
     while target in there:
-        if _holds(storage, target, file, start, until):
+        if is_kept(storage, target, file, start, until):
             return
         number += 1
         target = f"{LOST_FOLDER}/{name}.{number}"
@@ -81,7 +81,7 @@ def _steps(file: Readable, start: int, until: int) -> Iterator[tuple[int, int]]:
             yield at, min(STEP_BYTES, last - at)
 
 
-def _holds(storage: Storage, name: str, file: Readable, start: int, until: int) -> bool:
+def is_kept(storage: Storage, name: str, file: Readable, start: int, until: int) -> bool:
     """Say whether a file under lost+found holds these bytes; one that cannot be opened or read holds none."""
     try:
         kept = storage.open(name, "read")

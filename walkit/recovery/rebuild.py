@@ -7,6 +7,7 @@ the manifest knew is set so that it promises too little rather than too much; `R
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -224,7 +225,8 @@ def _frames_of(storage: Storage, header: SegmentHeader, following: SegmentHeader
         until = following.previous_end
         compacted = header.flags & SegmentFlag.COMPACTED
         last_chain = (header.own_end_chain or None) if compacted else following.chain
-    first = next(regions_of(storage, header, until, last_chain), None)
+    with closing(regions_of(storage, header, until, last_chain)) as regions:
+        first = next(regions, None)
     return first if first is not None and first.intact else None
 
 

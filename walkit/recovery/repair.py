@@ -145,7 +145,12 @@ def repair(
 
 
 def _repair(
-    storage: Storage, policy: RecoveryPolicy, progress: Progress | None, began: float
+    storage: Storage,
+    policy: RecoveryPolicy,
+    progress: Progress | None,
+    began: float,
+    *,
+    is_branch: bool = False,
 ) -> RepairReport:
     salvage = policy == "salvage"
     lock = take_writer_lock(storage)
@@ -155,7 +160,7 @@ def _repair(
         choice = choose_manifest(storage, salvage=salvage)
         plan = _plan(storage, choice, policy, progress)
         # Before anything in the folder is changed, so that a repeated repair finds the same histories in it.
-        branches = [_branched(storage, branch) for branch in choice.branches]
+        branches = [] if is_branch else [_branched(storage, branch) for branch in choice.branches]
         if choice.rebuilt is not None and MANIFEST_NAME in storage.names():
             _keep_manifest(storage)
         apply_plan(storage, ManifestStore(storage, plan.findings.manifest), plan)
@@ -167,9 +172,9 @@ def _repair(
 def _branched(storage: Storage, branch: BranchPlan) -> Branch:
     """Make a log of its own of another history in the folder, or finish it; return what it holds."""
     copy_branch(storage, branch)
-    # It has no branches: of what it shares with others only its own part was copied.
     try:
-        _repair(branch.storage, "salvage", None, time.perf_counter())
+        # A branch has no branches: of what it shares with others only its own part was copied.
+        _repair(branch.storage, "salvage", None, time.perf_counter(), is_branch=True)
     except LogLockedError:
         if MANIFEST_NAME not in branch.storage.names():
             raise
