@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,12 @@ from tests.log.mixed_folders import (
     two_epochs_branch,
     written,
 )
-from walkit.errors import CorruptionError, WalkitError
+from tests.log.test_repair import OPERATIONS
+from walkit.errors import CorruptionError, StorageError, WalkitError
 from walkit.format.manifest import MANIFEST_NAME
+from walkit.models import CrashingStorage, FaultyStorage
+from walkit.recovery import branches
+from walkit.storage import Storage
 
 
 def reached(*folders: str | Path) -> set[tuple[int, bytes]]:
@@ -162,6 +166,71 @@ def killed_salvages(make: Callable[[Path], Mixed], tmp_path: Path, step: int) ->
 def test_salvage_killed_at_a_change_continues(tmp_path: Path) -> None:
     """Kill a salvage at every third change to a folder, and repeat it: all files are as without the kill."""
     assert killed_salvages(branch_within_a_segment, tmp_path, 3) > 20
+
+
+class Beside:
+    """The storages of the branches of one log in memory, by the end of their location."""
+
+    def __init__(self) -> None:
+        self.storages: dict[str, FaultyStorage] = {}
+
+    def at(self, place: object) -> FaultyStorage:
+        """Return the storage at this place, the same one each time."""
+        return self.storages.setdefault(str(place).partition(".")[2], FaultyStorage(CrashingStorage()))
+
+    def after_a_power_cut(self) -> Beside:
+        """Return what is left of them."""
+        left = Beside()
+        left.storages = {suffix: FaultyStorage(cut(storage)) for suffix, storage in self.storages.items()}
+        return left
+
+
+def cut(storage: FaultyStorage) -> CrashingStorage:
+    """Return what a power cut leaves of a storage: what was synced, and nothing else."""
+    assert isinstance(storage.inner, CrashingStorage)
+    return storage.inner.crash(keep="none")
+
+
+def in_memory(folder: Path) -> CrashingStorage:
+    """Return a storage in memory with the files of a folder, all of them durable."""
+    storage = CrashingStorage()
+    storage.create()
+    for path in (p for p in folder.iterdir() if p.is_file()):
+        file = storage.open(path.name, "create")
+        file.write(0, [path.read_bytes()])
+        file.sync()
+        file.close()
+    storage.sync_directory()
+    return storage
+
+
+def test_salvage_survives_a_power_cut_at_each_operation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fail each operation on the log's and the branch's folder, cut the power, salvage again: every record is read."""
+    mixed = branch_within_a_segment(tmp_path)
+    wanted = {*mixed.log.items(), *mixed.others[0].items()}
+    image, cuts = in_memory(mixed.folder), 0
+    for name, on_branch in product(OPERATIONS, (False, True)):
+        for nth in count(1):
+            storage, beside = FaultyStorage(image.process_kill()), Beside()
+            monkeypatch.setattr(branches, "storage_at", beside.at)
+            fault = (beside.at(".branch-2") if on_branch else storage).fail(name, nth=nth, times=1)
+            with suppress(StorageError):
+                walkit.repair(storage, policy="salvage")
+            if not fault.hits:
+                break
+            cuts += 1
+            after, left = cut(storage), beside.after_a_power_cut()
+            monkeypatch.setattr(branches, "storage_at", left.at)
+            walkit.repair(after, policy="salvage")
+            found = set()
+            logs: list[Storage] = [after, *left.storages.values()]
+            for log in logs:
+                with walkit.open(log, mode="r") as reader:
+                    found |= {(r.lsn, bytes(r.value or b"")) for r in reader.read()}
+            assert found == wanted, f"{name} {nth}, {'branch' if on_branch else 'log'}"
+    assert cuts > 20
 
 
 @pytest.mark.slow  # some 120 salvages in children of their own, each with all its syncs
