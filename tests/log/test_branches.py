@@ -21,6 +21,7 @@ from tests.log.mixed_folders import (
     Rows,
     appended,
     branch_within_a_segment,
+    foreign_manifest_and_slot,
     old_manifest,
     renamed_under_its_writer,
     rows_of,
@@ -59,7 +60,9 @@ def test_every_history_in_a_folder_can_be_read(make: Callable[[Path], Mixed], tm
     assert not list(tmp_path.glob("orders.branch-*"))
     done = walkit.repair(folder, policy="salvage")
     assert rows_of(folder) == mixed.log and done.last_lsn == max(mixed.log)
-    assert not done.lost and (done.ok or done.unaccounted_lsns == min(mixed.log) - 1)
+    assert not done.lost and done.unaccounted_lsns in (0, min(mixed.log) - 1)
+    assert done.ok is (not done.unaccounted_lsns and not done.foreign_manifest)
+    assert done.foreign_manifest is (make is foreign_manifest_and_slot)
     logs = [folder, *(Path(b.location) for b in done.branches)]
     assert sorted(logs[1:]) == sorted(tmp_path.glob("orders.branch-*"))
     for other in mixed.others:

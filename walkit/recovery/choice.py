@@ -36,6 +36,8 @@ class Choice:
     """How the manifest was made of the headers; None if it is the one in the folder."""
     replaced: Manifest | None = None
     """The manifest in the folder that contradicts the files, and can be read."""
+    foreign_manifest: bool = False
+    """Whether that one is another log's and the durable slot, too: the segments may have been put over its own."""
     branches: tuple[BranchPlan, ...] = ()
     """The other histories in the folder that hold records."""
     foreign: tuple[str, ...] = ()
@@ -92,6 +94,9 @@ def _of_rebuilt(storage: Storage, rebuilt: Rebuilt, slot: DurableSlot, replaced:
         slot=own,
         rebuilt=rebuilt,
         replaced=replaced,
+        foreign_manifest=replaced is not None
+        and replaced.log_id != manifest.log_id
+        and slot.epoch_id in {epoch.id for epoch in replaced.lineage},
         branches=plan_branches(storage, manifest, slot, lines),
         foreign=(*([] if own == slot else [DURABLE_NAME]), *foreign),
     )

@@ -84,28 +84,14 @@ def scan_log(
 
 
 def _refuse_unreadable(finding: SegmentFinding) -> None:
-    """Raise what keeps an unsealed segment from being judged: a newer format, another history, an unreadable place."""
+    """Raise what keeps an unsealed segment from being judged: a newer format, or a place that cannot be read."""
     damage = finding.damage
     error = finding.error if damage is None else damage.error
     if isinstance(error, FormatVersionError):
         raise error
-    if finding.other is not None and finding.other.name == finding.name:
-        raise _another_history(finding)
     for unread in (finding.error, *(region.error for region in finding.regions)):
         if isinstance(unread, StorageError):
             raise unread
-
-
-def _another_history(finding: SegmentFinding) -> CorruptionError:
-    """Return the error for a segment in use whose whole header is another log's or epoch's: no crash leaves that."""
-    assert isinstance(finding.error, CorruptionError)
-    return CorruptionError(
-        f"{finding.error}: another writer made it. Nothing was changed; `walkit repair --policy salvage` makes a log "
-        "of each history that is here",
-        segment=finding.name,
-        expected=finding.error.expected,
-        found=finding.error.found,
-    )
 
 
 def link_unsealed(storage: Storage, findings: LogFindings) -> None:

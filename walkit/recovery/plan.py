@@ -113,6 +113,10 @@ def make_plan(findings: LogFindings, policy: str) -> RecoveryPlan:
     steps: list[PlanStep] = []
     whole = True
     for finding in findings.unsealed:
+        if finding.other is not None and finding.other.name == finding.name:
+            # Whole, and of another log or epoch: no crash leaves that, and what another writer acknowledged is not cut.
+            why = "another writer made it; `walkit repair --policy salvage` makes a log of each history that is here"
+            raise corruption(finding, why, end=log.end)
         follows = finding.header is not None and whole and finding.follows
         kept = _kept(log.end, finding, follows, unlocated) if policy == "holes" else []
         facts = Facts(

@@ -44,6 +44,8 @@ class RepairReport:
     first_lsn: int
     last_lsn: int
     end_position: int
+    foreign_manifest: bool
+    """Whether the manifest and the durable slot were those of another log, whose own segments may have been here."""
     cuts: tuple[Cut, ...]
     holes: tuple[HoleRecord, ...]
     lost: tuple[LostRecord, ...]
@@ -61,7 +63,8 @@ class RepairReport:
     @property
     def ok(self) -> bool:
         """Whether nothing that was promised had to be given up, and no record is missing that may have been."""
-        return not self.lost and not self.unaccounted_lsns and not any(b.lost for b in self.branches)
+        given_up = self.lost or self.unaccounted_lsns or any(branch.lost for branch in self.branches)
+        return not given_up and not self.foreign_manifest
 
     @property
     def lsns_lost(self) -> int:
@@ -228,6 +231,7 @@ def _report(
         first_lsn=max(manifest.first_lsn, manifest.low_watermark + 1),
         last_lsn=manifest.end.last_lsn,
         end_position=manifest.end.position,
+        foreign_manifest=choice.foreign_manifest,
         cuts=plan.cuts,
         holes=plan.holes,
         lost=plan.lost,
@@ -242,5 +246,20 @@ def _report(
 def _notes(choice: Choice) -> tuple[str, ...]:
     if choice.rebuilt is None:
         return ()
-    contradicted = "the manifest in the folder is of another time or another log than the segments"
-    return (*((contradicted,) if choice.replaced is not None else ()), *choice.rebuilt.doubts)
+    replaced, notes = choice.replaced, list(choice.rebuilt.doubts)
+    if replaced is not None and replaced.log_id == choice.manifest.log_id:
+        notes.insert(
+            0, f"the manifest in the folder was of another time: up to LSN {replaced.end.last_lsn:,}"
+        )
+    elif replaced is not None:
+        here = (
+            "not all of its"
+            if any(b.line.tip.log_id == replaced.log_id for b in choice.branches)
+            else "none of its"
+        )
+        notes.insert(
+            0,
+            f"the manifest in the folder was that of log {replaced.log_id:016x}, sealed up to LSN "
+            f"{replaced.end.last_lsn:,}; {here} segments are here",
+        )
+    return tuple(notes)
