@@ -11,6 +11,7 @@ import pytest
 
 import walkit
 from tests.log.damaged import DAMAGES, RECORDS, Copy, Damage, contents, end_writer, start_writer
+from tests.log.mixed_folders import two_epochs_branch
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
@@ -106,4 +107,7 @@ def test_repair_from_the_command_line(originals: Path, tmp_path: Path, run: Run)
     verify = run("verify", copy.path)
     assert verify.code == 0 and "lost" in verify.out
     assert run("repair", tmp_path).code == 3
+    mixed = two_epochs_branch(tmp_path / "two")
+    told = run("repair", mixed.folder, "--policy", "salvage")
+    assert told.code == 0 and f"{mixed.folder}.branch-2: LSN 1 to 100, epoch 2" in told.out
     assert run("repair", copy.path, "--policy", "hope").code == 2

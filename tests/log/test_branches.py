@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import sys
 from collections.abc import Callable
@@ -19,9 +20,11 @@ from tests.log.mixed_folders import (
     MIXED,
     Mixed,
     Rows,
+    add_segments,
     appended,
     branch_within_a_segment,
     foreign_manifest_and_slot,
+    number_from,
     old_manifest,
     renamed_under_its_writer,
     rows_of,
@@ -34,6 +37,7 @@ from walkit.errors import CorruptionError, StorageError, WalkitError
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.recovery import branches
+from walkit.segments.manifest_store import DURABLE_NAME
 from walkit.storage import Storage
 
 
@@ -102,8 +106,9 @@ def test_a_place_that_is_taken_is_left_alone(tmp_path: Path) -> None:
     """Salvage a branch whose place another log has: that one stays as it is, and the branch has a number more."""
     mixed = two_epochs_branch(tmp_path)
     rows = written(tmp_path / "orders.branch-2", "another", 3)
+    (tmp_path / "orders.branch-2.1").write_bytes(b"a file")
     (branch,) = walkit.repair(mixed.folder, policy="salvage").branches
-    assert branch.location.endswith("orders.branch-2.1") and rows_of(branch.location) == mixed.others[0]
+    assert branch.location.endswith("orders.branch-2.2") and rows_of(branch.location) == mixed.others[0]
     assert rows_of(tmp_path / "orders.branch-2") == rows
 
 
@@ -262,3 +267,69 @@ def test_a_folder_renamed_under_its_writer_loses_nothing(tmp_path: Path) -> None
     found = reached(folder, moved, *(b.location for report in reports for b in report.branches))
     assert rows_of(folder) == theirs
     assert set(theirs.items()) | set(ours.items()) <= found
+
+
+def test_a_segment_from_lost_and_found_can_be_read(tmp_path: Path) -> None:
+    """Open a folder with a segment of another log, which goes to lost+found: alone in a folder, repair reads it."""
+    folder, other = tmp_path / "orders", tmp_path / "other"
+    written(folder, "a", 30)
+    written(other, "b", 1)
+    number_from(other, 70)
+    written(other, "b", 20)
+    (path,) = other.glob("*70.segment")
+    shutil.copy(path, folder / path.name)
+    written(folder, "a", 1)
+    (tmp_path / "found").mkdir()
+    shutil.copy(folder / "lost+found" / path.name, tmp_path / "found" / path.name)
+    walkit.repair(tmp_path / "found")
+    found, wanted = rows_of(tmp_path / "found"), rows_of(other)
+    assert found and found == {lsn: wanted[lsn] for lsn in found} and max(found) == max(wanted)
+
+
+def mixed_at_random(root: Path, draw: random.Random) -> set[tuple[int, bytes]]:
+    """Let two writers go on from a copy of a log in use, mix what they leave; return all that was acknowledged."""
+    folder, copied = root / "orders", root / "copied"
+    acknowledged = set()
+    with walkit.open(folder, options=TINY) as log:
+        acknowledged |= set(appended(log, "a", draw.randrange(120)).items())
+        log.wait_idle()  # no file is being replaced while they are copied
+        shutil.copytree(folder, copied)
+        number_from(copied, 500)
+        with walkit.open(copied, options=TINY) as other:
+            for _ in range(draw.randint(1, 4)):
+                acknowledged |= set(appended(other, "b", draw.randrange(90)).items())
+                acknowledged |= set(appended(log, "a", draw.randrange(90)).items())
+    add_segments(folder, copied)
+    for name in (MANIFEST_NAME, DURABLE_NAME):
+        how = draw.choice(("kept", "replaced", "removed"))
+        if how == "replaced":
+            shutil.copy(copied / name, folder / name)
+        elif how == "removed":
+            (folder / name).unlink()
+    return acknowledged
+
+
+def _salvage_drawn_mixtures(numbers: range, tmp_path: Path) -> None:
+    for number in numbers:
+        root = tmp_path / str(number)
+        root.mkdir()
+        acknowledged = mixed_at_random(root, random.Random(number))
+        for name in ("orders", "copied"):
+            report = walkit.repair(root / name, policy="salvage")
+            assert not report.lost, f"{number}: {report}"
+        logs = [path for path in root.iterdir() if path.is_dir()]
+        assert all(walkit.verify(log).ok for log in logs), number
+        missing = acknowledged - reached(*logs)
+        assert not missing, f"{number}: {sorted(lsn for lsn, _ in missing)}"
+        shutil.rmtree(root)
+
+
+def test_some_drawn_mixtures_lose_nothing(tmp_path: Path) -> None:
+    """Mix the files of a log and of a copy that was written on, by chance, and salvage: each record can be read."""
+    _salvage_drawn_mixtures(range(4), tmp_path)
+
+
+@pytest.mark.slow  # two writers with all their syncs for each of 100 mixtures
+def test_many_drawn_mixtures_lose_nothing(tmp_path: Path) -> None:
+    """Do the same with 100 mixtures."""
+    _salvage_drawn_mixtures(range(4, 104), tmp_path)

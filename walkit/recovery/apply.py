@@ -109,9 +109,10 @@ def _set_aside(storage: Storage, name: str, *, keep: bool, unreadable: bool = Fa
     try:
         file = storage.open(name, "read")
         try:
-            until = nonzero_until(file, 0, file.size()) if keep else 0
-            if until:
-                keep_part(storage, name, file, 0, until)
+            size = file.size()
+            if keep and nonzero_until(file, 0, size):
+                # With its zeros: the last frame ends in some, and can be read where it is kept.
+                keep_part(storage, name, file, 0, size)
         finally:
             file.close()
     except StorageError as error:

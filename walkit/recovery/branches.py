@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from walkit._text import lsn_range
-from walkit.errors import OptionsError, WalkitError
+from walkit.errors import NotALogError, OptionsError, WalkitError
 from walkit.format.durable_slot import DurableSlot
 from walkit.format.manifest import MANIFEST_NAME, LostRecord, Manifest
 from walkit.format.names import SALVAGE_NEW_NAME, lsn_of_name
@@ -99,7 +99,7 @@ def plan_branches(
     """
     plans: list[BranchPlan] = []
     names = storage.names()
-    known = {epoch.id for epoch in log.lineage} if log.lineage else set()
+    known = {epoch.id for epoch in log.lineage}
     _, headless = headers_of(storage)
     for line, shared_lsn in lines:
         tip = line.tip
@@ -159,7 +159,10 @@ def _copy(storage: Storage, target: Storage, name: str, until: int | None) -> No
 def _place_of(storage: Storage, line: Lineage, taken: set[str]) -> Storage:
     """Return the first place beside the log that is free, or that this branch already has."""
     for suffix in _suffixes(line.tip.number):
-        place = _beside(storage, suffix)
+        try:
+            place = _beside(storage, suffix)
+        except NotALogError:  # a file has the name
+            continue
         if place.location not in taken and _is_free_for(place, line):
             return place
     raise AssertionError("suffixes do not end")
