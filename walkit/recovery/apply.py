@@ -39,7 +39,7 @@ def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> No
         store.update(lambda _: plan.manifest)
     changed, salvage = False, plan.policy == "salvage"
     for name in plan.foreign:
-        changed |= _set_aside(storage, name, keep=True, unreadable=True)
+        changed |= _set_aside(storage, name, keep=True, unreadable=True, stray=True)
     for finding in plan.findings.sealed:
         changed |= _cut_tail(storage, finding, finding.end_position, tolerant=salvage)
     for step in plan.steps:
@@ -58,7 +58,7 @@ def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> No
             leftover = False
         # It was found not to be needed, so that one that cannot be read goes as it is, by any policy.
         changed |= _set_aside(
-            storage, name, keep=salvage or plan.keeps_strays or not leftover, unreadable=True
+            storage, name, keep=salvage or plan.keeps_strays or not leftover, unreadable=True, stray=True
         )
     for name in (*plan.findings.orphan_indexes, *plan.findings.unfinished):
         with suppress(StorageError):  # it costs its bytes, and nothing reads it
@@ -101,7 +101,9 @@ def _cut_tail(storage: Storage, finding: SegmentFinding, end_position: int, *, t
     return True
 
 
-def _set_aside(storage: Storage, name: str, *, keep: bool, unreadable: bool = False) -> bool:
+def _set_aside(
+    storage: Storage, name: str, *, keep: bool, unreadable: bool = False, stray: bool = False
+) -> bool:
     """Take a whole file out of the log: under lost+found where it holds anything to keep, else away.
 
     With `unreadable` one that cannot be read goes there by being renamed, as it is.
@@ -109,10 +111,10 @@ def _set_aside(storage: Storage, name: str, *, keep: bool, unreadable: bool = Fa
     try:
         file = storage.open(name, "read")
         try:
-            size = file.size()
-            if keep and nonzero_until(file, 0, size):
-                # With its zeros: the last frame ends in some, and can be read where it is kept.
-                keep_part(storage, name, file, 0, size)
+            until = nonzero_until(file, 0, file.size()) if keep else 0
+            if until:
+                # The last frame of another history ends in zeros, and has to be readable where it is kept.
+                keep_part(storage, name, file, 0, file.size() if stray else until)
         finally:
             file.close()
     except StorageError as error:
