@@ -139,8 +139,8 @@ MET: dict[str, tuple[Any, list[str]]] = {
     ),
     "store options": (StoreOptions(journal_slots=4096), ["StoreOptions", "journal_slots", "4,096"]),
     "retention": (Retention(below_holds=True), ["below_holds", "True", "bytes_max", "None"]),
-    "one record": (AppendResult(7, 7, 64, 1280), ["Appended: 1 record", "next_position", "1,280"]),
-    "records": (AppendResult(1, 2000, 0, 64), ["Appended: 2,000 records", "last_lsn", "2,000"]),
+    "one record": (AppendResult(7, 7, 64, 1280, 0x1F), ["Appended: 1 record", "next_position", "1,280"]),
+    "records": (AppendResult(1, 2000, 0, 64, 0x1F), ["Appended: 2,000 records", "last_lsn", "2,000"]),
     "workload": (
         ycsb("A"),
         ["Workload YCSB A", "KeyChoice(kind=zipfian)", "Mix(put=0.5, read=0.5)", "1,000"],

@@ -136,17 +136,21 @@ class AppendResult(NamedTuple):
     """Where records went. LSNs are inclusive; `position` is that of the first frame.
 
     `next_position` is the position valid for the next record (AutoMQ's nextOffset): a reader that starts there
-    misses nothing and repeats nothing.
+    misses nothing and repeats nothing. With `epoch_id` an LSN names one record for good: the number of a record that
+    was cut is given again, by another epoch.
     """
 
     first_lsn: int
     last_lsn: int
     position: int
     next_position: int
+    epoch_id: int
+    """The random id of the opening that wrote the records."""
 
     def _repr_html_(self) -> str:
         count = self.last_lsn - self.first_lsn + 1
-        facts = [(name, f"{value:,}") for name, value in self._asdict().items()]
+        facts = [(name, f"{value:,}") for name, value in self._asdict().items() if name != "epoch_id"]
+        facts.append(("epoch_id", f"{self.epoch_id:016x}"))
         return titled(f"Appended: {counted(count, 'record')}", facts)
 
 

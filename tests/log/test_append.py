@@ -18,6 +18,9 @@ import walkit
 from tests.log.logs import headers, lsns, memory_log, tiny, values
 from walkit import AppendResult, Kind, Record, RecordTooLargeError, RecordTypeError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD
+from walkit.models import CrashingStorage
+from walkit.segments.identity import identity_at
+from walkit.segments.manifest_store import load_manifest
 
 
 @pytest.fixture
@@ -249,6 +252,41 @@ def test_submit_gives_a_ticket_for_the_same_result(log: walkit.WriteAheadLog) ->
     assert all(isinstance(r, AppendResult) and t.done() for r, t in zip(results, tickets, strict=True))
     assert [r.first_lsn for r in results] == list(range(1, 101))
     assert values(log.read()) == [b"%d" % n for n in range(100)]
+
+
+def _ways_in(log: walkit.WriteAheadLog) -> dict[str, AppendResult | None]:
+    """Return the result of each call that appends, by its name; a new one has to be added here."""
+    with log.transaction() as many:
+        many.put(b"k", b"v")
+    columns = pa.record_batch({"value": pa.array([b"a", b"b"], pa.binary())})
+    return {
+        "append": log.append(b"v"),
+        "append keyed": log.append(b"v", key=b"k"),
+        "delete": log.delete(b"k"),
+        "submit": log.submit(b"v").result(),
+        "submit_many": log.submit_many([b"v"] * 3).result(),
+        "append_many": log.append_many([b"v"] * 3),
+        "append_many, none": log.append_many([]),
+        "append_many, several frames": log.append_many([bytes(1 << 20)] * 5),
+        "append_arrow": log.append_arrow(columns),
+        "append_bundle": log.append_bundle(columns),
+        "transaction": many.result,
+        "append_async": asyncio.run(log.append_async(b"v")),
+    }
+
+
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_each_result_names_the_epoch_that_wrote_it(in_flight: int) -> None:
+    """Append by every way in, close, open again: each result has the id of the epoch that the manifest has there."""
+    storage, options, named = CrashingStorage(), walkit.LogOptions(in_flight=in_flight), []
+    for _ in range(2):
+        with walkit.open(storage=storage, options=options) as log:
+            results = _ways_in(log)
+            assert None not in results.values()
+            named += [r for r in results.values() if r is not None]
+    manifest = load_manifest(storage)
+    wanted = [identity_at(manifest, min(r.first_lsn, r.last_lsn)).epoch_id for r in named]
+    assert [r.epoch_id for r in named] == wanted and len(set(wanted)) == 2
 
 
 @given(

@@ -163,7 +163,7 @@ class BatchSlot(Ticket):
         if frame is None or frame.state != "acked":
             return super().result(timeout)
         lsn = batch.first_lsn + self.index
-        return new_tuple(AppendResult, (lsn, lsn, frame.position, frame.next_position))
+        return new_tuple(AppendResult, (lsn, lsn, frame.position, frame.next_position, frame.epoch_id))
 
     def done(self) -> bool:
         """See Ticket."""
@@ -205,7 +205,7 @@ def put_awaited(batch: Batch, index: int) -> Generator[Any, None, AppendResult]:
     frame = batch.frame
     if frame is not None and frame.state == "acked":
         lsn = batch.first_lsn + index
-        return new_tuple(AppendResult, (lsn, lsn, frame.position, frame.next_position))
+        return new_tuple(AppendResult, (lsn, lsn, frame.position, frame.next_position, frame.epoch_id))
     return _ticket_of(batch, index).result(0)
 
 

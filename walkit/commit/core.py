@@ -213,6 +213,7 @@ class OrderingCore(SubmissionQueue[S]):
         frame = SealedFrame(
             group, first_lsn, count, position, footprint, header_crc, buffers, user_bytes, columns
         )
+        frame.epoch_id = self.identity.epoch_id
         lsn = first_lsn
         if len(group) == 1:  # a lone record, or a batch: none of its records' number is asked again
             group[0].first_lsn, group[0].frame = first_lsn, frame

@@ -43,6 +43,8 @@ class SealedFrame:
     notified = False
     """Whether its latches are opened, or each caller knows which one to open."""
     sealed_us = 0
+    epoch_id = 0
+    """Of the opening whose frame it is; set by the core."""
     target: Any = None
     """The segment that it is written to; set by `FrameSink.assign`."""
 

@@ -307,9 +307,14 @@ class Leader:
             frame.forget()
             for ring in self._delivery.bells:
                 ring()
-            return new_tuple(
-                AppendResult, (frame.first_lsn, frame.last_lsn, frame.position, frame.next_position)
+            where = (
+                frame.first_lsn,
+                frame.last_lsn,
+                frame.position,
+                frame.next_position,
+                frame.epoch_id,
             )
+            return new_tuple(AppendResult, where)
         except BaseException as error:  # noqa: BLE001 - raised again there, once the group is complete
             self._failure.fail_group_or_raise(group, error)
             return None

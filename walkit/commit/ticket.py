@@ -124,7 +124,9 @@ class Ticket:
             assert frame is not None
         first_lsn = self.first_lsn
         last_lsn = first_lsn + self.count - 1
-        return new_tuple(AppendResult, (first_lsn, last_lsn, frame.position, frame.next_position))
+        return new_tuple(
+            AppendResult, (first_lsn, last_lsn, frame.position, frame.next_position, frame.epoch_id)
+        )
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait, and return the error of the records, or None where they are acknowledged."""

@@ -66,4 +66,4 @@ class BulkAppender:
                 ticket.after = None
             tickets.append(ticket)
         core = self._driver.core
-        return TicketList(tickets, core.acked_lsn, core.position)
+        return TicketList(tickets, core.acked_lsn, core.position, core.identity.epoch_id)

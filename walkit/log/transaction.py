@@ -84,9 +84,9 @@ class Transaction:
 class TicketList:
     """One claim on many records that may stand in several frames: waits for all of them, in order."""
 
-    def __init__(self, tickets: Sequence[Ticket], last_lsn: int, position: int) -> None:
+    def __init__(self, tickets: Sequence[Ticket], last_lsn: int, position: int, epoch_id: int) -> None:
         self._tickets = tickets
-        self._nothing = AppendResult(last_lsn + 1, last_lsn, position, position)
+        self._nothing = AppendResult(last_lsn + 1, last_lsn, position, position, epoch_id)
 
     def done(self) -> bool:
         """Say whether all records are acknowledged, or any has failed."""
@@ -123,7 +123,7 @@ class TicketList:
         if not self._tickets:
             return self._nothing
         first, last = self._tickets[0].outcome(), self._tickets[-1].outcome()
-        return AppendResult(first.first_lsn, last.last_lsn, first.position, last.next_position)
+        return AppendResult(first.first_lsn, last.last_lsn, first.position, last.next_position, last.epoch_id)
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """Call `callback(self)` on the delivery thread once the last frame is done."""
