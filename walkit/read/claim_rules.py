@@ -13,11 +13,10 @@ from walkit.format.claim import ClaimMark
 from walkit.format.layout import CLAIMS_MAX
 from walkit.format.manifest import Manifest
 from walkit.format.names import claim_of_name
-from walkit.read.cursor import lies_in
 from walkit.read.reader import reader_view_of
 from walkit.recovery.log_scan import read_durable_slot
 from walkit.segments.claim_files import TIME_US_MAX, claim_facts, remove_claims, time_text
-from walkit.segments.identity import identity_at
+from walkit.segments.identity import identity_at, lies_in, parted_at
 from walkit.storage.interface import Storage
 
 
@@ -93,14 +92,11 @@ def refuse_another_epoch(name: str, first_lsn: int, epoch_id: int, manifest: Man
     """DivergenceError, with the first LSN that can differ, where the record before `first_lsn` is not of this epoch."""
     if lies_in(manifest, first_lsn - 1, epoch_id):
         return
-    lineage = manifest.lineage
     found = identity_at(manifest, first_lsn - 1).epoch_id
-    theirs = next((e for e in lineage if e.id == epoch_id), None)
-    after = [e.first_lsn for e in lineage if theirs is None or e.number > theirs.number]
     raise DivergenceError(
         f"the claim {name!r} needs LSN {first_lsn:,} and what follows, after a record of epoch {epoch_id:016x}; the "
         f"record there is of epoch {found:016x}: what its consumer has read was cut. Nothing was changed",
-        first_lsn=min(after, default=1),
+        first_lsn=parted_at(manifest, epoch_id),
     )
 
 

@@ -32,7 +32,7 @@ from walkit.read.view import LogView
 from walkit.record import Record, to_datetime
 from walkit.segments.claim_files import ClaimFact, claim_facts, drop_claim
 from walkit.segments.cursor_files import CursorFact, cursor_facts, stored_cursor
-from walkit.segments.identity import identity_at
+from walkit.segments.identity import identity_at, lies_in
 from walkit.segments.manifest_store import load_manifest, write_whole
 from walkit.storage.interface import Storage, remove_if_there
 
@@ -280,17 +280,6 @@ class Cursor:
 def _last_of(manifest: Manifest, newest: int) -> int:
     """Return the last LSN that was given, as far as what is left says."""
     return max(newest, manifest.vouched_lsn)
-
-
-def lies_in(manifest: Manifest, lsn: int, epoch_id: int) -> bool:
-    """Say whether a saved position is of this history: whether the record at `lsn` is of the epoch with this id.
-
-    A manifest that was made anew from the segments' headers knows no epoch of what was trimmed before: nothing speaks
-    against a position there, unless its epoch began later.
-    """
-    _, epoch, found = identity_at(manifest, lsn)
-    forgotten = lsn > 0 and not epoch and epoch_id not in {e.id for e in manifest.lineage[1:]}
-    return found == epoch_id or forgotten
 
 
 def _refuse_another(mark: CursorMark, name: str, manifest: Manifest, last: int) -> None:

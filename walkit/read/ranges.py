@@ -15,12 +15,11 @@ from walkit.format.index import IndexEntry, SegmentIndex
 from walkit.format.layout import INDEX_STEP_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
-from walkit.read.cursor import lies_in
 from walkit.read.reader import view_of
 from walkit.read.vectorised import FrameRows
 from walkit.read.view import BATCH_BYTES, BATCH_RECORDS, LogView, Span
 from walkit.segments.frame_walk import FrameWalk, RowSeen, last_chain_of
-from walkit.segments.identity import identity_at
+from walkit.segments.identity import identity_at, lies_in
 from walkit.segments.index_file import read_index
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.address import Place, storage_at

@@ -75,6 +75,24 @@ def identity_at(manifest: Manifest, lsn: int) -> FrameIdentity:
     return FrameIdentity(manifest.log_id, *((0, 0) if epoch is None else (epoch.number, epoch.id)))
 
 
+def lies_in(manifest: Manifest, lsn: int, epoch_id: int) -> bool:
+    """Say whether a saved position is of this history: whether the record at `lsn` is of the epoch with this id.
+
+    A manifest that was made anew from the segments' headers knows no epoch of what was trimmed before: nothing speaks
+    against a position there, unless its epoch began later.
+    """
+    _, epoch, found = identity_at(manifest, lsn)
+    forgotten = lsn > 0 and not epoch and epoch_id not in {e.id for e in manifest.lineage[1:]}
+    return found == epoch_id or forgotten
+
+
+def parted_at(manifest: Manifest, epoch_id: int) -> int:
+    """Return the first LSN that can differ for a consumer that knows this epoch; 1 if this history never had it."""
+    theirs = next((e for e in manifest.lineage if e.id == epoch_id), None)
+    after = [e.first_lsn for e in manifest.lineage if theirs is None or e.number > theirs.number]
+    return min(after, default=1)
+
+
 def whole_header(block: bytes) -> SegmentHeader | None:
     """Return the undamaged header that a block holds, of any segment; None where there is none."""
     try:

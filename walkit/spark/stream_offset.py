@@ -8,10 +8,9 @@ from typing import Any
 
 from walkit.errors import DivergenceError, GapError, OptionsError
 from walkit.format.manifest import Manifest
-from walkit.read.cursor import lies_in
 from walkit.read.reader import ReaderView
 from walkit.read.view import LogView
-from walkit.segments.identity import identity_at
+from walkit.segments.identity import identity_at, lies_in
 
 UNCLAIMED = "none"
 """In place of the owner id of a claim, for a query that has none."""

@@ -24,12 +24,12 @@ from walkit.format.frame import FrameHeader
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import Manifest
 from walkit.format.segment import SegmentHeader
-from walkit.read.cursor import lies_in
 from walkit.read.reader import live_view
 from walkit.read.view import LogView, frames_to_batches
 from walkit.record import Batch, Record
 from walkit.replication.delta.messages import DeltaEnd
 from walkit.segments.frame_walk import READ_BYTES, FrameWalk
+from walkit.segments.identity import lies_in, parted_at
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import Storage, StorageFile
 
@@ -71,12 +71,10 @@ def check_history(manifest: Manifest, log_id: int, reached: Reached) -> None:
             first_lsn=1,
         )
     if reached.lsn and reached.epoch_id and not lies_in(manifest, reached.lsn, reached.epoch_id):
-        theirs = next((e for e in manifest.lineage if e.id == reached.epoch_id), None)
-        after = [e.first_lsn for e in manifest.lineage if theirs is None or e.number > theirs.number]
         raise DivergenceError(
             f"the reader's record {reached.lsn:,} is of epoch {reached.epoch_id:#018x}, and the log's is not: "
             "what the reader has applied was cut",
-            first_lsn=min(after, default=1),
+            first_lsn=parted_at(manifest, reached.epoch_id),
         )
 
 

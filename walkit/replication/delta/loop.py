@@ -63,28 +63,29 @@ class DeltaLoop:
     ) -> None:
         self.name, self.destination, self.events, self.state = name, destination, events, state
         self.replayer, self.poller = replayer, new_poller()
-        self.figures = ReaderFigures()
+        self.figures, self.process = ReaderFigures(), os.getpid()
         self.upkeep: ReaderUpkeep | None = None
         self.error: WalkitError | None = None
         self.trouble = ""
         self.polls = self.failures = self.refusals = self.looks = self.records = 0
         self.answered_ms: float | None = None
+        self.in_contact = False  # whether the state was compared with the log since this was made
         self.thread = LoopThread(self._run)
         self.stopping = False
-        self.process = os.getpid()
         self._new_poller, self.loader, self._source, self._log_id = new_poller, loader, source, log_id
         self._unfinished, self._wake = deque([True]), Bell()
         self._inbox: deque[Callable[[], Sequence[ReplayStep]]] = deque()
         self._link = PollLink(destination, self._on_reply)
         self._workers = Workers(replayer.limits.loads_max + 1, "walkit-delta-load")
         self._upkeep_thread: LogThread | None = None
-        self._sessions_before = 0
         self._probe_ms: float | None = None
         self._asked_ms = self._look_ms = self._looked_ms = now_ms()
         self._asked_ns = perf_counter_ns()
-        self._looking, self._silence_ms, self._refused = False, SILENCE_MS, 0
-        self._owed_lsn = 0  # what the log itself had at the last look
-        self._opening = Opening(source.storage, log_id)
+        self._looking, self._silence_ms, self._refused, self._sessions_before = False, SILENCE_MS, 0, 0
+        self._opening, self._owed_lsn = (
+            Opening(source.storage, log_id),
+            0,
+        )  # the log's own end at the last look
         self._named: dict[int, int] = {}  # by part of the replay: when it was named, ns
         self._loads: set[int] = set()  # parts that are read from the log
 
@@ -102,6 +103,11 @@ class DeltaLoop:
     def is_foreign(self) -> bool:
         """Whether this is a forked child: it has neither the threads nor the claim, and the folder is its parent's."""
         return self.process != os.getpid()
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether it applies nothing more: it was stopped, or has failed."""
+        return self.stopping or self.error is not None
 
     @property
     def is_over(self) -> bool:
@@ -173,9 +179,9 @@ class DeltaLoop:
             )
 
     def _follow(self) -> None:
-        while not self.stopping and self.error is None:
+        while not self.is_ended:
             self._wake.clear()
-            while self._inbox and not self.stopping and self.error is None:
+            while self._inbox and not self.is_ended:
                 self._perform(self._inbox.popleft()())
             now = now_ms()
             self._ask(now)
@@ -183,7 +189,7 @@ class DeltaLoop:
             self._look(now)
             times = (self.poller.wake_at_ms, self.replayer.wake_at_ms, self._probe_ms, self._look_ms)
             wake_at = min(at for at in times if at is not None)
-            if not self._inbox and not self.stopping and self.error is None:
+            if not (self._inbox or self.is_ended):
                 self._wake.wait(max(wake_at - now_ms(), 0) / 1000)
 
     def fail(self, error: Exception) -> None:
@@ -325,6 +331,8 @@ class DeltaLoop:
 
     def _replay(self, answer: PollAnswer, came_ns: int, now: float) -> Sequence[ReplayStep]:
         self.loader.note_end(answer.end)
+        self.in_contact = True
+        self.state.wake()
         steps = self.replayer.answered(answer, now)
         self._named |= {step.number: came_ns for step in steps if not isinstance(step, EndReplay)}
         return steps

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from walkit.errors import DivergenceError
-from walkit.read.cursor import lies_in
 from walkit.replication.delta.loader import Reached, check_history
 from walkit.replication.delta.messages import PollAnswer
+from walkit.segments.identity import lies_in
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import Storage
 

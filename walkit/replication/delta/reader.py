@@ -27,7 +27,7 @@ from walkit.log.validate import as_bytes
 from walkit.metrics import DeltaReaderStatistics
 from walkit.read.claim import LEASE_S_DEFAULT
 from walkit.read.reader import live_view
-from walkit.record import Record
+from walkit.record import AppendResult, Record
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.delta.checkpoint import DeltaCheckpoint, refuse_gone, refuse_short, restored_state
 from walkit.replication.delta.loader import RangeLoader, Reached
@@ -39,6 +39,7 @@ from walkit.replication.delta.replayer import DeltaReplayer, ReplayLimits
 from walkit.replication.delta.state import HitRow, ReaderState
 from walkit.replication.delta.status import DeltaReaderStatus
 from walkit.replication.delta.upkeep import ReaderClaim, ReaderUpkeep
+from walkit.replication.logs.awaited import Awaited
 from walkit.replication.logs.source import StoredSource
 from walkit.replication.transport.connection import destination_of
 from walkit.replication.transport.tls import ClientTLS
@@ -162,17 +163,19 @@ class DeltaReader:
         """What ended the reader for good; None while it runs. `wait_for` raises it."""
         return self._loop.error
 
-    def wait_for(self, lsn: int, timeout: float | None = None) -> int:
-        """Wait until this LSN is applied; return the LSN that is.
+    def wait_for(self, result_or_lsn: AppendResult | int, timeout: float | None = None) -> int:
+        """Wait until a record is applied; return the LSN that is.
 
-        TimeoutError after `timeout` seconds; the error that ended the reader, where it has failed; LogClosedError once
-        it is stopped.
+        The result of an append names one record for good. A bare LSN counts only after this reader has compared its
+        state with the log: by an answer of the primary, or where none comes by a look at the log itself.
+
+        TimeoutError after `timeout` seconds; DivergenceError where the log does not have the record of the result; the
+        error that ended the reader, where it has failed; LogClosedError once it is stopped.
         """
-        loop = self._loop
-        if self.applied_lsn < lsn:
-            self._refuse_child()
+        loop, wanted = self._loop, Awaited.of(result_or_lsn)
         deadline = None if timeout is None else time.monotonic() + timeout
-        while self.applied_lsn < lsn:
+        while not self._has(wanted):
+            self._refuse_child()
             if loop.error is not None:
                 raise loop.error
             if loop.stopping:
@@ -180,9 +183,20 @@ class DeltaReader:
             left = 1.0 if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 unstarted = "" if loop.thread.begun else "start() was not called: "
-                raise TimeoutError(f"LSN {lsn:,} did not come in time: {unstarted}{self.status().line()}")
-            self._state.wait_for(lsn, min(left, 1.0), lambda: loop.error is not None or loop.stopping)
+                raise TimeoutError(
+                    f"LSN {wanted.lsn:,} did not come in time: {unstarted}{self.status().line()}"
+                )
+            self._state.wait_until(
+                lambda: loop.is_ended or (loop.in_contact and self.applied_lsn >= wanted.lsn), min(left, 1.0)
+            )
         return self.applied_lsn
+
+    def _has(self, wanted: Awaited) -> bool:
+        """Say whether a record is applied; DivergenceError if the log does not have it."""
+        in_contact, applied = self._loop.in_contact, self.applied_lsn
+        if not wanted.epoch_id:
+            return in_contact and applied >= wanted.lsn
+        return wanted.is_applied(applied, load_manifest(self._storage), in_contact=in_contact)
 
     def records_of(self, key: bytes, first_lsn: int) -> list[Record]:
         """Return the records of one key from `first_lsn` to `applied_lsn`, deletes included, the oldest first.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 
@@ -158,11 +158,9 @@ class ReaderState(KeyedSurface):
                 return None
             return StateImage(reached.lsn, self._table.snapshot_format, self._table.snapshot()), reached
 
-    def wait_for(self, lsn: int, timeout: float | None, over: object) -> bool:
-        """Wait until this LSN is applied; False where the time is over, or `over()` holds before."""
-        assert callable(over)
-        self._changed.wait_for(lambda: self.applied_lsn >= lsn or bool(over()), timeout)
-        return self.applied_lsn >= lsn
+    def wait_until(self, holds: Callable[[], bool], timeout: float | None) -> None:
+        """Wait until this holds, or the time is over; it is asked at each `wake`, and under a lock."""
+        self._changed.wait_for(holds, timeout)
 
     def wake(self) -> None:
         """Wake the waiting threads, to look again."""

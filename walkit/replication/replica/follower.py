@@ -10,12 +10,14 @@ from typing import Self
 from walkit._arguments import check_bool
 from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions
-from walkit.errors import LogClosedError, OptionsError, WalkitError
+from walkit.errors import DivergenceError, LogClosedError, OptionsError, WalkitError
 from walkit.events import EventCallback, EventSink
 from walkit.log.finalizer import watch_exit
 from walkit.metrics import TrafficStatistics
+from walkit.record import AppendResult
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.core.subscriber import Subscriber
+from walkit.replication.logs.awaited import Awaited
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.replication.protocol.codecs import CODECS
 from walkit.replication.protocol.messages import (
@@ -137,15 +139,22 @@ class Replica:
         self._loop.start()
         return self
 
-    def wait_for(self, lsn: int, timeout: float | None = None) -> int:
-        """Wait until this LSN is on the replica's stable storage and in its store; return the replica's LSN.
+    def wait_for(self, result_or_lsn: AppendResult | int, timeout: float | None = None) -> int:
+        """Wait until a record is on the replica's stable storage and in its store; return the replica's LSN.
 
-        TimeoutError after `timeout` seconds; the error that ended replication, where it has failed; LogClosedError once
-        the replica is stopped.
+        The result of an append names one record for good. A bare LSN counts only after this replica has been in contact
+        with its primary: until then the record here may be one that the primary has cut.
+
+        TimeoutError after `timeout` seconds; DivergenceError where the primary's history does not have the record of
+        the result; the error that ended replication, where it has failed; LogClosedError once the replica is stopped.
         """
+        wanted = Awaited.of(result_or_lsn)
         deadline = None if timeout is None else time.monotonic() + timeout
         loop = self._loop
-        while (opened := loop.opened).store.applied_lsn < lsn or loop.is_rewinding:
+        while True:
+            opened = loop.opened
+            if not loop.is_rewinding and _has(opened, wanted):
+                return loop.opened.log.durable_lsn
             closed = opened.log.closed or loop.thread.ended
             # Looked at after that: a rewind closes this log, and another one is opened before it is over.
             rewinding = loop.is_rewinding
@@ -156,12 +165,13 @@ class Replica:
             left = 1.0 if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 unstarted = "" if loop.thread.begun else "start() was not called: "
-                raise TimeoutError(f"LSN {lsn:,} did not come in time: {unstarted}{self.status().line()}")
+                raise TimeoutError(
+                    f"LSN {wanted.lsn:,} did not come in time: {unstarted}{self.status().line()}"
+                )
             if rewinding:
                 loop.rewound.wait(min(left, 1.0))
             else:
-                opened.store.wait_for(lsn, min(left, 1.0), lambda: opened.core.error is not None)
-        return loop.opened.log.durable_lsn
+                _wait(opened, wanted, min(left, 1.0))
 
     def status(self) -> ReplicaStatus:
         """Return the replica's state now."""
@@ -233,6 +243,19 @@ class Replica:
 
     def _repr_html_(self) -> str:
         return self.status()._repr_html_()
+
+
+def _has(opened: Opened, wanted: Awaited) -> bool:
+    """Say whether a replica has a record; DivergenceError if its primary, which it has met, does not have it."""
+    log, store, core = opened
+    # A core that was made after a rewind has met no primary yet.
+    in_contact = core.welcomed and not isinstance(core.error, DivergenceError)
+    return wanted.is_applied(store.applied_lsn, log.manifest, in_contact=in_contact)
+
+
+def _wait(opened: Opened, wanted: Awaited, seconds: float) -> None:
+    """Wait until a replica has a record, for so long; ended by what ends the replica, too."""
+    opened.store.wait_until(lambda: opened.core.error is not None or _has(opened, wanted), seconds)
 
 
 def _check_name(name: object) -> None:

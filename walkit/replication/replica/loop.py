@@ -151,6 +151,7 @@ class ReplicaLoop:
     def _report(self) -> None:
         """Emit the edges that were taken."""
         if self.core.states.moves:
+            self.store.wake()  # what waits for the first contact
             report_moves(
                 self.core.states, self.log.events, name=self.core.name, source=self.destination.address
             )

@@ -147,10 +147,17 @@ class ReplicaStore(KeyedSurface):
         self.log.require_log()
         return self._checkpoints().checkpoint(trim=trim)
 
-    def wait_for(self, lsn: int, timeout: float | None, over: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until this LSN is applied; False where the time is over, the log closed, or `over` holds before."""
-        self._applied.wait_for(lambda: self.log.closed or self.applied_lsn >= lsn or over(), timeout)
+    def wait_for(self, lsn: int, timeout: float | None = None) -> bool:
+        """Wait until this LSN is applied; False where the time is over, or the log closed before.
+
+        Whose record it is `Replica.wait_for` says.
+        """
+        self.wait_until(lambda: self.applied_lsn >= lsn, timeout)
         return self.applied_lsn >= lsn
+
+    def wait_until(self, holds: Callable[[], bool], timeout: float | None = None) -> None:
+        """Wait until this holds, the log is closed, or the time is over; asked at each `wake`, and under a lock."""
+        self._applied.wait_for(lambda: self.log.closed or holds(), timeout)
 
     def wake(self) -> None:
         """Wake the waiting threads, to look again."""
