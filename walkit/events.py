@@ -71,6 +71,10 @@ EVENTS: dict[str, tuple[int, str]] = {
         logging.ERROR,
         "a checkpoint failed; the log continues, and the next one makes up for it",
     ),
+    "walkit.checkpoint.copied": (
+        logging.WARNING,
+        "the checkpoint folder of a delta reader is a copy: its reader has a claim of its own from now on",
+    ),
     "walkit.compaction.publish": (logging.DEBUG, "a compacted segment took the place of others"),
     "walkit.cursor.reset": (
         logging.WARNING,
@@ -207,6 +211,7 @@ CARRIES: dict[str, tuple[str, ...]] = {
     "walkit.snapshot.skip": ("lsn", "error"),
     "walkit.checkpoint.finish": ("lsn", "duration_ms"),
     "walkit.checkpoint.fail": ("error",),
+    "walkit.checkpoint.copied": ("location", "owner"),
     "walkit.compaction.publish": ("number", "segments", "bytes_before", "bytes_after"),
     "walkit.cursor.reset": ("name", "error"),
     "walkit.retention.drop": ("segments", "bytes", "low_watermark", "reasons"),

@@ -6,6 +6,7 @@ restored, and what compaction leaves no states of is replayed.
 
 from __future__ import annotations
 
+import errno
 import uuid
 from contextlib import suppress
 
@@ -56,10 +57,11 @@ class DeltaCheckpoint:
     A snapshot appears under its name whole or not at all, so a killed reader continues with the one before.
     """
 
-    def __init__(self, place: Place, log_id: int) -> None:
+    def __init__(self, place: Place, log_id: int, events: EventSink) -> None:
         """Take the folder; LogLockedError where another reader has it, DivergenceError where it is of another log.
 
-        OptionsError for the folder of a log.
+        A copy of a reader's folder has the state, but is not that reader: it gets an owner of its own, with an event,
+        so that the two have a claim each. OptionsError for the folder of a log.
         """
         self.storage = storage_at(place)
         if self.storage.exists() and MANIFEST_NAME in self.storage.names():
@@ -72,7 +74,7 @@ class DeltaCheckpoint:
         self._lock = lock = take_writer_lock(self.storage)
         try:
             found = read_private(self.storage, OWNER_NAME)
-            facts = {"owner": uuid.uuid4().hex, "log_id": f"{log_id:016x}"} if found is None else found[0]
+            facts = {"owner": uuid.uuid4().hex, "log_id": f"{log_id:016x}"} if found is None else found.facts
             if facts.get("log_id") != f"{log_id:016x}":
                 raise DivergenceError(
                     f"the checkpoint at {self.storage.location} is of log {facts.get('log_id')}, and this is log "
@@ -88,8 +90,12 @@ class DeltaCheckpoint:
                     expected="a UUID",
                     found=facts.get("owner"),
                 ) from error
-            if found is None:
-                write_private(self.storage, OWNER_NAME, lambda _: facts)
+            if found is not None and found.is_copy:
+                was, self.owner = self.owner, uuid.uuid4()
+                events.emit("walkit.checkpoint.copied", location=self.storage.location, owner=was.hex)
+            if found is None or found.written != found.found:
+                own = {"owner": self.owner.hex, "log_id": facts["log_id"]}
+                write_private(self.storage, OWNER_NAME, own, is_numbered=True)
         except BaseException:
             lock.release()
             raise
@@ -112,10 +118,11 @@ class DeltaCheckpoint:
         return None
 
     def save(self, image: StateImage, reached: Reached, manifest: Manifest) -> int:
-        """Write the state durably, and remove older ones; return its LSN. SnapshotError, DivergenceError.
+        """Write the state durably, and remove older ones; return its LSN. SnapshotError, DivergenceError, StorageError.
 
         The epoch is that of the applied record, so a snapshot of a cut history is never taken for one of the log.
         """
+        self._refuse_replaced()
         identity = identity_at(manifest, reached.lsn)
         if identity.epoch_id != reached.epoch_id and reached.epoch_id:
             raise DivergenceError(
@@ -129,6 +136,17 @@ class DeltaCheckpoint:
             with suppress(StorageError):
                 self.storage.remove(snapshot_name(lsn))
         return info.lsn
+
+    def _refuse_replaced(self) -> None:
+        """StorageError (ESTALE) where another folder has the name now: it may be another reader's."""
+        found = read_private(self.storage, OWNER_NAME)
+        if found is None or found.facts.get("owner") != self.owner.hex or found.is_copy:
+            raise StorageError(
+                f"the folder at {self.storage.location} is no longer the one that this reader took: it was moved, "
+                "removed or replaced. Nothing was written there",
+                errno=errno.ESTALE,
+                name=OWNER_NAME,
+            )
 
     def close(self) -> None:
         """Free the folder."""

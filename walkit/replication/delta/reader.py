@@ -342,7 +342,7 @@ class DeltaReader:
         self, checkpoint: Place | None, lease_s: float
     ) -> tuple[DeltaCheckpoint | None, ReaderClaim, int]:
         """Take checkpoint folder and claim, and restore the state: from there, or from the log's own snapshot."""
-        saved = None if checkpoint is None else DeltaCheckpoint(checkpoint, self._log_id)
+        saved = None if checkpoint is None else DeltaCheckpoint(checkpoint, self._log_id, self._events)
         kept: ReaderClaim | None = None
         gone: GapError | None = None
         try:

@@ -1,12 +1,16 @@
-"""Small private files beside a log: one line that says what it is, then JSON under a checksum; for its owner alone."""
+"""Small private files beside a log: one line that says what it is, then JSON under a checksum; for its owner alone.
+
+One that says who its folder is has the number of the very file it was written in: a copy has that, too, but is another
+file.
+"""
 
 from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
-from typing import Any
+from typing import Any, NamedTuple
 
 from walkit.errors import CorruptionError, FormatVersionError, StorageError
 from walkit.format.checksum import crc32c
@@ -24,17 +28,34 @@ FILE_BYTES_MAX = 4 << 20
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR)
 
 
+class PrivateFacts(NamedTuple):
+    """What a private file says, and which file says it."""
+
+    facts: dict[str, Any]
+    written: FileNumber | None
+    """The file it was written in; None if it does not say that, or files had no numbers there."""
+    found: FileNumber | None
+    """The file it was read from; None if files have no numbers here."""
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it is known to be in another file than it was written in."""
+        return None not in (self.written, self.found) and self.written != self.found
+
+
 def write_private(
-    storage: Storage, name: str, facts_of: Callable[[FileNumber | None], Mapping[str, Any]]
+    storage: Storage, name: str, facts: Mapping[str, Any], *, is_numbered: bool = False
 ) -> None:
     """Put a file in place of `name`, atomically and durably; its owner alone may read it.
 
-    `facts_of` gets the number that the file will have under that name, or None where files have none.
+    With `is_numbered` it says which file it is, so that a copy of it is known as one.
     """
     aside = f"{name}.new"
     remove_if_there(storage, aside)
     with closing(_create(storage, aside)) as file:
-        text = json.dumps(facts_of(number_of(file)), ensure_ascii=False, separators=(",", ":"))
+        device, inode = number_of(file) or (None, None)
+        said = {**facts, "device": device, "inode": inode} if is_numbered else facts
+        text = json.dumps(said, ensure_ascii=False, separators=(",", ":"))
         body = text.encode("utf-8", "surrogatepass")
         file.write(0, [b"%s %d %08x\n" % (_title(name), VERSION, crc32c(body)), body])
         file.sync()
@@ -42,8 +63,8 @@ def write_private(
     storage.sync_directory()
 
 
-def read_private(storage: Storage, name: str) -> tuple[dict[str, Any], FileNumber | None] | None:
-    """Return what a private file says, and the number of the file that says it; None where there is none.
+def read_private(storage: Storage, name: str) -> PrivateFacts | None:
+    """Return what a private file says; None where there is none.
 
     CorruptionError where it is damaged, FormatVersionError where a newer walkit has written it.
     """
@@ -77,7 +98,12 @@ def read_private(storage: Storage, name: str) -> tuple[dict[str, Any], FileNumbe
         raise _damaged(where, "cannot be read", "JSON", fault)
     if not isinstance(facts, dict):
         raise _damaged(where, "holds no facts", "an object", type(facts).__name__)
-    return facts, number
+    try:
+        is_numbered = facts.get("inode") is not None
+        written = FileNumber(int(facts["device"]), int(facts["inode"])) if is_numbered else None
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise _damaged(where, "names no file", "two numbers", repr(error)) from None
+    return PrivateFacts(facts, written, number)
 
 
 def remove_private(storage: Storage, name: str) -> None:

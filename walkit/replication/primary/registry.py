@@ -145,7 +145,7 @@ class ReplicaRegistry:
         """Return what the file says; None where it says nothing that can be used."""
         try:
             found = read_private(self._storage, REGISTRY_NAME)
-            return [] if found is None else [_known_of(facts) for facts in found[0]["replicas"]]
+            return [] if found is None else [_known_of(facts) for facts in found.facts["replicas"]]
         except (CorruptionError, KeyError, TypeError, ValueError, OverflowError) as error:
             self.trouble = f"the registry of replicas is damaged, and is made anew: {error}"
             return None
@@ -168,7 +168,7 @@ class ReplicaRegistry:
             facts = {"replicas": [_facts_of(known) for known in self._known.values()]}
             moved, self._moved = self._moved, set()
         try:
-            write_private(self._storage, REGISTRY_NAME, lambda _: facts)
+            write_private(self._storage, REGISTRY_NAME, facts)
         except BaseException:
             with self._lock:
                 self._moved |= moved

@@ -7,7 +7,6 @@ other's hold. So a file that is not the one that was written is taken for a copy
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from walkit.errors import CorruptionError
 from walkit.replication.logs.private_file import read_private, remove_private, write_private
@@ -36,22 +35,21 @@ def load_identity(storage: Storage) -> OwnIdentity | None:
     found = read_private(storage, IDENTITY_NAME)
     if found is None:
         return None
-    facts, number = found
+    facts = found.facts
     try:
         own = OwnIdentity(
             Identity(bytes.fromhex(facts["id"]), bytes.fromhex(facts["secret"])), str(facts["name"])
         )
-        written = None if facts["inode"] is None else FileNumber(int(facts["device"]), int(facts["inode"]))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CorruptionError(
             f"{storage.location}/{IDENTITY_NAME} is no identity: {error!r}. {NEW_IDENTITY} mints another",
             segment=IDENTITY_NAME,
         ) from error
-    if written is not None and number is not None and written != number:
+    if found.is_copy:
         raise IdentityError(
             f"{storage.location} is a copy of a replica's folder: its identity was written to file "
-            f"{_shown(written)} and is now in file {_shown(number)}. Two replicas with one identity are not served; "
-            f"{NEW_IDENTITY} gives this one an identity of its own and keeps its data",
+            f"{_shown(found.written)} and is now in file {_shown(found.found)}. Two replicas with one identity are not "
+            f"served; {NEW_IDENTITY} gives this one an identity of its own and keeps its data",
             reason="copied",
             location=storage.location,
         )
@@ -60,18 +58,8 @@ def load_identity(storage: Storage) -> OwnIdentity | None:
 
 def keep_identity(storage: Storage, own: OwnIdentity) -> None:
     """Write the identity that a primary has minted; durable on return."""
-
-    def facts_of(number: FileNumber | None) -> dict[str, Any]:
-        device, inode = number or (None, None)
-        return {
-            "id": own.identity.id.hex(),
-            "secret": own.identity.secret.hex(),
-            "name": own.name,
-            "device": device,
-            "inode": inode,
-        }
-
-    write_private(storage, IDENTITY_NAME, facts_of)
+    facts = {"id": own.identity.id.hex(), "secret": own.identity.secret.hex(), "name": own.name}
+    write_private(storage, IDENTITY_NAME, facts, is_numbered=True)
 
 
 def drop_identity(storage: Storage) -> None:
@@ -79,5 +67,6 @@ def drop_identity(storage: Storage) -> None:
     remove_private(storage, IDENTITY_NAME)
 
 
-def _shown(number: FileNumber) -> str:
+def _shown(number: FileNumber | None) -> str:
+    assert number is not None, "a copy has two numbers"
     return f"{number.inode} of device {number.device}"
