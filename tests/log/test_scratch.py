@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -160,3 +162,84 @@ def test_the_records_are_real_files() -> None:
     log.append_many([b"1", b"2"])
     with walkit.open(log.location, mode="r") as reader:
         assert values(reader.read()) == [b"1", b"2"]
+
+
+def _exchange(path: str | Path) -> Path:
+    """Rename a folder away, and put another one with a file of somebody else at its name; return that file."""
+    os.rename(path, f"{path}-kept")
+    os.mkdir(path)
+    precious = Path(path, "precious")
+    precious.write_bytes(b"precious")
+    return precious
+
+
+def _leave_again(log: walkit.WriteAheadLog) -> None:
+    walkit.scratch("cell").close()
+
+
+def _leave_unreferenced(log: walkit.WriteAheadLog) -> None:
+    assert log.closed
+
+
+@pytest.mark.parametrize("leave", [_leave_again, _leave_unreferenced])
+def test_a_folder_that_took_the_name_of_a_scratch_log_stays(
+    leave: Callable[[walkit.WriteAheadLog], None],
+) -> None:
+    """Move a scratch log away and put a folder at its name; then replace it, or drop it: both folders stay."""
+    log = walkit.scratch("cell")
+    log.append(b"1")
+    log.close()
+    place = log.location
+    precious = _exchange(place)
+    leave(log)
+    del log
+    gc.collect()
+    assert precious.read_bytes() == b"precious"
+    with walkit.open(f"{place}-kept", mode="r") as reader:
+        assert values(reader.read()) == [b"1"]
+
+
+EXCHANGED = """
+    import os, walkit
+    from tests.log.test_scratch import _exchange
+    log = walkit.scratch("cell")
+    log.append(b"1")
+    log.close()
+    print(_exchange(os.path.dirname(log.location)))
+"""
+
+
+def test_the_end_of_a_process_removes_only_its_own_folder() -> None:
+    """Exchange the folder of all scratch logs and end the process: what has the name now stays, and the folder too."""
+    precious = Path(run_python(EXCHANGED).stdout.strip())
+    assert precious.read_bytes() == b"precious"
+    assert os.path.isdir(f"{precious.parent}-kept")
+
+
+def test_a_sweep_removes_only_what_is_known_to_be_left_over(own_folder: Path) -> None:
+    """Sweep beside folders of the same prefix: nobody's, a linked one, a living process's without its lock file."""
+    mine, linked = own_folder / f"{room.PREFIX}notes", own_folder / "linked"
+    for folder in (mine, linked):
+        folder.mkdir()
+        (folder / "precious").write_bytes(b"precious")
+    (linked / room.LOCK_FILE).write_bytes(b"")
+    (own_folder / f"{room.PREFIX}link").symlink_to(linked)
+    pipe = own_folder / f"{room.PREFIX}pipe"
+    pipe.mkdir()
+    os.mkfifo(pipe / room.LOCK_FILE)
+    with Child(KILLED) as alive:
+        kept = Path(alive.read())
+        (kept.parent / room.LOCK_FILE).unlink()
+        assert room.sweep() == []
+        assert kept.is_dir() and pipe.is_dir()
+        assert all((folder / "precious").exists() for folder in (mine, linked))
+
+
+def test_scratch_logs_survive_a_tidied_folder_for_temporary_files(own_folder: Path) -> None:
+    """Remove this process's folder beneath a scratch log: the next one stands in a new folder, and replaces it."""
+    first = walkit.scratch("cell")
+    shutil.rmtree(os.path.dirname(first.location))
+    again = walkit.scratch("cell")
+    assert first.closed and again.append(b"1").first_lsn == 1
+    assert os.path.dirname(first.location) != os.path.dirname(again.location)
+    again.close()

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 from walkit.commit.to_end import run_to_end
 from walkit.errors import StorageError, WalkitError
 from walkit.log.finalizer import end_dropped
 from walkit.log.wal import WriteAheadLog
 from walkit.storage.folder import Folder
+from walkit.storage.interface import FileNumber
 from walkit.storage.locks import FileLock, take_lock
 
 PREFIX = "walkit-scratch-"
@@ -35,10 +37,56 @@ class Owner(Protocol):
 OwnerT = TypeVar("OwnerT", bound=Owner)
 
 
+class _Made(NamedTuple):
+    """A folder that this process has made, or has the lock of: its path is a name, and the rest says which it is."""
+
+    path: str
+    number: FileNumber
+
+    @classmethod
+    def found(cls, path: str) -> Self:
+        """Return the folder that is at this path now. OSError."""
+        status = os.lstat(path)
+        return cls(path, FileNumber(status.st_dev, status.st_ino))
+
+    def is_there(self) -> bool:
+        """Say whether it still has its name."""
+        try:
+            return _Made.found(self.path) == self
+        except OSError:
+            return False
+
+    def remove(self) -> bool:
+        """Remove the folder with all in it; False, and nothing is touched, if another has its name or none."""
+        import shutil
+
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            status = os.fstat(fd)
+            if FileNumber(status.st_dev, status.st_ino) != self.number:
+                return False
+            with os.scandir(fd) as entries:
+                found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+            for name, is_folder in found:  # through the descriptor: it follows a rename
+                if is_folder:
+                    shutil.rmtree(name, ignore_errors=True, dir_fd=fd)
+                else:
+                    with contextlib.suppress(OSError):
+                        os.unlink(name, dir_fd=fd)
+        finally:
+            os.close(fd)
+        with contextlib.suppress(OSError):  # it is empty: whatever else took the name meanwhile stays
+            os.rmdir(self.path)
+        return True
+
+
 class _Scratch:
     """One name's log and its files; knows both weakly, so that a log that is dropped takes its files with it."""
 
-    def __init__(self, owner: Owner, log: WriteAheadLog, place: str) -> None:
+    def __init__(self, owner: Owner, log: WriteAheadLog, place: _Made) -> None:
         self.place = place
         self._owner, self._log = weakref.ref(owner), weakref.ref(log)
         self._finalizer = weakref.finalize(
@@ -61,31 +109,36 @@ class _Scratch:
 class _Home:
     """The folder of this process's scratch logs."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: _Home | None) -> None:
+        """`before` is this process's folder that lost its name, as to a program that tidies temporary files."""
         import tempfile
 
         self.pid = os.getpid()
-        self.taken: dict[str, _Scratch] = {}
+        self.before = before
+        """Kept, and with it its lock: its logs may be open."""
+        self.taken: dict[str, _Scratch] = {} if before is None else before.taken
         self._names = {LOCK_FILE}
-        # It gets its name when its lock is held: a folder with that name and a free lock is left over for certain.
+        # It gets its name when its lock is held: a folder with that name and a free lock is a dead process's.
         made = tempfile.mkdtemp(prefix=f".{PREFIX}")
         lock = take_lock(Folder(made), LOCK_FILE)
         assert isinstance(lock, FileLock)
         parent, name = os.path.split(made)
-        self.path = os.path.join(parent, name[1:])
-        os.rename(made, self.path)
+        self.folder = _Made.found(made)._replace(path=os.path.join(parent, name[1:]))
+        os.rename(made, self.folder.path)
         # Made before the finalisers of the logs in it, and so run after them when the process ends.
-        weakref.finalize(self, _leave, self.path, lock, self.pid)
+        weakref.finalize(self, _leave, self.folder, lock, self.pid)
 
-    def fresh_place(self, name: str) -> str:
-        """Return a path that this process has not used."""
+    def fresh_place(self, name: str) -> _Made:
+        """Make a folder of a name that this process has not used."""
         safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in name) or "log"
         place, number = safe, 1
-        while place in self._names or os.path.lexists(os.path.join(self.path, place)):
+        while place in self._names or os.path.lexists(os.path.join(self.folder.path, place)):
             number += 1
             place = f"{safe}-{number}"
         self._names.add(place)
-        return os.path.join(self.path, place)
+        path = os.path.join(self.folder.path, place)
+        os.mkdir(path)
+        return _Made.found(path)
 
 
 _lock = threading.Lock()
@@ -118,60 +171,65 @@ def _open_scratch(
     global _home
     with _lock:
         if _home is None or _home.pid != os.getpid():
-            _home = _Home()
+            _home = _Home(None)
+        elif not _home.folder.is_there():
+            _home = _Home(_home)
         sweep()
         place = _home.fresh_place(name)
         try:
-            owner = opener(place)
+            owner = opener(place.path)
         except BaseException:
-            _rmtree(place)
+            place.remove()
             raise
         log = log_of(owner)
         earlier = _home.taken.get(name)
         _home.taken[name] = _Scratch(owner, log, place)
         replaced = earlier is not None and earlier.discard()
     if earlier is not None and replaced:
-        log.events.emit("walkit.scratch.replace", name=name, removed=earlier.place, location=log.location)
+        log.events.emit(
+            "walkit.scratch.replace", name=name, removed=earlier.place.path, location=log.location
+        )
     return owner
 
 
 def sweep() -> list[str]:
-    """Remove the scratch folders of this user whose processes are dead, and return their paths."""
+    """Remove the scratch folders of this user whose processes are dead, and return their paths.
+
+    A folder without the lock's file is left alone: something that tidies temporary files has taken that of a living
+    process, or it is nobody's scratch folder. A lock that this call would make there would say nothing.
+    """
     import tempfile
 
     root, removed = tempfile.gettempdir(), []
-    with os.scandir(root) as found:
-        folders = [entry.path for entry in found if entry.name.startswith(PREFIX) and _is_own_folder(entry)]
-    for path in folders:
+    with os.scandir(root) as entries:
+        paths = [entry.path for entry in entries if entry.name.startswith(PREFIX)]
+    for path in paths:
         # Another process may sweep, too, and be first.
         with contextlib.suppress(OSError, StorageError):
+            folder, lock_path = _Made.found(path), os.path.join(path, LOCK_FILE)
+            if not _is_own_folder(path) or not stat.S_ISREG(os.lstat(lock_path).st_mode):
+                continue
             lock = take_lock(Folder(path), LOCK_FILE)
             if isinstance(lock, FileLock):
-                _rmtree(path)
-                lock.release()
-                removed.append(path)
+                try:
+                    if folder.remove():
+                        removed.append(path)
+                finally:
+                    lock.release()
     return removed
 
 
-def _is_own_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_uid == os.getuid()
-    except OSError:
-        return False
+def _is_own_folder(path: str) -> bool:
+    status = os.lstat(path)
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
 
 
-def _rmtree(path: str) -> None:
-    import shutil
-
-    shutil.rmtree(path, ignore_errors=True)
-
-
-def _remove(place: str, pid: int) -> None:
+def _remove(folder: _Made, pid: int) -> None:
     if os.getpid() == pid:  # a forked child has the finalisers of its parent, whose files these are
-        _rmtree(place)
+        folder.remove()
 
 
-def _leave(path: str, lock: FileLock, pid: int) -> None:
+def _leave(folder: _Made, lock: FileLock, pid: int) -> None:
     if os.getpid() == pid:
-        _rmtree(path)
+        folder.remove()
         lock.release()
