@@ -216,8 +216,8 @@ def test_the_end_of_a_process_removes_only_its_own_folder() -> None:
     assert os.path.isdir(f"{precious.parent}-kept")
 
 
-def test_a_sweep_removes_only_what_is_known_to_be_left_over(own_folder: Path) -> None:
-    """Sweep beside folders of the same prefix: nobody's, a linked one, a living process's without its lock file."""
+def test_a_sweep_leaves_folders_without_an_owner(own_folder: Path) -> None:
+    """Sweep beside folders of the same prefix: a person's, a linked one, a living process's without its lock file."""
     mine, linked = own_folder / f"{room.PREFIX}notes", own_folder / "linked"
     for folder in (mine, linked):
         folder.mkdir()
@@ -236,7 +236,7 @@ def test_a_sweep_removes_only_what_is_known_to_be_left_over(own_folder: Path) ->
 
 
 def test_scratch_logs_survive_a_tidied_folder_for_temporary_files(own_folder: Path) -> None:
-    """Remove this process's folder beneath a scratch log: the next one stands in a new folder, and replaces it."""
+    """Remove this process's folder beneath a scratch log: the next one is made in a new folder, and replaces it."""
     first = walkit.scratch("cell")
     shutil.rmtree(os.path.dirname(first.location))
     again = walkit.scratch("cell")

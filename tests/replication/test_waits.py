@@ -25,10 +25,10 @@ from walkit.store import Store
 
 WAIT_S = 30.0
 BY_LSN_ALONE = {
-    "walkit.replication.replica.store.ReplicaStore": "says what is applied here, of whatever history",
-    "walkit.replication.logs.imported_log.ImportedLog": "says what is imported here, of whatever history",
+    "walkit.replication.replica.store.ReplicaStore": "waits for the local state, whatever its history",
+    "walkit.replication.logs.imported_log.ImportedLog": "waits for the local log, whatever its history",
 }
-"""Public waits for a bare LSN, and why nobody takes their answer for one about the primary."""
+"""Public waits for a bare LSN, and why their answer is not taken for one about the primary."""
 
 
 def nobody() -> str:
@@ -161,7 +161,7 @@ def _waits() -> dict[str, Any]:
 
 
 def test_each_wait_takes_a_result() -> None:
-    """Look through the whole room: each `wait_for` takes an append's result, or stands in the list with a reason."""
+    """Look through the whole room: each `wait_for` takes an append's result, or is listed with a reason."""
     waits = _waits()
     assert set(waits) >= {
         *BY_LSN_ALONE,

@@ -44,7 +44,7 @@ class SealedFrame:
     """Whether its latches are opened, or each caller knows which one to open."""
     sealed_us = 0
     epoch_id = 0
-    """Of the opening whose frame it is; set by the core."""
+    """The id of the opening that wrote it; set by the core."""
     target: Any = None
     """The segment that it is written to; set by `FrameSink.assign`."""
 

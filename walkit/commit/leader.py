@@ -307,14 +307,8 @@ class Leader:
             frame.forget()
             for ring in self._delivery.bells:
                 ring()
-            where = (
-                frame.first_lsn,
-                frame.last_lsn,
-                frame.position,
-                frame.next_position,
-                frame.epoch_id,
-            )
-            return new_tuple(AppendResult, where)
+            first_lsn, last_lsn, at = frame.first_lsn, frame.last_lsn, frame.position
+            return new_tuple(AppendResult, (first_lsn, last_lsn, at, frame.next_position, frame.epoch_id))
         except BaseException as error:  # noqa: BLE001 - raised again there, once the group is complete
             self._failure.fail_group_or_raise(group, error)
             return None

@@ -38,7 +38,7 @@ OwnerT = TypeVar("OwnerT", bound=Owner)
 
 
 class _Made(NamedTuple):
-    """A folder that this process has made, or has the lock of: its path is a name, and the rest says which it is."""
+    """A folder that this process has made, or whose lock it has: the path is its name, the number its identity."""
 
     path: str
     number: FileNumber
@@ -196,7 +196,7 @@ def sweep() -> list[str]:
     """Remove the scratch folders of this user whose processes are dead, and return their paths.
 
     A folder without the lock's file is left alone: something that tidies temporary files has taken that of a living
-    process, or it is nobody's scratch folder. A lock that this call would make there would say nothing.
+    process, or it never was a scratch folder. A lock that this call would make there would prove nothing.
     """
     import tempfile
 

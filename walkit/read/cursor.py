@@ -177,16 +177,22 @@ class Cursor:
     def read(self) -> Iterator[Record]:
         """Yield the records after the cursor, as they are at the call; through a reader those on stable storage.
 
-        GapError where one of them was trimmed, or compacted away: never a skip. It is not advanced by this.
+        GapError where one of them was trimmed, or compacted away: never a skip. CursorError where another log is there
+        now, or what was done was cut. It is not advanced by this.
         """
         view, newest = self._log._for_consumers()
+        self._refuse_exchanged(view.manifest)
         first = self._lsn + 1
         if first < view.complete_from_lsn:
             raise GapError(first, view.complete_from_lsn)
         return view.records(first, newest) if first <= newest else iter(())
 
     def follow(self, timeout: float | None = None) -> Iterator[Record]:
-        """Yield the records after the cursor, and continue with new ones: see the log's `follow`."""
+        """Yield the records after the cursor, and continue with new ones: see the log's `follow`.
+
+        CursorError as with `read`.
+        """
+        self._refuse_exchanged(self._log._now()[0].manifest)
         return self._log.follow(self._lsn + 1, timeout)
 
     def advance(self, lsn: int) -> None:
@@ -198,11 +204,12 @@ class Cursor:
 
         OptionsError for one below `lsn`, or after the end of the log. CursorError ("moved") where another consumer has
         advanced or dropped the cursor of this name since; two that advance at the very same time are not distinguished.
-        LogClosedError. StorageError: either LSN may be saved, and advancing again is right.
+        CursorError as with `read`. LogClosedError. StorageError: either LSN may be saved, and advancing again is right.
         """
         with self._lock:
             storage = self._log._cursor_place().storage
             view, newest = self._log._now()
+            self._refuse_exchanged(view.manifest)
             last = _last_of(view.manifest, newest)
             lsn = as_lsn(lsn)
             if not self._lsn <= lsn <= last:
@@ -217,6 +224,11 @@ class Cursor:
             self._refuse_moved(storage)
             self._refuse_undurable(lsn)
             self._save(storage, view, lsn)
+
+    def _refuse_exchanged(self, manifest: Manifest) -> None:
+        """Refuse to continue in another log or another history than the one in which the work was done."""
+        if self._found is not None:
+            _refuse_another(self._found, self.name, manifest, None)
 
     def _refuse_undurable(self, lsn: int) -> None:
         """Have everything up to `lsn` on stable storage; CursorError where this log's object cannot do that."""
@@ -238,10 +250,10 @@ class Cursor:
             stored = stored_cursor(storage, self.name)
         except CorruptionError:
             return  # its place is taken now by what this consumer knows
+        if _place_of(stored) == _place_of(self._found) or stored in self._unsure:
+            return
         before = 0 if self._found is None else self._found.lsn
         now = 0 if stored is None else stored.lsn
-        if now == before or stored in self._unsure:
-            return
         raise CursorError(
             f"the cursor {self.name!r} was at {before} and is at {now}: another consumer of this name has moved it",
             name=self.name,
@@ -282,8 +294,13 @@ def _last_of(manifest: Manifest, newest: int) -> int:
     return max(newest, manifest.vouched_lsn)
 
 
-def _refuse_another(mark: CursorMark, name: str, manifest: Manifest, last: int) -> None:
-    """CursorError where the log cannot be continued from this mark without a guess.
+def _place_of(mark: CursorMark | None) -> tuple[int, ...]:
+    """Return where a mark stands, whenever it was saved: its record's full identity; () without a mark or a record."""
+    return () if mark is None or not mark.lsn else (mark.log_id, mark.epoch, mark.epoch_id, mark.lsn)
+
+
+def _refuse_another(mark: CursorMark, name: str, manifest: Manifest, last: int | None) -> None:
+    """CursorError where the log cannot be continued from this mark without a guess; `last` is its last LSN, if known.
 
     It is a CursorDivergedError where what came before the mark was cut.
     """
@@ -303,7 +320,7 @@ def _refuse_another(mark: CursorMark, name: str, manifest: Manifest, last: int) 
             expected=manifest.log_id,
             found=mark.log_id,
         )
-    if mark.lsn > last:
+    if last is not None and mark.lsn > last:
         raise CursorDivergedError(
             said(f"and the log ends at {last:,}"),
             name=name,

@@ -8,18 +8,18 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from walkit.errors import DivergenceError, GapError, WalkitError
+from walkit.errors import GapError, WalkitError
 from walkit.format.batch_builder import BatchBuilder
 from walkit.format.frame import FrameHeader
 from walkit.format.index import IndexEntry, SegmentIndex
 from walkit.format.layout import INDEX_STEP_BYTES
-from walkit.format.manifest import Manifest, SegmentRecord
+from walkit.format.manifest import SegmentRecord
 from walkit.format.segment import SegmentHeader
 from walkit.read.reader import view_of
 from walkit.read.vectorised import FrameRows
 from walkit.read.view import BATCH_BYTES, BATCH_RECORDS, LogView, Span
 from walkit.segments.frame_walk import FrameWalk, RowSeen, last_chain_of
-from walkit.segments.identity import identity_at, lies_in
+from walkit.segments.identity import LogPoint
 from walkit.segments.index_file import read_index
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.address import Place, storage_at
@@ -41,36 +41,6 @@ class FrameRange(NamedTuple):
     first_lsn: int
     last_lsn: int
     records: int
-
-
-class LogPoint(NamedTuple):
-    """A point in the history of a log: which log, and the epoch of its record at `lsn`."""
-
-    log_id: int
-    epoch_id: int
-    lsn: int
-
-    @classmethod
-    def of(cls, manifest: Manifest, lsn: int) -> LogPoint:
-        """Return the point at an LSN of the log that has this manifest."""
-        log_id, _, epoch_id = identity_at(manifest, lsn)
-        return cls(log_id, epoch_id, lsn)
-
-    def require(self, manifest: Manifest, location: str) -> None:
-        """Raise DivergenceError where the log at `location`, of this manifest, does not have this point."""
-        if manifest.log_id != self.log_id:
-            raise DivergenceError(
-                f"log {self.log_id:016x} was planned to be read at {location}, and log {manifest.log_id:016x} is there "
-                "now. Load it anew, or put the log back",
-                first_lsn=1,
-            )
-        if not lies_in(manifest, self.lsn, self.epoch_id):
-            later = [epoch.first_lsn for epoch in manifest.lineage if epoch.first_lsn <= self.lsn]
-            raise DivergenceError(
-                f"the log at {location} has another history since its reading was planned: what was at LSN "
-                f"{self.lsn:,} was cut. Load it anew",
-                first_lsn=max(later, default=1),
-            )
 
 
 def plan_ranges(

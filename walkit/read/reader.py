@@ -23,7 +23,7 @@ from walkit.record import Record
 from walkit.recovery.log_scan import read_durable_slot
 from walkit.recovery.planning import plan_recovery
 from walkit.recovery.report import report_html
-from walkit.segments.identity import open_segment
+from walkit.segments.identity import LogPoint, open_segment
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
 from walkit.segments.writer_lock import has_writer
 from walkit.storage.interface import Storage
@@ -228,19 +228,23 @@ class LogReader(CursorSurface):
 
         Only records on stable storage are yielded, also after the writer's death: `read` shows what may be beyond them.
         Ends when this reader is closed or, with `timeout`, after that many seconds without a new record. GapError where
-        a record was trimmed or compacted away before it was yielded: never a skip.
+        a record was trimmed or compacted away before it was yielded: never a skip. DivergenceError where another log is
+        there now, or the last record that was yielded was cut.
         """
         wanted = max(as_lsn(first_lsn, "first_lsn"), 1)
+        reached: LogPoint | None = None
         news_at = time.monotonic()
         while not self.closed:
             seen = self._view()
             view = seen.view
+            if reached is not None:
+                reached.require(view.manifest, self.location)
             if wanted < view.complete_from_lsn:
                 raise GapError(wanted, view.complete_from_lsn)
             newest = seen.durable_lsn() if wanted <= seen.last_lsn else seen.last_lsn
             if wanted <= newest:
                 yield from view.records(wanted, newest)
-                wanted = newest + 1
+                wanted, reached = newest + 1, LogPoint.of(view.manifest, newest)
                 news_at = time.monotonic()
             elif timeout is not None and time.monotonic() - news_at >= timeout:
                 return

@@ -15,6 +15,7 @@ import numpy as np
 from walkit._arrow import numbers_of, pa
 from walkit.errors import GapError
 from walkit.read.view import LogView
+from walkit.segments.identity import LogPoint
 
 Now = Callable[[], tuple[LogView, int]]
 """Returns what can be read at this moment, and its last LSN."""
@@ -29,7 +30,8 @@ class ResumableScan:
     caller but the newest record of the moment: it moves on where compaction has dropped what newer records supersede.
     With `exact` a state is made of the records, so that what is left must give it from the first of them on.
 
-    Raises what `batches` raises; GapError only where a trim has passed the next record, or the state would be wrong.
+    Raises what `batches` raises; GapError only where a trim has passed the next record, or the state would be wrong;
+    DivergenceError where another log, or another history of this one, has taken the name.
     """
 
     def __init__(
@@ -74,6 +76,9 @@ class ResumableScan:
         manifest = view.manifest
         if manifest.generation == self._view.manifest.generation:
             raise gap
+        LogPoint.of(self._view.manifest, self._wanted - 1 if self._begun else 0).require(
+            manifest, view.storage.location
+        )
         if self._wanted < view.first_lsn:
             raise GapError(self._wanted, view.first_lsn) from gap
         if self._to_newest and self.last_lsn < manifest.exact_from_lsn:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
+from typing import NamedTuple
 
-from walkit.errors import CorruptionError, SegmentMissingError, StorageError, WalkitError
+from walkit.errors import CorruptionError, DivergenceError, SegmentMissingError, StorageError, WalkitError
 from walkit.format.frame import FrameIdentity
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
@@ -76,14 +77,43 @@ def identity_at(manifest: Manifest, lsn: int) -> FrameIdentity:
 
 
 def lies_in(manifest: Manifest, lsn: int, epoch_id: int) -> bool:
-    """Say whether a saved position is of this history: whether the record at `lsn` is of the epoch with this id.
+    """Say whether a saved position belongs to this history: whether its record has the epoch with this id.
 
-    A manifest that was made anew from the segments' headers knows no epoch of what was trimmed before: nothing speaks
-    against a position there, unless its epoch began later.
+    A manifest that was rebuilt from the segments' headers knows no epoch of records trimmed before: a position there is
+    accepted, unless its epoch began later.
     """
     _, epoch, found = identity_at(manifest, lsn)
     forgotten = lsn > 0 and not epoch and epoch_id not in {e.id for e in manifest.lineage[1:]}
     return found == epoch_id or forgotten
+
+
+class LogPoint(NamedTuple):
+    """A point in the history of a log: which log, and the epoch of its record at `lsn`."""
+
+    log_id: int
+    epoch_id: int
+    lsn: int
+
+    @classmethod
+    def of(cls, manifest: Manifest, lsn: int) -> LogPoint:
+        """Return the point at an LSN of the log that has this manifest."""
+        log_id, _, epoch_id = identity_at(manifest, lsn)
+        return cls(log_id, epoch_id, lsn)
+
+    def require(self, manifest: Manifest, location: str) -> None:
+        """Raise DivergenceError if the log at `location`, of this manifest, does not have this point."""
+        if manifest.log_id != self.log_id:
+            raise DivergenceError(
+                f"log {self.log_id:016x} was read at {location}, and log {manifest.log_id:016x} is there now. "
+                "Put the log back, or read it from its beginning",
+                first_lsn=1,
+            )
+        if not lies_in(manifest, self.lsn, self.epoch_id):
+            raise DivergenceError(
+                f"the log at {location} has another history than when it was read: the record at LSN {self.lsn:,} "
+                "was cut. Read it from its beginning",
+                first_lsn=parted_at(manifest, self.epoch_id),
+            )
 
 
 def parted_at(manifest: Manifest, epoch_id: int) -> int:

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 from walkit.errors import LogNotFoundError, OptionsError
 from walkit.format.layout import CLAIM_LEASE_US_MAX
 from walkit.format.names import is_claim_name
-from walkit.read.ranges import LogPoint
+from walkit.segments.identity import LogPoint
 from walkit.storage.address import storage_at
 
 T = TypeVar("T")

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from walkit.errors import HistoryTrimmedError
 from walkit.format.frame import FrameIdentity
-from walkit.read.ranges import FrameRange, LogPoint, ranges_of
+from walkit.read.ranges import FrameRange, ranges_of
 from walkit.read.reader import view_of
 from walkit.read.view import LogView
 from walkit.recovery.examine.report import Verdict
 from walkit.recovery.verify import scan as scan_log
+from walkit.segments.identity import LogPoint
 from walkit.segments.manifest_store import load_manifest
 from walkit.spark.facts import LogFacts
 from walkit.spark.filters import LsnFilter

@@ -26,10 +26,11 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from walkit.errors import GapError, OptionsError
-from walkit.read.ranges import FrameRange, LogPoint, ranges_of, read_ranges
+from walkit.read.ranges import FrameRange, ranges_of, read_ranges
 from walkit.read.reader import ReaderView, reader_view_of
 from walkit.read.view import LogView, Span
 from walkit.record import to_microseconds
+from walkit.segments.identity import LogPoint
 from walkit.spark.columns import require_subset
 from walkit.spark.errors import noted
 from walkit.spark.hosts import on_a_worker

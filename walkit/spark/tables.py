@@ -16,10 +16,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType, TimestampType
 
 from walkit.format.layout import CODEC_ZSTD
-from walkit.read.ranges import FrameRange, LogPoint, ranges_of, read_headers
+from walkit.read.ranges import FrameRange, ranges_of, read_headers
 from walkit.read.reader import view_of
 from walkit.recovery.examine.report import Verdict
 from walkit.recovery.verify import scan
+from walkit.segments.identity import LogPoint
 from walkit.spark.hosts import on_a_worker
 from walkit.spark.options import LoadOptions, View
 from walkit.spark.scan import share

@@ -36,7 +36,7 @@ def log(stack: ExitStack, tmp_path: Path) -> walkit.WriteAheadLog:
 def test_a_copied_checkpoint_has_a_claim_of_its_own(
     log: walkit.WriteAheadLog, stack: ExitStack, tmp_path: Path
 ) -> None:
-    """Copy the folder, begin with both: each has a claim, neither moves the other's, and one event names the owner."""
+    """Copy the folder, start a reader on each: two claims that do not move each other, and one event."""
     (before,) = log.claims()
     shutil.copytree(tmp_path / "own", tmp_path / "copy")
     events: list[tuple[str, dict[str, Any]]] = []
@@ -68,7 +68,7 @@ def test_a_copied_checkpoint_has_a_claim_of_its_own(
 def test_a_renamed_checkpoint_continues_with_its_claim(
     log: walkit.WriteAheadLog, stack: ExitStack, tmp_path: Path
 ) -> None:
-    """Rename the folder and begin with it: the claim is the same one."""
+    """Rename the folder and start a reader on it: the claim is the same one."""
     (before,) = log.claims()
     (tmp_path / "own").rename(tmp_path / "moved")
     address = stack.enter_context(Primary(log)).address
@@ -82,7 +82,7 @@ def test_a_renamed_checkpoint_continues_with_its_claim(
 def test_a_reader_writes_no_checkpoint_into_another_folder(
     log: walkit.WriteAheadLog, stack: ExitStack, tmp_path: Path, how: str
 ) -> None:
-    """Take the folder of a living reader away: its checkpoint is refused, and what has the name now stays as it was."""
+    """Take the folder of a living reader away: its checkpoint is refused, and nothing is written to another."""
     own = tmp_path / "own"
     address = stack.enter_context(Primary(log)).address
     reader = stack.enter_context(DeltaReader(tmp_path / "log", address, checkpoint=own, checkpoint_s=1000))
@@ -105,7 +105,7 @@ def test_a_reader_writes_no_checkpoint_into_another_folder(
         assert reader.checkpoint() == 51
 
 
-def test_a_private_file_says_which_file_it_is(tmp_path: Path) -> None:
+def test_a_private_file_knows_its_number(tmp_path: Path) -> None:
     """Write a numbered file: a rename keeps it, a copy is one; what has no number, or wrong ones, is said so."""
     storage = FileStorage(tmp_path)
     write_private(storage, OWNER, {"a": 1}, is_numbered=True)

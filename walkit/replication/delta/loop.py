@@ -82,10 +82,7 @@ class DeltaLoop:
         self._asked_ms = self._look_ms = self._looked_ms = now_ms()
         self._asked_ns = perf_counter_ns()
         self._looking, self._silence_ms, self._refused, self._sessions_before = False, SILENCE_MS, 0, 0
-        self._opening, self._owed_lsn = (
-            Opening(source.storage, log_id),
-            0,
-        )  # the log's own end at the last look
+        self._opening, self._owed_lsn = Opening(source.storage, log_id), 0  # the log's end at the last look
         self._named: dict[int, int] = {}  # by part of the replay: when it was named, ns
         self._loads: set[int] = set()  # parts that are read from the log
 

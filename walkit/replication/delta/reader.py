@@ -167,10 +167,10 @@ class DeltaReader:
         """Wait until a record is applied; return the LSN that is.
 
         The result of an append names one record for good. A bare LSN counts only after this reader has compared its
-        state with the log: by an answer of the primary, or where none comes by a look at the log itself.
+        state with the log: by an answer of the primary, or without one by a look at the log itself.
 
-        TimeoutError after `timeout` seconds; DivergenceError where the log does not have the record of the result; the
-        error that ended the reader, where it has failed; LogClosedError once it is stopped.
+        TimeoutError after `timeout` seconds; DivergenceError if the log does not have the record of the result; the
+        error that ended the reader, if it has failed; LogClosedError once it is stopped.
         """
         loop, wanted = self._loop, Awaited.of(result_or_lsn)
         deadline = None if timeout is None else time.monotonic() + timeout

@@ -1,7 +1,6 @@
 """Small private files beside a log: one line that says what it is, then JSON under a checksum; for its owner alone.
 
-One that says who its folder is has the number of the very file it was written in: a copy has that, too, but is another
-file.
+A file that identifies its folder holds its own number: a copy holds the same one, but is another file.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _NOT_THERE = (errno.ENOENT, errno.ENOTDIR)
 
 
 class PrivateFacts(NamedTuple):
-    """What a private file says, and which file says it."""
+    """The facts of a private file, and the number of that file."""
 
     facts: dict[str, Any]
     written: FileNumber | None
@@ -48,7 +47,7 @@ def write_private(
 ) -> None:
     """Put a file in place of `name`, atomically and durably; its owner alone may read it.
 
-    With `is_numbered` it says which file it is, so that a copy of it is known as one.
+    With `is_numbered` it holds its own number, so that a copy of it is known as one.
     """
     aside = f"{name}.new"
     remove_if_there(storage, aside)
@@ -64,7 +63,7 @@ def write_private(
 
 
 def read_private(storage: Storage, name: str) -> PrivateFacts | None:
-    """Return what a private file says; None where there is none.
+    """Return the facts of a private file; None if it is missing.
 
     CorruptionError where it is damaged, FormatVersionError where a newer walkit has written it.
     """
