@@ -7,16 +7,17 @@ is on stable storage, so that a copy that was killed is taken up where it was.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 
 from walkit._arguments import check_progress
 from walkit.commit.to_end import relayed, run_to_end
-from walkit.errors import ClaimError, GapError, NotALogError, OptionsError, WalkitError
+from walkit.errors import ClaimError, GapError, NotALogError, OptionsError, StorageError, WalkitError
 from walkit.format.index import has_index
 from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest, SegmentRecord, encode_manifest
 from walkit.read.claim import Claim, claim
@@ -39,7 +40,7 @@ from walkit.state.copy_files import (
 from walkit.state.copy_report import CopyReport
 from walkit.storage.address import Place, storage_at
 from walkit.storage.file import FileStorage
-from walkit.storage.interface import Storage
+from walkit.storage.interface import FileNumber, NumberedFile, Storage
 from walkit.storage.io_errors import Translated
 
 PARTIAL_SUFFIX = ".partial"
@@ -125,8 +126,10 @@ def _copy(source: Storage, folder: str, progress: Progress | None) -> CopyReport
     with _locked(partial):
         _keep_private(source, partial)
         _refuse_place(source, folder)
+        number = _number_of(partial)
         report = copy_into(source, partial, progress, folder)
         _refuse_place(source, folder)
+        _refuse_exchanged(partial, number)
         with Translated(f"rename to {folder!r} the folder", "", partial.location):
             os.rename(partial.location, folder)
         FileStorage(os.path.dirname(folder)).sync_directory()
@@ -153,6 +156,31 @@ def _locked(partial: Storage) -> Iterator[None]:
         lock.release()
 
 
+def _number_of(target: Storage) -> FileNumber | None:
+    """Return the number of the lock's file of a target: which folder it is, whatever its path leads to.
+
+    None without a lock's file, or without numbers of files.
+    """
+    try:
+        with closing(target.open(LOCK_NAME, "read")) as file:
+            return file.number() if isinstance(file, NumberedFile) else None
+    except StorageError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return None
+
+
+def _refuse_exchanged(target: Storage, number: FileNumber | None) -> None:
+    """StorageError (ESTALE) if another folder has the name of the one that is copied to: nothing of it is touched."""
+    if _number_of(target) != number:
+        raise StorageError(
+            f"{target.location} is no longer the folder that the copy is made in: it was moved, removed or replaced. "
+            "No copy was made",
+            errno=errno.ESTALE,
+            name=LOCK_NAME,
+        )
+
+
 def copy_into(source: Storage, target: Storage, progress: Progress | None, location: str) -> CopyReport:
     """Copy a log from storage to storage; durable on return. `location` is what the copy is called in the end.
 
@@ -161,11 +189,14 @@ def copy_into(source: Storage, target: Storage, progress: Progress | None, locat
     began = time.perf_counter()
     target.create()
     _clear(target, load_manifest(source).log_id)
-    name = f"copy-{hashlib.sha256(location.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
-    drop_claim(source, name)  # of a copier to this target that died
+    number = _number_of(target)
+    # The path alone is a name: a copier in another folder of that path may be alive.
+    which = f"{location}\0{number}".encode("utf-8", "surrogateescape")
+    name = f"copy-{hashlib.sha256(which).hexdigest()[:16]}"
+    drop_claim(source, name)  # of a copier to this folder that died: who copies to it now has its lock
     claimed = claim(source, name, lease_s=LEASE_S, complete=False)
     try:
-        return _claimed(source, target, claimed, progress, location, began)
+        return _claimed(source, target, claimed, progress, location, began, number)
     finally:
         with suppress(WalkitError):
             claimed.release()
@@ -194,7 +225,13 @@ def _clear(target: Storage, log_id: int) -> None:
 
 
 def _claimed(
-    source: Storage, target: Storage, claimed: Claim, progress: Progress | None, location: str, began: float
+    source: Storage,
+    target: Storage,
+    claimed: Claim,
+    progress: Progress | None,
+    location: str,
+    began: float,
+    number: FileNumber | None,
 ) -> CopyReport:
     meter = Meter(progress, claimed)
     # Snapshots before the marks: the log is on stable storage up to each of them, and a later checkpoint may remove it.
@@ -206,6 +243,7 @@ def _claimed(
     for record in manifest.sealed:
         if has_index(record):
             index_segment(target, manifest, record)
+    _refuse_exchanged(target, number)
     keep_only(target, manifest, snapshots)
     target.sync_directory()
     meter.finish()
