@@ -50,7 +50,7 @@ def test_its_operations_are_one_frame_with_one_result(log: walkit.WriteAheadLog)
     assert tx.result is not None
     assert (tx.result.first_lsn, tx.result.last_lsn) == (2, 5)
     assert headers(log)[1].records == 4
-    assert (headers(log)[1].position, headers(log)[1].end_position) == tx.result[2:]
+    assert (headers(log)[1].position, headers(log)[1].end_position) == tx.result[2:4]
     assert joined(log) == [[False], [True, True, True, False]]
     kinds = [(r.kind, r.key, r.value) for r in log.read(2)]
     assert kinds == [
