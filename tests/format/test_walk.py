@@ -47,15 +47,22 @@ SEGMENT = SegmentHeader(
 )
 
 
-def chained(*groups: list[Any], codec: str | None = None) -> list[bytes]:
+def chained(*groups: list[Any], codec: str | None = None, sparse: bool = False) -> list[bytes]:
     """Frames that follow each other from the segment's start."""
     frames, position, lsn, chain = [], START, FIRST_LSN, CHAIN
     for rows in groups:
         frame = frame_of(
-            rows, position=position, first_lsn=lsn, chain=chain, durable_position=position, codec=codec
+            rows,
+            position=position,
+            first_lsn=lsn,
+            chain=chain,
+            durable_position=position,
+            codec=codec,
+            sparse=sparse,
         )
         frames.append(frame)
-        position, lsn, chain = position + len(frame), lsn + len(rows), FrameHeader.parse(frame).header_crc
+        header = FrameHeader.parse(frame)
+        position, lsn, chain = position + len(frame), lsn + header.span, header.header_crc
     return frames
 
 

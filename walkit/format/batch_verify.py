@@ -1,7 +1,8 @@
 """Many frames in a row, checked at once: what `check_header`, `check_body` and `decode_body` say of them one by one.
 
 A frame that is not as expected is not described: the row ends before it, and a caller that needs the reason checks it
-alone. So is what is seldom: compressed and sparse frames. A frame costs two checksums and some slices here, no objects.
+alone. A row takes every frame that is right by itself: a kind of frames that only ended rows would have all bytes
+after each of them checked again. A frame costs two checksums and some slices here, no objects.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from walkit.format.body import (
     decode_body,
 )
 from walkit.format.checksum import crc32c
+from walkit.format.frame import decompress
 from walkit.format.layout import (
     CODEC_NONE,
+    CODEC_ZSTD,
     FORMAT_VERSION,
     FRAME_FLAGS_KNOWN,
     FRAME_HEADER_BYTES,
@@ -53,8 +56,8 @@ HEADER = np.dtype(
 """A frame's header, as `FrameHeader` has it."""
 
 FOOTPRINT = struct.Struct("<I")
-SIZES_AND_CHECKSUMS = struct.Struct("<II4xI20xI")
-"""What a header says from its footprint on: footprint, stored bytes, checksum of the body and of the header."""
+SIZES_AND_CHECKSUMS = struct.Struct("<IIII20xI")
+"""What a header says from its footprint on: footprint, stored bytes, raw bytes, checksum of body and of header."""
 FOOTPRINT_OFFSET: int = HEADER.fields["footprint"][1]  # type: ignore[index]  # it has fields
 KEEP_GIL, RELEASE_GIL = 0, 1
 CRC_ALONE_BYTES = 1 << 20
@@ -62,20 +65,27 @@ CRC_ALONE_BYTES = 1 << 20
 32 KiB, where the library would begin to; then two threads that check are slower than one."""
 RECORDS_JOINED_MAX = RECORDS_PER_FRAME_MAX
 """Frames of a row become one only up to so many records: memory for more than one frame may hold is not taken."""
+UNPACKED_BYTES_MAX = 1 << 20
+"""The bodies of a row of several frames have at most so many bytes more than are stored.
+
+A few compressed frames may be many times what is read at once. Up to about here they stay in the processor's caches.
+"""
 _UNIFORM = FrameFlag.UNIFORM_KINDS | FrameFlag.UNIFORM_KEY_LENGTHS | FrameFlag.UNIFORM_VALUE_LENGTHS
 _UNIFORM_HEAD = np.dtype([("key", "<u4"), ("value", "<u4"), ("kind", "u1")])
 _LEGAL = np.zeros(256, np.bool_)
 _LEGAL[[kind for kind in KIND_BYTES_TIMELESS if not kind & JOINED]] = True
 
-_FIXED = np.uint64(FRAME_MAGIC | FORMAT_VERSION << 32 | CODEC_NONE << 40)
-_FIXED_MASK = np.uint64((1 << 48) - 1)
-"""Magic, version and codec: the first bytes of a header. Frames of older versions are looked at alone."""
+_FIXED = np.uint64(FRAME_MAGIC | FORMAT_VERSION << 32)
+_FIXED_MASK = np.uint64((1 << 40) - 1)
+"""Magic and version: the first bytes of a header. Version 0 is the oldest."""
 _STAMPS = TIMESTAMPS | UNIFORM_TIMESTAMPS
 _flags = np.arange(1 << 16, dtype=np.uint16)
-_LEGAL_FLAGS = ((_flags & ~np.uint16(FRAME_FLAGS_KNOWN & ~FrameFlag.SPARSE)) == 0) & (
+_LEGAL_FLAGS = ((_flags & ~np.uint16(FRAME_FLAGS_KNOWN)) == 0) & (
     (_flags & np.uint16(_STAMPS)) != UNIFORM_TIMESTAMPS
 )
 
+assert FORMAT_VERSION == 0, "a row takes the frames of every version that a log can have"
+assert (CODEC_NONE, CODEC_ZSTD) == (0, 1), "`_headers_fit` compares the codec with a truth value"
 assert HEADER.itemsize == FRAME_HEADER_BYTES and HEADER.itemsize % 8 == 0
 assert [HEADER.fields[name][1] for name in ("log_id", "epoch", "epoch_id")] == [8, 16, 24]  # type: ignore[index]
 
@@ -109,33 +119,55 @@ class VerifiedFrames:
     heads: npt.NDArray[Any]
     """Header of each, as `HEADER`."""
 
-    def columns(self) -> Iterator[tuple[int, DecodedColumns]]:
-        """Yield (first LSN, columns) of the frames that have records; nothing of it is a view on the buffer.
+    def columns(self, last_lsn: int = LSN_MAX) -> Iterator[tuple[int, DecodedColumns]]:
+        """Yield (first LSN, columns) of the frames with records that begin up to `last_lsn`: no views on the buffer.
 
         Frames of uniform columns come as one, which holds the records of all, where those are not too many for the
         columns that this needs; else each keeps its columns of one value. CorruptionError where a body is not what
         its header says, after the columns before it.
         """
-        filled = np.flatnonzero(self.heads["records"])
+        filled = np.flatnonzero(
+            (self.heads["records"] > 0) & (self.heads["first_lsn"] <= np.uint64(last_lsn))
+        )
         if not len(filled):
             return
-        heads, starts = self.heads[filled], self.starts[filled] + FRAME_HEADER_BYTES
-        uniform = _uniform_heads(np.frombuffer(self.buffer, np.uint8), starts, heads)
-        view = memoryview(self.buffer)
-        if uniform is not None and self.records <= RECORDS_JOINED_MAX:
-            yield (
-                int(heads["first_lsn"][0]),
-                _as_one(view, starts, heads["records"].astype(np.int64), uniform),
-            )
-            return
+        bodies = _unpacked(self.buffer, self.starts[filled], self.heads[filled])
+        heads, starts = bodies.heads, bodies.starts
+        view = memoryview(bodies.block)
+        if bodies.error is None:
+            counts = heads["records"].astype(np.int64)
+            uniform, columns, right = _uniform_bodies(bodies)
+            first_lsn = int(heads["first_lsn"][0])
+            # A sparse frame without records between them takes LSNs, too.
+            in_a_row = int(heads["first_lsn"][-1]) + int(counts[-1]) - first_lsn == int(counts.sum())
+            if uniform.all() and right.all() and in_a_row and self.records <= RECORDS_JOINED_MAX:
+                yield first_lsn, _as_one(view, starts, counts, columns)
+                return
         for start, head in zip(starts.tolist(), heads, strict=True):
-            body = memoryview(bytes(view[start : start + int(head["stored"])]))
+            body = view[start : start + int(head["raw"])]
+            if bodies.block is self.buffer:
+                body = memoryview(bytes(body))
             try:
-                decoded = decode_body(body, int(head["records"]), int(head["flags"]))
+                decoded = decode_body(body, int(head["records"]), int(head["flags"]), int(head["span"]))
             except CorruptionError as error:
                 error.position, error.first_lost_lsn = int(head["position"]), int(head["first_lsn"])
                 raise
             yield int(head["first_lsn"]), decoded
+        if bodies.error is not None:
+            raise bodies.error
+
+
+@dataclass(frozen=True, slots=True)
+class _Bodies:
+    """The bodies of frames as they were before they were compressed, up to the first that cannot be decompressed."""
+
+    block: bytes | bytearray
+    """The bytes that hold them."""
+    starts: Int64s
+    """Offset there, of each."""
+    heads: npt.NDArray[Any]
+    error: CorruptionError | None
+    """The fault of the body after the last one."""
 
 
 def frames_in_a_row(
@@ -159,9 +191,8 @@ def frames_in_a_row(
     starts = np.array(offsets, np.int64)
     heads = np.frombuffer(b"".join(parts), HEADER)
     count = _leading(_headers_fit(heads, starts - at, segment, follows))
-    block = np.frombuffer(buffer, np.uint8)
     if decode and count:
-        count = _leading(_bodies_decode(buffer, block, starts[:count], heads[:count]))
+        count = _leading(_bodies_decode(_unpacked(buffer, starts[:count], heads[:count])))
     if not count:
         return None
     heads = heads[:count]
@@ -183,16 +214,19 @@ def frames_in_a_row(
 def _whole_frames(buffer: bytes | bytearray, at: int, limit: int) -> tuple[list[int], list[memoryview]]:
     """Return where frames begin, by the footprints that they name, and their headers: both checksums are right.
 
-    What a header says is judged by others; here it is only believed as far as it stays within the buffer.
+    What a header says is judged by others; here it is only believed as far as it stays within the buffer. The row ends
+    before its bodies need more than `UNPACKED_BYTES_MAX`: frames that are checked are taken, not checked again.
     """
     offsets: list[int] = []
     headers: list[memoryview] = []
     view, sizes_at = memoryview(buffer), SIZES_AND_CHECKSUMS.unpack_from
     body = at + FRAME_HEADER_BYTES
+    unpacked = 0
     while body <= limit:
-        footprint, stored, body_crc, header_crc = sizes_at(buffer, at + FOOTPRINT_OFFSET)
+        footprint, stored, raw, body_crc, header_crc = sizes_at(buffer, at + FOOTPRINT_OFFSET)
         end, following = body + stored, at + footprint
-        if not end <= following <= limit:
+        unpacked += raw - stored
+        if not end <= following <= limit or (unpacked > UNPACKED_BYTES_MAX and offsets):
             break
         header = view[at:body]
         if crc32c(header[:FRAME_HEADER_CRC_OFFSET]) != header_crc:
@@ -223,7 +257,8 @@ def _headers_fit(
     """
     next_lsn = int(heads["first_lsn"][0]) if follows.next_lsn is None else follows.next_lsn
     chain = heads["chain"][0] if follows.chain is None else follows.chain
-    span, stored, position = heads["span"], heads["stored"], heads["position"]
+    span, records, position = heads["span"], heads["records"], heads["position"]
+    stored, raw, flags = heads["stored"], heads["raw"], heads["flags"]
     before = np.cumsum(span, dtype=np.uint64) - span
     if (
         follows.position % segment.alignment
@@ -236,7 +271,7 @@ def _headers_fit(
     whole = stored + np.int64(FRAME_HEADER_BYTES + segment.alignment - 1)
     right: Bools = (words[:, 0] & _FIXED_MASK) == _FIXED
     right &= (words[:, 1:4] == np.array([segment.log_id, segment.epoch, segment.epoch_id], "<u8")).all(axis=1)
-    right &= _LEGAL_FLAGS[heads["flags"]]
+    right &= _LEGAL_FLAGS[flags]
     right &= position == np.uint64(follows.position) + offsets.astype(np.uint64)
     right &= heads["durable_position"] <= position
     right &= heads["first_lsn"] == np.uint64(next_lsn) + before
@@ -244,54 +279,72 @@ def _headers_fit(
     right[1:] &= heads["header_crc"][:-1] == heads["chain"][1:]
     right &= footprint == whole & -segment.alignment
     right &= footprint <= segment.frame_bytes_max
-    right &= stored == heads["raw"]
-    right &= heads["records"] == span
-    right &= span <= RECORDS_PER_FRAME_MAX
-    right &= (span == 0) == (stored == 0)
+    right &= raw <= segment.frame_bytes_max
+    right &= stored <= raw
+    right &= (stored < raw) == heads["codec"]  # CODEC_NONE or CODEC_ZSTD: no other number is a truth value
+    right &= records <= span
+    right &= (records == span) | (flags & np.uint16(FrameFlag.SPARSE) != 0)
+    right &= records <= RECORDS_PER_FRAME_MAX
+    right &= (records == 0) == (raw == 0)
     return right
 
 
-def _bodies_decode(
-    buffer: bytes | bytearray, block: npt.NDArray[np.uint8], starts: Int64s, heads: npt.NDArray[Any]
-) -> Bools:
-    """Judge the bodies: those of uniform columns together, the others by taking them apart."""
-    flags, stored, records = heads["flags"], heads["stored"].astype(np.int64), heads["records"]
-    uniform = ((flags & np.uint16(_UNIFORM | TIMESTAMPS)) == np.uint16(_UNIFORM)) & (
-        stored >= _UNIFORM_HEAD.itemsize
-    )
-    right: Bools = records == 0
-    if uniform.any():
-        at = starts[uniform] + FRAME_HEADER_BYTES
-        columns = block[at[:, None] + np.arange(_UNIFORM_HEAD.itemsize)].view(_UNIFORM_HEAD)[:, 0]
-        lengths = columns["key"].astype(np.int64) + columns["value"]
-        sizes = _UNIFORM_HEAD.itemsize + records[uniform].astype(np.int64) * lengths
-        right[uniform] = _LEGAL[columns["kind"]] & (sizes == stored[uniform])
-    view = memoryview(buffer)
-    for index in np.flatnonzero(~uniform & (records > 0)).tolist():
-        begin = int(starts[index]) + FRAME_HEADER_BYTES
+def _unpacked(buffer: bytes | bytearray, starts: Int64s, heads: npt.NDArray[Any]) -> _Bodies:
+    """Return the bodies of frames that begin at `starts` of `buffer`; they stay there if none is compressed."""
+    starts = starts + FRAME_HEADER_BYTES
+    if not heads["codec"].any():
+        return _Bodies(buffer, starts, heads, None)
+    view, failure = memoryview(buffer), None
+    parts: list[memoryview | bytes] = []
+    packed, stored, raw = (heads[name].tolist() for name in ("codec", "stored", "raw"))
+    for index, start in enumerate(starts.tolist()):
+        body = view[start : start + stored[index]]
+        if not packed[index]:
+            parts.append(body)
+            continue
         try:
-            decode_body(view[begin : begin + int(stored[index])], int(records[index]), int(flags[index]))
+            parts.append(decompress(body, raw[index]))
+        except CorruptionError as error:
+            error.position = int(heads["position"][index])
+            error.first_lost_lsn = int(heads["first_lsn"][index])
+            failure = error
+            break
+    heads = heads[: len(parts)]
+    sizes = heads["raw"].astype(np.int64)
+    return _Bodies(b"".join(parts), np.cumsum(sizes) - sizes, heads, failure)
+
+
+def _bodies_decode(bodies: _Bodies) -> Bools:
+    """Judge the bodies: those of uniform columns together, the others by taking them apart."""
+    heads, starts = bodies.heads, bodies.starts
+    records = heads["records"]
+    uniform, _, fill = _uniform_bodies(bodies)
+    right: Bools = records == 0
+    right[uniform] = fill
+    view = memoryview(bodies.block)
+    for index in np.flatnonzero(~uniform & (records > 0)).tolist():
+        head, begin = heads[index], int(starts[index])
+        try:
+            body = view[begin : begin + int(head["raw"])]
+            decode_body(body, int(head["records"]), int(head["flags"]), int(head["span"]))
         except CorruptionError:
             break
         right[index] = True
     return right
 
 
-def _uniform_heads(
-    block: npt.NDArray[np.uint8], starts: Int64s, heads: npt.NDArray[Any]
-) -> npt.NDArray[Any] | None:
-    """Return the columns of bodies that are uniform, every one, and right; None where one is not."""
-    flags, stored = heads["flags"], heads["stored"].astype(np.int64)
-    if ((flags & np.uint16(_UNIFORM | TIMESTAMPS)) != np.uint16(_UNIFORM)).any():
-        return None
-    if stored.min() < _UNIFORM_HEAD.itemsize:
-        return None
-    columns: npt.NDArray[Any] = block[starts[:, None] + np.arange(_UNIFORM_HEAD.itemsize)].view(
-        _UNIFORM_HEAD
-    )[:, 0]
+def _uniform_bodies(bodies: _Bodies) -> tuple[Bools, npt.NDArray[Any], Bools]:
+    """Return which bodies have columns of one value only; of these the columns, and whether they fill the body."""
+    heads, raw = bodies.heads, bodies.heads["raw"].astype(np.int64)
+    uniform = (heads["flags"] & np.uint16(_UNIFORM | TIMESTAMPS | FrameFlag.SPARSE)) == np.uint16(_UNIFORM)
+    uniform &= raw >= _UNIFORM_HEAD.itemsize
+    at = bodies.starts[uniform]
+    block = np.frombuffer(bodies.block, np.uint8)
+    bytes_of_heads = block[at[:, None] + np.arange(_UNIFORM_HEAD.itemsize)]
+    columns: npt.NDArray[Any] = bytes_of_heads.view(_UNIFORM_HEAD)[:, 0]
     lengths = columns["key"].astype(np.int64) + columns["value"]
-    sizes = _UNIFORM_HEAD.itemsize + heads["records"].astype(np.int64) * lengths
-    return columns if (_LEGAL[columns["kind"]] & (sizes == stored)).all() else None
+    sizes = _UNIFORM_HEAD.itemsize + heads["records"][uniform].astype(np.int64) * lengths
+    return uniform, columns, _LEGAL[columns["kind"]] & (sizes == raw[uniform])
 
 
 def _as_one(view: memoryview, starts: Int64s, counts: Int64s, columns: npt.NDArray[Any]) -> DecodedColumns:

@@ -329,14 +329,15 @@ def decode_frame(header: FrameHeader, frame: memoryview) -> DecodedColumns:
     body = frame[FRAME_HEADER_BYTES : FRAME_HEADER_BYTES + header.body_stored_bytes]
     try:
         if header.codec == CODEC_ZSTD:
-            body = memoryview(_decompress(body, header.body_raw_bytes))
+            body = memoryview(decompress(body, header.body_raw_bytes))
         return decode_body(body, header.records, header.flags, header.span)
     except CorruptionError as error:
         error.position, error.first_lost_lsn = header.position, header.first_lsn
         raise
 
 
-def _decompress(body: memoryview, raw_bytes: int) -> bytes:
+def decompress(body: memoryview, raw_bytes: int) -> bytes:
+    """Return the body of a compressed frame; CorruptionError if it is not one of `raw_bytes` bytes."""
     try:
         size = zstandard.frame_content_size(body)
         if size != raw_bytes:

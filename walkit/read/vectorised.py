@@ -66,10 +66,8 @@ class FrameRows:
         """Take the frames of a row; those before a malformed one, whose error is raised."""
         last_lsn = int(row.last_lsns[-1])
         if last_lsn >= self._first_lsn:
-            for first_lsn, columns in row.columns():
+            for first_lsn, columns in row.columns(self._last_lsn):
                 self.builder.add(first_lsn, columns, len(columns.key_bytes) + len(columns.value_bytes))
-                if first_lsn + columns.count > self._last_lsn:
-                    break  # a malformed body after it is outside the bounds
         self.last_lsn = max(self.last_lsn, last_lsn)
         self.large = bool(row.heads["footprint"].mean() >= LARGE_BYTES)
 

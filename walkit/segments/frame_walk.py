@@ -32,8 +32,6 @@ ROW_READ_BYTES = 4 << 20
 They are read into the same memory again and again: the pages of new memory cost half as much as the reading.
 """
 HOP_BYTES = 64 * 1024
-ROWS_PASSED_MAX = 64
-"""Frames looked at alone before a row is tried again, where none began."""
 
 RowSeen = Callable[[VerifiedFrames], object]
 """Called with the frames of a row, which are not yielded."""
@@ -95,7 +93,6 @@ class FrameWalk:
         self.body = body
         self.row_seen = row_seen
         self._decode = decode
-        self._passed_max = self._passed = 0
         self._gaps = {gap.start_position: gap for gap in gaps}
         self._gap_starts = sorted(self._gaps)
         self._read_bytes_wanted = read_bytes
@@ -154,22 +151,17 @@ class FrameWalk:
         return self.segment.end_chain if self.segment.flags & SegmentFlag.COMPACTED else self.chain or 0
 
     def _pass_row(self, row_seen: RowSeen) -> bool:
-        """Advance past the frames that can be taken at once; False where there are none, or none was looked for.
+        """Advance past the frames that can be taken at once; False where the next one is looked at alone.
 
-        A log of frames that must be looked at alone (compressed ones) is asked ever more seldom.
+        That is where the walk ends: a row takes every frame that is right by itself. Else a walk would check what is
+        after each such frame again and again.
         """
-        if self._passed < self._passed_max:
-            self._passed += 1
-            return False
         following = bisect_right(self._gap_starts, self.position)
         row = self._row(min([self.end_position, *self._gap_starts[following : following + 1]]))
         if row is not None and self.last_chain not in (None, row.chain) and row.ends[-1] == self.end_position:
             row = self._row(int(row.ends[-2])) if len(row.ends) > 1 else None
-        self._passed = 0
         if row is None:
-            self._passed_max = min(2 * self._passed_max or 1, ROWS_PASSED_MAX)
             return False
-        self._passed_max = 0
         self.frames += len(row.ends)
         self.records += row.records
         self.promised_position = max(self.promised_position, row.promised_position)
