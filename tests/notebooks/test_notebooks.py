@@ -23,7 +23,6 @@ from packaging.utils import canonicalize_name
 
 from scripts.book import figures_of, write_page
 from scripts.notebook_map import PATHS, PLACES, TARGET, drawn_map
-from tests.test_words import IDIOM, LAG
 from walkit.log.scratch import sweep
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
@@ -119,14 +118,6 @@ def test_the_search_for_parts_notices() -> None:
     assert missing_parts(whole) == []
     assert missing_parts(whole.replace("## Limits", "")) == ["## Limits"]
     assert missing_parts("## Answer\n" + whole.replace("## Answer", "")) == ["## Answer"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_notebooks_use_the_words_of_the_field(name: str) -> None:
-    """Count the phrases of the house in every cell, as in the package's modules: there is none."""
-    cells = [*cells_of(name), *cells_of(name, "markdown")]
-    found = {c["id"]: [m.group() for m in IDIOM.finditer(LAG.sub("", c["source"]))] for c in cells}
-    assert {cell: phrases for cell, phrases in found.items() if phrases} == {}
 
 
 def test_the_map_is_current_and_says_what_the_index_says() -> None:
