@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -275,62 +275,6 @@ def test_the_glossary_has_every_word_of_the_architecture(checkout: Checkout) -> 
     wanted = words_of(table) - {"word"}
     assert len(wanted) > 20 and len(glossary) > 2 * len(wanted)
     assert wanted - glossary == set()
-
-
-PLAIN = """
-    alt band bench buckets buffer buffered bulk candidates child choice client columns compare constant
-    continuous cost count counter counting dashboard data doctor duration edges empirical errors event exhausted
-    exists expire extra find finding fitted flights forced gathering groups health home host html info inventory
-    io java job lane lanes large like location locked lognormal margin mask max ms observed offered pair phase
-    plain plotly point protocol publish rate ratio ratios raw reading reason reasons recorded recorder register
-    map report reset restored runs sample sampler schema script selection server shell source span spec start
-    statistics stats status steady summary surface svg sweep text theme timeout too trace why
-"""
-"""Words of public names that mean what they mean elsewhere: in English, in statistics, in Python."""
-
-
-def stem(word: str) -> str:
-    """A word without the ending that makes a noun or another form of it."""
-    for ending in ("ies", "ing", "ers", "ed", "er", "or", "es", "ion", "s", "e"):
-        if word.endswith(ending) and len(word) - len(ending) >= 3:
-            word = word.removesuffix(ending)
-            return word[:-1] if word[-2:-1] == word[-1] else word
-    return word
-
-
-def unexplained(names: Iterable[str], glossary: str) -> set[str]:
-    """Words of names (CamelCase or with underscores) that a glossary has in no form, and that are not plain."""
-    found = {
-        word.lower()
-        for name in names
-        for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name.removeprefix("walkit."))
-    }
-    text = glossary.lower()
-    return {
-        word
-        for word in found - {*PLAIN.split()}
-        if not re.search(rf"\b(un)?{stem(word.removeprefix('un') if len(word) > 5 else word)}", text)
-    }
-
-
-def test_the_glossary_has_every_word_of_the_code(checkout: Checkout) -> None:
-    """Take public names, options, events and their attributes apart: each word is in the glossary, or is plain."""
-    names = {*events.EVENTS, *events.ATTRIBUTES, *walkit.__all__}
-    for room in dir(walkit):
-        module = getattr(walkit, room)
-        names |= {*getattr(module, "__all__", ())} if inspect.ismodule(module) else set()
-    for options in (walkit.LogOptions, walkit.StoreOptions, walkit.Retention):
-        names |= {each.name for each in fields(options)}
-    assert len(names) > 350
-    text = (checkout.root / "docs" / "glossary.md").read_text()
-    assert unexplained(names, text) == set(), "explain them in docs/glossary.md, or call them plain here"
-
-
-def test_the_search_for_unexplained_words_notices() -> None:
-    """Words in a form that the glossary has, and plain ones, are passed over; others are named, also of a part."""
-    text = "| promotion | x |\n| tombstone | x |"
-    names = ["promote", "TombstoneReport", "walkit.log.wobble", "HTMLQuux", "max_tombstones"]
-    assert unexplained(names, text) == {"log", "wobble", "quux"}
 
 
 def test_every_public_room_has_a_page_of_the_reference(checkout: Checkout) -> None:
