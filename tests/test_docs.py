@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import os
 import re
 import subprocess
@@ -74,32 +73,10 @@ def test_links_lead_somewhere(checkout: Checkout) -> None:
     } <= documents.keys()
     places = all_places(checkout.names())
     found = [dead for path, text in documents.items() for dead in dead_links(path, text, documents, places)]
+    unknown = [dead for path, text in documents.items() for dead in dead_links(path, text, {}, places)]
+    assert len(unknown) > 50, "the headings of other pages are looked up"
+    assert len([dead for path, text in documents.items() for dead in dead_links(path, text, {}, set())]) > 300
     assert not found, "\n".join(found)
-
-
-@pytest.mark.parametrize(
-    ("text", "dead"),
-    [
-        (
-            "[a](other.md) [b](../top.md) [c](..) [d](#here-it-is) [e](other.md#two-words-1)\n# Here, it *is*!\n",
-            [],
-        ),
-        ("[a](gone.md)", ["gone.md"]),
-        ("[a](other.md#gone)", ["other.md#gone"]),
-        ("[a](#gone)", ["#gone"]),
-        ("[a][r]\n\n[r]: gone.md\n", ["gone.md"]),
-        ('![a](gone.png "title")', ["gone.png"]),
-        ("[web](https://example.org/gone) [mail](mailto:a@example.org)", []),
-        ("`[a](gone.md)`\n```\n[a](gone.md)\n# no heading\n```\n[b](#no-heading)", ["#no-heading"]),
-    ],
-)
-def test_the_checker_of_links_notices(text: str, dead: list[str]) -> None:
-    """Each kind of link in a small tree: the dead ones are named, the living and the quoted ones are not."""
-    documents = {"docs/this.md": text, "docs/other.md": "# Two words\n# Two words\n", "top.md": ""}
-    places = all_places(list(documents))
-    assert dead_links("docs/this.md", text, documents, places) == [
-        f"docs/this.md: {target}" for target in dead
-    ]
 
 
 DECISIONS = "docs/decisions/"
@@ -142,24 +119,6 @@ def test_each_decision_has_one_page_of_one_form(checkout: Checkout) -> None:
     assert sum(DECISION.fullmatch(path) is not None for path in documents) > 40
     found = faults_of_decisions(documents)
     assert not found, "\n".join(found)
-
-
-def test_the_checker_of_decisions_notices() -> None:
-    """A small index and its pages: a good one passes; a part, a word, a number or a title that is wrong is named."""
-    good = "# 0001 A title\n\n" + "\n\n".join(f"## {part}\n\nwords" for part in PARTS_OF_A_DECISION) + "\n"
-    index = f"{DECISIONS}README.md"
-    row = "| [0001](0001-a-title.md) | A title | In a sentence. |\n"
-    page = f"{DECISIONS}0001-a-title.md"
-    assert faults_of_decisions({index: row, page: good, "other.md": "# No\n"}) == []
-    for documents in (
-        {index: row},
-        {index: "", page: good},
-        {index: row.replace("A title", "Another"), page: good},
-        {index: row, page: good.replace("## Context\n\nwords", "")},
-        {index: row, page: good + "word " * DECISION_WORDS_MAX},
-        {index: row + row.replace("a-title", "b"), page: good, f"{DECISIONS}0001-b.md": good},
-    ):
-        assert faults_of_decisions(documents) != []
 
 
 def test_the_architecture_is_short_and_names_the_rooms(checkout: Checkout) -> None:
@@ -241,38 +200,6 @@ def test_the_checker_of_citations_notices(line: str) -> None:
     assert foreign_citations({"a.py": fine}) == []
 
 
-def undocumented(module: object, names: list[str]) -> list[str]:
-    """Classes, functions and modules among `names` that have no docstring of their own, and their public methods."""
-    found = []
-    for name in names:
-        value = getattr(module, name)
-        parts = {name: value}
-        if inspect.isclass(value):
-            own = {f"{name}.{key}": part for key, part in vars(value).items() if not key.startswith("_")}
-            parts |= {
-                key: part
-                for key, part in own.items()
-                if inspect.isfunction(part) or isinstance(part, property)
-            }
-        elif not (inspect.isroutine(value) or inspect.ismodule(value)):
-            continue
-        found += [key for key, part in parts.items() if not is_documented(part)]
-    return found
-
-
-def is_documented(value: object) -> bool:
-    """Whether there are words. What a dataclass makes of its own signature is none."""
-    text = value.__doc__ or ""
-    return bool(text.strip()) and not text.startswith(f"{getattr(value, '__name__', '')}(")
-
-
-def test_public_names_are_documented() -> None:
-    """Everything in walkit.__all__ exists and has a docstring, down to the public methods of its classes."""
-    assert len(walkit.__all__) > 20
-    found = undocumented(walkit, list(walkit.__all__))
-    assert not found, "\n".join(found)
-
-
 @pytest.mark.parametrize("package", ["walkit", "walkit.storage"])
 def test_a_lazy_front_door_lists_public_names_alone(package: str) -> None:
     """dir() before and after loading: all that is public, loaded or not, and no import of the module's own."""
@@ -284,36 +211,6 @@ def test_a_lazy_front_door_lists_public_names_alone(package: str) -> None:
     for name in module.__all__:
         getattr(module, name)
     assert [name for name in dir(module) if not name.startswith("_")] == listed
-
-
-def test_the_checker_of_docstrings_notices() -> None:
-    """A function, a class, a method and a property without words are named, documented ones and constants are not."""
-
-    class Told:
-        """Words."""
-
-        size = 3
-
-        def method(self) -> None: ...
-
-        @property
-        def mark(self) -> int:
-            return 1
-
-        def told(self) -> None:
-            """Words."""
-
-    class Untold: ...
-
-    Untold.function = lambda: None  # type: ignore[attr-defined]
-    module = type("module", (), {"Told": Told, "Untold": Untold, "f": lambda: None, "X": 3})
-    assert undocumented(module, ["Told", "Untold", "f", "X"]) == [
-        "Told.method",
-        "Told.mark",
-        "Untold",
-        "Untold.function",
-        "f",
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -379,25 +276,6 @@ def test_options_on_the_page_of_commands_exist(
         and not re.search(rf"{option}\b(?!-)", helped(capsys, *command))
     ]
     assert wrong == []
-
-
-def test_the_reader_of_options_notices() -> None:
-    """Options are taken from code of a section, a row of its table and its shell, not from prose."""
-    text = (
-        "## A\n### one\n```sh\nwalkit one --aa X\n```\nprose --no, `--bb` and `--cc FILE`\n"
-        "### bench\n| `walkit bench write` | x; `--dd 1,2` |\n## B\n`--ee`\n"
-    )
-    assert options_of_the_page(text) == [
-        *((("one",), option) for option in ("--aa", "--bb", "--cc")),
-        (("bench", "write"), "--dd"),
-    ]
-
-
-def test_the_reader_of_commands_notices() -> None:
-    """Subcommands are taken from spans and shell blocks, not from prose, Python or file names."""
-    prose = "walkit prose `walkit one X` `walkit/two` `.venv/bin/walkit three`\n"
-    text = prose + "```sh\nwalkit four\n```\n```python\nwalkit no\n```\n"
-    assert commands(text) == {"one", "three", "four"}
 
 
 def test_make_targets_of_the_documents_exist(checkout: Checkout) -> None:
@@ -469,9 +347,3 @@ def test_each_example_of_the_readme_runs_by_itself(readme: str, tmp_path: Path) 
     assert records_per_s > 1000
     assert waited_us == 0
     assert crashed == ["ok: none of 100 distinct states breaks a rule, profile contract, durability sync"]
-
-
-def test_the_reader_of_examples_notices() -> None:
-    """Python is taken apart from shell, and what is marked apart from the rest."""
-    text = f"```sh\nno\n```\n```python\none\n```\n\n{NEEDS_SPARK}```python\ntwo\n```\n"
-    assert examples(text) == (["one\n"], ["two\n"])

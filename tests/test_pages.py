@@ -79,20 +79,6 @@ def test_the_python_of_each_page_runs(checkout: Checkout, tmp_path: Path) -> Non
     assert "1 passed" in tested.stdout
 
 
-def test_the_runner_of_pages_notices(tmp_path: Path) -> None:
-    """Give it a page whose Python raises after one that runs: it exits with the name of the page that raised."""
-    pages = [("good.md", "x = 1\n"), ("bad.md", "assert x == 1\n")]
-    done = subprocess.run(
-        [sys.executable, "-c", RUN_PAGES],
-        cwd=tmp_path,
-        input=json.dumps(pages),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("bad.md\n") and "NameError" in done.stderr
-
-
 @pytest.fixture(scope="module")
 def operations(checkout: Checkout) -> str:
     """docs/operations.md."""
@@ -219,17 +205,6 @@ def test_every_event_has_the_attributes_that_are_declared(checkout: Checkout) ->
         assert found[event] <= {*declared} <= found[event] | more, event
 
 
-def test_the_reader_of_attributes_notices() -> None:
-    """Keywords, a dictionary, one within another and what a caller passes are each found for their event."""
-    source = (
-        "def f(sink, **facts):\n    told = {**facts, 'a': 1}\n    sink.emit('one', b=2, **told)\n"
-        "def g(sink):\n    f(sink, c=3)\n    sink.emit('two')\n"
-    )
-    module = Carried(source)
-    assert module.of_events == {"one": {"a", "b"}, "two": set()}
-    assert module.passed_on == [("one", "f")] and module.of_calls["f"] == {"c"}
-
-
 def emitted(source: str) -> set[str]:
     """The names of events in a module: what `emit` is called with, and any other string that is one by itself."""
     found = set()
@@ -251,14 +226,6 @@ def test_every_event_of_the_code_is_on_the_page(checkout: Checkout, operations: 
         for name in emitted(source)
     }
     assert found == {name for name, *_ in EVENT_ROW.findall(operations)}
-
-
-def test_the_reader_of_emitted_events_notices() -> None:
-    """Names that are emitted, known or not, and strings that are an event are found; one within a sentence is not."""
-    source = (
-        'sink.emit("walkit.no.event")\nx = "walkit.log.open"\ny = "see walkit.log.close"\nprint("walkit")\n'
-    )
-    assert emitted(source) == {"walkit.no.event", "walkit.log.open"}
 
 
 def words_of(text: str) -> set[str]:

@@ -71,18 +71,6 @@ def test_notebooks_are_committed_as_written(name: str) -> None:
     assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
 
 
-def test_the_search_for_outputs_notices() -> None:
-    """An output, a count and a cell's metadata are each named; a clean cell is not."""
-    clean: dict[str, Any] = {"id": "a", "metadata": {}, "outputs": [], "execution_count": None}
-    cells = [
-        clean,
-        {**clean, "id": "b", "outputs": [{}]},
-        {**clean, "id": "c", "execution_count": 1},
-        {**clean, "id": "d", "metadata": {"scrolled": True}},
-    ]
-    assert marks_of_running({"cells": cells}) == ["b", "c", "d: scrolled"]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_notebooks_have_short_cells_and_end_in_assertions(name: str) -> None:
     """At most 14 lines a code cell, words first, and a last cell that asserts."""
@@ -110,14 +98,6 @@ def test_notebooks_ask_predict_and_answer(name: str) -> None:
     words = cells_of(name, "markdown")
     assert missing_parts("\n".join(cell["source"] for cell in words)) == []
     assert CELLS_MIN <= len(words) + len(cells_of(name)) <= CELLS_MAX
-
-
-def test_the_search_for_parts_notices() -> None:
-    """A text without limits, and one that answers before it asks, lack a part each; a whole one lacks none."""
-    whole = "**The question**: x\n**Prediction**\n## Answer\n## Limits\n## Summary\n**Next**: y"
-    assert missing_parts(whole) == []
-    assert missing_parts(whole.replace("## Limits", "")) == ["## Limits"]
-    assert missing_parts("## Answer\n" + whole.replace("## Answer", "")) == ["## Answer"]
 
 
 def test_the_map_is_current_and_says_what_the_index_says() -> None:
@@ -274,6 +254,7 @@ def run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **constants:
         kernel_name="python3",
         resources={"metadata": {"path": str(folder)}},
     ).execute()
+    assert marks_of_running(notebook)
     assert sorted(path.name for path in folder.iterdir()) == before
     imported = {module.split(".")[0] for module in modules.read_text().split()}
     assert undeclared(imported, extras_of(name)) == set()
