@@ -80,7 +80,7 @@ def pytest(
         "-m",
         "pytest",
         "-q",
-        *("-p", PROBE.stem, "-p", "timeout", "-p", "no:cacheprovider"),
+        *("-p", PROBE.stem, "-p", "no:cacheprovider"),
     ]
     command += [f"--basetemp={target}.tmp", *arguments]
     environment = os.environ | {"HYPOTHESIS_PROFILE": "ci"} | variables
@@ -144,7 +144,12 @@ def measure_reach(target: Path, mutants: list[Site], arguments: list[str]) -> No
     pytest(target, arguments, MUTANTS_WITHOUT=str(without))
     subprocess.run(["git", "checkout", "-q", "--", "walkit"], cwd=target, check=True)
     noted = notes(target)
-    seconds = {n["ended"]: max(n["cpu"], (n["at"] - n["began"]) / 4) for n in noted if "ended" in n}
+    seconds: dict[str, float] = defaultdict(float)
+    for n in noted:
+        if (
+            "ended" in n
+        ):  # pytest-xdist tells of it twice: in the process that ran it, and in the one that was told
+            seconds[n["ended"]] = max(seconds[n["ended"]], n["cpu"], (n["at"] - n["began"]) / 4)
     known = {"seconds": seconds, "reach": attributed(noted, len(mutants))}
     target.with_name("reach.json").write_text(json.dumps(known))
 
@@ -175,9 +180,9 @@ def hunt(target: Path, mutant: Site, tests: list[str], cap_s: float, first: str 
     mutated = mutant.mutated(original)
     if mutated is None:
         return {"found": None, "why": "gone: its lines are no longer there"}
-    tests = [first, *(t for t in tests if t != first)] if first in tests else tests
-    pieces = [tests[:1]] if first in tests else []
-    rest = iter(tests[len(pieces) :])
+    known = [t for t in tests if first and (t == first or t.startswith(f"{first}::"))][:1]
+    rest = iter([t for t in tests if t not in known])
+    pieces = [known] if known else []
     pieces += [piece for size in PIECES if (piece := [*itertools.islice(rest, size)])]
     ran, used = 0, 0.0
 
@@ -188,7 +193,7 @@ def hunt(target: Path, mutant: Site, tests: list[str], cap_s: float, first: str 
         try:
             files = dict.fromkeys(name.partition("::")[0] for name in names)
             limits = {"MUTANTS_ONLY": str(selection), "MUTANTS_CAP": str(cap)}
-            hangs = pytest(target, ["-x", "--timeout=120", *files], 5 * cap + 300, **limits)
+            hangs = pytest(target, ["-x", *files], 5 * cap + 300, **limits)
         finally:
             path.write_bytes(original)
         failed = next(
@@ -212,8 +217,13 @@ def hunt(target: Path, mutant: Site, tests: list[str], cap_s: float, first: str 
 
 
 def run(target: Path, mutants: list[Site], cap_s: float, earlier: dict[str, Any], results: Path) -> None:
-    """Hunt each mutant that has no result yet, or was not found within less time than there is now."""
-    known = json.loads(target.with_name("reach.json").read_text())
+    """Hunt each mutant that has no result yet, or was not found within less time than there is now.
+
+    Where there are earlier results, only what was found then. Without `reach`, tests go by their rooms alone.
+    """
+    measured = target.with_name("reach.json")
+    nothing: dict[str, Any] = {"seconds": {}, "reach": [[] for _ in mutants]}
+    known = json.loads(measured.read_text()) if measured.exists() else nothing
     listed = target.with_name(f"{target.name}.tests")
     if not listed.exists():
         pytest(target, ["--collect-only"], MUTANTS_LIST=str(listed))
@@ -222,8 +232,10 @@ def run(target: Path, mutants: list[Site], cap_s: float, earlier: dict[str, Any]
         before = done.get(mutant.key)
         if before and (before["found"] or before.get("cap", math.inf) >= cap_s):
             continue
-        order = queue(mutant, known["reach"][n], tests, known["seconds"])
         first = earlier.get(mutant.key, {}).get("found")
+        if earlier and not first:
+            continue
+        order = queue(mutant, known["reach"][n], tests, known["seconds"])
         result = {"key": mutant.key} | hunt(target, mutant, order, cap_s, first)
         with results.open("a") as file:
             file.write(json.dumps(result) + "\n")
@@ -268,13 +280,18 @@ def main() -> None:
         "--work", type=Path, default=Path("build/mutants"), help="a folder to work in, and for results"
     )
     parser.add_argument("--cap", type=float, default=240, help="seconds of the processor for a mutant")
-    parser.add_argument("--first", type=Path, help="earlier results: the test that found a mutant goes first")
+    parser.add_argument(
+        "--first", type=Path, help="earlier results: only what was found, by the same test first"
+    )
     parser.add_argument("arguments", nargs="*", help="for pytest, behind --: reach -- -n 2 --dist loadfile")
     given = parser.parse_args()
     if given.what == "draw":
         lines = (json.dumps(asdict(site)) for site in draw(ROOT, given.seed, given.count))
         print("[\n" + ",\n".join(lines) + "\n]")
         return
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # in the background it is ignored, by every child too
     mutants = [Site(**entry) for entry in json.loads(given.list.read_text())]
     given.work.mkdir(parents=True, exist_ok=True)
     if given.what == "reach":
