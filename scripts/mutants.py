@@ -174,7 +174,7 @@ def queue(mutant: Site, reached: Iterable[str], tests: list[str], seconds: dict[
 
 
 def hunt(target: Path, mutant: Site, tests: list[str], cap_s: float, first: str | None) -> dict[str, Any]:
-    """Run a mutant's tests until one fails that passes without it; return what came of it."""
+    """Run a mutant's tests until one fails, fails again, and passes without it; return what came of it."""
     path, selection = target / mutant.file, target.with_name(f"{target.name}.selected")
     original = path.read_bytes()
     mutated = mutant.mutated(original)
@@ -209,9 +209,10 @@ def hunt(target: Path, mutant: Site, tests: list[str], cap_s: float, first: str 
             ran, used = ran + len(noted), used + sum(n["cpu"] for n in noted)
             if found is None:
                 break
-            if go([found], original, math.inf)[0] is None:
+            again, without = go([found], mutated, math.inf)[0], go([found], original, math.inf)[0]
+            if again is not None and without is None:
                 return {"found": found, "why": why, "ran": ran, "seconds": round(used)}
-            left = left[left.index(found) + 1 :] if found in left else []  # fails without the mutant as well
+            left = left[left.index(found) + 1 :] if found in left else []  # it fails by itself, or by chance
     why = f"no test of {ran} fails" + (f", in the {cap_s:.0f} s it was given" if used >= cap_s else "")
     return {"found": None, "why": why, "ran": ran, "seconds": round(used), "cap": cap_s}
 
