@@ -13,7 +13,8 @@ import pytest
 from walkit.errors import StorageError
 from walkit.measure import raw_baseline
 from walkit.measure.baseline import REGION_BYTES_MAX
-from walkit.storage.direct import O_DIRECT, why_not_direct
+from walkit.storage import FileStorage
+from walkit.storage.direct import O_DIRECT
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "O_DSYNC"), reason="no O_DSYNC on this platform")
 
@@ -102,7 +103,7 @@ def test_threads_share_the_writes(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_direct_writes_go_past_the_page_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The loop's writes are O_DIRECT and O_DSYNC where the place takes them, and unaligned blocks are refused."""
-    if (why_not := why_not_direct(str(tmp_path))) is not None:
+    if (why_not := FileStorage(tmp_path).why_not_direct()) is not None:
         pytest.skip(why_not)
     spy, written = Spy(monkeypatch), []
     inner = spy.pwrite

@@ -28,7 +28,7 @@ from walkit.recovery.log_scan import Progress
 from walkit.segments.claim_files import drop_claim
 from walkit.segments.index_file import index_segment
 from walkit.segments.manifest_edits import gaps_where
-from walkit.segments.manifest_store import NEW_NAME, load_manifest, write_whole
+from walkit.segments.manifest_store import LOCK_NAME, NEW_NAME, load_manifest, write_whole
 from walkit.segments.writer_lock import has_writer, take_writer_lock
 from walkit.state.copy_files import (
     CopyOfSegments,
