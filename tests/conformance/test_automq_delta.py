@@ -1,17 +1,13 @@
 """What AutoMQ tests of delta replay, what it never tested, and where it is at risk: each with the test for it here.
 
 The scenarios are those of its delta of confirmed data, of its sessions and their long poll; the hazards were found in
-its source. `WHERE` is the table, in words; a test below walks it, so that it cannot name a test that is not there.
+its source. `WHERE` is the table, in words; test_tables walks it, so that it cannot name a test that is not there.
 
 Without a meaning here, and why: a commit that a poll asks for, and snapshots of partitions that wait for a replay (the
 reader has one state, and announces an LSN with it); link records into another node's channel (left out, by the issue).
 """
 
 from __future__ import annotations
-
-import pytest
-
-from tests.conftest import Checkout
 
 WHERE: dict[str, tuple[str, ...]] = {
     # -- the delta of confirmed data
@@ -135,11 +131,3 @@ WHERE: dict[str, tuple[str, ...]] = {
         "replication/delta/test_replay::test_bytes_and_loads_are_bounded",
     ),
 }
-
-
-@pytest.mark.parametrize("what", WHERE)
-def test_each_entry_of_the_table_names_tests_that_are_there(what: str, checkout: Checkout) -> None:
-    """Look up every test that a scenario names: its file has a test of that name."""
-    for where in WHERE[what]:
-        file, name = where.split("::")
-        assert f"def {name}(" in (checkout.root / "tests" / f"{file}.py").read_text(encoding="utf-8"), where

@@ -9,10 +9,6 @@ has a window in bytes).
 
 from __future__ import annotations
 
-import pytest
-
-from tests.conftest import Checkout
-
 KILLED = "replication/test_kill::test_killed_at_random_moments_the_replica_is_a_prefix_and_ends_equal"
 BOOTSTRAP, HEAL, CORES = (
     "replication/test_bootstrap",
@@ -108,11 +104,3 @@ WHERE: dict[str, tuple[str, ...]] = {
         "replication/test_rewind::test_readers_past_the_common_point_forbid_a_rewind",
     ),
 }
-
-
-@pytest.mark.parametrize("what", WHERE)
-def test_each_entry_of_the_table_names_tests_that_are_there(what: str, checkout: Checkout) -> None:
-    """Look up every test that a scenario names: its file has a test of that name."""
-    for where in WHERE[what]:
-        file, name = where.split("::")
-        assert f"def {name}(" in (checkout.root / "tests" / f"{file}.py").read_text(encoding="utf-8"), where

@@ -1,7 +1,7 @@
 """What Iggy's metadata journal tests (PR #2916 and after), and what its users found: each with the test that holds it.
 
 The scenarios are those of its journal, its superblock, and its recovery with snapshot and checkpoint, and the public
-issues about them. `WHERE` is the table, in words; a test below walks it. Its journal is a Store with `journal_slots`,
+issues about them. `WHERE` is the table, in words; test_tables walks it. Its journal is a Store with `journal_slots`,
 its superblock the manifest with the durable slot. What has no meaning here:
 
 - A corrupt header before more than 64 MiB: how much may be cut is not a question of size here. Promises decide, and
@@ -25,7 +25,6 @@ import threading
 import pytest
 
 import walkit
-from tests.conftest import Checkout
 from tests.state.test_journal import files_of, journalled
 from tests.stores import SMALL, copy, memory_store, run_threads
 from walkit.config import StoreOptions
@@ -86,7 +85,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         "log/test_recovery::test_a_damaged_manifest_refuses_and_a_missing_one_is_said",
     ),
     "a newer version": (
-        "log/test_recovery::test_a_newer_format_has_its_own_error",
+        "conformance/test_iggy_quiver_recovery::test_a_header_of_another_version_is_refused_by_version",
         "state/test_snapshot::test_newer_formats_are_told_by_version",
     ),
     "overlapping writes": ("log/test_manifest_store::test_rotation_and_compaction_never_share_a_number",),
@@ -100,7 +99,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "a snapshot and what is above it": ("test_store_recovery::test_snapshot_and_tail_equal_the_full_replay",),
     "a gap": (
         "format/test_walk::test_lost_repeated_and_swapped_frames",
-        "log/test_recovery::test_damage_of_sealed_segments_is_told_apart",
+        "conformance/test_iggy_quiver_recovery::test_a_gap_stops_recovery_and_is_named",
     ),
     "a broken chain never replays clean": (
         "format/test_walk::test_misplaced_frames",
@@ -139,15 +138,6 @@ WHERE: dict[str, tuple[str, ...]] = {
     "#2916 stages of a snapshot": ("state/test_snapshot_stages::test_each_stage_fails_by_its_name",),
     "#3767 a snapshot blocks the appends": (f"{HERE}::test_appends_go_on_while_a_snapshot_is_written",),
 }
-
-
-@pytest.mark.parametrize("what", WHERE)
-def test_each_entry_of_the_table_names_tests_that_are_there(what: str, checkout: Checkout) -> None:
-    """Look each test of the table up in its file."""
-    for entry in WHERE[what]:
-        file, name = entry.split("::")
-        source = (checkout.root / "tests" / f"{file}.py").read_text()
-        assert f"def {name}(" in source, entry
 
 
 def test_an_empty_journal() -> None:

@@ -1,7 +1,7 @@
 """What Quiver tests of its WAL files, cursor, retention and start-up: each with the test that holds walkit to it.
 
 The scenarios are those of its WAL, of its engine, and of its segments, store, subscribers and budget; then come the
-defects that its public issues and its source show. `WHERE` is the table, in words; a test below walks it, so that it
+defects that its public issues and its source show. `WHERE` is the table, in words; test_tables walks it, so that it
 cannot name a test that is not there. Where walkit answers otherwise on purpose, the entry says so.
 
 Without a meaning here, and why: slots, their ids and limits (a record has a key, and any Arrow batch is one record); a
@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.conftest import Checkout
 from tests.log.logs import lsns, memory_log, tiny, values
 from tests.stores import memory_store
 from walkit.config import Retention
@@ -29,6 +28,7 @@ from walkit.format.cursor import CursorMark, encode_cursor
 from walkit.models import CrashingStorage
 
 HERE = "conformance/test_quiver_upkeep"
+RECOVERY = "conformance/test_iggy_quiver_recovery"
 
 WHERE: dict[str, tuple[str, ...]] = {
     # -- the WAL
@@ -40,7 +40,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "a reopening with another configuration": (
         "log/test_options::test_what_is_stored_in_the_log_wins_over_options",
     ),
-    "a bad header version": ("log/test_recovery::test_a_newer_format_has_its_own_error",),
+    "a bad header version": (f"{RECOVERY}::test_a_header_of_another_version_is_refused_by_version",),
     "flush policies, idle tails too": (
         "log/test_durability::test_the_timer_syncs_an_idle_tail",
         "log/test_durability::test_a_busy_log_is_synced_by_the_timer_too",
@@ -102,7 +102,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "what was finished is not replayed": (f"{HERE}::test_what_is_behind_the_cursor_is_replayed_and_no_more",),
     "an empty log": (f"{HERE}::test_only_sealed_segments_and_none_at_all",),
-    "a missing file: named and refused": ("log/test_recovery::test_damage_of_sealed_segments_is_told_apart",),
+    "a missing file: named and refused": (f"{RECOVERY}::test_a_gap_stops_recovery_and_is_named",),
     "across rotated files": (f"{HERE}::test_what_is_behind_the_cursor_is_replayed_and_no_more",),
     "a tail cut: the exact prefix": (
         "log/test_recovery::test_a_cut_at_every_byte_of_the_tail_recovers_the_exact_prefix",
@@ -132,7 +132,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "waiting for the next": ("log/test_readers::test_following_from_outside",),
     "stress, every record counted": (
-        "log/test_in_flight::test_what_was_acknowledged_before_a_power_cut_is_there_after_it",
+        "log/test_every_bit::test_a_power_cut_under_parallel_writes_loses_nothing_acknowledged",
     ),
     # -- segments, store, subscribers, budget
     "deletes that fail are made up for": (
@@ -166,14 +166,6 @@ WHERE: dict[str, tuple[str, ...]] = {
         "log/test_cursor::test_a_cursor_is_never_ahead_of_what_a_power_cut_leaves",
     ),
 }
-
-
-@pytest.mark.parametrize("what", WHERE)
-def test_each_entry_of_the_table_names_tests_that_are_there(what: str, checkout: Checkout) -> None:
-    """Look up every test that a scenario names: its file has a test of that name."""
-    for where in WHERE[what]:
-        file, name = where.split("::")
-        assert f"def {name}(" in (checkout.root / "tests" / f"{file}.py").read_text(encoding="utf-8"), where
 
 
 def segments_log(storage: CrashingStorage | None = None, count: int = 40) -> walkit.WriteAheadLog:

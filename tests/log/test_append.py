@@ -226,6 +226,7 @@ def test_timestamps_are_kept_to_the_microsecond(
         (1.5, TypeError),
         ("2020-01-01", TypeError),
         (True, TypeError),
+        (np.datetime64("2020-01-01"), TypeError),
     ],
 )
 def test_a_stamp_that_could_not_be_read_back_is_refused(
@@ -242,6 +243,7 @@ def test_a_stamp_that_could_not_be_read_back_is_refused(
         with pytest.raises(error) as refused:
             attempt()
         assert error is TypeError or isinstance(refused.value, walkit.RecordTimeError)
+        assert error is ValueError or isinstance(refused.value, walkit.RecordTypeError)
     assert (log.appended_lsn, log.append(b"fine").first_lsn) == (0, 1)
 
 

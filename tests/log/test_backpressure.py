@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import time
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 import walkit
 from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.log.logs import SEGMENTS, FaultyMemory, faulty_log, lsns, reopened, tiny, values
-from walkit.errors import CommitFailedError, LogClosedError, LogFullError, LogPoisonedError
+from walkit.errors import LogClosedError, LogFullError, LogPoisonedError
 
 
 def test_a_full_queue_blocks_until_there_is_room() -> None:
@@ -73,52 +72,6 @@ def test_on_full_raise_says_so_at_once() -> None:
     hang.release()
     assert (first.result().first_lsn, filling.result(GUARD_S).first_lsn) == (2, 3)
     assert log.append(bytes(500)).first_lsn == 4
-    log.close()
-
-
-def test_a_timeout_before_the_write_writes_nothing() -> None:
-    """Append with a timeout behind a hung write: TimeoutError, and the record is never written."""
-    storage, log = faulty_log()
-    hang = storage.hang("synced_write", SEGMENTS)
-    first = Task(log.append, b"hangs")
-    assert hang.entered.wait(GUARD_S)
-    for timeout in (0.02, 0, -1):
-        with pytest.raises(TimeoutError, match="nothing of it was written"):
-            log.append(b"too late", timeout=timeout)
-    assert log.statistics().queue_bytes == 0
-    hang.release()
-    first.result()
-    assert log.append(b"after", timeout=GUARD_S).first_lsn == 3
-    assert values(log.read()) == [b"first", b"hangs", b"after"]
-    log.close()
-
-
-def test_a_timeout_during_the_write_leaves_the_outcome_unknown() -> None:
-    """Let the time run out while the record is being written: CommitFailedError, and here it survives."""
-    storage, log = faulty_log()
-    hang = storage.hang("synced_write", SEGMENTS)
-    with pytest.raises(CommitFailedError, match="under way") as failed:
-        log.append(b"being written", timeout=0.05)
-    assert (failed.value.outcome, failed.value.acked_lsn) == ("unknown", 1)
-    hang.release()
-    assert log.append(b"after").first_lsn == 3
-    assert values(log.read()) == [b"first", b"being written", b"after"]
-    log.close()
-
-
-def test_a_timeout_without_room_writes_nothing() -> None:
-    """Let the time run out while waiting for room: LogFullError in time, and nothing is queued."""
-    storage, log = faulty_log(queue_bytes_max=4096)
-    hang = storage.hang("synced_write", SEGMENTS)
-    first = Task(log.append, b"hangs")
-    assert hang.entered.wait(GUARD_S)
-    filling = log.submit(bytes(4000))
-    begun = time.monotonic()
-    with pytest.raises(LogFullError, match="nothing was written"):
-        log.append(bytes(500), timeout=0.05)
-    assert time.monotonic() - begun < GUARD_S / 2
-    hang.release()
-    assert (first.result().first_lsn, filling.result(GUARD_S).first_lsn) == (2, 3)
     log.close()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 import walkit
+from tests.crash_recorder import crashed_at_each_step
 from tests.log.crashes import SMALL, Script, dirty_image, log_of, recovered_rows, rows_of
 from tests.log.damaged_logs import contents
 from walkit.errors import CommitFailedError, LogFullError, LogPoisonedError, StorageError, WalkitError
@@ -117,27 +117,6 @@ def test_a_killed_process_loses_nothing_acknowledged(durability: str) -> None:
         script.run(log, lambda: script.check(recovered_rows(storage.process_kill())), 36)
 
 
-def test_what_sync_returned_for_survives_whatever_the_level() -> None:
-    """Durability none: after log.sync() a power cut that loses everything unsynced keeps what came before it."""
-    storage = CrashingStorage()
-    options = walkit.LogOptions(
-        segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, durability="none", idle_marker_ms=0
-    )
-    script = Script()
-    with log_of(storage, options) as log:
-        synced = 0
-        for i in range(60):
-            value = b"x" * (i * 62 % 3000)
-            script.appended.append((1, None, value))
-            log.append(value)
-            if i % 7 == 3:
-                assert log.sync() == i + 1
-                synced = i + 1
-            script.acknowledged = synced
-            script.check(recovered_rows(storage.crash(keep="none")))
-            script.check(recovered_rows(storage.crash(keep="random", seed=i)))
-
-
 @pytest.mark.parametrize("policy", ["prefix", "holes", "salvage"])
 @pytest.mark.parametrize("torn_tail", ["on the disk", "in the page cache"])
 def test_what_an_opening_leaves_is_on_the_disk(torn_tail: str, policy: str) -> None:
@@ -172,41 +151,8 @@ def test_recovery_twice_is_the_same_as_once_and_so_is_a_crash_within_it() -> Non
         once = image.process_kill()
         assert recovered_rows(once) == appended
         assert recovered_rows(once) == appended
-        crashed = 0
-        for nth in range(1, 200):
-            faulty = FaultyStorage(image.process_kill())
-            fault_list = [
-                faulty.fail(name, nth=nth, times=1)
-                for name in (
-                    "write",
-                    "synced_write",
-                    "sync",
-                    "shorten",
-                    "create",
-                    "replace",
-                    "remove",
-                    "sync_directory",
-                )
-            ]
-            with contextlib.suppress(StorageError):
-                log_of(faulty).close()
-            if not any(f.hits for f in fault_list):
-                break
-            crashed += 1
-            inner = faulty.inner
-            assert isinstance(inner, CrashingStorage)
-            for after in (
-                inner.crash(keep="random", seed=nth),
-                inner.crash(keep="none"),
-                inner.process_kill(),
-            ):
-                rows = recovered_rows(after)
-                assert rows == appended[: len(rows)] and len(rows) == len(appended), (
-                    nth,
-                    len(rows),
-                    len(appended),
-                )
-        assert crashed > 3
+        for after in crashed_at_each_step(image, lambda s: log_of(s).close(), least=4):
+            assert recovered_rows(after) == appended
 
 
 OPERATIONS = ("write", "synced_write", "sync", "allocate", "create", "replace", "sync_directory", "remove")
@@ -240,27 +186,6 @@ def test_one_failing_operation_loses_nothing_acknowledged(operation: str) -> Non
     assert hit > 0
 
 
-def test_pages_that_look_clean_after_a_failed_sync_are_not_believed() -> None:
-    """Fail the sync of a frame; reopening must go by what the device holds, not by the page cache (ATC'20)."""
-    storage = CrashingStorage()
-    faulty = FaultyStorage(storage)
-    log = log_of(faulty)
-    log.append(b"kept")
-    faulty.fail("synced_write", "*.segment")
-    with pytest.raises(CommitFailedError) as caught:
-        log.append(b"lost with its pages")
-    assert caught.value.outcome == "unknown" and caught.value.__cause__ is not None
-    with pytest.raises(LogPoisonedError):
-        log.append(b"refused")
-    log.close()
-    with log_of(storage) as again:
-        assert [r.value for r in again.read()] == [b"kept"]
-        again.append(b"after")
-        image = storage.crash(keep="none")
-        assert [r.value for r in again.read()] == [b"kept", b"after"]
-    assert [value for _, _, value in recovered_rows(image)] == [b"kept", b"after"]
-
-
 def test_what_follows_a_recovery_survives_the_next_crash() -> None:
     """Recover from a torn tail, append, crash again, several times over: no acknowledged record is unreachable (B1)."""
     storage, appended = dirty_image(24)
@@ -274,17 +199,3 @@ def test_what_follows_a_recovery_survives_the_next_crash() -> None:
         storage = storage.crash(keep="random" if round_ % 2 else "none", seed=round_)
         log.close()
     assert recovered_rows(storage) == expected
-
-
-def test_lsns_of_acknowledged_records_are_never_given_again() -> None:
-    """Trim everything, close, crash and reopen: the next LSN goes on where it was, though no segment is left."""
-    storage = CrashingStorage()
-    with log_of(storage) as log:
-        for i in range(50):
-            log.append(b"x" * 2000 + b"%d" % i)
-    with log_of(storage) as log:
-        log.trim(50)
-        assert log.first_lsn == 51 and list(log.read()) == []
-    with log_of(storage.crash(keep="none")) as log:
-        assert log.append(b"next").first_lsn == 51
-    assert SMALL.segment_bytes < 50 * 2000

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import walkit
+from tests.crash_recorder import Filmed
 from tests.log.crashes import SMALL, Script
 from tests.log.imports import import_all, log_of_epochs, replica_on
 from tests.log.logs import lsns, tiny
@@ -20,9 +21,7 @@ from walkit.errors import CorruptionError, SegmentMissingError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.format.segment import SegmentHeader
-from walkit.models import CrashingStorage, FaultyStorage
-from walkit.recovery.log_scan import read_durable_slot, scan_log
-from walkit.recovery.plan import make_plan
+from walkit.models import CrashingStorage
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 
@@ -125,18 +124,6 @@ def test_salvage_keeps_what_is_left_and_says_that_more_may_have_been_there(where
     assert walkit.verify(image).ok
 
 
-def test_a_cut_at_each_place_of_a_used_file_loses_no_acknowledged_frame_unseen() -> None:
-    """Cut at 97 places from the header to the reserved end, by several policies: none opens with fewer records."""
-    image = killed(60)
-    name, _, size = last_used(image)
-    for at in range(0, size, size // 97):
-        cutting = image.process_kill()
-        cut(cutting, name, at)
-        for policy in ("prefix", "holes", "absolute"):
-            with pytest.raises(CorruptionError):
-                make_plan(scan_log(cutting, load_manifest(cutting), read_durable_slot(cutting)), policy)
-
-
 @pytest.mark.parametrize("records", [50, 90])
 def test_short_files_that_a_writer_or_recovery_leaves_are_none(records: int) -> None:
     """Cut what holds no frame: a spare that was never used, and the space behind a file that the next one follows."""
@@ -180,22 +167,13 @@ def test_a_segment_behind_which_the_log_goes_on_may_be_short() -> None:
 
 def test_the_reserved_size_is_durable_before_the_manifest_says_it() -> None:
     """Cut the power at each operation while segments are made, keeping nothing unsynced: no file is short of it."""
-
-    class Moments(FaultyStorage):
-        images: list[CrashingStorage] = []
-
-        def perform(self, operation: Any, act: Any, **rest: Any) -> Any:
-            if operation.name not in ("read", "open"):
-                assert isinstance(self.inner, CrashingStorage)
-                self.images.append(self.inner.crash(keep=("none", "random")[len(self.images) % 2]))
-            return super().perform(operation, act, **rest)
-
-    storage = Moments(CrashingStorage())
+    storage = Filmed(CrashingStorage())
+    storage.running = True
     log = walkit.open(storage=storage, options=replace(SMALL, segment_bytes=2 << 20))
     Script().run(log, lambda: None, 20)
     log.close()
     named = 0
-    for image in storage.images:
+    for _, image in storage.images:
         if "manifest" not in image.names():
             continue
         for record in load_manifest(image).unsealed:

@@ -51,10 +51,3 @@ def test_the_corpus_has_every_base_and_every_damage() -> None:
     assert len(done) >= len(DAMAGES), done
     untouched = sum(c.files == load_bases()[c.base].files for c in cases)
     assert untouched < len(cases) / 10
-
-
-def test_a_case_is_the_same_each_time() -> None:
-    """Make and judge some cases twice: the same files, the same outcome."""
-    for number in (3, 1_001, 19_999):
-        assert case(number).files == case(number).files
-        assert run(number) == run(number)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator
-from itertools import combinations, count, cycle
+from itertools import combinations, cycle
 
 import pytest
 
 import walkit
+from tests.crash_recorder import crashed_at_each_step
 from tests.format.makers import forged
 from tests.log.in_flight_logs import Flight, headless, torn
-from walkit.errors import CorruptionError, GapError, StorageError
+from walkit.errors import CorruptionError, GapError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd
 from walkit.format.segment import segment_name
-from walkit.models import CrashingStorage, FaultyStorage
-from walkit.models.faults import OperationName
 from walkit.read.ranges import plan_ranges, read_range
 from walkit.replication.logs.source import source_of
 from walkit.replication.primary.frame_reader import FrameReader
@@ -25,10 +24,6 @@ from walkit.storage.interface import Storage
 
 Rows = list[tuple[int, bytes | None]]
 SMALL = {"segment_bytes": 64 * 1024, "frame_bytes_max": 16 * 1024, "idle_marker_ms": 0}
-
-OPERATIONS: tuple[OperationName, ...] = (
-    *("write", "synced_write", "sync", "shorten", "create", "replace", "remove", "sync_directory"),
-)
 
 
 def opened(storage: Storage, policy: str = "prefix") -> walkit.WriteAheadLog:
@@ -260,24 +255,11 @@ def test_recovery_of_a_hole_survives_a_crash_at_each_of_its_steps(order: str, po
         image = flight.landed(landed, torn)
         kept = (0, 1) if (order, policy) == ("append", "prefix") else (0, 1, *landed)
         wanted = flight.rows(kept)
-        crashes = 0
-        for name in OPERATIONS:
-            for nth in count(1):
-                faulty = FaultyStorage(image.process_kill())
-                fault = faulty.fail(name, nth=nth, times=1)
-                with contextlib.suppress(StorageError):
-                    opened(faulty, policy).close()
-                if not fault.hits:
-                    break
-                crashes += 1
-                inner = faulty.inner
-                assert isinstance(inner, CrashingStorage)
-                for after in (inner.crash(keep="none"), inner.crash(keep="random", seed=nth)):
-                    with opened(after, policy) as log:
-                        assert rows_of(log) == wanted, (name, nth, flight)
-                    with opened(after) as log:
-                        assert rows_of(log) == wanted and not log.recovery.cuts
-        assert crashes > 6
+        for after in crashed_at_each_step(image, lambda s: opened(s, policy).close(), least=7):
+            with opened(after, policy) as log:
+                assert rows_of(log) == wanted, flight
+            with opened(after) as log:
+                assert rows_of(log) == wanted and not log.recovery.cuts
 
 
 @pytest.mark.parametrize("second", [None, 3, 4])

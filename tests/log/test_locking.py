@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 from pathlib import Path
 
@@ -58,16 +57,6 @@ def test_a_second_opening_in_this_process_says_so_and_how_to_close(tmp_path: Pat
         assert values(log.read()) == [b"1", b"2"]
 
 
-def test_what_is_no_log_of_this_process_is_not_said_to_be_one(tmp_path: Path) -> None:
-    """Repair a log that is open here, dry and not: the error names this process, and asks for no place in a list."""
-    with walkit.open(tmp_path / "log"):
-        for dry_run in (True, False):
-            with pytest.raises(
-                LogLockedError, match="in this process, by a log, a Store or a running Replica"
-            ):
-                walkit.repair(tmp_path / "log", dry_run=dry_run)
-
-
 def test_a_writer_in_another_process_is_named_and_its_death_frees_the_lock(tmp_path: Path) -> None:
     """Open what another process holds: its pid and command; after SIGKILL it can be opened at once, records and all."""
     with Child(HOLDER, tmp_path / "log") as child:
@@ -106,22 +95,6 @@ def test_the_lock_file_is_one_file_for_ever(tmp_path: Path) -> None:
         inodes.add((path / "lock").stat().st_ino)
     assert len(inodes) == 1
     assert (path / "lock").read_bytes() == b""
-
-
-def test_the_lock_is_not_inherited_by_programs_that_are_started(tmp_path: Path) -> None:
-    """Start a program that outlives the writer's close: the log can be opened, so the lock was closed on exec."""
-    import subprocess
-
-    with walkit.open(tmp_path / "log") as log:
-        log.append(b"x")
-        sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)
-    try:
-        with walkit.open(tmp_path / "log") as log:
-            assert log.append(b"y").first_lsn == 2
-    finally:
-        assert sleeper.stdin is not None
-        sleeper.stdin.close()
-        sleeper.wait()
 
 
 def test_an_opening_that_fails_leaves_the_lock_free(tmp_path: Path) -> None:

@@ -13,19 +13,16 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.log.logs import run_python, tiny, values
+from tests.log.logs import tiny, values
 from walkit import LogOptions
 from walkit.errors import (
     CorruptionError,
-    FormatVersionError,
     LogExistsError,
     LogNotFoundError,
     NotALogError,
     OptionsError,
     StorageError,
 )
-from walkit.format.checksum import crc32c
-from walkit.format.layout import MANIFEST_HEADER
 from walkit.log import open as open_module
 from walkit.models import CrashingStorage
 from walkit.storage import FileStorage
@@ -199,25 +196,6 @@ def test_segments_without_a_manifest_are_corruption_not_a_new_log(tmp_path: Path
     assert everything(tmp_path) == before
 
 
-def test_a_newer_format_is_refused_with_both_numbers(tmp_path: Path) -> None:
-    """Raise the version in the manifest, checksum and all: FormatVersionError, nothing changed."""
-    with walkit.open(tmp_path / "log") as log:
-        log.append(b"1")
-    path = tmp_path / "log" / "manifest"
-    data = bytearray(path.read_bytes())
-    fields = list(MANIFEST_HEADER.unpack_from(data))
-    fields[1] = 7
-    head = MANIFEST_HEADER.pack(*fields)[: MANIFEST_HEADER.size - 4]
-    crc = crc32c(bytes(data[MANIFEST_HEADER.size :]), crc32c(head))
-    path.write_bytes(head + crc.to_bytes(4, "little") + data[MANIFEST_HEADER.size :])
-    before = everything(tmp_path)
-    for mode in ("a", "r"):
-        with pytest.raises(FormatVersionError) as newer:
-            walkit.open(tmp_path / "log", mode=mode)
-        assert (newer.value.found, newer.value.supported) == (7, 0)
-    assert everything(tmp_path) == before
-
-
 def test_places(tmp_path: Path) -> None:
     """Open by path, PathLike, file:// and storage: the same log; by memory://: one per name and process."""
     with walkit.open(str(tmp_path / "log")) as log:
@@ -317,31 +295,6 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
         assert refused.value.errno == 13
     finally:
         tmp_path.chmod(stat.S_IRWXU)
-
-
-def test_importing_starts_nothing_and_loads_nothing_heavy() -> None:
-    """Import walkit in a fresh process: no thread, no open file, no socket, no heavy package."""
-    script = """
-        import os, sys, threading
-        opened = []
-        def hook(event, arguments):
-            if event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR):
-                opened.append(arguments[0])
-            elif event in ("socket.connect", "socket.bind", "subprocess.Popen", "os.fork", "os.mkdir"):
-                opened.append(event)
-        import numpy, pyarrow, zstandard, crc32c, asyncio, tempfile
-        before = set(os.listdir("/proc/self/fd"))
-        sys.dont_write_bytecode = True
-        sys.addaudithook(hook)
-        import walkit
-        assert threading.active_count() == 1, threading.enumerate()
-        assert set(os.listdir("/proc/self/fd")) == before
-        assert not opened, opened
-        heavy = {"pyspark", "panel", "plotly", "grpc", "pandas", "bokeh", "hdrh", "IPython"} & set(sys.modules)
-        assert not heavy, heavy
-        assert walkit.open_logs() == []
-    """
-    run_python(script)
 
 
 def test_opening_starts_no_thread_before_it_is_needed() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from walkit.errors import (
     CorruptionError,
     FormatVersionError,
     LogNotFoundError,
-    SegmentMissingError,
     StorageError,
 )
 from walkit.format.checksum import crc32c
@@ -226,60 +224,6 @@ def test_a_cut_at_every_byte_of_the_tail_recovers_the_exact_prefix() -> None:
         assert [v for _, _, v in rows] == [b"value %d" % i * 20 for i in range(whole)]
 
 
-def _zero_a_frame(live: Live) -> None:
-    live.patch(
-        live.segment(), live.offset(3), bytes(live.results[3].next_position - live.results[3].position)
-    )
-
-
-def _stale_copy(live: Live) -> None:
-    file = live.image.open(live.segment(), "read")
-    frame = file.read(live.offset(1), live.results[1].next_position - live.results[1].position)
-    file.close()
-    live.patch(live.segment(), live.offset(5), frame)
-
-
-def _lost_segment(live: Live) -> None:
-    live.image.remove(live.segment())
-
-
-def _damaged_header(live: Live) -> None:
-    live.flip(live.segment(), 60)
-
-
-def _zeroed_file(live: Live) -> None:
-    live.patch(live.segment(), 0, bytes(64 * 1024))
-
-
-def _foreign_segment(live: Live) -> None:
-    other = Live()
-    data = other.image.open(other.segment(), "read").read(0, 64 * 1024)
-    live.patch(live.segment(), 0, data)
-
-
-DAMAGES: list[tuple[str, Callable[[Live], None]]] = [
-    ("a zeroed frame in the middle", _zero_a_frame),
-    ("a stale frame in another's place", _stale_copy),
-    ("a lost open segment", _lost_segment),
-    ("a damaged segment header", _damaged_header),
-    ("a zeroed segment", _zeroed_file),
-    ("a segment of another log", _foreign_segment),
-]
-
-
-@pytest.mark.parametrize(("name", "damage"), DAMAGES, ids=[d[0] for d in DAMAGES])
-def test_damage_of_promised_frames_refuses(name: str, damage: Callable[[Live], None]) -> None:
-    """Damage an open segment in each way, its promises known: opening and reading refuse, and nothing is changed."""
-    live = Live(lose_cell=False)
-    damage(live)
-    names = live.image.names()
-    with pytest.raises(CorruptionError):
-        log_of(live.image)
-    assert live.image.names() == names
-    with pytest.raises(CorruptionError):
-        list(walkit.open(storage=live.image, mode="r").read())
-
-
 class Sealed(Live):
     """A log of several sealed segments, closed."""
 
@@ -293,53 +237,6 @@ class Sealed(Live):
     def segments(self) -> list[str]:
         """Names of the segments, in order."""
         return [n for n in self.image.names() if n.endswith(".segment")]
-
-    def swap(self, a: int, b: int) -> None:
-        """Give two segments each other's name."""
-        names = self.segments()
-        self.image.replace(names[a], "x")
-        self.image.replace(names[b], names[a])
-        self.image.replace("x", names[b])
-
-    def cut(self, index: int, size: int) -> None:
-        """Shorten a segment file."""
-        file = self.image.open(self.segments()[index], "write")
-        file.shorten(size)
-        file.close()
-
-
-SEALED_DAMAGES: list[tuple[str, Callable[[Sealed], object], type[CorruptionError], str]] = [
-    ("missing", lambda s: s.image.remove(s.segments()[1]), SegmentMissingError, "prefix"),
-    ("first missing", lambda s: s.image.remove(s.segments()[0]), SegmentMissingError, "prefix"),
-    ("last missing", lambda s: s.image.remove(s.segments()[-1]), SegmentMissingError, "prefix"),
-    ("short", lambda s: s.cut(1, 9000), SegmentMissingError, "prefix"),
-    ("empty", lambda s: s.cut(1, 0), SegmentMissingError, "prefix"),
-    ("swapped", lambda s: s.swap(0, 1), CorruptionError, "prefix"),
-    ("header damaged", lambda s: s.flip(s.segments()[2], 33), CorruptionError, "prefix"),
-    ("body damaged", lambda s: s.flip(s.segments()[1], 9000), CorruptionError, "absolute"),
-    (
-        "frame header damaged",
-        lambda s: s.flip(s.segments()[1], SEGMENT_HEADER_BYTES + 9),
-        CorruptionError,
-        "absolute",
-    ),
-]
-
-
-@pytest.mark.parametrize(
-    ("name", "damage", "error", "policy"), SEALED_DAMAGES, ids=[d[0] for d in SEALED_DAMAGES]
-)
-def test_damage_of_sealed_segments_is_told_apart(
-    name: str, damage: Callable[[Sealed], object], error: type[CorruptionError], policy: str
-) -> None:
-    """Damage sealed segments: a typed error with segment, position, expected and found; nothing is changed."""
-    sealed = Sealed()
-    damage(sealed)
-    with pytest.raises(error) as caught:
-        log_of(sealed.image, walkit.LogOptions(recovery=policy))  # type: ignore[arg-type]
-    assert caught.value.segment is not None and caught.value.segment.endswith(".segment")
-    assert caught.value.position is not None and caught.value.first_lost_lsn is not None
-    assert not sealed.image.is_locked("lock"), "a refused opening keeps no lock"
 
 
 def test_what_a_seal_vouches_for_is_not_read_at_opening_but_is_at_reading() -> None:
@@ -366,25 +263,6 @@ def test_an_unreadable_segment_is_named() -> None:
             list(log.read())
         assert caught.value.errno == 5 and caught.value.name == name
         faulty.clear()
-
-
-def _newer(storage: CrashingStorage, name: str, offset: int, crc_at: int, crc_from: int, size: int) -> None:
-    file = storage.open(name, "write")
-    block = bytearray(file.read(0, size))
-    block[offset] = 9
-    crc = crc32c(bytes(block[crc_from:crc_at]))
-    block[crc_at : crc_at + 4] = crc.to_bytes(4, "little")
-    file.write(0, [bytes(block)], sync=True)
-    file.close()
-
-
-def test_a_newer_format_has_its_own_error() -> None:
-    """Raise the version of a segment, its checksum right: FormatVersionError, not corruption; nothing is changed."""
-    sealed = Sealed()
-    _newer(sealed.image, sealed.segments()[1], 8, SEGMENT_HEADER_BYTES - 4, 0, SEGMENT_HEADER_BYTES)
-    with pytest.raises(FormatVersionError) as caught:
-        log_of(sealed.image)
-    assert caught.value.found == 9 and caught.value.supported == 0
 
 
 def test_a_damaged_manifest_refuses_and_a_missing_one_is_said() -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from itertools import count, cycle, pairwise, product
+from itertools import cycle, pairwise, product
 from typing import Any
 
 import pytest
 
 import walkit
+from tests.crash_recorder import crashed_at_each_step
 from tests.log.damaged_logs import (
     HARMS,
     HEAD,
@@ -32,12 +32,12 @@ from tests.log.damaged_logs import (
     wreck,
 )
 from tests.log.logs import TINY, lsns, reopened
+from tests.log.test_unreadable import BadPages
 from walkit.errors import CorruptionError, FormatVersionError, LogLockedError, OptionsError, StorageError
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.format.segment import segment_name
-from walkit.models import CrashingStorage, FaultyStorage
-from walkit.models.faults import OperationName
+from walkit.models import CrashingStorage
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 
 
@@ -143,11 +143,6 @@ def test_other_policies_refuse_what_only_salvage_gives_up(policy: str) -> None:
         assert contents(image) == before, harm.name
 
 
-OPERATIONS: tuple[OperationName, ...] = (
-    *("write", "synced_write", "sync", "shorten", "create", "replace", "remove", "sync_directory"),
-)
-
-
 @pytest.mark.parametrize(
     "harm", [h for h in HARMS if "header and" in h.name and "all" not in h.name], ids=lambda h: h.name
 )
@@ -160,26 +155,13 @@ def test_repair_survives_a_crash_at_each_of_its_steps(harm: Harm) -> None:
     walkit.repair(whole, policy="salvage")
     wanted = [(g.first_lsn, g.last_lsn, g.start_position, g.end_position) for g in load_manifest(whole).lost]
     kept = {n for n in contents(whole) if "lost+found" in n}
-    crashes = 0
-    for name in OPERATIONS:
-        for nth in count(1):
-            faulty = FaultyStorage(image.process_kill())
-            fault = faulty.fail(name, nth=nth, times=1)
-            with contextlib.suppress(StorageError):
-                walkit.repair(faulty, policy="salvage")
-            if not fault.hits:
-                break
-            crashes += 1
-            inner = faulty.inner
-            assert isinstance(inner, CrashingStorage)
-            for after in (inner.crash(keep="none"), inner.crash(keep="random", seed=nth)):
-                walkit.repair(after, policy="salvage")
-                found = load_manifest(after).lost
-                assert [(g.first_lsn, g.last_lsn, g.start_position, g.end_position) for g in found] == wanted
-                assert {n for n in contents(after) if "lost+found" in n} == kept
-                with opened(after, "absolute") as log:
-                    assert rows_of(log) == rows_without(*harm.lost)
-    assert crashes > 5
+    for after in crashed_at_each_step(image, lambda s: walkit.repair(s, policy="salvage"), least=6):
+        walkit.repair(after, policy="salvage")
+        found = load_manifest(after).lost
+        assert [(g.first_lsn, g.last_lsn, g.start_position, g.end_position) for g in found] == wanted
+        assert {n for n in contents(after) if "lost+found" in n} == kept
+        with opened(after, "absolute") as log:
+            assert rows_of(log) == rows_without(*harm.lost)
 
 
 def compacted_log() -> CrashingStorage:
@@ -290,7 +272,8 @@ def test_pages_that_cannot_be_read_are_lost_and_the_others_are_not() -> None:
     """Fail reads of a frame's pages, and the opening of another segment: prefix refuses, salvage names both."""
     image = wreck(closed=True)
     offset, _ = frames_of(image, segment_name(2))[0]
-    faulty = UnreadablePages(image, segment_name(2), range(offset + 4096, offset + 8192), segment_name(3))
+    faulty = BadPages(image, segment_name(2), range(offset + 4096, offset + 8192))
+    faulty.fail("open", segment_name(3), times=None)
     with pytest.raises(StorageError) as refused:
         opened(faulty)
     assert refused.value.name == segment_name(3)
@@ -298,35 +281,11 @@ def test_pages_that_cannot_be_read_are_lost_and_the_others_are_not() -> None:
         assert rows_of(log) == rows_without(3, 5, 6)
         first, second = log.recovery.lost
         assert (first.segment, second.segment) == (segment_name(2), segment_name(3))
-        assert "unreadable" in first.reason and "unreadable" in second.reason
+        assert "unreadable" in first.reason and "cannot open" in second.reason
         assert {d.row for d in log.recovery.decisions} == {"P", "M"}
     assert f"lost+found/{segment_name(3)}" in image.names("lost+found")
     with opened(faulty) as log:
         assert rows_of(log) == rows_without(3, 5, 6)
-
-
-class UnreadablePages(FaultyStorage):
-    """A storage on which one file does not open, and some bytes of another cannot be read."""
-
-    def __init__(self, inner: CrashingStorage, name: str, pages: range, closed: str) -> None:
-        super().__init__(inner)
-        self.bad_name, self.pages, self.closed_name = name, pages, closed
-
-    def perform(self, operation, act, **more):  # type: ignore[no-untyped-def]
-        """Refuse what touches the bad pages."""
-        start, size = operation.offset or 0, operation.size or 0
-        touched = (
-            operation.file == self.bad_name and start < self.pages.stop and start + size > self.pages.start
-        )
-        if operation.name == "read" and touched:
-            raise StorageError("unreadable page", errno=5, name=operation.file)
-        return super().perform(operation, act, **more)
-
-    def open(self, name, mode):  # type: ignore[no-untyped-def]
-        """Refuse to open the bad file."""
-        if name == self.closed_name and name in self.inner.names():
-            raise StorageError("unreadable file", errno=5, name=name)
-        return super().open(name, mode)
 
 
 def test_a_tail_without_an_intact_frame_is_kept() -> None:

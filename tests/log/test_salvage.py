@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-from itertools import count
-
 import pytest
 
 import walkit
+from tests.crash_recorder import crashed_at_each_step
 from tests.log.damaged_logs import (
     HARMS,
     OPTIONS,
@@ -26,12 +24,11 @@ from tests.log.damaged_logs import (
     value_of,
     wreck,
 )
-from walkit.errors import CorruptionError, GapError, StorageError
+from walkit.errors import CorruptionError, GapError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd
 from walkit.format.segment import segment_name
-from walkit.models import CrashingStorage, FaultyStorage
-from walkit.models.faults import OperationName
+from walkit.models import CrashingStorage
 from walkit.recovery.examine.report import Verdict
 from walkit.replication.logs.source import source_of
 from walkit.replication.primary.frame_reader import FrameReader
@@ -77,9 +74,6 @@ def test_every_harm_leaves_the_intact_frames_and_names_the_rest(harm: Harm) -> N
         assert rows_of(reader) == rows
 
 
-OPERATIONS: tuple[OperationName, ...] = (
-    *("write", "synced_write", "sync", "shorten", "create", "replace", "remove", "sync_directory"),
-)
 CRASHED = (
     "a segment missing",
     "a flip in a segment header",
@@ -95,26 +89,12 @@ def test_salvage_survives_a_crash_at_each_of_its_steps(harm: Harm) -> None:
     harm.do(image)
     whole = image.process_kill()
     opened(whole, "salvage").close()
-    crashes = 0
-    for name in OPERATIONS:
-        for nth in count(1):
-            faulty = FaultyStorage(image.process_kill())
-            fault = faulty.fail(name, nth=nth, times=1)
-            with contextlib.suppress(StorageError):
-                opened(faulty, "salvage").close()
-            if not fault.hits:
-                break
-            crashes += 1
-            inner = faulty.inner
-            assert isinstance(inner, CrashingStorage)
-            for after in (inner.crash(keep="none"), inner.crash(keep="random", seed=nth)):
-                with opened(after, "salvage") as log:
-                    assert rows_of(log) == rows_without(*harm.lost)
-                assert load_manifest(after).lost == load_manifest(whole).lost
-                assert {n for n in contents(after) if "lost+found" in n} == {
-                    n for n in contents(whole) if "lost+found" in n
-                }
-    assert crashes > 3
+    kept = {n for n in contents(whole) if "lost+found" in n}
+    for after in crashed_at_each_step(image, lambda s: opened(s, "salvage").close(), least=4):
+        with opened(after, "salvage") as log:
+            assert rows_of(log) == rows_without(*harm.lost)
+        assert load_manifest(after).lost == load_manifest(whole).lost
+        assert {n for n in contents(after) if "lost+found" in n} == kept
 
 
 def test_what_is_removed_is_kept() -> None:

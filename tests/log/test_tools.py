@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import walkit
-from tests.log.crashes import log_of
 from tests.log.damaged import (
     DAMAGES,
     OPTIONS,
@@ -327,61 +326,6 @@ def test_a_busy_writer_that_rotates_and_trims_is_never_accused(tmp_path: Path) -
         assert report.state == "live"
     last = [r.last_lsn for r in reports]
     assert last == sorted(last) and last[-1] > last[0]
-
-
-def test_scan_agrees_with_opening_on_every_flip() -> None:
-    """Flip bits all over an unsealed log: scan finds a problem exactly where opening refuses, and the same cut."""
-    storage = CrashingStorage()
-    log = log_of(storage)
-    results = [log.append(b"value %d" % i * 20, b"k") for i in range(8)]
-    image = storage.crash(keep="none")
-    log.close()
-    image.remove("durable") if "durable" in image.names() else None
-    name = next(n for n in image.names() if n.endswith(".segment"))
-    end = 4096 + results[-1].next_position
-    outcomes = set()
-    for offset in [*range(0, 130, 9), *range(4096, end, 13)]:
-        copy = image.process_kill()
-        file = copy.open(name, "write")
-        file.write(offset, [bytes([file.read(offset, 1)[0] ^ 1])], sync=True)
-        file.close()
-        report = scan(copy)
-        check_shape(report)
-        torn = [r for r in report.verdict if r.verdict is Verdict.TORN]
-        if not report.ok:
-            with pytest.raises(CorruptionError) as caught:
-                log_of(copy)
-            assert report.problems[0].position == caught.value.position, offset
-            outcomes.add("refused")
-            continue
-        with log_of(copy) as opened:
-            cuts = [cut.position for cut in opened.recovery.cuts]
-            assert cuts == [t.start_position for t in torn[:1]], offset
-            assert report.last_lsn == opened.acked_lsn, offset
-        outcomes.add("cut")
-    assert outcomes == {"refused", "cut"}
-
-
-def test_a_cut_at_every_boundary_agrees_with_opening() -> None:
-    """Zero an unsealed log from each boundary on: the same end of the log as recovery finds, and the same verdict."""
-    storage = CrashingStorage()
-    log = log_of(storage)
-    results = [log.append(b"value %d" % i * 20, b"k") for i in range(4)]
-    image = storage.crash(keep="none")
-    log.close()
-    image.remove("durable") if "durable" in image.names() else None
-    name = next(n for n in image.names() if n.endswith(".segment"))
-    end = 4096 + results[-1].next_position
-    for start in range(4096, end, 32):
-        copy = image.process_kill()
-        file = copy.open(name, "write")
-        file.write(start, [bytes(end - start)], sync=True)
-        file.close()
-        report = verify(copy)
-        with log_of(copy) as opened:
-            assert (report.ok, report.last_lsn) == (True, opened.acked_lsn), start
-            torn = [r.start_position for r in report.verdict if r.verdict is Verdict.TORN]
-            assert [c.position for c in opened.recovery.cuts] == torn, start
 
 
 def test_looking_needs_no_pandas(originals: Path) -> None:

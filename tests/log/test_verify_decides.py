@@ -12,56 +12,9 @@ from tests.log.logs import tiny
 from walkit.errors import CorruptionError
 from walkit.format.checksum import crc32c
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.format.manifest import MANIFEST_NAME
 from walkit.models import CrashingStorage
 from walkit.recovery.examine.report import Verdict
 from walkit.segments.manifest_store import DURABLE_NAME
-
-
-def whole(storage: CrashingStorage, name: str) -> bytes:
-    """Return the bytes of a file."""
-    file = storage.open(name, "read")
-    try:
-        return file.read(0, file.size())
-    finally:
-        file.close()
-
-
-def test_a_manifest_put_back_from_an_earlier_time_is_a_problem() -> None:
-    """Put back a manifest that does not know the newest segment: verify says of it what opening does."""
-    storage = CrashingStorage()
-    with walkit.open(storage=storage, options=tiny(durability="none")) as log:
-        log.append(b"first" * 100)
-        earlier = whole(storage, MANIFEST_NAME)
-        for _ in range(400):
-            log.append(b"later" * 100)
-        image = storage.process_kill()
-    image.remove(MANIFEST_NAME)
-    if DURABLE_NAME in image.names():
-        image.remove(DURABLE_NAME)
-    file = image.open(MANIFEST_NAME, "create")
-    file.write(0, [earlier])
-    file.sync()
-    file.close()
-    with pytest.raises(CorruptionError) as refused:
-        walkit.open(storage=image.process_kill(), options=tiny())
-    report = walkit.verify(image)
-    assert not report.ok
-    assert refused.value.segment in {problem.segment for problem in report.problems}
-
-
-@pytest.mark.parametrize("base", ["closed", "direct"])
-def test_the_frames_after_a_damaged_header_are_told(base: str) -> None:
-    """Damage the header of a sealed segment, buffered and direct: one problem, and every frame of the log is intact."""
-    files = dict(load_bases()[base].files)
-    name = sorted(n for n in files if n.endswith(".segment"))[1]
-    intact = walkit.verify(Case(0, base, [], files).image())
-    data = bytearray(files[name])
-    data[40] ^= 1
-    report = walkit.verify(Case(0, base, [], files | {name: bytes(data)}).image())
-    assert [problem.segment for problem in report.problems] == [name]
-    assert (report.frames_checked, report.last_lsn) == (intact.frames_checked, intact.last_lsn)
-    assert {r.verdict for r in report.verdict} <= {Verdict.INTACT, Verdict.UNUSED}
 
 
 def test_a_damaged_header_without_a_frame_is_one_problem(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,20 @@ from tests.replication.callers import WAIT_S, until
 from tests.replication.flips import durable_lsn, flipping
 from tests.replication.processes import shared_processes
 from tests.replication.proxy import TcpProxy
+from tests.replication.sim_network import history_of
 from tests.replication.test_replica_checkpoint import put
 from tests.stores import SMALL
 from walkit.format.names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME, lsn_of_name, snapshot_name
 from walkit.format.segment import segment_name
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.replication import Primary, Replica
+from walkit.replication.core.actions import MakePlan, ReadPart
 from walkit.replication.core.backoff import Backoff
-from walkit.replication.core.bootstrap import FETCHES_MAX, Transfer, Want, wrong_fetch
+from walkit.replication.core.bootstrap import FETCHES_MAX, Transfer, Want
+from walkit.replication.core.publisher import Publisher
 from walkit.replication.logs.imported_log import ImportedLog
-from walkit.replication.protocol.messages import Chunk, Fetch
+from walkit.replication.protocol.identity import mint
+from walkit.replication.protocol.messages import Chunk, Fetch, Hello, Plan
 from walkit.replication.replica.store import ReplicaStore
 from walkit.segments.claim_files import claim_facts, drop_claim
 from walkit.segments.manifest_store import load_manifest
@@ -514,7 +519,15 @@ def test_a_transfer_asks_in_order_and_takes_what_it_asked_for() -> None:
 )
 def test_a_publisher_sends_only_what_lies_in_its_plan(fetch: Fetch, wrong: bool) -> None:
     """Fetch within and beyond the files of a plan of 10 bytes and 2 MiB: only what lies within is read."""
-    assert bool(wrong_fetch(fetch, (10, 2 << 20))) == wrong
+    history = history_of(9, 7, 8)
+    history.durable = len(history.frames)
+    publisher, hello = Publisher(), Hello(name="r", bootstrap=True)
+    publisher.began(0)
+    trimmed_state = replace(history.primary_state(hello), oldest_lsn=8, oldest_position=64)
+    assert any(isinstance(step, MakePlan) for step in publisher.admitted(hello, trimmed_state, 0, mint()))
+    publisher.planned(Plan(manifest=b"", sizes=(10, 2 << 20)), 0)
+    read = [step.fetch for step in publisher.receive(fetch, 0) if isinstance(step, ReadPart)]
+    assert (read, publisher.state) == (([], "ended") if wrong else ([fetch], "bootstrapping"))
 
 
 def test_a_replica_at_a_hole(tmp_path: Path) -> None:

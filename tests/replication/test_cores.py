@@ -25,10 +25,8 @@ from walkit.replication.protocol.messages import (
     Welcome,
 )
 from walkit.replication.protocol.wire import (
-    WireError,
     decode_from_publisher,
     decode_from_subscriber,
-    encode_from_publisher,
     encode_from_subscriber,
 )
 
@@ -380,23 +378,3 @@ def test_the_cores_write_down_what_happened(history: History) -> None:
         assert "Hello" in text or "connected" in text
         assert "FrameRun(" in text
         assert max(map(len, core.history)) < 4000
-
-
-def test_messages_survive_the_wire(history: History) -> None:
-    """Every kind of message, encoded and decoded, is itself again; noise is a typed error."""
-    whole = hello_at(history, len(history.frames))
-    for said in (whole, Ack(end=whole.end), Nack(end=whole.end)):
-        assert decode_from_subscriber(encode_from_subscriber(said)) == said
-    batch = Batch(
-        after_position=1, start_position=64, end_position=128, epoch=(1 << 64) - 1, epoch_id=3, alignment=64,
-        frame_bytes_max=1 << 30, source_lsn=5, source_position=6, lineage=whole.lineage, codec="zstd", data=b"abc",
-    )  # fmt: skip
-    welcome = Welcome(version=2, log_id=7, created_us=8, ack_order="append", source_lsn=9, source_position=10)
-    refusal = Refusal(reason="gap", message="m", lsn=1, other_lsn=2, version_min=3, version_max=4)
-    for sent in (batch, welcome, refusal, Heartbeat(sent_position=1, source_lsn=2, source_position=3)):
-        assert decode_from_publisher(encode_from_publisher(sent)) == sent
-    for noise in (b"", b"\xff" * 9, b"\x12"):
-        with pytest.raises(WireError):
-            decode_from_publisher(noise)
-        with pytest.raises(WireError):
-            decode_from_subscriber(noise)

@@ -20,7 +20,6 @@ from tests.replication.callers import UNLIMITED, WAIT_S, Caller, sealed, until
 from tests.replication.crafted import crafted_primary, welcome
 from tests.replication.sim_network import history_of
 from walkit.errors import FormatVersionError, OptionsError, StorageError
-from walkit.format.layout import MANIFEST_BYTES_MAX
 from walkit.format.manifest import MANIFEST_NAME, LogEnd
 from walkit.models import CrashingStorage
 from walkit.replication import ClientTLS, DeltaReader, Primary, Replica, Tokens
@@ -89,25 +88,6 @@ def frames_of_log(log: walkit.WriteAheadLog) -> list[LogEnd]:
 
 
 # -- names and claims
-
-
-def test_two_hellos_of_a_stranger_poison_nothing(log: walkit.WriteAheadLog) -> None:
-    """Say hello with names that fill the manifest to its limit but for 200 bytes: the log goes on, nothing grows."""
-    before = manifest_bytes(log)
-    first = 40_000_000
-    with Primary(log) as primary:
-        for size in (first, MANIFEST_BYTES_MAX - before - first - 400):
-            with Caller(primary.address) as caller:
-                caller.hello("x" * size)
-                caller.heard.get(timeout=WAIT_S)
-        segments = len(log.parts.manifest_store.current.segments)
-        for _ in range(500):
-            log.append(NOISE)
-        until(
-            lambda: len(log.parts.manifest_store.current.segments) > segments + 2, "segments in the manifest"
-        )
-        assert held(log) == {}
-        assert manifest_bytes(log) < before + 20_000
 
 
 @pytest.mark.parametrize("name", ["", "x" * 129, "two\nlines", "a\x00b", "\u202eabc", "x" * 1_000_000])
@@ -366,20 +346,6 @@ def test_whatever_is_too_large_is_refused_and_costs_nothing(
         with Replica(tmp_path / "r", primary.address, token="t") as replica:
             assert replica.wait_for(100, WAIT_S) == 100
     assert manifest_bytes(log) < before + 20_000
-
-
-@pytest.mark.parametrize("speaks", [(0, 0), (1, 1), (3, 9)])
-def test_a_peer_of_another_version_is_answered_at_once(
-    log: walkit.WriteAheadLog, speaks: tuple[int, int]
-) -> None:
-    """Say hello as an older and a newer walkit, in the bytes that version 1 used: a refusal names the versions."""
-    pb: Any = walkit_pb2
-    hello = pb.Hello(name="r", version_min=speaks[0], version_max=speaks[1], frame_bytes_max=1 << 20)
-    with Primary(log) as primary, Caller(primary.address) as caller:
-        refusal = caller.say(sealed(pb.SubscriberMessage(hello=hello))).next()
-        assert isinstance(refusal, Refusal)
-        assert (refusal.reason, refusal.version_min, refusal.version_max) == ("version", 2, 2)
-        assert caller.next() is None
 
 
 def test_a_replica_of_an_older_primary_fails_by_name(tmp_path: Path) -> None:

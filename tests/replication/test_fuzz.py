@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +12,15 @@ from hypothesis import settings
 import walkit
 from tests.log.crashes import SMALL, Script
 from tests.replication.callers import UNLIMITED, WAIT_S, Caller, flipped, sealed, until
-from tests.replication.sim_network import History, history_of
 from tests.replication.test_doors import frames_of_log, held, manifest_bytes
 from tests.replication.test_grpc import equal_frames
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.replication import Primary, Replica
-from walkit.replication.core.actions import Admit, Import, Read, Send
 from walkit.replication.core.publisher import Publisher
-from walkit.replication.core.subscriber import Subscriber
 from walkit.replication.protocol import walkit_pb2
-from walkit.replication.protocol.identity import KnownReplica, mint, new_nonce
+from walkit.replication.protocol.identity import mint
 from walkit.replication.protocol.messages import Ack, Batch, Hello, Welcome, is_name
 from walkit.replication.protocol.wire import (
-    WireError,
-    decode_from_publisher,
-    decode_from_subscriber,
-    encode_from_publisher,
     encode_from_subscriber,
 )
 from walkit.replication.transport.grpc_common import grpc
@@ -37,9 +29,6 @@ SESSIONS = 3 * settings().max_examples
 """75; 300 for a release, 6,000 with HYPOTHESIS_PROFILE=thorough."""
 MESSAGES_MAX = 6
 GROWTH_MAX = 48 << 20
-MESSAGES = 50 * settings().max_examples
-"""1,250; 5,000 for a release, 100,000 with HYPOTHESIS_PROFILE=thorough."""
-PURE_BYTES_MAX = 24 << 20
 KNOWN = mint()
 pb: Any = walkit_pb2
 NAMES = ("a", "b", "c", "d", "", "x" * 128, "x" * 129, "a\n", "\x00", "é" * 128, "y" * 100_000)
@@ -170,91 +159,6 @@ def meddle(stranger: Stranger, address: str, channel: Any) -> None:
             elif not isinstance(heard, Welcome):
                 caller.say(stranger.message(first=False))
             heard = caller.next()
-
-
-def answered(publisher: Publisher, history: History, data: bytes) -> None:
-    """Let a publisher take in one message, and do what it asks for, as a session does."""
-    message = decode_from_subscriber(data)
-    if isinstance(message, Hello) and publisher.state == "waiting":
-        known = KnownReplica(KNOWN) if message.id == KNOWN.id else None
-        steps = publisher.greeted(message, known, new_nonce(), 0)
-    else:
-        steps = publisher.receive(message, 0)
-    for step in steps:
-        if isinstance(step, Admit):
-            steps += publisher.admitted(
-                step.hello, history.primary_state(step.hello), 0, None if step.proved else mint()
-            )
-        elif isinstance(step, Read):
-            steps += publisher.frames(history.read(step.after, step.limit_bytes), history.lineage(), 0)
-
-
-def test_thousands_of_messages_to_a_publisher_take_bounded_memory() -> None:
-    """Give a publisher's core thousands of mutated messages: each is answered or a typed error, in a few MiB."""
-    history = history_of(9, 7, 8)
-    history.durable = len(history.frames)
-    ends = [history.end(n) for n in range(1, len(history.frames) + 1)]
-    stranger = Stranger(1, history.manifest, ends, longest=100)
-    publisher, refused = Publisher(), 0
-    tracemalloc.start()
-    try:
-        for number in range(MESSAGES):
-            fresh = publisher.state == "ended" or not number % 7
-            if fresh:
-                publisher = Publisher()
-                publisher.began(0)
-            honest = fresh and number % 3
-            first = publisher.state == "waiting"
-            try:
-                answered(publisher, history, stranger.honest_hello() if honest else stranger.message(first))
-            except WireError:
-                refused += 1
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert refused > MESSAGES / 50
-    assert peak < PURE_BYTES_MAX
-
-
-def test_thousands_of_messages_to_a_subscriber_take_bounded_memory() -> None:
-    """Give a subscriber's core thousands of spoiled answers of a publisher: nothing is imported that is not intact."""
-    history = history_of(9, 7, 8)
-    history.durable = len(history.frames)
-    chance = random.Random(2)
-    honest: list[bytes] = []
-    publisher = Publisher(batch_bytes=2048)
-    steps = publisher.admitted(
-        Hello(name="r", codecs=("snappy",)), history.primary_state(Hello(name="r")), 0, KNOWN
-    )
-    for step in steps:
-        if isinstance(step, Read):
-            steps += publisher.frames(history.read(step.after, step.limit_bytes), history.lineage(), 0)
-        elif isinstance(step, Send):
-            honest.append(encode_from_publisher(step.message))
-    tracemalloc.start()
-    try:
-        subscriber = Subscriber("r")
-        for number in range(MESSAGES):
-            if subscriber.state != "streaming" or not number % 50:
-                subscriber = Subscriber("r", log_id=history.manifest.log_id, identity=KNOWN)
-                subscriber.start(0)
-                subscriber.connected(0)
-                subscriber.receive(decode_from_publisher(honest[0]), 0)
-            data = chance.choice(honest)
-            content = bytearray(data[:-5])
-            for _ in range(chance.choice((0, 1, 1, 3))):
-                content[chance.randrange(len(content))] = chance.randrange(256)
-            try:
-                message = decode_from_publisher(sealed(Encoded(bytes(content))))
-            except WireError:
-                continue
-            whole = b"".join(frame[2] for frame in history.frames)
-            for run in (s.run for s in subscriber.receive(message, 0) if isinstance(s, Import)):
-                assert run.data == whole[run.start_position : run.start_position + len(run.data)]
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < PURE_BYTES_MAX
 
 
 def test_strangers_leave_memory_and_log_as_they_were(tmp_path: Path) -> None:

@@ -282,22 +282,6 @@ def test_a_reader_serves_what_another_opening_writes(tmp_path: Path) -> None:
     assert equal_frames(tmp_path / "p", tmp_path / "r")
 
 
-def test_a_replica_serves_a_replica(tmp_path: Path) -> None:
-    """Chain two replicas: the second follows the folder of the first, and ends equal to the primary."""
-    with (
-        walkit.open(tmp_path / "p", options=SMALL) as log,
-        Primary(log) as first,
-        Replica(tmp_path / "r1", first.address) as replica,
-    ):
-        Script().run(log, lambda: None, 20)
-        replica.wait_for(log.acked_lsn, WAIT_S)
-        with Primary(tmp_path / "r1") as second, Replica(tmp_path / "r2", second.address) as far:
-            Script().run(log, lambda: None, 20)
-            far.wait_for(log.acked_lsn, WAIT_S)
-            assert far.store.checksum() == replica.store.checksum()
-            assert list(far.log.read()) == list(log.read())
-
-
 def test_only_durable_frames_leave(tmp_path: Path) -> None:
     """Interval durability with a long interval: what is acknowledged and not synced stays, until sync() makes it go."""
     slow = walkit.LogOptions(durability="interval", interval_ms=60_000)

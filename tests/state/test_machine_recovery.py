@@ -15,7 +15,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 import walkit
 from tests.stores import SMALL, copy, filled, memory_store
 from walkit.errors import (
-    CorruptionError,
     HistoryTrimmedError,
     LogClosedError,
     OptionsError,
@@ -129,34 +128,6 @@ def test_a_damaged_newest_snapshot_gives_way_to_the_older_while_the_log_reaches_
     with opened(storage) as log, pytest.raises(SnapshotError) as caught:
         walkit.recover(log, Counter())
     assert caught.value.stage == "verify"
-
-
-def test_a_trimmed_log_without_a_snapshot_is_refused() -> None:
-    """Trimmed by hand, or the snapshot file is gone: HistoryTrimmedError, with the oldest record."""
-    by_hand = saved()
-    with opened(by_hand) as log:
-        log.trim(30)
-    lost = saved(40)
-    lost.remove(snapshot_name(40))
-    for storage, oldest in ((by_hand, 31), (lost, 41)):
-        with opened(storage) as log, pytest.raises(HistoryTrimmedError) as caught:
-            walkit.recover(log, Counter())
-        assert caught.value.exact_from_lsn == oldest
-
-
-def test_a_snapshot_ahead_of_its_log_is_corruption() -> None:
-    """A snapshot of LSN 60 beside a copy of the log that ends at 40: acknowledged records are missing."""
-    storage, machine = CrashingStorage(), Counter()
-    with opened(storage) as log:
-        count_to(log, 40)
-        short = storage.process_kill()
-        count_to(log, 60)
-        walkit.recover(log, machine)
-        walkit.checkpoint(log, machine, trim=False)
-    copy(storage, short, snapshot_name(60))
-    with walkit.open(storage=short, mode="r") as log, pytest.raises(CorruptionError) as caught:
-        walkit.recover(log, machine)
-    assert caught.value.first_lost_lsn == 41
 
 
 def test_snapshots_of_another_machine_are_refused_where_they_are_needed() -> None:

@@ -15,7 +15,7 @@ import walkit
 from tests.commit.fake_segments import Task, wait_until
 from tests.replication.delta.test_reader import quick
 from tests.replication.proxy import TcpProxy
-from walkit.errors import DivergenceError, LogClosedError, LogLockedError, WalkitError
+from walkit.errors import DivergenceError, LogClosedError, LogLockedError
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.models import FaultyStorage
 from walkit.replication import DeltaReader, Primary
@@ -75,40 +75,6 @@ def test_no_frame_of_an_opening_is_applied_before_its_history_is_known(
         with pytest.raises(DivergenceError):
             reader.wait_for(3, WAIT_S)
         assert reader.state == {b"k": b"2"}
-
-
-@pytest.mark.parametrize("cut", [False, True])
-def test_a_damaged_checkpoint_is_refused_or_passed_over(stack: ExitStack, tmp_path: Path, cut: bool) -> None:
-    """Flip bits all over a reader's folder, or cut each file there: a typed error, or a state that the log had."""
-    log = stack.enter_context(walkit.open(tmp_path / "log"))
-    primary = stack.enter_context(Primary(log))
-    own = tmp_path / "own"
-    for n in range(2):
-        log.append_many([b"%d" % n] * 3, [b"a", b"b", b"c"])
-        with DeltaReader(tmp_path / "log", primary.address, checkpoint=own) as reader:
-            reader.wait_for(log.acked_lsn, WAIT_S)
-    files = sorted(path for path in own.iterdir() if path.stat().st_size)
-    outcomes = set()
-    for path in files:
-        whole = path.read_bytes()
-        for at in range(0, len(whole), max(len(whole) // 8, 1)):
-            path.write_bytes(whole[:at] if cut else whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
-            try:
-                late = DeltaReader(tmp_path / "log", primary.address, checkpoint=own)
-            except WalkitError as error:
-                outcomes.add(type(error).__name__)
-                path.write_bytes(whole)
-                continue
-            assert late.applied_lsn in (0, 3, 6)
-            assert dict(late.state.items()) == (
-                dict.fromkeys((b"a", b"b", b"c"), b"%d" % (late.applied_lsn // 3 - 1))
-                if late.applied_lsn
-                else {}
-            )
-            outcomes.add(str(late.applied_lsn))
-            late.stop()
-            path.write_bytes(whole)
-    assert {"CorruptionError", "3"} <= outcomes
 
 
 def test_a_stop_does_not_wait_for_a_storage_that_hangs(

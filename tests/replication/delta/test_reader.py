@@ -7,7 +7,7 @@ import gc
 import random
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,6 @@ import pytest
 import walkit
 from tests.commit.fake_segments import Task, wait_until
 from tests.log.logs import tiny
-from tests.replication.certificates import Authority
 from tests.replication.delta.test_feed import is_observed
 from tests.replication.flips import flipping
 from tests.replication.proxy import TcpProxy
@@ -477,26 +476,6 @@ def test_a_link_that_loses_bytes_costs_time_alone(stack: ExitStack, tmp_path: Pa
     polls = reader.statistics().polls
     wait_until(lambda: reader.statistics().polls > polls)
     assert reader.error is None
-
-
-def test_a_wrong_token_ends_the_reader_and_tls_carries_the_right_one(
-    stack: ExitStack, tmp_path: Path
-) -> None:
-    """Follow over TLS with a wrong token and with the right one: an OptionsError, and a state."""
-    authority = Authority(tmp_path / "ca")
-    log = stack.enter_context(walkit.open(tmp_path / "log"))
-    log.append(b"1", key=b"k")
-    primary = stack.enter_context(Primary(log, tls=authority.server(), token="right"))
-    make: Callable[[str], DeltaReader] = lambda token: DeltaReader(  # noqa: E731
-        tmp_path / "log", primary.address, tls=authority.client(), token=token, backoff=quick()
-    )
-    with make("wrong") as reader:
-        wait_until(lambda: reader.error is not None)
-        assert isinstance(reader.error, OptionsError)
-    with make("right") as reader:
-        reader.wait_for(1, WAIT_S)
-        wait_until(lambda: reader.statistics().polls > 1)
-        assert reader.state == {b"k": b"1"}
 
 
 def test_a_reader_starts_and_stops_once_and_says_what_it_is(stack: ExitStack, tmp_path: Path) -> None:

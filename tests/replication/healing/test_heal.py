@@ -336,19 +336,6 @@ def test_a_peer_that_cannot_be_reached_is_a_typed_error(log: Path) -> None:
     assert contents(log) == before
 
 
-def test_a_token_that_may_read_is_needed_and_enough(log: Path, kept: Path) -> None:
-    """Heal from a primary that asks for a token: refused without one and with another, done with one that may read."""
-    write(segments(log)[1], 9_000, FLIPPED)
-    with Primary(kept, token="good") as primary:
-        for token in (None, "other"):
-            with pytest.raises(walkit.OptionsError, match="token"):
-                heal(log, primary.address, token=token)
-        assert heal(log, primary.address, token="good").ok
-        assert primary.status().followers == ()
-    assert not list(kept.glob("claim-*")) or all(b"heal" not in p.read_bytes() for p in kept.glob("claim-*"))
-    assert_as(log, kept)
-
-
 def test_a_failure_at_any_operation_leaves_what_was_or_what_is_healed(kept: Path, peer: Primary) -> None:
     """Fail each operation on the storage in turn, then cut the power: the same call heals what is left."""
     for operation in ("create", "write", "sync", "drop_cached", "replace", "sync_directory"):
