@@ -29,7 +29,7 @@ from walkit.segments.claim_files import drop_claim
 from walkit.segments.index_file import index_segment
 from walkit.segments.manifest_edits import gaps_where
 from walkit.segments.manifest_store import LOCK_NAME, NEW_NAME, load_manifest, write_whole
-from walkit.segments.writer_lock import has_writer, take_writer_lock
+from walkit.segments.writer_lock import WriterLock, has_writer, take_writer_lock
 from walkit.state.copy_files import (
     CopyOfSegments,
     Meter,
@@ -123,13 +123,12 @@ def _copy(source: Storage, folder: str, progress: Progress | None) -> CopyReport
     load_manifest(source)  # where there is no log, no folder is made
     partial = FileStorage(folder + PARTIAL_SUFFIX)
     partial.create()
-    with _locked(partial):
+    with _locked(partial) as lock:
         _keep_private(source, partial)
         _refuse_place(source, folder)
-        number = _number_of(partial)
         report = copy_into(source, partial, progress, folder)
         _refuse_place(source, folder)
-        _refuse_exchanged(partial, number)
+        _refuse_moved(partial, lock)
         with Translated(f"rename to {folder!r} the folder", "", partial.location):
             os.rename(partial.location, folder)
         FileStorage(os.path.dirname(folder)).sync_directory()
@@ -147,11 +146,11 @@ def _keep_private(source: Storage, partial: FileStorage) -> None:
 
 
 @contextmanager
-def _locked(partial: Storage) -> Iterator[None]:
+def _locked(partial: Storage) -> Iterator[WriterLock]:
     """Have the writer's lock of what becomes a log: no other copy, and no writer, comes in between."""
     lock = take_writer_lock(partial)
     try:
-        yield
+        yield lock
     finally:
         lock.release()
 
@@ -170,14 +169,15 @@ def _number_of(target: Storage) -> FileNumber | None:
         return None
 
 
-def _refuse_exchanged(target: Storage, number: FileNumber | None) -> None:
-    """StorageError (ESTALE) if another folder has the name of the one that is copied to: nothing of it is touched."""
-    if _number_of(target) != number:
+def _refuse_moved(partial: Storage, lock: WriterLock) -> None:
+    """StorageError (ESTALE) if the name no longer leads to the folder that the copy is made in."""
+    lock.look()
+    if lock.moved_to is not None:
         raise StorageError(
-            f"{target.location} is no longer the folder that the copy is made in: it was moved, removed or replaced. "
-            "No copy was made",
+            f"the folder that the copy is made in was moved from {partial.location} to {lock.moved_to}. "
+            "No copy was made; what has the name now was not touched",
             errno=errno.ESTALE,
-            name=LOCK_NAME,
+            name="",
         )
 
 
@@ -189,14 +189,13 @@ def copy_into(source: Storage, target: Storage, progress: Progress | None, locat
     began = time.perf_counter()
     target.create()
     _clear(target, load_manifest(source).log_id)
-    number = _number_of(target)
     # The path alone is a name: a copier in another folder of that path may be alive.
-    which = f"{location}\0{number}".encode("utf-8", "surrogateescape")
+    which = f"{location}\0{_number_of(target)}".encode("utf-8", "surrogateescape")
     name = f"copy-{hashlib.sha256(which).hexdigest()[:16]}"
     drop_claim(source, name)  # of a copier to this folder that died: who copies to it now has its lock
     claimed = claim(source, name, lease_s=LEASE_S, complete=False)
     try:
-        return _claimed(source, target, claimed, progress, location, began, number)
+        return _claimed(source, target, claimed, progress, location, began)
     finally:
         with suppress(WalkitError):
             claimed.release()
@@ -225,13 +224,7 @@ def _clear(target: Storage, log_id: int) -> None:
 
 
 def _claimed(
-    source: Storage,
-    target: Storage,
-    claimed: Claim,
-    progress: Progress | None,
-    location: str,
-    began: float,
-    number: FileNumber | None,
+    source: Storage, target: Storage, claimed: Claim, progress: Progress | None, location: str, began: float
 ) -> CopyReport:
     meter = Meter(progress, claimed)
     # Snapshots before the marks: the log is on stable storage up to each of them, and a later checkpoint may remove it.
@@ -243,7 +236,6 @@ def _claimed(
     for record in manifest.sealed:
         if has_index(record):
             index_segment(target, manifest, record)
-    _refuse_exchanged(target, number)
     keep_only(target, manifest, snapshots)
     target.sync_directory()
     meter.finish()

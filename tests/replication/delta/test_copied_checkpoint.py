@@ -14,6 +14,7 @@ from tests.log.logs import tiny
 from walkit.errors import CorruptionError, StorageError
 from walkit.replication import DeltaReader, Primary
 from walkit.replication.logs.private_file import read_private, write_private
+from walkit.state.snapshot import snapshot_name
 from walkit.storage import FileStorage
 
 WAIT_S = 30.0
@@ -82,7 +83,7 @@ def test_a_renamed_checkpoint_continues_with_its_claim(
 def test_a_reader_writes_no_checkpoint_into_another_folder(
     log: walkit.WriteAheadLog, stack: ExitStack, tmp_path: Path, how: str
 ) -> None:
-    """Take the folder of a living reader away: its checkpoint is refused, and nothing is written to another."""
+    """Take the folder of a living reader away: its checkpoints go with it, and nothing is written to another."""
     own = tmp_path / "own"
     address = stack.enter_context(Primary(log)).address
     reader = stack.enter_context(DeltaReader(tmp_path / "log", address, checkpoint=own, checkpoint_s=1000))
@@ -97,12 +98,12 @@ def test_a_reader_writes_no_checkpoint_into_another_folder(
         shutil.rmtree(tmp_path / "away")
     there = sorted(own.iterdir()) if own.exists() else None
     reader.wait_for(log.append(b"v", key=b"k").last_lsn, WAIT_S)
-    with pytest.raises(StorageError):
-        reader.checkpoint()
+    if how == "removed":
+        with pytest.raises(StorageError):
+            reader.checkpoint()
+    else:
+        assert reader.checkpoint() == 51 and (tmp_path / "away" / snapshot_name(51)).exists()
     assert there == (sorted(own.iterdir()) if own.exists() else None)
-    if how == "moved":
-        (tmp_path / "away").rename(own)
-        assert reader.checkpoint() == 51
 
 
 def test_a_private_file_knows_its_number(tmp_path: Path) -> None:

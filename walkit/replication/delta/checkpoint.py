@@ -6,7 +6,6 @@ restored, and what compaction leaves no states of is replayed.
 
 from __future__ import annotations
 
-import errno
 import uuid
 from contextlib import suppress
 
@@ -122,7 +121,7 @@ class DeltaCheckpoint:
 
         The epoch is that of the applied record, so a snapshot of a cut history is never taken for one of the log.
         """
-        self._refuse_replaced()
+        self._lock.look()  # a folder that was only renamed is still this reader's
         identity = identity_at(manifest, reached.lsn)
         if identity.epoch_id != reached.epoch_id and reached.epoch_id:
             raise DivergenceError(
@@ -136,17 +135,6 @@ class DeltaCheckpoint:
             with suppress(StorageError):
                 self.storage.remove(snapshot_name(lsn))
         return info.lsn
-
-    def _refuse_replaced(self) -> None:
-        """StorageError (ESTALE) where another folder has the name now: it may be another reader's."""
-        found = read_private(self.storage, OWNER_NAME)
-        if found is None or found.facts.get("owner") != self.owner.hex or found.is_copy:
-            raise StorageError(
-                f"the folder at {self.storage.location} is no longer the one that this reader took: it was moved, "
-                "removed or replaced. Nothing was written there",
-                errno=errno.ESTALE,
-                name=OWNER_NAME,
-            )
 
     def close(self) -> None:
         """Free the folder."""
