@@ -24,7 +24,6 @@ from walkit.crashlab import (
 from walkit.errors import OptionsError
 
 BUDGET = 60
-THREADED = ("parallel", "completion")
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -21,7 +21,6 @@ SEEN = """() => {
     const numbers = curve => Array.from(curve.y ?? [], y => Number.isFinite(y) ? y : null);
     return figure && figure._fullData ? JSON.stringify(figure._fullData.map(numbers)) : null;
 }"""
-STEP = "() => { window.jupyterapp.commands.execute('notebook:run-cell-and-select-next') }"
 CELLS = (
     "import walkit\nfrom walkit.workload import OpenLoop, Workload, drive\nlog = walkit.scratch('lab')",
     "walkit.views.live(log)",

@@ -48,7 +48,7 @@ def test_the_queue_never_holds_more_than_its_limit() -> None:
 
 
 def test_on_full_raise_says_so_at_once() -> None:
-    """Fill the queue of a log that raises: append, delete, transaction and submit are refused, nothing is queued."""
+    """Fill the queue of a log that raises: append, delete, transaction, submit and many at once are refused whole."""
     storage, log = faulty_log(queue_bytes_max=4096, on_full="raise")
     hang = storage.hang("synced_write", SEGMENTS)
     first = Task(log.append, b"hangs")
@@ -64,6 +64,8 @@ def test_on_full_raise_says_so_at_once() -> None:
         lambda: log.append(bytes(500), timeout=5),
         lambda: log.delete(bytes(500)),
         lambda: log.submit(bytes(500)),
+        lambda: log.append_many([bytes(500)] * 5),
+        lambda: log.submit_many([bytes(500)] * 5),
         transact,
     ):
         with pytest.raises(LogFullError) as full:

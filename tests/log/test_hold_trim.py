@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -16,7 +14,6 @@ from tests.stacks import current_frames
 from walkit.errors import GapError, LogClosedError, StorageError
 from walkit.log.holds import RENEW_S_MIN
 from walkit.models import CrashingStorage, FaultyStorage
-from walkit.models.faults import Operation
 from walkit.segments.manifest_store import load_manifest
 
 
@@ -296,32 +293,16 @@ def test_holds_and_trims_from_many_threads(log: walkit.WriteAheadLog) -> None:
     assert log.trim(80) == 80
 
 
-class StuckStorage(FaultyStorage):
-    """A storage whose replacing of files waits, once it is armed, until `go`."""
-
-    def __init__(self) -> None:
-        super().__init__(CrashingStorage())
-        self.armed = False
-        self.entered, self.go = threading.Event(), threading.Event()
-
-    def perform(self, operation: Operation, *arguments: Any, **named: Any) -> Any:
-        """See FaultyStorage."""
-        if self.armed and operation.name == "replace":
-            self.entered.set()
-            assert self.go.wait(GUARD_S)
-        return super().perform(operation, *arguments, **named)
-
-
 @pytest.mark.parametrize("how", ["release", "leave"])
 def test_a_hold_is_not_given_up_while_another_is_taken(how: str) -> None:
     """Give a hold up while another one is written to a device that is stuck: it stands until that has ended."""
-    storage = StuckStorage()
+    storage = FaultyStorage(CrashingStorage())
     with walkit.open(storage) as log:
         log.append(b"1")
         hold = log.hold("one", 1)
-        storage.armed = True
+        stuck = storage.hang("replace")
         taking = Task(lambda: log.hold("other", 1))
-        assert storage.entered.wait(GUARD_S)
+        assert stuck.entered.wait(GUARD_S)
         leaving = Task(getattr(hold, how))
 
         def is_waiting() -> bool:
@@ -332,7 +313,7 @@ def test_a_hold_is_not_given_up_while_another_is_taken(how: str) -> None:
 
         wait_until(is_waiting)
         assert hold.state == "held"
-        storage.go.set()
+        stuck.release()
         taking.result()
         leaving.result()
         assert hold.state == "given up"

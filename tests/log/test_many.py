@@ -208,23 +208,6 @@ def test_a_long_call_waits_for_room_also_where_a_full_queue_raises() -> None:
         assert log.append_many([bytes(3000)] * 60).last_lsn == 60
 
 
-def test_a_queue_that_is_full_before_the_call_refuses_all_of_it() -> None:
-    """Fill the queue behind a hung write: nothing of the call is queued, and it can be made again."""
-    storage, log = faulty_log(queue_bytes_max=9000, on_full="raise")
-    hang = storage.hang("synced_write", SEGMENTS)
-    first = log.submit(b"hangs")
-    assert hang.entered.wait(GUARD_S)
-    filling = log.submit(bytes(7000))
-    for way in (log.append_many, log.submit_many):
-        with pytest.raises(LogFullError) as full:
-            way([bytes(3000)] * 5)
-        assert (full.value.reason, full.value.limit_bytes) == ("queue", 9000)
-    hang.release()
-    assert (first.result().last_lsn, filling.result().last_lsn) == (2, 3)
-    assert log.append_many([bytes(3000)] * 5).first_lsn == 4
-    log.close()
-
-
 def test_a_queue_that_fills_in_the_midst_is_told_by_the_ticket() -> None:
     """Submit more than the queue holds with on_full="raise": what was queued is written, the ticket has the error."""
     storage, log = faulty_log(queue_bytes_max=9000, on_full="raise")

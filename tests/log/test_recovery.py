@@ -351,27 +351,6 @@ def test_absolute_refuses_a_torn_tail_that_prefix_cuts() -> None:
         assert rows_of(log) == appended and log.recovery.bytes_scanned > 0
 
 
-def test_strays_are_set_aside_and_trimmed_leftovers_removed() -> None:
-    """Put an unknown segment file beside a log, and one that trimming failed to remove: kept aside, and gone."""
-    sealed = Sealed()
-    first = sealed.segments()[0]
-    leftover = sealed.image.open(first, "read").read(0, 1 << 20)
-    with log_of(sealed.image) as log:
-        log.trim(60)
-    file = sealed.image.open(first, "create")
-    file.write(0, [leftover], sync=True)
-    file.close()
-    file = sealed.image.open("00000000000000000900.segment", "create")
-    file.write(0, [b"what is this"], sync=True)
-    file.close()
-    with log_of(sealed.image) as log:
-        assert log.first_lsn == 61
-        names = [*sealed.image.names(), *sealed.image.names("lost+found")]
-        assert first not in names and "lost+found/" + first not in names
-        assert "lost+found/00000000000000000900.segment" in names
-        assert "00000000000000000900.segment" not in names
-
-
 def test_a_clean_opening_reads_no_frame_and_the_report_shows_its_phases() -> None:
     """Reopen a closed log: verdict clean, nothing scanned, phases timed in order, and HTML that names them."""
     sealed = Sealed()

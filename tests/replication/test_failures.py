@@ -32,7 +32,6 @@ from walkit.replication.core.actions import Adopt, Import
 from walkit.replication.core.publisher import HISTORY_CHARS
 from walkit.replication.core.subscriber import Subscriber
 from walkit.replication.logs.imported_log import ImportedLog
-from walkit.replication.protocol.checks import plain_text
 from walkit.replication.protocol.messages import FromPublisher, Heartbeat, Refusal
 from walkit.replication.transport.connection import Destination, call_error
 from walkit.replication.transport.grpc_common import grpc
@@ -242,7 +241,7 @@ def test_no_content_raises_in_the_core_or_breaks_a_log(said: list[FromPublisher]
 
 @pytest.mark.parametrize("reason", ["name", "frame", "lineage", "divergence"])
 def test_what_ends_a_replica_is_one_plain_line(reason: str) -> None:
-    """Refuse twice, for reasons that last, with what a terminal acts upon: the final error has none of it."""
+    """Refuse twice, for reasons that last, with what a terminal acts upon: trouble and final error have none of it."""
     subscriber = Subscriber("r")
     subscriber.start(0)
     for at in (0, 10_000):
@@ -250,6 +249,7 @@ def test_what_ends_a_replica_is_one_plain_line(reason: str) -> None:
         subscriber.connected(at)
         subscriber.receive(Refusal(reason=reason, message="\x1b]0;title\x07" + "gone\n" * 800), at)
         assert (subscriber.reason == reason) == (at == 0)
+        assert subscriber.trouble.isprintable() and len(subscriber.trouble) < 500
     assert subscriber.error is not None
     assert str(subscriber.error).isprintable() and len(str(subscriber.error)) < 600
 
@@ -300,16 +300,6 @@ def test_what_is_noted_of_long_messages_stays_small() -> None:
         subscriber.receive(first_batch(history, lineage=lineage), 0)
     assert subscriber.duplicates == 3
     assert max(map(len, subscriber.history)) <= HISTORY_CHARS
-
-
-def test_what_a_primary_says_is_one_plain_line() -> None:
-    """Give a refusal control characters and a great length: the trouble that is shown has neither."""
-    subscriber = Subscriber("r")
-    subscriber.start(0)
-    subscriber.connected(0)
-    subscriber.receive(Refusal(reason="closed", message="\x1b[2J" + "gone\n" * 1000), 0)
-    assert subscriber.trouble.isprintable() and len(subscriber.trouble) < 500
-    assert plain_text("the primary stops") == "the primary stops"
 
 
 def test_a_reader_whose_load_gets_no_thread_fails_and_wakes_who_waits(

@@ -60,6 +60,8 @@ def test_no_frame_of_an_opening_is_applied_before_its_history_is_known(
         log.append(b"2", key=b"k")
         reader = stack.enter_context(DeltaReader(storage, address, backoff=quick()))
         reader.wait_for(2, WAIT_S)
+        with DeltaReader(place, address, checkpoint=tmp_path / "own") as saved:
+            saved.wait_for(2, WAIT_S)
     fault = storage.fail("open", MANIFEST_NAME, times=None)
     shutil.rmtree(place)
     shutil.copytree(tmp_path / "backup", place)
@@ -75,6 +77,8 @@ def test_no_frame_of_an_opening_is_applied_before_its_history_is_known(
         with pytest.raises(DivergenceError):
             reader.wait_for(3, WAIT_S)
         assert reader.state == {b"k": b"2"}
+        with pytest.raises(DivergenceError):
+            DeltaReader(place, address, checkpoint=tmp_path / "own")
 
 
 def test_a_stop_does_not_wait_for_a_storage_that_hangs(

@@ -19,12 +19,11 @@ from tests.replication.certificates import Authority
 from tests.replication.delta.test_reader import ReadOnly, expected, quick
 from walkit.errors import ClaimError, GapError, LogLockedError, OptionsError, StorageError, WalkitError
 from walkit.models import FaultyStorage
-from walkit.replication import ClientTLS, DeltaOptions, DeltaReader, Primary, Replica, ServerTLS
+from walkit.replication import ClientTLS, DeltaOptions, DeltaReader, Primary, ServerTLS
 from walkit.replication.delta import upkeep as delta_upkeep
 from walkit.storage import FileStorage
 
 WAIT_S = 30.0
-Follower = DeltaReader | Replica
 
 
 Sides = Callable[[Authority, Authority], tuple[ServerTLS | None, ClientTLS | None, dict[str, Any]]]
@@ -48,10 +47,9 @@ REFUSED: dict[str, tuple[Sides, str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["delta reader", pytest.param("replica", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_stranger_is_refused_in_one_sentence_and_asks_no_more(
-    stack: ExitStack, tmp_path: Path, ours: Authority, theirs: Authority, name: str, kind: str
+    stack: ExitStack, tmp_path: Path, ours: Authority, theirs: Authority, name: str
 ) -> None:
     """Follow with a wrong certificate, name or token: an OptionsError of one line, no session, no further try."""
     sides, words = REFUSED[name]
@@ -60,12 +58,7 @@ def test_a_stranger_is_refused_in_one_sentence_and_asks_no_more(
     log.append(b"secret", key=b"k")
     primary = stack.enter_context(Primary(log, tls=server, token="right"))
     given: dict[str, Any] = {"tls": client, "token": "right", "backoff": quick(), "insecure": True} | more
-    follower: Follower = (
-        DeltaReader(tmp_path / "log", primary.address, **given)
-        if kind == "delta reader"
-        else Replica(tmp_path / "replica", primary.address, **given)
-    )
-    stack.enter_context(follower)
+    follower = stack.enter_context(DeltaReader(tmp_path / "log", primary.address, **given))
     wait_until(lambda: follower.status().error is not None)
     with pytest.raises(OptionsError) as refused:
         follower.wait_for(2, WAIT_S)

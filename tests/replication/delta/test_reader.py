@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import gc
 import random
-import shutil
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -359,33 +358,6 @@ def test_another_log_or_a_cut_history_is_refused(stack: ExitStack, tmp_path: Pat
         DeltaReader(tmp_path / "b", primaries[1].address, checkpoint=tmp_path / "own")
     with DeltaReader(tmp_path / "a", primaries[1].address) as reader, pytest.raises(DivergenceError):
         reader.wait_for(2, WAIT_S)
-
-
-def test_a_history_that_was_cut_is_refused_by_checkpoints_and_by_readers_that_run(
-    stack: ExitStack, tmp_path: Path
-) -> None:
-    """Put an older copy in the log's place and write other records: DivergenceErrors, and no state of both."""
-    place, address = tmp_path / "log", "127.0.0.1:0"
-    with walkit.open(place) as log:
-        log.append(b"1", key=b"k")
-    shutil.copytree(place, tmp_path / "backup")
-    with walkit.open(place) as log, Primary(log) as primary:
-        address = primary.address
-        log.append(b"2", key=b"k")
-        reader = stack.enter_context(DeltaReader(place, address, backoff=quick()))
-        with DeltaReader(place, address, checkpoint=tmp_path / "own") as other:
-            assert (reader.wait_for(2, WAIT_S), other.wait_for(2, WAIT_S)) == (2, 2)
-    shutil.rmtree(place)
-    shutil.copytree(tmp_path / "backup", place)
-    with walkit.open(place) as log:
-        log.append(b"other 2", key=b"k")
-        log.append(b"other 3", key=b"k")
-        stack.enter_context(Primary(log, address))
-        with pytest.raises(DivergenceError):
-            reader.wait_for(3, WAIT_S)
-        assert reader.state == {b"k": b"2"}
-        with pytest.raises(DivergenceError):
-            DeltaReader(place, address, checkpoint=tmp_path / "own")
 
 
 def test_a_failed_read_is_tried_again_and_damage_ends_the_reader(stack: ExitStack, tmp_path: Path) -> None:
