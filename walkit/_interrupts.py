@@ -16,6 +16,8 @@ from types import FrameType, TracebackType
 from typing import Any
 
 SIGINT: int = _signal.SIGINT
+IGNORED: int = _signal.SIG_IGN
+"""What `getsignal` returns of an ignored signal: this object, a small int."""
 getsignal: Callable[[int], Any] = _signal.getsignal
 set_handler: Callable[[int, Any], Any] = _signal.signal
 
@@ -28,13 +30,18 @@ def on_main_thread() -> bool:
 
 
 class Uninterrupted:
-    """Holds SIGINT back for a `with` block; what came meanwhile is handled at its end. Main thread only."""
+    """Holds SIGINT back for a `with` block; what came meanwhile is handled at its end. Main thread only.
+
+    A process that ignores SIGINT goes on to ignore it: a child that is started meanwhile inherits that.
+    """
 
     __slots__ = ("_held", "_previous")
 
     def __enter__(self) -> None:
         self._held: list[tuple[int, FrameType | None]] = []
-        self._previous: Any = getsignal(SIGINT)
+        previous = getsignal(SIGINT)
+        # None: the handler is not Python's, and could not be put back.
+        self._previous: Any = None if previous is IGNORED else previous
         if self._previous is not None:
             set_handler(SIGINT, self._hold)
 

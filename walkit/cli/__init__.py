@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Sequence
 
 from walkit.cli.arguments import parse
+from walkit.cli.interrupts import interrupts_kept
 from walkit.cli.output import drop_stdout, open_streams, say, settle_stdout
 from walkit.cli.usage import UsageError
 from walkit.errors import CorruptionError, OptionsError, WalkitError
@@ -27,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as end:  # argparse has printed its help or its complaint
         return end.code if isinstance(end.code, int) else USAGE
     try:
-        code: int = args.run(args)
+        with interrupts_kept():
+            code: int = args.run(args)
     except BrokenPipeError:
         settle_stdout()
         return FINE

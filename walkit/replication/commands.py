@@ -136,7 +136,7 @@ def _say(text: str) -> None:
 
 @contextmanager
 def _until_told() -> Iterator[Bell]:
-    """Yield a bell that Ctrl-C or SIGTERM sets; handlers are put back at the end.
+    """Yield a bell that Ctrl-C or SIGTERM sets; handlers are put back at the end. An ignored signal stays ignored.
 
     The handler runs in the midst of the waiting: an Event, whose lock the thread may hold then, would wait for itself.
     """
@@ -146,7 +146,8 @@ def _until_told() -> Iterator[Bell]:
         over.set()
 
     on_main = threading.current_thread() is threading.main_thread()
-    before = {s: signal.signal(s, end) for s in (signal.SIGINT, signal.SIGTERM)} if on_main else {}
+    wanted = [s for s in (signal.SIGINT, signal.SIGTERM) if on_main and signal.getsignal(s) != signal.SIG_IGN]
+    before = {s: signal.signal(s, end) for s in wanted}
     try:
         yield over
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket as socketlib
 from collections.abc import Callable, Iterable
 from errno import EADDRINUSE
@@ -50,6 +51,7 @@ def serve(
 
 def _listening(page: Callable[[], pn.Template], port: int, socket: str | None) -> Server:
     tries = TRIES if port == 0 and socket is None else 1
+    interrupt = signal.getsignal(signal.SIGINT)
     for left in reversed(range(tries)):
         chosen = _free_port(port) if socket is None else 0
         try:
@@ -69,6 +71,9 @@ def _listening(page: Callable[[], pn.Template], port: int, socket: str | None) -
             if left and error.errno == EADDRINUSE:
                 continue
             raise _unserved(socket or f"{LOOPBACK}:{chosen}", error) from error
+        finally:
+            if interrupt == signal.SIG_IGN:  # Panel has set a handler
+                signal.signal(signal.SIGINT, interrupt)
     raise AssertionError("there is at least one try")
 
 
