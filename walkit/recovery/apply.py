@@ -14,13 +14,13 @@ from walkit.format.manifest import Manifest, encode_manifest
 from walkit.format.names import SALVAGE_NEW_NAME
 from walkit.recovery.decision import Decision
 from walkit.recovery.findings import SegmentFinding
-from walkit.recovery.lost_found import copy_part, keep_part, move_whole
+from walkit.recovery.lost_found import copy_part, is_kept, keep_part, move_whole
 from walkit.recovery.plan import RecoveryPlan
 from walkit.recovery.probe import nonzero_until
 from walkit.recovery.tolerant_file import PASSING_ERRNOS, TolerantFile
 from walkit.segments.identity import header_of
 from walkit.segments.leftovers import leftover_of
-from walkit.segments.manifest_store import ManifestStore
+from walkit.segments.manifest_store import LOST_FOLDER, ManifestStore
 from walkit.storage.interface import Storage, remove_if_there
 
 
@@ -48,7 +48,9 @@ def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> No
             _cut_tail(storage, finding, step.end_position, tolerant=salvage)
         else:
             keep = step.row.decision not in (Decision.DROP, Decision.SEAL)
-            changed |= _set_aside(storage, finding.name, keep=keep, unreadable=salvage)
+            changed |= _set_aside(
+                storage, finding.name, keep=keep, unreadable=salvage, stray=finding.other is not None
+            )
     for name in plan.findings.strays:
         try:
             leftover = _is_leftover(storage, name, plan.manifest)
@@ -106,13 +108,14 @@ def _set_aside(
 ) -> bool:
     """Take a whole file out of the log: under lost+found where it holds anything to keep, else away.
 
-    With `unreadable` one that cannot be read goes there by being renamed, as it is.
+    With `unreadable` one that cannot be read goes there by being renamed, as it is. A `stray` may be another history's.
     """
     try:
         file = storage.open(name, "read")
         try:
             until = nonzero_until(file, 0, file.size()) if keep else 0
-            if until:
+            # A step that was interrupted may have kept it already, up to its last byte that is not zero.
+            if until and not (stray and is_kept(storage, f"{LOST_FOLDER}/{name}", file, 0, until)):
                 # The last frame of another history ends in zeros, and has to be readable where it is kept.
                 keep_part(storage, name, file, 0, file.size() if stray else until)
         finally:
