@@ -1,4 +1,4 @@
-"""Folders with the files of several histories: each made by real writers, and by what people do with files."""
+"""Folders with the files of several histories: each made by real writers, and by copies as people make them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from walkit.segments.manifest_store import DURABLE_NAME
 from walkit.storage.file import FileStorage
 
 Rows = dict[int, bytes]
-"""What was acknowledged of one history, by LSN."""
+"""The acknowledged records of one history, by LSN."""
 
 
 @dataclass
 class Mixed:
-    """A folder, and the histories that stand in it."""
+    """A folder, and the histories in it."""
 
     folder: Path
     log: Rows
     """The history that a salvage has to follow."""
     others: list[Rows] = field(default_factory=list)
-    """What the folder holds of others."""
+    """The records of other histories in the folder."""
 
 
 def appended(log: walkit.WriteAheadLog, text: str, count: int) -> Rows:
@@ -124,7 +124,7 @@ def old_manifest_without_a_slot(root: Path) -> Mixed:
 
 
 def old_manifest_over_a_compaction(root: Path) -> Mixed:
-    """A manifest from before a compaction is put back: what it names was replaced by what it does not know."""
+    """A manifest from before a compaction is put back: its segments were replaced by one that it does not know."""
     folder, kept = root / "orders", root / "kept"
     with walkit.Store.open(folder, options=TINY) as store:
         for number in range(120):
@@ -205,7 +205,7 @@ def two_epochs_branch_and_the_slot_is_of_the_shorter(root: Path) -> Mixed:
 
 
 def a_branch_beside_a_right_manifest(root: Path) -> Mixed:
-    """The manifest is right, and the segments of a branch stand beside those that it names."""
+    """The manifest is right, and the segments of a branch are beside those that it names."""
     return _branches(root, 60, 90, manifest=True)
 
 

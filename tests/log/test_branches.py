@@ -116,7 +116,7 @@ CHANGES = ("os.rename", "os.remove", "os.truncate", "os.mkdir")
 
 
 def killed_at(number: int, work: Callable[[], object]) -> bool:
-    """Do this in a child that is gone at its change of this number to a folder; False if there was none so many."""
+    """Do this in a child that exits at its change of this number to a folder; False if it made fewer."""
     child = os.fork()
     if not child:
         changes = count(1)

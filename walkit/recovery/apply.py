@@ -116,7 +116,7 @@ def _set_aside(
             until = nonzero_until(file, 0, file.size()) if keep else 0
             # A step that was interrupted may have kept it already, up to its last byte that is not zero.
             if until and not (stray and is_kept(storage, f"{LOST_FOLDER}/{name}", file, 0, until)):
-                # The last frame of another history ends in zeros, and has to be readable where it is kept.
+                # The last frame of another history ends in zeros, and has to stay readable in lost+found.
                 keep_part(storage, name, file, 0, file.size() if stray else until)
         finally:
             file.close()

@@ -1,4 +1,4 @@
-"""Other histories than the log's that stand in its folder: each becomes a log of its own beside it, whole.
+"""Other histories than the log's in its folder: each becomes a log of its own beside it, whole.
 
 A branch is copied before anything in the folder is changed, and its manifest comes last: `walkit.repair` of the copies
 writes it. So a repeated salvage, also after a crash at any operation, finds the same branch and continues with it.
@@ -39,7 +39,7 @@ class Branch:
     shared_lsn: int
     """Up to here its records are also those of the log that was salvaged; 0 if they share none."""
     lost: tuple[LostRecord, ...] = ()
-    """What of it could not be read."""
+    """The ranges that could not be read."""
 
     def __str__(self) -> str:
         beside = (
@@ -95,7 +95,7 @@ def plan_branches(
 ) -> tuple[BranchPlan, ...]:
     """Say where each of these histories comes and what belongs to it. With each is the last LSN that the log shares.
 
-    OptionsError if nothing can stand beside the storage.
+    OptionsError if no log can be made beside the storage.
     """
     plans: list[BranchPlan] = []
     names = storage.names()
@@ -120,7 +120,7 @@ def plan_branches(
 
 
 def copy_branch(storage: Storage, plan: BranchPlan) -> None:
-    """Copy the files of a branch to its place, durably; what stands there whole under its name is not copied again.
+    """Copy the files of a branch to its place, durably; a file that is already there is not copied again.
 
     A segment that it shares with the log ends in the copy where the two part.
     """
@@ -189,7 +189,7 @@ def _beside(storage: Storage, suffix: str) -> Storage:
 
 
 def _is_free_for(place: Storage, line: Lineage) -> bool:
-    """Say whether nothing is at this place but what a salvage of the same branch put there, all of it or a part."""
+    """Say whether this place is empty, or holds the same branch from an earlier salvage, all of it or a part."""
     if not place.exists():
         return True
     names = place.names()

@@ -1,4 +1,4 @@
-"""Which manifest a repair goes by: the one in the folder, or one made of the headers, with what else stands there."""
+"""Which manifest a repair goes by: the one in the folder, or one made of the headers; and the other histories."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from walkit.storage.interface import Storage
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """What a repair goes by."""
+    """The manifest of a repair, and the other files to keep."""
 
     manifest: Manifest
     slot: DurableSlot
@@ -47,7 +47,7 @@ class Choice:
 def choose_manifest(storage: Storage, *, salvage: bool) -> Choice:
     """Return what a repair goes by. With `salvage` a manifest that contradicts the files gives way to their headers.
 
-    CorruptionError, without `salvage`, if there is no manifest and the headers tell more than one history: which of
+    CorruptionError, without `salvage`, if the manifest is missing and the headers tell more than one history: which of
     them is the log is for a person to say.
     """
     manifest, rebuilt, _ = manifest_of(storage)
@@ -157,7 +157,7 @@ def _is_contradicted(
 ) -> bool:
     """Say whether the files show that this manifest is older than they are, or another log's.
 
-    1. No segment is of its log, or most are of another and the durable slot does not confirm it.
+    1. No segment belongs to its log, or most belong to another and the durable slot does not confirm it.
     2. It is older than a segment or the durable slot: opening refuses that as well.
     3. A segment that it names is another of the same log: two writers gave one number.
     4. A sealed segment is not there, and a segment of the same log that it does not name holds that LSN.

@@ -1,8 +1,8 @@
 """Which histories the segment headers of a folder tell, and which of them is the log. Changes nothing.
 
 Two writers whose folders were mixed, or an old manifest that was put back and written on, leave epochs that branch:
-they follow one record, and none follows the other. Each header says what its epoch follows, by position, LSN and chain,
-so the frames of an older epoch prove it or disprove it.
+they follow one record, and none follows the other. Each header names the frame that its epoch follows, by position,
+LSN and chain, so the frames of an older epoch prove it or disprove it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class EpochRun:
 
     @property
     def begin(self) -> LogEnd:
-        """What its first frame follows."""
+        """The end of the frame that its first one follows."""
         return _follows(self.segments[0])
 
 
@@ -87,7 +87,7 @@ class Lineage:
         return sorted((h for h, _ in self.parts()), key=_place)
 
     def parts(self) -> Iterator[tuple[SegmentHeader, int | None]]:
-        """Yield each segment, and the position from which on it is another history's; None if there is none."""
+        """Yield each segment, and the position from which on it is another history's, or None."""
         for run, child in pairwise((*self.runs, None)):
             assert run is not None
             fork = None if child is None or run.end.position <= child.begin.position else child.begin.position
@@ -103,7 +103,7 @@ class Lineage:
         return False
 
     def shared_lsn(self, other: Lineage) -> int:
-        """Return the last LSN that both histories have; 0 if there is none."""
+        """Return the last LSN that both histories have, or 0."""
         ours = [run.id for run in self.runs]
         common = [i for i, run in enumerate(other.runs) if run.id in ours]
         if not common:
@@ -156,7 +156,7 @@ def log_id_of(headers: list[SegmentHeader], slot: DurableSlot) -> int:
 def lineages_of(storage: Storage, headers: list[SegmentHeader], slot: DurableSlot) -> list[Lineage]:
     """Return the histories that these headers tell, of all logs. The first is the log that a rebuild follows.
 
-    It is of the log whose folder this is, and has the highest end that intact frames prove.
+    It belongs to the log whose folder this is, and has the highest end that intact frames prove.
     """
     by_epoch: dict[tuple[int, int, int], list[SegmentHeader]] = {}
     for header in headers:

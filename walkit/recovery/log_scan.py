@@ -226,7 +226,7 @@ def is_known(manifest: Manifest, slot: DurableSlot) -> bool:
 def _older_manifest(name: str, newer: str) -> CorruptionError:
     return CorruptionError(
         f"the manifest is older than {name} ({newer}), which it does not know: it was put back from an earlier time. "
-        "Nothing was changed; put the newest manifest back, or have it made anew by `walkit repair --policy salvage`",
+        "Nothing was changed; put the newest manifest back, or let `walkit repair --policy salvage` rebuild it",
         segment=name,
         expected="a manifest that knows it",
         found=newer,

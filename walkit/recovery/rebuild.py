@@ -56,7 +56,7 @@ def manifest_of(
 
 
 def refuse_without_log(storage: Storage) -> None:
-    """Raise what `load_manifest` raises if there is no manifest to read and no segment header to make one of."""
+    """Raise the error of `load_manifest` if neither a manifest nor a segment header can be read."""
     try:
         load_manifest(storage)
     except (CorruptionError, NotALogError):

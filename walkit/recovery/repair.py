@@ -40,7 +40,7 @@ class RepairReport:
     changed: bool
     """Whether any file was, or would be, changed."""
     manifest_rebuilt: bool
-    """Whether the manifest was made anew of the segments' headers: it was damaged, missing, or contradicted them."""
+    """Whether the manifest was rebuilt from the segments' headers: it was damaged, missing, or contradicted them."""
     first_lsn: int
     last_lsn: int
     end_position: int
@@ -122,9 +122,9 @@ def repair(
 
     Every frame is read. A damaged or missing manifest is made anew of the segments' headers. Damage of what was
     promised is refused by every policy but "salvage", which gives it up and records what is lost. With "salvage" a
-    manifest that is older than the segments, or another log's, is made anew as well: the log is the history with the
+    manifest that is older than the segments, or another log's, is rebuilt as well: the log is the history with the
     highest proved end, and each other history becomes a log of its own beside it, PATH.branch-EPOCH. On return
-    everything is sealed and durable; repairing again changes nothing, also after a crash in the midst of it. `dry_run`
+    everything is sealed and durable; repairing again changes nothing, also after a crash during it. `dry_run`
     changes nothing and takes no lock. `progress` is called with (bytes read, bytes to read).
 
     Raises LogLockedError where a writer lives, CorruptionError where the policy refuses, FormatVersionError where a
@@ -176,7 +176,7 @@ def _branched(storage: Storage, branch: BranchPlan) -> Branch:
     """Make a log of its own of another history in the folder, or finish it; return what it holds."""
     copy_branch(storage, branch)
     try:
-        # A branch has no branches: of what it shares with others only its own part was copied.
+        # A branch has no branches: its copy ends each shared segment at the fork.
         _repair(branch.storage, "salvage", None, time.perf_counter(), is_branch=True)
     except LogLockedError:
         if MANIFEST_NAME not in branch.storage.names():
@@ -248,9 +248,7 @@ def _notes(choice: Choice) -> tuple[str, ...]:
         return ()
     replaced, notes = choice.replaced, list(choice.rebuilt.doubts)
     if replaced is not None and replaced.log_id == choice.manifest.log_id:
-        notes.insert(
-            0, f"the manifest in the folder was of another time: up to LSN {replaced.end.last_lsn:,}"
-        )
+        notes.insert(0, f"the manifest in the folder was older or newer: up to LSN {replaced.end.last_lsn:,}")
     elif replaced is not None:
         here = (
             "not all of its"
