@@ -32,10 +32,10 @@ from tests.log.mixed_folders import (
     two_epochs_branch,
     written,
 )
-from tests.log.test_repair import OPERATIONS
 from walkit.errors import CorruptionError, StorageError, WalkitError
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.models import CrashingStorage, FaultyStorage
+from walkit.models.faults import OperationName
 from walkit.recovery import branches
 from walkit.segments.manifest_store import DURABLE_NAME
 from walkit.storage import Storage
@@ -112,6 +112,9 @@ def test_a_place_that_is_taken_is_left_alone(tmp_path: Path) -> None:
     assert rows_of(tmp_path / "orders.branch-2") == rows
 
 
+OPERATIONS: tuple[OperationName, ...] = (
+    *("write", "synced_write", "sync", "shorten", "create", "replace", "remove", "sync_directory"),
+)
 CHANGES = ("os.rename", "os.remove", "os.truncate", "os.mkdir")
 
 
