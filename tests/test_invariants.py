@@ -27,6 +27,7 @@ from walkit.commit.device_worker import DeviceWorker
 from walkit.commit.election import LeaderElection
 from walkit.commit.seal_sequencer import SealSequencer
 from walkit.commit.timer import CommitClock
+from walkit.commit.watch import DeviceWatch
 from walkit.compaction.rewriter import FrameGatherer
 from walkit.errors import JournalFullError
 from walkit.events import EventSink
@@ -263,10 +264,9 @@ def _tracker() -> StateTracker:
 
 
 def _election() -> LeaderElection:
-    lock = threading.Lock()
-    return LeaderElection(
-        _core(), lock, signal=CommitSignal(lock), timer=None, clock=CommitClock(time.time_ns)
-    )
+    watch, clock = DeviceWatch(0), CommitClock(time.time_ns)
+    signal = CommitSignal(watch.lock)
+    return LeaderElection(_core(), watch, signal=signal, timer=None, clock=clock, events=EventSink())
 
 
 def _loader() -> RangeLoader:
@@ -422,14 +422,12 @@ BROKEN: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (_cache, inside("_order", deque.clear)),
     (_tracker, changed("state", "new")),
     (_tracker, inside("_spans", deque.reverse)),
-    (_election, changed("leaders", 2)),
-    (_election, changed("_given", True)),
+    (_election, changed("leading", {1: True, 2: True})),
     (SealSequencer, inside("_over", lambda over: over.add(0))),
     (_loader, inside("_ends", list.reverse)),
     (_loader, changed("_tail", SimpleNamespace(users=-1, is_replaced=False))),
     (_delivery, changed("observers", (print, len))),
     (_segment, changed("frames", 1)),
-    (_election, changed("leaders", -1)),
     (_sequencer, changed("_current", 2)),
     (_sequencer, inside("_latches", lambda latches: latches.update({0: None}))),
     (_registry, inside("_known", lambda known: known.update({b"other": next(iter(known.values()))}))),

@@ -1,4 +1,4 @@
-"""Threads that `close` waits for, and the bell that wakes a thread that waits."""
+"""Threads that `close` waits for, the bell that wakes a thread that waits, and the stack that a call needs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,39 @@ import os
 import sys
 import threading
 from _thread import allocate_lock
-from typing import Any
+from functools import partial
+from typing import Any, Final
+
+STACK_FRAMES: Final = 32
+"""How many calls deep walkit's own code goes at most, from a public call down to the device."""
+
+
+def _calls(left: int) -> None:
+    if left:
+        _calls(left - 1)
+
+
+def _nested(depth: int) -> tuple[Any, ...]:
+    kinds: tuple[Any, ...] = ()
+    for _ in range(depth):
+        kinds = (kinds,)
+    return kinds
+
+
+# Up to 3.11 calls of C and of Python are counted together, and `isinstance` goes down a nested tuple as deep as it is.
+# Later only calls of Python tell how much of the stack is left.
+reserve_stack = partial(isinstance, None, _nested(STACK_FRAMES))
+if sys.version_info >= (3, 12):
+    reserve_stack = partial(_calls, STACK_FRAMES)
+"""Raises RecursionError if the stack has no room for what follows. Called before a lead, lock or count is taken.
+
+What a call has taken it gives back by functions of Python, which a full stack would refuse.
+"""
+
+MEMORY_TRIES: Final = 1000
+"""How often a step that others wait for is tried again, where it finds no memory."""
+RECHECK_S: Final = 0.5
+"""How often it is looked whether a thread that was started has begun."""
 
 
 class Bell:
@@ -52,6 +84,8 @@ class EndingThread(threading.Thread):
         super().__init__(**named)
         self.ended = False
         """Whether its work is over; unlike `is_alive` true also where an interrupted `join` took it for stopped."""
+        self.began = False
+        """Whether its work has begun."""
         self._end = threading.Lock()
         """Held until it has ended. A lock and not an Event, whose own lock an interrupt could leave locked."""
         self._end.acquire()
@@ -59,6 +93,7 @@ class EndingThread(threading.Thread):
 
     def run(self) -> None:
         """See threading.Thread."""
+        self.began = True
         try:
             super().run()
         finally:
@@ -69,12 +104,26 @@ class EndingThread(threading.Thread):
         """Wait until its work is over; False after `timeout` seconds, or in a forked child. Once it was started."""
         here = self._process == os.getpid()
         if here and not self.ended:
+            while timeout is None and not (self.began or self.ended):
+                if self._end.acquire(timeout=RECHECK_S):
+                    self._end.release()
+                elif self.is_lost:
+                    self.ended = True
+            if self.ended:
+                return True
             if timeout is None:
                 with self._end:  # unlike `acquire`, an interrupt cannot leave it taken
                     pass
             elif self._end.acquire(timeout=max(timeout, 0)):
                 self._end.release()
+            elif self.is_lost:
+                self.ended = True
         return self.ended
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it was started, and found no memory to begin its work."""
+        return not self.began and self.ident is not None and not self.is_alive()
 
     def join(self, timeout: float | None = None) -> None:
         """See threading.Thread. In a forked child, where the thread is not, it returns at once."""

@@ -3,17 +3,18 @@
 An event is a name `walkit.<thing>.<verb>` with attributes. Events go to the callback given as `events=`, else to
 `logging.getLogger("walkit")`. A callback runs on the thread where the thing happened (for what the main thread asks
 for, as `close`, another one) and must be quick; if it raises, the failure is logged and the log continues (Quiver's
-host callbacks are the source of the idea). It runs under no lock of the log: an event under a lock is kept until the
-lock is free (`EventSink.held`). So a callback may call the log; only where the thread is in the midst of a frame, what
-would have to wait for that very frame is refused by a CallbackError.
+host callbacks are the source of the idea). It runs under no lock of the log, and while its thread leads no frame: an
+event of such a moment is kept until then (`EventSink.held`, `is_busy`). So a callback may call the log as everywhere;
+on a thread of the log's own, what would have to wait for that very thread is refused by a CallbackError.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from walkit.errors import OptionsError
@@ -248,7 +249,7 @@ def is_main() -> bool:
 class EventSink:
     """Sends events to a callback, or to `logging` when there is none, and to listeners. Safe from any thread."""
 
-    __slots__ = ("_callback", "_calling", "_listeners", "_lock")
+    __slots__ = ("_callback", "_calling", "_listeners", "_lock", "is_busy", "kept", "on_keep")
 
     def __init__(self, callback: EventCallback | None = None) -> None:
         if callback is not None and not callable(callback):
@@ -261,6 +262,12 @@ class EventSink:
         self._listeners: tuple[EventCallback, ...] = ()
         self._lock = threading.Lock()
         self._calling = threading.local()
+        self.kept: deque[tuple[str, dict[str, Any]]] = deque()
+        """Events of threads that may not call foreign code yet: `send_kept` sends them."""
+        self.is_busy: Callable[[], bool] = lambda: False
+        """Whether this very thread leads a frame or holds a lock of the log, which a callback might wait for."""
+        self.on_keep: Callable[[], object] = lambda: None
+        """Called when an event is kept: another thread sends it where this one does not come to it."""
 
     @property
     def is_calling(self) -> bool:
@@ -291,7 +298,7 @@ class EventSink:
         finally:
             calling.kept = None
             for name, attributes in kept:
-                self._send(name, attributes)
+                self.pass_on(name, attributes)
 
     def emit(self, name: str, /, **attributes: Any) -> None:
         """Send one event. Never raises, but on the main thread what is no Exception: a signal handler may raise it."""
@@ -300,15 +307,28 @@ class EventSink:
     def pass_on(self, name: str, attributes: dict[str, Any]) -> None:
         """Send an event of another sink: a callback for what has events of its own. Raises as `emit` does."""
         kept = getattr(self._calling, "kept", None)
-        if kept is None:
-            self._send(name, attributes)
-        else:
+        if kept is not None:
             kept.append((name, attributes))
+        elif self.is_busy():
+            self.kept.append((name, attributes))
+            self.on_keep()
+        else:
+            self._send(name, attributes)
+
+    def send_kept(self) -> None:
+        """Send what threads have kept that led a frame or held a lock; this one does neither. Raises as `emit` does."""
+        while self.kept:
+            try:
+                name, attributes = self.kept.popleft()
+            except IndexError:  # another thread has sent the last one
+                return
+            self._send(name, attributes)
 
     def _send(self, name: str, attributes: dict[str, Any]) -> None:
         level, meaning = EVENTS[name]
         if self._callback is None:
-            logger.log(level, "%s: %s %s", name, meaning, attributes)
+            with suppress(Exception):  # a handler's own error, or the end of the stack
+                logger.log(level, "%s: %s %s", name, meaning, attributes)
         calling = self._calling
         calling.depth = getattr(calling, "depth", 0) + 1
         try:
@@ -318,7 +338,8 @@ class EventSink:
                 try:
                     callback(name, dict(attributes))
                 except BaseException as error:
-                    logger.exception("the events callback raised on %s %s", name, attributes)
+                    with suppress(Exception):
+                        logger.exception("the events callback raised on %s %s", name, attributes)
                     if not isinstance(error, Exception) and is_main():
                         raise
         finally:

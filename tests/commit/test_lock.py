@@ -29,7 +29,7 @@ CORE += ["seal_marker", "sync_begin", "synced", "fail", "refuse"]
 
 FIELDS: list[tuple[type, str, str]] = [
     (CommitFailure, "lock", "refusal poisoned"),
-    (LeaderElection, "lock", "leaders asked"),
+    (LeaderElection, "lock", "asked"),
     (CommitSignal, "lock", "wanted"),
     (FrameWriter, "lock", "write_observers"),
     (Delivery, "_lock", "observers bells durable_listeners _thread"),
@@ -59,7 +59,7 @@ class Watched:
 
     def _note(self, what: str, lock: Any) -> None:
         self.seen.add(what)
-        if lock is not None and not lock.locked():
+        if lock is not None and not (lock._is_owned() if hasattr(lock, "_is_owned") else lock.locked()):
             self.without.add(what)
 
     def _calls(self, owner: type, name: str) -> None:

@@ -7,6 +7,7 @@ woken by its end, or by the watch.
 from __future__ import annotations
 
 import errno
+from _thread import get_ident
 from collections.abc import Callable
 from contextlib import suppress
 from time import perf_counter_ns
@@ -56,10 +57,14 @@ class BackgroundSyncer:
 
         Raises what refuses the log, at once where the device is found to hang, and the StorageError of a failed sync.
         """
+        self._watch.refuse_waiting()
+        self.sync_for_leader()
+
+    def sync_for_leader(self) -> None:
+        """Do the same for a leader, which waits for the sync that its frame needs."""
         if self.worker.is_current:
             self.sync_now()
             return
-        self._watch.refuse_waiting()
         with self.lock:
             if self._core.failure is not None or self.stopped:
                 raise self._failure.refused()
@@ -176,26 +181,31 @@ class BackgroundWork:
 
     def _write_marker(self) -> None:
         """Write a frame without records, if the log is still idle and its segment has room."""
+        thread = get_ident()
+        try:
+            self._lead_marker(thread)
+        finally:
+            if thread in self._election.leading:
+                self._election.hand_over()
+
+    def _lead_marker(self, thread: int) -> None:
         core, writer, election = self._core, self._writer, self._election
         with self.lock:
-            if election.leaders or self._failure.refusal is not None or core.pending or not core.needs_marker:
+            if election.leading or self._failure.refusal is not None or core.pending or not core.needs_marker:
                 return
             if core.needs_segment(core.alignment * 2):
                 return
-            election.leaders += 1
+            election.leading[thread] = True
             marker = core.seal_marker(writer.clock.us())
             turn = writer.sequencer.draw_locked() if writer.parallel else 0
         try:
-            try:
-                assigned = writer.assign(marker)
-            finally:
-                if writer.parallel:
-                    writer.sequencer.end(turn)
-            if assigned:
-                writer.write(marker)
-                writer.counters.marks_written += marker.state == "acked"
+            assigned = writer.assign(marker)
         finally:
-            election.hand_over()
+            if writer.parallel:
+                writer.sequencer.end(turn)
+        if assigned:
+            writer.write(marker)
+            writer.counters.marks_written += marker.state == "acked"
 
 
 def _quietly(act: Callable[[], None]) -> None:

@@ -180,8 +180,9 @@ class BatchSlot(Ticket):
 class WaitingCaller(BatchSlot):
     """A ticket for one record of a batch, whose caller waits. See SingleTicket and LeaderState."""
 
-    __slots__ = ("lead", "next_latch")
+    __slots__ = ("lead", "next_latch", "thread")
     lead: LeaderState
+    thread: int
     next_latch: Any
     latch: Any
 

@@ -17,7 +17,7 @@ class CommitSignal:
     raises a KeyboardInterrupt, and a second one in that moment would release what another thread holds.
     """
 
-    def __init__(self, lock: threading.Lock | None = None) -> None:
+    def __init__(self, lock: Any = None) -> None:
         self.lock = lock or threading.Lock()
         """Held while what is waited for changes."""
         self._latches: list[Any] = []

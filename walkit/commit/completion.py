@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from walkit._threads import MEMORY_TRIES, reserve_stack
 from walkit.commit.asyncio_wait import TaskWait, Waits, put_wait
 from walkit.commit.batch import Batch, Caller, Submitted
 from walkit.commit.commit_signal import CommitSignal
@@ -32,14 +33,14 @@ def open_latches(frame: SealedFrame, waits: Waits) -> bool:
     """Open the latches of what waits for a frame that is done; say whether a callback is to be made.
 
     Callers that wait in `append` are woken one after the other: each opens its `next_latch`. What tasks await is put to
-    `waits`.
+    `waits`. Done again where it found no memory: what was opened stays open.
     """
     called = False
     callers: list[Caller] = []
     submissions: Sequence[Any] = frame.submissions
     for ticket in submissions:
         if ticket.shared:
-            called = _open_batch(ticket, callers, waits) or called
+            _open_batch(ticket, callers, waits)
             continue
         if ticket.latch is not None:
             if ticket.lead == CAN_LEAD:
@@ -54,11 +55,14 @@ def open_latches(frame: SealedFrame, waits: Waits) -> bool:
         ticket.next_latch = following.latch
     frame.notified = True
     for ticket in callers[:WAKE_FANOUT]:
-        ticket.latch.release()
+        open_latch(ticket.latch)
+    for ticket in submissions:
+        if ticket.shared:
+            called = bool(ticket.release_payload()) or called
     return called
 
 
-def _open_batch(batch: Batch, callers: list[Caller], waits: Waits) -> bool:
+def _open_batch(batch: Batch, callers: list[Caller], waits: Waits) -> None:
     """Do the same for records of a batch; callers that wait in the queue are put to `callers`."""
     if batch.task_wait is not None:
         put_wait(waits, batch.task_wait)
@@ -72,7 +76,6 @@ def _open_batch(batch: Batch, callers: list[Caller], waits: Waits) -> bool:
             open_latch(ticket.latch)
         if ticket.task_wait is not None:
             put_wait(waits, ticket.task_wait)
-    return bool(batch.release_payload())
 
 
 class Completion:
@@ -84,7 +87,7 @@ class Completion:
     def __init__(
         self,
         core: OrderingCore[Submitted],
-        lock: threading.Lock,
+        lock: Any,
         *,
         signal: CommitSignal,
         delivery: Delivery,
@@ -124,6 +127,7 @@ class Completion:
 
     def attach_callback(self, ticket: Any, callback: TicketCallback) -> None:
         """See TicketHost."""
+        reserve_stack()
         with self.lock:
             if not ticket.done():
                 ticket.add_waiter()
@@ -137,6 +141,18 @@ class Completion:
 
     def complete(self, frame: SealedFrame) -> None:
         """Wake the waiters, callbacks and observers of a frame that is acknowledged in order, or failed."""
+        self._insist(self._complete, frame)
+
+    def _insist(self, complete: Callable[[SealedFrame], None], frame: SealedFrame) -> None:
+        """Complete a frame; again where there was no memory for it, as threads wait for that."""
+        for _ in range(MEMORY_TRIES):
+            try:
+                complete(frame)
+                return
+            except MemoryError:
+                continue
+
+    def _complete(self, frame: SealedFrame) -> None:
         # Looked up for each frame: an observer sees every frame from one on, and none before.
         observers = self.delivery.observers
         waits: Waits = {}
@@ -173,7 +189,7 @@ class Completion:
 
     def queue_in_order_locked(self, frames: list[SealedFrame]) -> None:
         """Queue frames for `complete`."""
-        self._queue.extend([(self.complete, frame) for frame in frames])
+        self._queue.extend([(self._complete, frame) for frame in frames])
 
     def queue_landed_locked(self, landed: list[SealedFrame], passed: list[SealedFrame]) -> None:
         """Completion order: queue frames that have landed, and take those that the prefix has passed."""
@@ -189,6 +205,6 @@ class Completion:
                 count = len(queue)
                 for _ in range(count):
                     complete, frame = queue.popleft()
-                    complete(frame)
+                    self._insist(complete, frame)
             finally:
                 self._busy.release()

@@ -72,7 +72,7 @@ class OrderingCore(SubmissionQueue[S]):
         self.interval_us = interval_us
         self.sealed_at_us = 0
         self.unsynced_since_us = 0
-        self.taken_records = self.taken_frames = 0
+        self.taken_frames = 0
         self.flush_lsn = 0
         self.in_flight: deque[SealedFrame] = deque()
         """Frames that are sealed and not yet passed by the contiguous written prefix, in append order."""
@@ -116,6 +116,8 @@ class OrderingCore(SubmissionQueue[S]):
         Empty where nothing waits, as many frames as allowed are in flight, the window is full, or the policy waits.
         A group that was taken is sealed, or given up by `refuse` or `fail`.
         """
+        if self.inbox:
+            self.take_in(now_us)
         verdict: Take | None = TAKE_ALL
         if self.policy is not None or self.in_flight or self.taken_frames:
             verdict = self._verdict(now_us)
@@ -123,11 +125,9 @@ class OrderingCore(SubmissionQueue[S]):
             return ()
         if verdict is None:
             return ()
+        group = self._cut(verdict)
         self.taken_frames += 1
-        if self.policy is not None:
-            self.taken_us = now_us
-        group, records = self._cut(verdict)
-        self.taken_records += records
+        self.taken_us = now_us
         return group
 
     def submit_and_take(self, submission: S) -> Sequence[S]:
@@ -157,13 +157,14 @@ class OrderingCore(SubmissionQueue[S]):
 
     def flush(self) -> None:
         """A caller waits for what is queued now: no policy holds it back any longer, and it grows no more."""
+        self.take_in()
         self.end_batch()
         self.flush_lsn = self.queued_lsn
 
     @property
     def queued_lsn(self) -> int:
         """The LSN that the last record queued by now will have, if nothing is refused."""
-        return self.appended_lsn + self.taken_records + self.pending_records
+        return self.appended_lsn + self.taken_records + self.pending_records + len(self.inbox)
 
     # -- sealing: serial
 

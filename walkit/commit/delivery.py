@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from walkit._interrupts import uninterrupted
-from walkit._threads import LogThread
+from walkit._threads import MEMORY_TRIES, LogThread
 from walkit.commit.asyncio_wait import TaskWait, Waits, waits_of, wake_all
 from walkit.commit.commit_signal import CommitSignal
 from walkit.commit.frame import SealedFrame
@@ -340,12 +340,16 @@ class Delivery:
         A loop that cannot be woken is an event of the delivery thread: a leader must not run what takes events.
         """
         for loop, group in waits.items():
-            try:
-                loop.call_soon_threadsafe(wake_all, loop, group)
-            except Exception as error:  # noqa: BLE001 - a loop of another make is user code
-                if any(wait.waiting for wait in group):
-                    what = "the loop is closed" if isinstance(error, RuntimeError) else repr(error)
-                    self._put(what, self._report_loop)
+            for _ in range(MEMORY_TRIES):
+                try:
+                    loop.call_soon_threadsafe(wake_all, loop, group)
+                except MemoryError:
+                    continue
+                except Exception as error:  # noqa: BLE001 - a loop of another make is user code
+                    if any(wait.waiting for wait in group):
+                        what = "the loop is closed" if isinstance(error, RuntimeError) else repr(error)
+                        self._put(what, self._report_loop)
+                break
 
     def _report_loop(self, error: str) -> None:
         self._events.emit("walkit.callback.fail", what="event loop", error=error)

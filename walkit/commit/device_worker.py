@@ -14,9 +14,15 @@ from walkit.commit.ticket import new_latch, open_latch
 class DeviceWorker:
     """Does jobs one after the other on a thread of its own, which starts with the first. Safe from any thread."""
 
-    def __init__(self, name: str, broken: Callable[[BaseException], object]) -> None:
-        """`broken` is called with an error that a job raised all the same, and raises nothing."""
+    def __init__(
+        self, name: str, broken: Callable[[BaseException], object], serving: set[int] | None = None
+    ) -> None:
+        """`broken` is called with an error that a job raised all the same, and raises nothing.
+
+        `serving` gets the thread's number while it runs.
+        """
         self._name = name
+        self._serving: set[int] = set() if serving is None else serving
         self._broken = broken
         self._guard = threading.Lock()
         self._bell = new_latch()
@@ -57,6 +63,14 @@ class DeviceWorker:
         self.do(name, job)
 
     def _run(self) -> None:
+        thread = threading.get_ident()
+        self._serving.add(thread)
+        try:
+            self._do_jobs()
+        finally:
+            self._serving.discard(thread)
+
+    def _do_jobs(self) -> None:
         while True:
             with self._guard:
                 self._doing, job = self._jobs.popleft() if self._jobs else ("", None)

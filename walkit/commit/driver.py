@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from walkit.commit.background import BackgroundSyncer, BackgroundWork
 from walkit.commit.batch import BatchQueue, Submitted
@@ -44,7 +44,7 @@ from walkit.events import EventSink
 
 
 class _LockHolder(Protocol):
-    lock: threading.Lock
+    lock: Any
 
 
 CLOSE_RECHECK_S = 0.2
@@ -74,22 +74,22 @@ class CommitDriver:
         self.events = events
         self.queue_bytes_max = queue_bytes_max
         self.counters = CommitCounters()
-        self.lock = lock = threading.Lock()
-        self.signal = CommitSignal(lock)
         self.watch = DeviceWatch(write_timeout_us * 1000)
+        self.lock = lock = self.watch.lock
+        self.signal = CommitSignal(lock)
         self.delivery = Delivery(name, events)
         completion = Completion(core, lock, signal=self.signal, delivery=self.delivery, watch=self.watch)
         self.failure = failure = CommitFailure(completion, events)
         self.poison = self.delivery.broken = failure.poison
         self.timer: CommitTimer | None = None
         if core.idle_marker_us or core.interval_us or write_timeout_us or core.policy is not None:
-            self.timer = CommitTimer(name, broken=failure.poison)
+            self.timer = CommitTimer(name, broken=failure.poison, serving=self.watch.serving)
             self.watch.on_wake = self.timer.wake
         self.syncer = BackgroundSyncer(
             core,
             frame_sink,
             failure,
-            worker=DeviceWorker(name, failure.poison),
+            worker=DeviceWorker(name, failure.poison, self.watch.serving),
             timer=self.timer,
             counters=self.counters,
         )
@@ -100,22 +100,26 @@ class CommitDriver:
             timer=self.timer,
             clock=clock,
             counters=self.counters,
-            sync=self.syncer.sync,
+            sync=self.syncer.sync_for_leader,
             sync_writes=sync_writes,
             codec=codec,
         )
-        self.election = LeaderElection(core, lock, signal=self.signal, timer=self.timer, clock=clock)
+        self.election = LeaderElection(
+            core, self.watch, signal=self.signal, timer=self.timer, clock=clock, events=events
+        )
         self.batches = BatchQueue(core, completion, queue_bytes_max)
         submitter = Submitter(self.election, failure, completion, self.batches)
         self.leader = Leader(self.writer, self.election, self.batches, submitter.enqueue, events)
         self.election.pool = WriterPool(
-            name, self.election.places, self.leader.lead_for_others, failure.poison
+            name, self.election.places, self.leader.lead_for_others, failure.poison, self.watch.serving
         )
+        self.watch.locks.append(self.election.pool.starting)
+        events.is_busy, events.on_keep = self.watch.is_busy, self._see_to_events
         work = BackgroundWork(self.syncer, self.writer, self.election)
         if self.timer is not None:
             self.timer.work = work
-        parts = (self.signal, completion, failure, self.syncer, self.writer, self.election, self.leader)
-        self._lock_holders: tuple[_LockHolder, ...] = (*parts, submitter, work)
+        parts = (self.watch, self.signal, completion, failure, self.syncer, self.writer)
+        self._lock_holders: tuple[_LockHolder, ...] = (*parts, self.election, self.leader, submitter, work)
         """Every part that keeps the lock: a forked child gives all of them another (`after_fork`)."""
         self._give_ways_in(submitter, completion)
 
@@ -199,7 +203,7 @@ class CommitDriver:
 
     def is_free(self) -> bool:
         """Say whether the lock is free now: not held by this very thread either (a finaliser may run anywhere)."""
-        if not self.lock.acquire(blocking=False):
+        if self.watch.is_calling or not self.lock.acquire(blocking=False):
             return False
         self.lock.release()
         return True
@@ -217,7 +221,12 @@ class CommitDriver:
         leaders, watch = self.election.leaders, self.watch
         if watch.hung and leaders <= len(watch):
             return True  # the leaders still hang on the device, and all tickets are complete
-        return not leaders and not self.core.pending
+        return not leaders and not self.core.pending and not self.core.inbox
+
+    def _see_to_events(self) -> None:
+        """Have a writer thread send an event which this thread keeps, unless this one does when it has led."""
+        if threading.get_ident() not in self.watch.leading:
+            self.election.pool.wake_from_within()
 
     def stop(self, refusal: WalkitError) -> None:
         """Refuse new work, finish what is queued, end the threads. Callbacks still queued are delivered."""
@@ -241,7 +250,9 @@ class CommitDriver:
         Tickets that were on their way fail here: the parent's threads, which would complete them, are not there. The
         parent's copies go on untouched.
         """
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
+        self.watch.leading.clear()
+        self.watch.serving.clear()
         for part in self._lock_holders:
             part.lock = self.lock
         self.signal.forget_waiters()

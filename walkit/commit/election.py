@@ -1,26 +1,32 @@
 """Leader election: which thread takes what waits, and writes the next frame.
 
-A leader has one of the `in_flight` places; `leaders` counts them, and a thread that takes a place gives it back or
-hands it to the next leader. A waiting caller that is elected finds its place taken; the writer threads are only asked
-to look, so that asking twice, or once too often, does no harm.
+A leader has one of the `in_flight` places, which stands in `leading` under the number of its thread. So a place is
+taken by one statement and given back by one call, and who has it can be asked at any moment. A waiting caller that is
+elected finds its place taken; the writer threads are only asked to look, so that asking twice, or once too often, does
+no harm.
 """
 
 from __future__ import annotations
 
-import threading
+from _thread import get_ident
 from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
+from walkit._threads import MEMORY_TRIES
 from walkit.commit.batch import Batch, Caller, Submitted
 from walkit.commit.commit_signal import CommitSignal, call_all
 from walkit.commit.core import OrderingCore
 from walkit.commit.ticket import CAN_LEAD, TO_LEAD, open_latch
 from walkit.commit.timer import CommitClock, CommitTimer
+from walkit.commit.watch import DeviceWatch
 from walkit.commit.writer_pool import WriterPool
+from walkit.events import EventSink
 
 WRITER_THREAD_MIN_WAITERS: Final = 8
 """From so many callers of single records that wait the writer thread leads, until nothing waits."""
+GIVEN: Final = 0
+"""In the place of a leader's thread: a place that was taken for the writer thread, which does not know of it yet."""
 
 
 class LeaderElection:
@@ -32,15 +38,16 @@ class LeaderElection:
     def __init__(
         self,
         core: OrderingCore[Submitted],
-        lock: threading.Lock,
+        watch: DeviceWatch,
         *,
         signal: CommitSignal,
         timer: CommitTimer | None,
         clock: CommitClock,
+        events: EventSink,
     ) -> None:
-        self.lock = lock
-        self.leaders = 0
-        """Threads that lead now."""
+        self.lock = watch.lock
+        self.leading = watch.leading
+        """Threads that lead now, by their numbers."""
         self.places = core.in_flight_max
         """How many may."""
         self.plain = self.places == 1 and core.policy is None
@@ -49,14 +56,18 @@ class LeaderElection:
         """Whether the core has to know the time: only policies ask for it."""
         self.asked = False
         """Whether the writer threads were asked to look, and have not done so yet."""
-        self._given = False
-        """Whether a place was taken for the writer thread, which does not know of it yet."""
         self._seal_at_us: int | None = None
         """The time that the timer was woken for last."""
         self._core = core
         self._signal = signal
         self._timer = timer
         self.clock = clock
+        self.events = events
+
+    @property
+    def leaders(self) -> int:
+        """How many threads lead now."""
+        return len(self.leading)
 
     def ready_locked(self) -> bool:
         """Say whether a frame can be taken now; where a policy holds it back, the timer asks again in time."""
@@ -77,12 +88,16 @@ class LeaderElection:
 
     def claim(self) -> bool:
         """Take a place for a writer thread that looks; False where there is none, or nothing to take."""
+        core, leading, thread = self._core, self.leading, get_ident()
         with self.lock:
             self.asked = False
-            if self._given:
-                self._given = False
-            elif self.leaders < self.places and self._core.pending and (self.plain or self.ready_locked()):
-                self.leaders += 1
+            if core.inbox:
+                core.take_in(self.clock.us() if self.asks_time else 0)
+            if GIVEN in leading:
+                leading[thread] = True
+                del leading[GIVEN]
+            elif len(leading) < self.places and core.pending and (self.plain or self.ready_locked()):
+                leading[thread] = True
             else:
                 return False
         return True
@@ -90,20 +105,32 @@ class LeaderElection:
     def hand_over(self, keep: bool = False) -> bool:
         """Give the place back, or to the next leader; True where the caller keeps it.
 
-        It does with `keep` where there is something to take.
+        It does with `keep` where there is something to take. Without memory it begins again: nothing is done by halves,
+        and others wait for it.
         """
+        for _ in range(MEMORY_TRIES):
+            try:
+                return self._hand_over(keep)
+            except MemoryError:
+                continue
+        self.leading.pop(get_ident(), None)
+        return False
+
+    def _hand_over(self, keep: bool) -> bool:
         successor: Caller | WriterPool | None = None
-        signal = self._signal
+        signal, core = self._signal, self._core
         prepare = False
         with self.lock:
-            callbacks = signal.notify_locked() if signal.wanted else []
-            waiting = self._core.pending and self.ready_locked()
-            if not waiting or not keep:
-                self.leaders -= 1
+            if core.inbox:
+                core.take_in(self.clock.us() if self.asks_time else 0)
+            waiting = core.pending and self.ready_locked()
+            if not waiting or not keep or self.events.kept:
+                self.leading.pop(get_ident(), None)
                 keep = False
             if waiting and not keep:
                 prepare = not self.pool.running and self._is_crowded_locked()
                 successor = self.elect_locked()
+            callbacks = signal.notify_locked() if signal.wanted else []
         try:
             if callbacks:
                 call_all(callbacks)
@@ -112,6 +139,8 @@ class LeaderElection:
                 self.start(successor)
         if prepare:
             self.pool.prepare()
+        if not keep and self.events.kept:
+            self.events.send_kept()
         return keep
 
     def _is_crowded_locked(self) -> bool:
@@ -129,14 +158,13 @@ class LeaderElection:
         is started here. It leads frame after frame without a switch of threads, and the device writes while the
         callers of the frame before come back; a caller has to be woken, and gets the interpreter after all of those.
         """
-        core = self._core
-        if self.leaders >= self.places or not core.pending or not self.ready_locked():
+        core, leading = self._core, self.leading
+        if len(leading) >= self.places or not core.pending or not self.ready_locked():
             return None
         if self.pool.running and self._is_crowded_locked():
             # First of all: where an exception of another thread strikes after it, the writer finds a place to take.
             self.pool.calls.put(True)
-            self.leaders += 1
-            self._given = True
+            leading[GIVEN] = True
             return None
         for submission in core.pending:
             callers: Sequence[Caller] = ()
@@ -146,13 +174,15 @@ class LeaderElection:
                 callers = (submission,)
             for ticket in callers:
                 if ticket.lead == CAN_LEAD:
+                    leading[ticket.thread] = True
                     ticket.lead = TO_LEAD
-                    self.leaders += 1
                     return ticket
         if self.asked:
             return None
-        self.asked = True
-        return self.pool
+        if self.pool.running:
+            self.pool.calls.put(True)
+            self.asked = True
+        return None if self.pool.full else self.pool
 
     def start(self, leader: Caller | WriterPool) -> None:
         """Wake the leader that `elect_locked` has returned, without the lock."""
@@ -163,8 +193,7 @@ class LeaderElection:
 
     def _check(self) -> None:
         """Assert what holds between two steps; needs the lock held."""
-        assert 0 <= self.leaders <= self.places
-        assert self.leaders or not self._given, "a place was given away and not taken"
+        assert self.leaders <= self.places
 
     def kick(self) -> None:
         """Begin a frame if there is one to begin: time has passed, or a caller waits for all that is queued."""

@@ -111,8 +111,9 @@ class CommitFailure:
             frame.error, frame.state = error, "failed"
         elif group and group[0].frame is None:  # taken, and not noted in `taken` yet
             frame = SealedFrame.refused(group, self.poisoned or error)
-        else:
+        elif frame is None or frame.state != "acked" or frame.notified:
             return
+        # One that is acknowledged, too, where the error came before its waiters were told.
         with self.lock:
             self.completion.queue_in_order_locked([frame])
         self.completion.run()

@@ -144,13 +144,11 @@ class FrameWriter:
         if not self.sync_writes and core.written_position > core.durable_position:
             self._sync()
         watch.begin(perf_counter_ns())
-        watch.beginning = get_ident()
         try:
             end = self.frame_sink.begin_segment(
                 position=core.position, first_lsn=core.appended_lsn + 1, chain=core.chain
             )
         finally:
-            watch.beginning = 0
             watch.end()
         core.segment_ready(end)
         self.frame_sink.passed(core.written_position)

@@ -7,41 +7,36 @@ submission with others (see `batch`).
 
 from __future__ import annotations
 
-from _thread import allocate_lock, get_ident
+from _thread import get_ident
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Any, Final
 
 from walkit._interrupts import MAIN, Uninterrupted
-from walkit.commit.batch import ANY_THREAD, PUT_KEYED, PUT_VALUE, BatchQueue, Caller, Submitted, WaitingCaller
+from walkit._threads import reserve_stack
+from walkit.commit.batch import PUT_KEYED, PUT_VALUE, BatchQueue, Submitted
 from walkit.commit.commit_signal import call_all
 from walkit.commit.election import LeaderElection
 from walkit.commit.encode import prepare
 from walkit.commit.frame_writer import FrameWriter
 from walkit.commit.ticket import (
     CAN_LEAD,
-    HAS_LED,
-    HAS_LEFT,
     NO_LEADER,
-    TO_LEAD,
     LeaderState,
     SingleTicket,
     Ticket,
     new_tuple,
-    open_latch,
 )
-from walkit.errors import RecordTooLargeError
+from walkit.commit.waiting import FULL, LEAD, CallerQueue
+from walkit.errors import CallbackError, RecordTooLargeError
 from walkit.events import EventSink
 from walkit.format.body import COLUMN_BYTES_PER_RECORD
 from walkit.format.frame import prepare_one
 from walkit.format.layout import FRAME_HEADER_BYTES
 from walkit.record import AppendResult
 
-LEAD: Final = object()
-FULL: Final = object()
-"""What `Leader._enter` returns where there is nothing to wait at: see there."""
-RECHECK_S = 0.2
-"""How often a caller that was interrupted while it waited looks whether its ticket is done."""
+LED: Final = object()
+"""What `Leader._enter_and_lead` returns where the ticket is done."""
 
 
 class Leader:
@@ -60,17 +55,18 @@ class Leader:
         self._core = core = writer.core
         self._writer = writer
         self._election = election
-        self._batches = batches
+        self._waiting = CallerQueue(writer, election, batches, self.lead)
         self._enqueue = enqueue
         self._events = events
         self._completion = writer.completion
-        self._queue_bytes_max = batches.queue_bytes_max
         self._record_bytes_max = min(core.body_bytes_max, batches.queue_bytes_max)
         self._plain = election.plain
         self._asks_time = election.asks_time
         self._parallel = writer.parallel
         self._failure = writer.failure
         self._taken = writer.failure.taken
+        self._leading = election.leading
+        self._serving = writer.watch.serving
         self._signal = writer.completion.signal
         self._delivery = writer.completion.delivery
         self._frame_sink = writer.frame_sink
@@ -95,64 +91,70 @@ class Leader:
             kind, size_bytes = PUT_KEYED, len(key) + len(value) + COLUMN_BYTES_PER_RECORD
         if size_bytes > self._record_bytes_max:
             raise RecordTooLargeError(size_bytes, self._record_bytes_max)
-        if self._asks_time or get_ident() == MAIN:
+        thread = get_ident()
+        if self._asks_time or thread == MAIN:
             single = SingleTicket(self._completion, kind, key or b"", value)
             return single.result(0) if self.append(single) else None
-        election, core = self._election, self._core
-        group: Sequence[Submitted] | None = None
-        caller: WaitingCaller | None = None
-        latch = None
-        with self.lock:
-            if self._failure.refusal is not None:
-                raise self._failure.refused()
-            if not election.leaders and self._plain and not core.pending:
-                election.leaders = 1
-                single = SingleTicket(self._completion, kind, key or b"", value)
-                self._taken[0] = group = core.submit_and_take(single)
-            else:
-                if self._watch.beginning or self._writer.write_observers:
-                    self._watch.refuse_waiting()
-                caller = WaitingCaller()
-                caller.lead = NO_LEADER
-                batch = self._batches.join(caller, kind, ANY_THREAD, key, value, size_bytes)
-                if batch is None:
-                    if core.pending_bytes + size_bytes > self._queue_bytes_max and core.pending:
-                        return None
-                    batch = self._batches.begin_locked(caller, kind, ANY_THREAD, key, value, size_bytes)
-                if election.leaders < election.places and (self._plain or election.ready_locked()):
-                    election.leaders += 1
+        reserve_stack()
+        leading = self._leading
+        if thread in leading or thread in self._serving or self.lock._is_owned():
+            raise CallbackError
+        core = self._core
+        group: Sequence[Submitted] = ()
+        caller, waits = None, False
+        try:
+            with self.lock:
+                if self._failure.refusal is not None:
+                    raise self._failure.refused()
+                if not leading and self._plain and not core.pending and not core.inbox:
+                    single = SingleTicket(self._completion, kind, key or b"", value)
+                    leading[thread] = single
+                    self._taken[0] = group = core.submit_and_take(single)
                 else:
-                    caller.next_latch = None
-                    caller.latch = latch = allocate_lock()
-                    latch.acquire()
-                    caller.lead = CAN_LEAD
-                    batch.callers.append(caller)
-        if group is not None:
-            return self._write_alone(single, group) or single.result(0)
-        assert caller is not None
-        if latch is None:
+                    caller = self._waiting.queue_put_locked(thread, kind, key, value, size_bytes)
+                    if caller is None:
+                        return None
+                    waits = caller.lead == CAN_LEAD
+            if caller is None:
+                return self._write_alone(single, group) or single.result(0)
+            if waits:
+                self._waiting.wait_to_lead(caller, caller.latch)
+                return caller.result(0)
             self.lead()
-            self._wait_done(caller, LEAD)
-        else:
-            self._wait_to_lead(caller, latch)
+        except BaseException as error:
+            self._clean_up(group, error)
+            raise
+        self._wait_done(caller, LEAD)
         return caller.result(0)
+
+    def _clean_up(self, group: Sequence[Submitted], error: BaseException) -> None:
+        """See that nobody waits for a caller that met an error: give its group and lead up where it has them still."""
+        if get_ident() in self._leading:
+            try:
+                if group:
+                    self._failure.fail_group(group, error)
+            finally:
+                self._election.hand_over()
+        elif isinstance(error, MemoryError):
+            self._election.kick()  # it may have queued a record, and not have come to leading for it
 
     def append(self, ticket: SingleTicket) -> bool:
         """Queue the ticket and return when it is done; False where the queue has no room (nothing was queued).
 
         The caller may write its own and others' frames meanwhile. Raises what refuses the log.
         """
-        if get_ident() == MAIN:
+        reserve_stack()
+        thread = get_ident()
+        if thread in self._leading or thread in self._serving or self.lock._is_owned():
+            raise CallbackError
+        if thread == MAIN:
             return self._append_on_main(ticket)
-        entered = self._enter(ticket, CAN_LEAD)
+        entered = self._enter_and_lead(ticket, CAN_LEAD)
+        if entered is LED:
+            return True
         if not ticket.lead:
-            if type(entered) is tuple:
-                self._write_alone(ticket, entered)
-                return True
-            if entered is LEAD:
-                self.lead()
             return self._wait_done(ticket, entered)
-        self._wait_to_lead(ticket, entered)
+        self._waiting.wait_to_lead(ticket, entered)
         return True
 
     def _append_on_main(self, ticket: SingleTicket) -> bool:
@@ -165,75 +167,43 @@ class Leader:
             self._watch.refuse_waiting()
             return self._enqueue(ticket) and self._wait_done(ticket, LEAD)
         with Uninterrupted():
-            entered = self._enter(ticket, NO_LEADER)
-            if type(entered) is tuple:
-                self._write_alone(ticket, entered)
-                return True
-            if entered is LEAD:
-                self.lead()
+            entered = self._enter_and_lead(ticket, NO_LEADER)
+        if entered is LED:
+            return True
         if entered is LEAD or entered is FULL:
             return self._wait_done(ticket, entered)
         entered.acquire()
         return True
 
-    def _enter(self, ticket: SingleTicket, lead: LeaderState) -> Any:
-        """Queue the ticket; return a latch to wait at, LEAD where the caller has to lead, FULL where nothing was done.
+    def _enter_and_lead(self, ticket: SingleTicket, lead: LeaderState) -> Any:
+        """Queue the ticket, and lead where the caller has to; return a latch to wait at where it has not.
 
-        A tuple, the group, where the caller leads and its ticket was taken at once: the path was idle. A latch is
-        opened when the ticket is done or, for a caller that can lead, when it is elected.
+        Otherwise LED where the ticket is done, LEAD where another frame may have it, FULL where nothing was done. A
+        latch is opened when the ticket is done or, for a caller that can lead, when it is elected.
         """
-        core, election = self._core, self._election
-        with self.lock:
-            if self._failure.refusal is not None:
-                raise self._failure.refused()
-            if not election.leaders and self._plain and not core.pending:
-                election.leaders = 1
-                self._taken[0] = group = core.submit_and_take(ticket)
-                return group
-            self._watch.refuse_waiting()
-            if core.pending_bytes + ticket.size_bytes > self._queue_bytes_max and core.pending:
-                return FULL
-            core.submit(ticket, self._writer.clock.us() if self._asks_time else 0)
-            if election.leaders < election.places and (self._plain or election.ready_locked()):
-                election.leaders += 1
-                return LEAD
-            ticket.lead = lead
-            ticket.latch = latch = allocate_lock()
-            latch.acquire()
-            return latch
+        thread, core, leading = get_ident(), self._core, self._leading
+        group: Sequence[Submitted] = ()
+        try:
+            with self.lock:
+                if self._failure.refusal is not None:
+                    raise self._failure.refused()
+                if not leading and self._plain and not core.pending and not core.inbox:
+                    leading[thread] = ticket
+                    self._taken[0] = group = core.submit_and_take(ticket)
+                else:
+                    entered = self._waiting.queue_locked(thread, ticket, lead)
+                    if entered is not LEAD:
+                        return entered
+            if group:
+                self._write_alone(ticket, group)
+                return LED
+            self.lead()
+        except BaseException as error:
+            self._clean_up(group, error)
+            raise
+        return LEAD
 
     # -- waiting
-
-    def _wait_to_lead(self, ticket: Caller, latch: Any) -> None:
-        """Wait at the latch of a caller that can lead, until its ticket is done; then wake the next caller."""
-        try:
-            latch.acquire()
-            if ticket.lead == CAN_LEAD:
-                if ticket.next_latch is not None:
-                    ticket.next_latch.release()
-                ticket.lead = HAS_LEFT
-        finally:
-            if ticket.lead != HAS_LEFT:
-                self._leave_queue(ticket, latch)
-
-    def _leave_queue(self, ticket: Caller, latch: Any) -> None:
-        """Lead, where the latch was opened for that, until the ticket is done; then wake the next caller.
-
-        Also where an exception came from another thread while the caller waited: others may wait for what it does.
-        """
-        while True:
-            if ticket.lead == TO_LEAD:
-                ticket.lead = HAS_LED
-                self.lead()
-            # It may have been done before it led: another leader had taken it.
-            if ticket.frame is not None and (
-                ticket.frame.notified or (ticket.lead == HAS_LED and ticket.done())
-            ):
-                break
-            latch.acquire(timeout=RECHECK_S)
-        if ticket.next_latch is not None and ticket.lead == CAN_LEAD:
-            open_latch(ticket.next_latch)
-        ticket.lead = HAS_LEFT
 
     def _wait_done(self, ticket: Ticket, entered: object) -> bool:
         """Wait for the ticket of a caller that has led: another frame may have it. False where the queue was full."""
@@ -252,6 +222,7 @@ class Leader:
         The way of a lone writer. The rules are the core's; what is rare is FrameWriter's, which does this for groups.
         """
         core, writer, watch, counters, alone = self._core, self._writer, self._watch, self._counters, False
+        problem: BaseException | None = None
         try:
             begun = perf_counter_ns()
             if ticket.columns is None and core.ack_sink is None:
@@ -284,7 +255,6 @@ class Leader:
                     self._frame_sink.write(frame, sync=self._sync_writes)
             finally:
                 watch.calls.pop(thread, None)
-            problem: BaseException | None = None
             with self.lock:
                 counters.frames_written += 1
                 counters.frame_bytes += frame.footprint
@@ -298,9 +268,10 @@ class Leader:
                     except BaseException as error:  # noqa: BLE001 - whatever it is, the tickets must be completed
                         problem = error
                 if frame.state == "acked" and not (ticket.latch or ticket.task_wait or ticket.callbacks):
-                    alone = not (core.pending or self._signal.wanted or self._delivery.observers)
+                    others = core.pending or core.inbox or self._signal.wanted
+                    alone = not (others or self._delivery.observers)
                 if alone:
-                    self._election.leaders = 0
+                    self._leading.pop(thread, None)
             if not alone or problem or core.failure or (self._timer and self._timer.parked):
                 writer.finish(frame, acked, problem)
                 return None
@@ -313,7 +284,7 @@ class Leader:
             self._failure.fail_group_or_raise(group, error)
             return None
         finally:
-            if not alone:
+            if not alone or self._events.kept:
                 self._election.hand_over()
 
     def lead(self, keep: bool = False) -> None:
@@ -359,8 +330,14 @@ class Leader:
 
     def lead_for_others(self) -> None:
         """Write what waits for a writer thread, where a place is free: the work of the writer pool."""
-        if self._election.claim():
-            self.lead(keep=True)
+        try:
+            if self._election.claim():
+                self.lead(keep=True)
+        finally:
+            if get_ident() in self._leading:  # an error struck before it led
+                self._election.hand_over()
+        if self._events.kept:
+            self._events.send_kept()
 
     def _report_policy_error(self, error: BaseException) -> None:
         with self.lock:

@@ -29,13 +29,18 @@ class SubmissionQueue(Generic[S]):
         """The last of them where it may still grow, which is for the driver to do; None otherwise."""
         self._bytes = self._records = 0
         """What waits, without `batch`: that grows without a step here, and is counted when it grows no more."""
+        self.inbox: deque[S] = deque()
+        """What foreign code submits on a thread that has the driver's lock, and so is in the midst of a step here."""
+        self.inbox_bytes = 0
         self.taken_us = self.write_us = 0
+        self.taken_records = 0
+        """How many records were taken and are not sealed."""
 
     @property
     def pending_bytes(self) -> int:
         """Upper bound of what waits, in bytes of a frame's body."""
-        batch = self.batch
-        return self._bytes if batch is None else self._bytes + int(batch.grown_bytes)
+        batch, size = self.batch, self._bytes + self.inbox_bytes
+        return size if batch is None else size + int(batch.grown_bytes)
 
     @property
     def pending_records(self) -> int:
@@ -50,14 +55,38 @@ class SubmissionQueue(Generic[S]):
         has changed or when all has.
         """
         submission.submitted_us = now_us
+        if self.inbox:
+            self.take_in(now_us)
         if self.batch is not None:
             self.end_batch()
         self._bytes += submission.size_bytes
         self._records += submission.count
         self.pending.append(submission)
 
+    def put_in(self, submission: S) -> None:
+        """Put a submission into the inbox; the call that does it comes last."""
+        self.inbox_bytes += submission.size_bytes
+        self.inbox.append(submission)
+
+    def take_in(self, now_us: int = 0) -> None:
+        """Queue what is in the inbox, before anything that comes later. More may come into it meanwhile."""
+        while self.inbox:
+            submission = self.inbox[0]
+            if not (
+                self.pending and self.pending[-1] is submission
+            ):  # an interrupt came before it left the inbox
+                submission.submitted_us = now_us
+                self.end_batch()
+                self.inbox_bytes -= submission.size_bytes
+                self._bytes += submission.size_bytes
+                self._records += submission.count
+                self.pending.append(submission)
+            self.inbox.popleft()
+
     def begin_batch(self, batch: S) -> None:
         """Queue a submission that may grow until another comes, or it is taken. Interrupts strike as in `submit`."""
+        if self.inbox:
+            self.take_in()
         self.end_batch()
         self.batch = batch
         self.pending.append(batch)
@@ -82,8 +111,11 @@ class SubmissionQueue(Generic[S]):
         self._records -= submission.count
         return True
 
-    def _cut(self, verdict: Take) -> tuple[Sequence[S], int]:
-        """Return what goes into the next frame, and how many records that is."""
+    def _cut(self, verdict: Take) -> Sequence[S]:
+        """Return what goes into the next frame, and count its records as taken.
+
+        Only when nothing can fail any more does it leave the queue: what has is in no other place that would be found.
+        """
         if self.batch is not None:
             self.end_batch()
         bytes_max, records_max = self.body_bytes_max, RECORDS_PER_FRAME_MAX
@@ -91,24 +123,27 @@ class SubmissionQueue(Generic[S]):
             bytes_max = min(bytes_max, verdict.size_bytes or bytes_max)
             records_max = min(records_max, verdict.records or records_max)
         if self._bytes <= bytes_max and self._records <= records_max:
-            group = self.pending
-            records = self._records
-            self.pending = deque()
+            taken = self.taken_records + self._records
+            emptied: deque[S] = deque()
+            group, self.pending = self.pending, emptied
             self._bytes = self._records = 0
-            return group, records
+            self.taken_records = taken
+            return group
         group = deque()
         size = records = 0
-        while self.pending:
-            head = self.pending[0]
+        for head in self.pending:
             if group and (size + head.size_bytes > bytes_max or records + head.count > records_max):
                 break
             size += head.size_bytes
             records += head.count
-            group.append(self.pending.popleft())
-        self._bytes -= size
-        self._records -= records
-        assert self._bytes >= 0
-        return group, records
+            group.append(head)
+        left_bytes, left_records = self._bytes - size, self._records - records
+        assert left_bytes >= 0
+        taken, heads = self.taken_records + records, iter(tuple(group))
+        self._bytes, self._records, self.taken_records = left_bytes, left_records, taken
+        for _ in heads:
+            self.pending.popleft()
+        return group
 
     def _check(self) -> None:
         """Assert that the counts are those of what waits."""
@@ -152,6 +187,7 @@ class SubmissionQueue(Generic[S]):
 
     def _clear(self) -> list[S]:
         """Return all that waits, and forget it."""
+        self.take_in()
         self.end_batch()
         waiting = list(self.pending)
         self.pending = deque()

@@ -12,6 +12,7 @@ from _thread import get_ident
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
+from walkit._threads import reserve_stack
 from walkit.commit import asyncio_wait
 from walkit.commit.asyncio_wait import is_woken_at_once
 from walkit.commit.batch import (
@@ -30,7 +31,7 @@ from walkit.commit.completion import Completion
 from walkit.commit.election import LeaderElection
 from walkit.commit.failure import CommitFailure
 from walkit.commit.ticket import SingleTicket
-from walkit.errors import RecordTooLargeError, WalkitError
+from walkit.errors import LogFullError, RecordTooLargeError, WalkitError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD
 from walkit.record import AppendResult
 
@@ -64,6 +65,9 @@ class Submitter:
         An interrupt (Ctrl-C) strikes before the ticket is queued or after it: `SubmissionQueue.submit` sees to that. So
         the writer threads ask the policy, which may set the timer: that could not be interrupted anywhere.
         """
+        if self.lock._is_owned():
+            self._put_in(ticket)
+            return True
         return self._enqueue_by(self._submit_locked, ticket) is not None
 
     def enqueue_put(
@@ -77,10 +81,12 @@ class Submitter:
             kind, size_bytes = PUT_VALUE, len(value) + COLUMN_BYTES_PER_RECORD
         else:
             kind, size_bytes = PUT_KEYED, len(key) + len(value) + COLUMN_BYTES_PER_RECORD
-        batch = self._batches.join(ticket, kind, get_ident(), key, value, size_bytes)
+        batch = None
+        if not self.core.inbox:
+            batch = self._batches.join(ticket, kind, get_ident(), key, value, size_bytes)
         if batch is not None and (not batch.ended or self._is_of(batch, ticket.index)):
             return ticket
-        if self._asks_time:  # a policy sees every submission, and cuts between them
+        if self._asks_time or self.lock._is_owned():  # a policy sees every submission, and cuts between them
             return self._enqueue_single(kind, key, value)
         if size_bytes > self._record_bytes_max:
             raise RecordTooLargeError(size_bytes, self._record_bytes_max)
@@ -104,6 +110,7 @@ class Submitter:
             and batch.task_wait is not None
             and batch.owner == (me := get_ident())
             and batch.kind == kind
+            and not self.core.inbox
         ):
             values = batch.values
             grown_bytes = batch.grown_bytes + size_bytes
@@ -118,7 +125,7 @@ class Submitter:
                 if not batch.ended or self._is_of(batch, index):
                     return put_awaited(batch, index)
         loop = asyncio_wait.running_loop()
-        if self._asks_time or not (ALONE and is_woken_at_once(loop)):
+        if self._asks_time or not (ALONE and is_woken_at_once(loop)) or self.lock._is_owned():
             return self._enqueue_single(kind, key, value)
         if size_bytes > self._record_bytes_max:
             raise RecordTooLargeError(size_bytes, self._record_bytes_max)
@@ -139,17 +146,23 @@ class Submitter:
 
     def _enqueue_by(self, put: Callable[[*Record], Queued | None], *record: *Record) -> Queued | None:
         """Queue by `put(*record)`, which returns None without room, and ask the writer threads to lead for it."""
+        reserve_stack()
         election = self._election
         try:
             with self.lock:
                 if self._failure.refusal is not None:
                     raise self._failure.refused()
                 queued = put(*record)
-                if queued is None or election.leaders >= election.places:
+                if queued is None or len(election.leading) >= election.places:
                     return queued
-                if election.asked and election.pool.running:
+                if election.asked:
                     return queued
-                election.asked = True
+                if election.pool.running:
+                    # At once: others count on what `asked` says, and foreign code that waits may run here.
+                    election.pool.calls.put(True)
+                    election.asked = True
+                    if election.pool.full:
+                        return queued
             election.pool.wake()
         except WalkitError:
             raise
@@ -158,6 +171,26 @@ class Submitter:
             election.pool.wake()
             raise
         return queued
+
+    def _put_in(self, ticket: SingleTicket) -> None:
+        """Queue a ticket of foreign code on a thread that has the lock, in the midst of a step: see `put_in`.
+
+        A writer thread takes it in, or what comes first to queue or take something. LogFullError where there is no
+        room: the thread may not wait.
+        """
+        core = self.core
+        if self._failure.refusal is not None:
+            raise self._failure.refused()
+        if ticket.after is not None and (refused := ticket.after.refusal()) is not None:
+            raise refused
+        if core.pending_bytes + ticket.size_bytes > self._queue_bytes_max and (core.pending or core.inbox):
+            raise LogFullError(
+                f"the queue holds {self._queue_bytes_max:,} bytes, and this thread may not wait; nothing was written",
+                reason="queue",
+                limit_bytes=self._queue_bytes_max,
+            )
+        core.put_in(ticket)
+        self._election.pool.wake_from_within()
 
     def _submit_locked(self, ticket: SingleTicket) -> SingleTicket | None:
         core = self.core

@@ -208,6 +208,7 @@ class SingleTicket(Ticket):
         "size_bytes",
         "submitted_us",
         "task_wait",
+        "thread",
         "timestamp",
         "value",
     )
@@ -227,6 +228,8 @@ class SingleTicket(Ticket):
         self.first_lsn = 0
         self.frame: SealedFrame | None = None
         self.lead: LeaderState = NO_LEADER
+        self.thread = 0
+        """The number of the thread that waits for it, where that can lead."""
         self.latch: Any = None
         """A latch that is opened when the ticket is done or its caller is elected; None where no thread waits."""
         self.next_latch: Any = None

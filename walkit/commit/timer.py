@@ -48,9 +48,15 @@ class CommitTimer:
     work: TimedWork
     """Set before the first `wake`."""
 
-    def __init__(self, name: str, *, broken: Callable[[BaseException], object]) -> None:
-        """`broken` is called with what a look or an act raised, and raises nothing."""
+    def __init__(
+        self, name: str, *, broken: Callable[[BaseException], object], serving: set[int] | None = None
+    ) -> None:
+        """`broken` is called with what a look or an act raised, and raises nothing.
+
+        `serving` gets the thread's number while it runs.
+        """
         self._name = name
+        self._serving: set[int] = set() if serving is None else serving
         self._broken = broken
         self._bell = new_latch()
         """A latch and not an Event, whose lock an interrupt of the main thread could leave locked."""
@@ -72,6 +78,14 @@ class CommitTimer:
         open_latch(self._bell)
 
     def _run(self) -> None:
+        thread = threading.get_ident()
+        self._serving.add(thread)
+        try:
+            self._look_in_time()
+        finally:
+            self._serving.discard(thread)
+
+    def _look_in_time(self) -> None:
         while not self._closing:
             try:
                 wait_us = self._look()

@@ -20,7 +20,7 @@ from time import monotonic
 from typing import Any, Generic, TypeVar, cast
 
 from walkit._interrupts import on_main_thread, uninterrupted
-from walkit._threads import LogThread
+from walkit._threads import LogThread, reserve_stack
 from walkit.commit.ticket import new_latch, open_latch
 from walkit.events import EventSink
 
@@ -251,6 +251,7 @@ def run_to_end(
     error that no caller gets is the event `walkit.upkeep.fail` with the job `name`. Context variables are those of
     the caller. Where no thread can be started, at the end of the process, the function is called here.
     """
+    reserve_stack()
     if not on_main_thread():
         return function()
     errand = _Errand(function, name, events, undo)

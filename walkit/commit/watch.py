@@ -1,4 +1,4 @@
-"""The watch over calls to the device: which are under way, since when, and which of them hang."""
+"""The watch over calls to the device: which are under way, since when, which hang; and which threads must not wait."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter_ns
+from typing import Any
 
 from walkit.commit.frame import SealedFrame
 from walkit.errors import CallbackError
@@ -32,8 +33,14 @@ class DeviceWatch:
         """Whether anything was called since the last look."""
         self.calls: dict[int, tuple[int, SealedFrame | None]] = {}
         """By thread: when its call began, and for which frame; None for one that is not about one frame."""
-        self.beginning = 0
-        """The thread that begins a segment, and runs callbacks of its events; 0: none. One thread at a time does."""
+        self.lock: Any = threading.RLock()
+        """The driver's lock. An RLock says whether this very thread has it, from the call on that takes it."""
+        self.locks: list[Any] = []
+        """Other locks of the log's that a call which waits may need; RLocks."""
+        self.leading: dict[int, object] = {}
+        """Threads that lead a frame, by their numbers; see LeaderElection."""
+        self.serving: set[int] = set()
+        """The log's own threads that others wait for: writer, device, maintenance and timer."""
         self.on_wake: Callable[[], object] = lambda: None
         """Wakes the timer that looks for calls that hang."""
         self._late: dict[int, int] = {}
@@ -64,17 +71,26 @@ class DeviceWatch:
 
     @property
     def is_calling(self) -> bool:
-        """Whether the calling thread is in the midst of a frame or a sync, and was called back by an observer or event.
+        """Whether the calling thread was called back (by the collector, a signal, an observer) in the log's own work.
 
-        A log that waits on such a thread would wait for it.
+        It holds the lock, leads, calls the device, or is a thread that others wait for: a log that waits on such a
+        thread would wait for itself.
         """
         thread = threading.get_ident()
-        return thread in self.calls or self.beginning == thread
+        return self.is_busy() or thread in self.calls or thread in self.serving
+
+    def is_busy(self) -> bool:
+        """Say whether the calling thread leads a frame or has the driver's lock."""
+        return threading.get_ident() in self.leading or self.lock._is_owned()
 
     def refuse_waiting(self) -> None:
-        """CallbackError where the caller is called back in the midst of a frame or a sync: it must not wait."""
-        if self.is_calling:
+        """CallbackError where the caller is called back in the log's own work: it must not wait."""
+        thread = threading.get_ident()
+        if thread in self.leading or thread in self.calls or thread in self.serving or self.lock._is_owned():
             raise CallbackError
+        for lock in self.locks:
+            if lock._is_owned():
+                raise CallbackError
 
     def end(self) -> None:
         """The calling thread is back."""

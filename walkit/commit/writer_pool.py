@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from _thread import start_new_thread
+from _thread import get_ident, start_new_thread
 from collections.abc import Callable
 from queue import SimpleQueue
 
@@ -21,17 +21,25 @@ class WriterPool:
         count: int,
         look: Callable[[], None],
         broken: Callable[[BaseException], object] = lambda _: None,
+        serving: set[int] | None = None,
     ) -> None:
-        """`broken` is called with what a look raised, or why there is no thread to look, and raises nothing."""
+        """`broken` is called with what a look raised, or why there is no thread to look, and raises nothing.
+
+        `serving` gets the numbers of the threads while they run.
+        """
+        self._serving: set[int] = set() if serving is None else serving
         self._name = name
         self._broken = broken
         self._count = count
         self._look = look
         self.calls: SimpleQueue[bool] = SimpleQueue()
         self._threads: list[LogThread] = []
-        self._starting = threading.Lock()
+        self.starting = threading.RLock()
+        """Held while one is started; an RLock says whether this very thread does that."""
         self.running = False
         """Whether one of them runs, so that it will look when it is woken."""
+        self.full = False
+        """Whether all of them run."""
 
     def wake(self) -> None:
         """Let one of them look whether there is something to lead for. Once too often does no harm.
@@ -40,7 +48,7 @@ class WriterPool:
         what waits must not wait for ever.
         """
         self.calls.put(True)
-        if len(self._threads) < self._count and not self.calls.empty():
+        if (len(self._threads) < self._count or not self.running) and not self.calls.empty():
             try:
                 if self._count > 1 and on_main_thread():
                     # One call, which nothing strikes: `Thread.start` waits in Python code, where a handler raises.
@@ -49,6 +57,12 @@ class WriterPool:
                     self._start()
             except RuntimeError as error:
                 self._miss(error)
+
+    def wake_from_within(self) -> None:
+        """Do the same from foreign code on a thread that has locks, perhaps those of this pool: takes none."""
+        self.calls.put(True)
+        if not self.running:
+            start_new_thread(self._start_or_break, ())
 
     def _start_or_break(self) -> None:
         try:
@@ -67,7 +81,8 @@ class WriterPool:
                 self._start()
 
     def _start(self) -> None:
-        with self._starting:
+        with self.starting:
+            self._threads = [thread for thread in self._threads if not thread.is_lost]
             if len(self._threads) < self._count:
                 name = f"walkit-commit {self._name}"
                 if self._count > 1:
@@ -76,19 +91,23 @@ class WriterPool:
                 with uninterrupted():
                     thread.start()
                     self._threads.append(thread)
-                    self.running = True
+                    self.full = len(self._threads) == self._count
 
     def _run(self) -> None:
+        thread = get_ident()
+        self._serving.add(thread)
+        self.running = True
         while self.calls.get():
             try:
                 self._look()
             except BaseException as error:  # noqa: BLE001 - it counts as running, and is asked to look again
                 self._broken(error)
+        self._serving.discard(thread)
         self.calls.put(False)  # for the next one, and for one that starts only now
 
     def close(self, *, wait: bool = True) -> None:
         """End the threads; `wake` may not be called any more. May be called again where it was interrupted."""
-        with self._starting:  # one that runs already, and is about to be noted, counts too
+        with self.starting:  # one that runs already, and is about to be noted, counts too
             threads = list(self._threads)
         self.calls.put(False)
         for thread in threads:

@@ -8,7 +8,6 @@ that is still on its way to a slow disk must not land on that of another writer.
 from __future__ import annotations
 
 import errno
-import threading
 from collections.abc import Callable
 
 from walkit._interrupts import uninterrupted
@@ -70,34 +69,35 @@ class Finisher:
         StorageError (ETIMEDOUT) where the device does not answer, and KeyboardInterrupt for an impatient caller: the
         other thread continues, and calls `ended()` when all is done. At the end of the process it is done here.
         """
-        done, failed = threading.Event(), list[BaseException]()
+        failed = list[BaseException]()
 
         def work() -> None:
             try:
                 self._finish(ended)
             except BaseException as error:  # noqa: BLE001 - raised by the caller
                 failed.append(error)
-            finally:
-                done.set()
 
+        thread = LogThread(target=work, name="walkit-closing", daemon=True)
         try:
             with uninterrupted():  # struck before the thread runs, the lock would never be freed
-                LogThread(target=work, name="walkit-closing", daemon=True).start()
+                thread.start()
         except RuntimeError:  # the interpreter is ending, and starts no thread any more
             self._finish(ended)
             return
         if self._limit_ms is None:
-            done.wait()
+            thread.wait()
         else:
-            self._wait_moving(done, self._limit_ms)
-        if failed:
+            self._wait_moving(thread, self._limit_ms)
+        if not thread.began:
+            self._finish(ended)
+        elif failed:
             raise failed[0]
 
-    def _wait_moving(self, done: threading.Event, limit_ms: float) -> None:
+    def _wait_moving(self, thread: LogThread, limit_ms: float) -> None:
         maintenance = self._segments.maintenance
-        while not done.wait(limit_ms / 1000):
+        while not thread.wait(limit_ms / 1000):
             steps = maintenance.steps
-            if not done.wait(GRACE_S) and maintenance.steps == steps:
+            if not thread.wait(GRACE_S) and maintenance.steps == steps:
                 raise StorageError(
                     f"the device has not answered for {limit_ms / 1000:g} s (write_timeout_ms) while the log at "
                     f"{self._segments.storage.location} was closed; its lock is freed when it does, and recovery "

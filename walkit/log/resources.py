@@ -11,7 +11,7 @@ import threading
 import weakref
 
 from walkit._interrupts import uninterrupted
-from walkit._threads import LogThread
+from walkit._threads import LogThread, reserve_stack
 from walkit.commit.to_end import run_to_end
 from walkit.errors import LogClosedError
 from walkit.log.close import Finisher
@@ -44,6 +44,7 @@ class LogResources:
 
         StorageError where the device hangs: see `Finisher.finish`. An interrupt ends no closing: see `run_to_end`.
         """
+        reserve_stack()
         parts = self.parts
         if parts.lifetime.closed and parts.driver.delivery.is_current:
             return  # the closing thread waits for this very callback

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 from walkit._arguments import as_lsn, as_seconds
 from walkit._arrow import pa
 from walkit._text import lsn_range
-from walkit._threads import Bell
+from walkit._threads import Bell, reserve_stack
 from walkit.commit.batch import BatchSlot
 from walkit.commit.ports import FrameObserver
 from walkit.commit.ticket import Ticket
@@ -209,6 +209,7 @@ class WriteAheadLog(CursorSurface):
         return self.durable_lsn if self.durable_lsn >= lsn else self.sync()
 
     def _refuse_closed(self) -> None:
+        reserve_stack()
         if self._lifetime.closed:
             raise self._driver.refused()
 

@@ -1,0 +1,105 @@
+"""No stack or no memory is left in the midst of a call: it ends, others continue or are told, the log closes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import walkit
+from tests.commit.fake_segments import Task
+from tests.commit.starving_calls import CALLS
+from tests.log.logs import run_python, tiny
+from walkit._threads import STACK_FRAMES
+
+ENDLESS = """
+import threading, walkit, sys
+log = walkit.open(sys.argv[1])
+
+def recurse():
+    log.append(b"once more")
+    recurse()
+
+for _ in range(3):
+    try:
+        recurse()
+    except RecursionError:
+        pass
+other = threading.Thread(target=log.append, args=(b"other",))
+other.start()
+other.join(20)
+assert not other.is_alive()
+log.sync()
+print(log.acked_lsn > 100)
+"""
+
+
+def levels() -> int:
+    """Return how many calls deep this thread can still go."""
+    try:
+        return 1 + levels()
+    except RecursionError:
+        return 0
+
+
+def make_deep(call: Callable[[], object], left: int) -> None:
+    """Make a call so many levels down."""
+    if left:
+        make_deep(call, left - 1)
+    else:
+        call()
+
+
+def with_room(call: Callable[[], object], frames: int) -> type[BaseException] | None:
+    """Make a call with room for so many frames on the stack; return what it raised."""
+    try:
+        make_deep(call, levels() - frames)
+    except BaseException as error:  # its kind is what is asked for
+        return type(error)
+    return None
+
+
+@pytest.mark.parametrize("in_flight", [1, 4])
+@pytest.mark.parametrize("on_main", [True, False])
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_at_each_depth_of_the_stack_harms_nobody(
+    call: str, on_main: bool, in_flight: int, tmp_path: Path
+) -> None:
+    """Make each call with ever more room on the stack until it does its work: before that, nothing was taken."""
+    log = walkit.open(tmp_path / "log", options=tiny(in_flight=in_flight))
+    log.append_many([b"before"] * 9)
+    frames = 0
+    error: type[BaseException] | None = RecursionError
+    while error is not None:
+        frames += 1
+        assert issubclass(error, RecursionError) and frames < STACK_FRAMES + 60
+        error = (
+            with_room(lambda: CALLS[call](log), frames)
+            if on_main
+            else Task(with_room, lambda: CALLS[call](log), frames).result()
+        )
+        assert log.closed or Task(log.append, b"after").result().last_lsn == log.acked_lsn
+    assert frames > 3
+    Task(log.close).result()
+
+
+def test_a_recursion_that_logs_at_each_level_leaves_a_whole_log(tmp_path: Path) -> None:
+    """Append at each level of an endless recursion, then on another thread, and let the process end by itself."""
+    assert run_python(ENDLESS, tmp_path / "log").stdout.strip() == "True"
+
+
+@pytest.mark.skipif(not find_spec("_testcapi"), reason="the interpreter has no _testcapi.set_nomemory")
+@pytest.mark.parametrize("in_flight", [1, 4])
+@pytest.mark.parametrize("step", [37, pytest.param(3, marks=pytest.mark.slow)])  # a thousand logs for each
+def test_an_allocation_that_fails_harms_nobody(step: int, in_flight: int, tmp_path: Path) -> None:
+    """Let one allocation of a call fail, for many of them: others append or are told, the log and process end."""
+    command = [sys.executable, "-m", "tests.commit.starved", str(tmp_path), str(in_flight), str(step)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+    found = json.loads(done.stdout)
+    assert found.pop("others end", 0) > 50
+    assert not found.keys() - {"ended", "typed", "MemoryError", "RuntimeError", "hang of CPython"}, found
