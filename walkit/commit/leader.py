@@ -268,8 +268,7 @@ class Leader:
                     except BaseException as error:  # noqa: BLE001 - whatever it is, the tickets must be completed
                         problem = error
                 if frame.state == "acked" and not (ticket.latch or ticket.task_wait or ticket.callbacks):
-                    others = core.pending or core.inbox or self._signal.wanted
-                    alone = not (others or self._delivery.observers)
+                    alone = not (core.pending or self._signal.wanted or self._delivery.observers)
                 if alone:
                     self._leading.pop(thread, None)
             if not alone or problem or core.failure or (self._timer and self._timer.parked):
