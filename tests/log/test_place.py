@@ -219,7 +219,7 @@ TAKEN: dict[str, Callable[[Path], Path]] = {
 def test_a_second_writer_is_refused_until_the_first_dies(
     tmp_path: Path, how: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Open, and repair, the folder of a living writer whose lock or name was taken: refused; killed, it is free."""
+    """Open and repair the folder of a writer whose lock or name was taken, by each kind: refused, until it dies."""
     with Writer(tmp_path / "log") as first:
         if kind == "no flock on folders":
             monkeypatch.setattr(locks, "_try_flock", _refused_for_folders(locks._try_flock))

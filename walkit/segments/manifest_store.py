@@ -96,7 +96,7 @@ def replaced_error(location: str, name: str) -> StorageError:
     """Return the error of a writer whose folder (""), or one of whose files, is not what it has open any more."""
     what = f"{name!r} in {location}" if name else f"the folder {location}"
     return StorageError(
-        f"{what} was removed or replaced under its writer, which stops: what it writes now, nobody would find",
+        f"{what} was removed or replaced under its writer, which stops: what it writes now would be lost",
         errno=errno.ESTALE,
         name=name,
     )

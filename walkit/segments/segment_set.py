@@ -162,7 +162,7 @@ class SegmentSet:
                 segment.write_synced(offset, frame.buffers)
             else:
                 segment.file.write(offset, frame.buffers)
-            # Before the frame is acknowledged: in a file without a name nobody would find it.
+            # Before the frame is acknowledged: a file without a name would lose it.
             if segment.status is not None and not segment.status().st_nlink:
                 raise replaced_error(self.storage.location, segment.file.name)
             if time.monotonic() > self._look_at:
@@ -187,8 +187,7 @@ class SegmentSet:
     def files(self) -> list[StorageFile]:
         """Return the files of the segments that are open or prepared."""
         with self._list_lock:
-            segments = [*self.open_segments, self._prepared]
-        return [segment.file for segment in segments if segment is not None]
+            return [each.file for each in (*self.open_segments, self._prepared) if each is not None]
 
     def passed(self, position: int) -> None:
         """See FrameSink. A seal needs every frame of its segment on stable storage, and it syncs what is written."""
@@ -262,7 +261,7 @@ class SegmentSet:
                 if error.errno != errno.EEXIST:
                     raise
         try:
-            hold_file(file)  # nobody else has it: its name was free
+            hold_file(file)  # no other has it: its name was free
             file.allocate(self.options.segment_bytes)
             segment = OpenSegment(
                 number, file, self.options.segment_bytes, lambda: same_file(file, self._open(number, "write"))
@@ -381,6 +380,6 @@ class SegmentSet:
 
     def forget(self) -> None:
         """In a forked child: drop this copy's files without writing anything."""
-        for segment in [*self.open_segments, *([self._prepared] if self._prepared is not None else [])]:
-            segment.close()
-        self._slots.close()
+        for part in (*self.open_segments, self._prepared, self._slots):
+            if part is not None:
+                part.close()

@@ -1,7 +1,7 @@
 """What a writer has of its folder, so that no name decides who it is: the folder itself, `lock`, the unsealed segments.
 
 The kernel decides first: each of the three locks keeps a second writer out by itself. Looks come second: they notice
-that somebody has removed or replaced what the writer has, whose records would then be found by nobody.
+that somebody has removed or replaced what the writer has, whose records would then be lost.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def _is_held(storage: Storage, name: str) -> bool:
     try:
         file = storage.open(name, "read")
     except StorageError:
-        return False  # who reads it says what is wrong
+        return False  # reading it says what is wrong
     try:
         return is_held(file)
     finally:

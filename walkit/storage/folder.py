@@ -49,7 +49,7 @@ class Folder:
 class HeldFolder(Folder):
     """A folder that is held by a descriptor: a call reaches the same folder, whatever the path leads to by now.
 
-    Who calls the system with `fd` has a reference to the object meanwhile: the descriptor is closed with the last one.
+    A call of the system with `fd` keeps a reference to the object: the descriptor is closed with the last one.
     """
 
     __slots__ = ("_opened",)
@@ -80,7 +80,7 @@ class HeldFolder(Folder):
 def _open_into(
     opened: list[int], path: str, flags: int, permissions: int = 0o666, dir_fd: int | None = None
 ) -> None:
-    """Open a path and put its descriptor into a list, in one C call: who closes what is in the list has it then."""
+    """Open a path and put its descriptor into a list, in one C call, so that closing what the list has is enough."""
     opened.extend(map(partial(os.open, dir_fd=dir_fd), (path,), (flags,), (permissions,)))
 
 

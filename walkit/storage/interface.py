@@ -222,7 +222,7 @@ class HoldableFile(Protocol):
         """Give the lock up before the file is closed. Without one this does nothing."""
 
     def is_held(self) -> bool:
-        """Say whether another opening has the lock; takes nothing, and disturbs nobody who takes it. StorageError."""
+        """Say whether another opening has the lock; takes nothing, and disturbs no taker. StorageError."""
 
     def status_call(self) -> Callable[[], os.stat_result]:
         """Return a call for the status of the open file; with `st_nlink` 0 its bytes go when it is closed."""
