@@ -35,6 +35,8 @@ ELSEWHERE = {
     "F-7.5": "the ordering core and the manifest store: tests/log/test_exhausted.py",
     "F-10.3": "readers: tests/log/test_sidecar.py",
     "F-12.5": "recovery and trim: tests/log",
+    "F-12.7": "salvage of several histories: tests/log/test_branches.py",
+    "F-12.8": "salvage of several histories: tests/log/test_branches.py",
     "F-17.2": "the cursor: tests/log/test_cursor.py",
     "F-17.3": "the cursor: tests/log/test_cursor.py",
     "F-17.4": "the cursor: tests/log/test_cursor.py",

@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.log.logs import Child
 from tests.replication.killing import FORKER_IMPORTS
+from tests.support.leftovers import KEPT
 
 TYPED = 3
 """The exit code of a process that has ended with one of walkit's errors."""
@@ -142,6 +143,7 @@ def processes() -> Iterator[Processes]:
 def shared_processes() -> Processes:
     """Where a test starts processes that end by themselves; it lasts as long as this process."""
     child = Child(FORKER)
+    KEPT.add(child.process.pid)
     atexit.register(child.__exit__)
     return Processes(child)
 

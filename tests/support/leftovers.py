@@ -47,6 +47,10 @@ def descriptors() -> set[int]:
         os.close(listing)
 
 
+KEPT: set[int] = set()
+"""Children that tests share until this process ends: the test that starts one adds its number."""
+
+
 class Before:
     """The state of the process before a test, and the threads that did not end since then."""
 
@@ -86,7 +90,7 @@ class Before:
 
     def _children(self) -> list[psutil.Process]:
         found = []
-        for pid in children() - self.children:
+        for pid in children() - self.children - KEPT:
             with suppress(psutil.NoSuchProcess):
                 child = psutil.Process(pid)
                 if not any(word in " ".join(child.cmdline()) for word in LIBRARIES_OWN):

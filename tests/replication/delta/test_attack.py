@@ -91,6 +91,7 @@ def test_a_stop_does_not_wait_for_a_storage_that_hangs(
     own = FaultyStorage(FileStorage(str(tmp_path / "own")))
     reader = DeltaReader(tmp_path / "log", primary.address, checkpoint=own, checkpoint_s=0)
     hang = own.hang("sync", "*")
+    stack.callback(reader.stop)  # once nothing hangs, it gives the folder back
     stack.callback(hang.release)
     reader.start()
     reader.wait_for(log.append(b"1", key=b"k").last_lsn, WAIT_S)
