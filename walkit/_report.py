@@ -18,7 +18,7 @@ class TableReport(ABC):
     __slots__ = ()
 
     bench: ClassVar[str] = ""
-    """Name of the benchmark, in the dictionary; "" of a report that is of none."""
+    """Name of the benchmark, in the dictionary; only reports of `walkit.bench` have one."""
     title: ClassVar[str] = ""
     """The heading above the HTML."""
     left_columns: ClassVar[int] = 1

@@ -73,6 +73,7 @@ def test_json(logs: Path, run: Run) -> None:
     assert (ran.code, ran.err) == (1, "")
     rows = report.pop("rows")
     assert report == {
+        "schema": "walkit.diff/1",
         "left": {"log": str(logs / "a"), "lsn": 3},
         "right": {"log": str(logs / "b"), "lsn": 7},
         "equal": False,

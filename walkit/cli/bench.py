@@ -115,7 +115,7 @@ def _publish(report: Measured, args: argparse.Namespace) -> int:
     if out is not None and out.endswith(".parquet"):
         _save_rows(report.to_dict(), out)
         out = None
-    publish(lambda: [report.text()], report.to_dict, as_json=args.json, out=out)
+    publish(f"bench.{args.kind}", lambda: [report.text()], report.to_dict, as_json=args.json, out=out)
     return 0
 
 

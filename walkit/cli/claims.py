@@ -29,7 +29,7 @@ def claims(args: argparse.Namespace) -> int:
     def plain() -> dict[str, Any]:
         return {"log": storage.location, "dropped": dropped, "claims": [_plain(fact) for fact in found]}
 
-    publish(lines, plain, as_json=args.json, out=args.out)
+    publish("claims", lines, plain, as_json=args.json, out=args.out)
     return 1 if dropped is False or any(fact.fault is not None for fact in found) else 0
 
 

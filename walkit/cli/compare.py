@@ -73,7 +73,7 @@ def compare(args: argparse.Namespace) -> int:
         sides = {"left": left.plain(), "right": right.plain()}
         return sides | counts.to_dict() | {"rows": [_plain_row(row) for row in found.to_pylist()]}
 
-    publish(lines, plain, as_json=args.json, out=args.out if form is None else None)
+    publish("diff", lines, plain, as_json=args.json, out=args.out if form is None else None)
     return 0 if counts.equal else DIFFERENT
 
 

@@ -40,5 +40,11 @@ def compare_with_spark(args: argparse.Namespace) -> int:
         with saved(args.out) as sink:
             sink.write(report.to_html().encode())
         say(f"saved as {args.out}")
-    publish(lambda: [report.text()], report.to_dict, as_json=args.json, out=None if as_page else args.out)
+    publish(
+        "diff.spark",
+        lambda: [report.text()],
+        report.to_dict,
+        as_json=args.json,
+        out=None if as_page else args.out,
+    )
     return 0 if report.equal else DIFFERENT

@@ -30,5 +30,5 @@ def copy(args: argparse.Namespace) -> int:
 
     with bar(f"copy {args.log}") as progress:
         report = copy_log(args.log, args.target, progress)
-    publish(report.lines, report.to_dict, as_json=args.json, out=args.out)
+    publish("copy", report.lines, report.to_dict, as_json=args.json, out=args.out)
     return 0

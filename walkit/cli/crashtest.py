@@ -76,7 +76,7 @@ def crashtest(args: argparse.Namespace) -> int:
         report = _explored(scenarios, profile, args)
     is_single = len(report.explorations) == 1 and not report.interrupted
     shown = report.explorations[0] if is_single else report
-    publish(lambda: shown.text().splitlines(), report.to_dict, as_json=args.json, out=args.out)
+    publish("crashtest", lambda: shown.text().splitlines(), report.to_dict, as_json=args.json, out=args.out)
     if args.save_violation is not None:
         _save(report, args.save_violation)
     if report.interrupted and report.ok:
@@ -151,6 +151,7 @@ def _list(args: argparse.Namespace) -> None:
     for table in tables.values():
         lines += [*([""] if lines else []), table.title, *table.text().splitlines()]
     publish(
+        "crashtest.list",
         lambda: lines,
         lambda: {name: table.to_dict() for name, table in tables.items()},
         as_json=args.json,

@@ -39,5 +39,5 @@ def doctor(args: argparse.Namespace) -> int:
     report = look(
         args.path, spark=args.spark, progress=lambda what: say(f"doctor: {what}") if shown else None
     )
-    publish(lambda: report.text().splitlines(), report.to_dict, as_json=args.json, out=args.out)
+    publish("doctor", lambda: report.text().splitlines(), report.to_dict, as_json=args.json, out=args.out)
     return 0 if report.ok else 1

@@ -43,7 +43,7 @@ def inspect(args: argparse.Namespace) -> int:
         frames = {"frames": [row._asdict() for row in report.frame_rows()]} if args.frames else {}
         return report.to_dict() | frames
 
-    publish(lines, plain, as_json=args.json, out=args.out)
+    publish("inspect", lines, plain, as_json=args.json, out=args.out)
     return 0 if report.ok else 1
 
 
@@ -55,7 +55,7 @@ def verify(args: argparse.Namespace) -> int:
     def lines() -> list[str]:
         return [f"verify of {report.location} ({report.state})", *_ranges(report), *_said(report)]
 
-    publish(lines, report.to_dict, as_json=args.json, out=args.out)
+    publish("verify", lines, report.to_dict, as_json=args.json, out=args.out)
     return 0 if report.ok else 1
 
 
@@ -78,7 +78,7 @@ def repair(args: argparse.Namespace) -> int:
             raise
         say(f"walkit repair: {error}. {WAYS_ON}")
         return 1
-    publish(report.lines, report.to_dict, as_json=args.json, out=args.out)
+    publish("repair", report.lines, report.to_dict, as_json=args.json, out=args.out)
     return 0 if report.ok else 1
 
 

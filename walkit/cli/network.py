@@ -88,7 +88,7 @@ def heal(args: argparse.Namespace) -> int:
             insecure=args.insecure,
             progress=progress,
         )
-    publish(lambda: report.text().splitlines(), report.to_dict, as_json=args.json, out=args.out)
+    publish("heal", lambda: report.text().splitlines(), report.to_dict, as_json=args.json, out=args.out)
     return 0 if report.ok else 1
 
 

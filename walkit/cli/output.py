@@ -12,6 +12,9 @@ from typing import Any, BinaryIO, cast
 
 Bar = Callable[[int, int], None]
 
+SCHEMA_VERSION = 1
+"""Of all JSON that commands print: it grows if a field goes, or changes its meaning; new fields come without that."""
+
 
 def open_streams() -> None:
     """Give the process the standard streams that it was started without, as `>&-` does: the null device.
@@ -96,23 +99,38 @@ def drop_stdout() -> None:
 
 
 def json_text(value: Any) -> str:
-    """Return indented JSON in ASCII; numbers that JSON does not have (NaN, infinities) become null."""
-    return json.dumps(_finite(value), indent=2, allow_nan=False)
+    """Return indented JSON in ASCII that every reader of JSON takes as it is meant.
+
+    Numbers that JSON does not have (NaN, infinities) become null. Ids become 16 hexadecimal digits: most readers have
+    numbers of 53 bits, and an id has 64.
+    """
+    return json.dumps(_portable(value), indent=2, allow_nan=False)
 
 
-def _finite(value: Any) -> Any:
+def _portable(value: Any, name: object = None) -> Any:
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: _portable(item, key) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return [_portable(item, name) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    is_id = isinstance(name, str) and name.endswith(("_id", "_ids")) and type(value) is int
+    return f"{value:016x}" if is_id else value
 
 
 def publish(
-    lines: Callable[[], Iterable[str]], plain: Callable[[], dict[str, Any]], *, as_json: bool, out: str | None
+    schema: str,
+    lines: Callable[[], Iterable[str]],
+    plain: Callable[[], dict[str, Any]],
+    *,
+    as_json: bool,
+    out: str | None,
 ) -> None:
-    """Print a report or save it: `--json` prints JSON, `--out` saves; both do both. Each form is made when needed."""
-    said = [json_text(plain())] if as_json else lines()
+    """Print a report or save it: `--json` prints JSON, `--out` saves; both do both. Each form is made when needed.
+
+    `schema` names what the JSON holds, as docs/output-for-programs.md lists it.
+    """
+    said = [json_text({"schema": f"walkit.{schema}/{SCHEMA_VERSION}", **plain()})] if as_json else lines()
     if out is not None:
         with saved(out) as sink:
             _write_lines(sink, said)

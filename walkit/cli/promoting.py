@@ -38,5 +38,5 @@ def promote(args: argparse.Namespace) -> int:
             others.pass_on(name, attributes)
 
     report = promote_replica(args.log, on_event)
-    publish(report.lines, report.to_dict, as_json=args.json, out=args.out)
+    publish("promote", report.lines, report.to_dict, as_json=args.json, out=args.out)
     return 0

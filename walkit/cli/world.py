@@ -76,5 +76,7 @@ def simulate_world(args: argparse.Namespace) -> int:
         chaos_ms=CHAOS_MS if args.chaos_ms is None else args.chaos_ms,
         on_progress=progress,
     )
-    publish(lambda: report.text().splitlines(), report.to_dict, as_json=args.json, out=args.out)
+    publish(
+        "simulate.world", lambda: report.text().splitlines(), report.to_dict, as_json=args.json, out=args.out
+    )
     return 1 if report.failed else 0

@@ -113,7 +113,6 @@ class PointResult:
 class Exploration(TableReport):
     """What came of one exploration."""
 
-    bench = "crashtest"
     title = "Crash states"
 
     scenario: str

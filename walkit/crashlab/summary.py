@@ -19,7 +19,6 @@ from walkit.crashlab.scenarios import SCENARIOS
 class Explorations(TableReport):
     """What came of several explorations under one profile, a row each."""
 
-    bench = "crashtest"
     title = "Crash states"
 
     explorations: tuple[Exploration, ...]

@@ -34,7 +34,6 @@ class Failure:
 class WorldReport(TableReport):
     """What came of the schedules: how much was run, and each failure with the command that reproduces it."""
 
-    bench = "world"
     title = "Seeded world"
 
     seed: int

@@ -94,7 +94,6 @@ def _verify_one(path: str) -> dict[str, Any]:
 class PairReport(TableReport):
     """What `verify_pair` found. Picklable; a table in a notebook, `text()` and `to_dict()` elsewhere."""
 
-    bench = "pair"
     title = "Two logs"
     left_columns = 2
 

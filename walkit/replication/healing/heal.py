@@ -61,7 +61,6 @@ class HealedSegment:
 class HealReport(TableReport):
     """What healing a log from a peer did or, of a dry run, would do."""
 
-    bench: ClassVar[str] = "heal"
     title: ClassVar[str] = "Healed from a peer"
 
     location: str
