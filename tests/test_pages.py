@@ -205,29 +205,6 @@ def test_every_event_has_the_attributes_that_are_declared(checkout: Checkout) ->
         assert found[event] <= {*declared} <= found[event] | more, event
 
 
-def emitted(source: str) -> set[str]:
-    """The names of events in a module: what `emit` is called with, and any other string that is one by itself."""
-    found = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Constant) and node.value in events.EVENTS:
-            found.add(str(node.value))
-        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "emit" and node.args:
-            found |= {str(name.value) for name in node.args[:1] if isinstance(name, ast.Constant)}
-    return found
-
-
-def test_every_event_of_the_code_is_on_the_page(checkout: Checkout, operations: str) -> None:
-    """Look for what every module emits: each event of the page is emitted somewhere, and each emitted one is there."""
-    modules = checkout.files(".py").items()
-    found = {
-        name
-        for path, source in modules
-        if path.startswith("walkit/") and path != "walkit/events.py"
-        for name in emitted(source)
-    }
-    assert found == {name for name, *_ in EVENT_ROW.findall(operations)}
-
-
 def words_of(text: str) -> set[str]:
     """The words that the tables of a page explain: the first cell of each row, several parted by commas."""
     cells = re.findall(r"^\| ([^|`]+?) \| [^|]+ \|$", text, re.MULTILINE)

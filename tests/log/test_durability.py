@@ -140,17 +140,6 @@ def test_the_durable_mark_and_its_file_are_never_ahead(level: str) -> None:
     log.close()
 
 
-def test_a_sync_taken_out_is_noticed() -> None:
-    """Let every synced write lie, as a disk without its barrier: a power cut then loses acknowledged records."""
-    storage, log = faulty_log()
-    storage.skip("synced_write", SEGMENTS)
-    log.append(b"acknowledged")
-    assert log.durable_lsn == 2
-    with pytest.raises((AssertionError, walkit.CorruptionError)):
-        assert lsns(reopened(storage.inner.crash(keep="none"))) == [1, 2]
-    log.close()
-
-
 def test_closing_makes_durable_at_every_level() -> None:
     """Close without a sync and cut the power: everything acknowledged is there, at every level."""
     for level in DURABILITY_PROMISES:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import copy
 import logging
 import pickle
@@ -10,7 +9,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, fields
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +18,7 @@ from tests.commit.fake_segments import wait_until
 from tests.log.logs import SEGMENTS, FaultyMemory, memory_log, tiny
 from walkit import errors
 from walkit.errors import WalkitError
-from walkit.events import EVENTS, EventSink
+from walkit.events import EventSink
 from walkit.metrics import LogStatistics
 from walkit.models import CrashingStorage
 
@@ -103,31 +101,6 @@ def test_errors_survive_pickling_with_their_facts(error: WalkitError, way: Any) 
 def test_errors_are_what_callers_would_expect(error: type[Exception], builtin: type[Exception]) -> None:
     """Check the builtin that each error also is, so that plain handlers catch it."""
     assert issubclass(error, builtin)
-
-
-def emitted_names() -> set[str]:
-    """Return every event name that a call in the package's code sends."""
-    names = set()
-    for path in Path(walkit.__file__).parent.rglob("*.py"):
-        text = path.read_text()
-        for node in ast.walk(ast.parse(text)) if ".emit(" in text else ():
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and node.func.attr == "emit"
-            ):
-                name = node.args[0]
-                assert isinstance(name, ast.Constant) and isinstance(name.value, str), (
-                    f"{path}:{node.lineno}: an event is named where it is sent"
-                )
-                names.add(name.value)
-    return names
-
-
-def test_every_event_is_declared_and_sent() -> None:
-    """Compare the names in the calls that send with the table of events: the same set, each with level and meaning."""
-    assert emitted_names() == set(EVENTS)
-    assert all(isinstance(level, int) and meaning for level, meaning in EVENTS.values())
 
 
 def test_a_life_of_a_log_sends_its_events() -> None:

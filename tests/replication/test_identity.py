@@ -15,7 +15,7 @@ import walkit
 from tests.log.crashes import SMALL
 from tests.replication.callers import WAIT_S, Caller, Relay, until
 from tests.replication.sim_network import history_of
-from tests.replication.test_doors import end_of, frames_of_log, held
+from tests.replication.test_doors import end_of, held
 from walkit.errors import CorruptionError, FormatVersionError, StorageError
 from walkit.format.checksum import crc32c
 from walkit.format.manifest import LogEnd
@@ -483,13 +483,3 @@ def test_a_challenge_that_nothing_asked_for_is_not_answered() -> None:
         steps = [subscriber.receive(Challenge(nonce=new_nonce()), 0) for _ in range(challenges)]
         assert not any(isinstance(step, SendToPublisher) for step in steps[-1])
         assert (subscriber.state, subscriber.reason) == ("detached", "protocol")
-
-
-def test_an_acknowledgement_below_the_one_before_ends_the_session(log: walkit.WriteAheadLog) -> None:
-    """Acknowledge all, then the first frame: the session ends, and the claim has not moved back."""
-    with Primary(log) as primary, Caller(primary.address) as caller:
-        batch: Batch = caller.welcomed("r")
-        end = end_of(batch, log)
-        refusal = caller.say(Ack(end=end)).say(Ack(end=frames_of_log(log)[0])).next_of(Refusal)
-        assert refusal.reason == "protocol"
-        until(lambda: held(log) == {"r": end.last_lsn + 1}, "the claim")
