@@ -7,9 +7,9 @@ from pathlib import Path
 from tests.log.append_trace import append_trace
 
 MODULES_MAX = 11
-FILE_CHANGES_MAX = 16
+FILE_CHANGES_MAX = 17
 ON_MAIN_MODULES_MAX = 12
-ON_MAIN_FILE_CHANGES_MAX = 21
+ON_MAIN_FILE_CHANGES_MAX = 22
 
 
 def test_an_append_enters_few_modules(tmp_path: Path) -> None:

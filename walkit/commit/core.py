@@ -198,8 +198,7 @@ class OrderingCore(SubmissionQueue[S]):
     ) -> SealedFrame:
         """Give the group its LSNs, position and chain, and the promise known now. The segment must have room."""
         first_lsn = self.appended_lsn + 1
-        promise = self.durable_position
-        position, count = self.position, body.count
+        position, count, promise = self.position, body.count, self.durable_position
         buffers, footprint, header_crc = seal_frame(
             body,
             self.identity,
