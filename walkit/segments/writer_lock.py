@@ -34,11 +34,16 @@ _NOT_OURS_TO_SAY = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """A segment that does not open for these may have a writer; of any other the recovery says what is wrong."""
 
 
+_held: set[WriterLock] = set()
+"""Those that were not given up: one that is dropped is not free, as what hangs may still write there."""
+
+
 def take_writer_lock(storage: Storage) -> WriterLock:
     """Take the folder, `lock` and the unsealed segments. LogLockedError, which names the holder, if another has one."""
     taken = WriterLock(storage)
     try:
         taken._take()
+        _held.add(taken)
     except BaseException:
         taken.release()
         raise
@@ -150,6 +155,7 @@ class WriterLock:
 
     def release(self) -> None:
         """Give all of it up. Releasing twice does nothing."""
+        _held.discard(self)
         try:
             self.recovered()
         finally:
@@ -162,6 +168,7 @@ class WriterLock:
 
     def forget(self) -> None:
         """In a forked child: drop this copy without releasing what the parent holds."""
+        _held.discard(self)
         self.recovered()
         for lock in (self._lock, self._folder):
             if lock is not None:
