@@ -30,12 +30,12 @@ TURNED = {
 }
 FOR_TYPES = {"Literal", "TypeVar", "ParamSpec", "NewType", "cast"}
 GROUND = "ground floor"
-"""The modules directly in walkit/, but for the Store: errors, events, records, options and the small helpers."""
+"""The modules directly in walkit/, except the Store: errors, events, records, options and the small helpers."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """A place, and what it becomes: `block` is the whole lines around it, of which this is the n-th in the file."""
+    """A place, and the text it becomes: `block` is the whole lines around it, of which this is the n-th in the file."""
 
     file: str
     line: int
@@ -51,7 +51,7 @@ class Site:
 
     @property
     def room(self) -> str:
-        """The room of walkit that it lies in."""
+        """The room of walkit that it belongs to."""
         parts = self.file.split("/")
         return parts[1] if len(parts) > 2 else "store" if parts[1] == "store.py" else GROUND
 
@@ -87,7 +87,7 @@ class Finder:
         self._walk(ast.parse(source), "?")
 
     def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
-        """The offsets of the first byte and of the one behind the last."""
+        """The offsets of the first byte and of the one after the last."""
         assert node.end_lineno is not None and node.end_col_offset is not None
         return (
             self._lines[node.lineno - 1] + node.col_offset,
@@ -182,7 +182,7 @@ class Finder:
 
 
 def sites_of(root: Path) -> list[Site]:
-    """Every site of walkit/ in a checkout, but for generated files and what has no name when it is imported."""
+    """Every site of walkit/ in a checkout, except in generated files and in code that has no name at import."""
     found = []
     for path in sorted(root.glob("walkit/**/*.py")):
         if "_pb2" not in path.name:

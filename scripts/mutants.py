@@ -7,9 +7,9 @@
     python scripts/mutants.py table --work FOLDER
 
 A mutant is one edit: a comparison turned, a call dropped, a constant changed, a branch taken always. `reach` runs the
-tests of a revision once, unchanged but for beacons at the places of the mutants. `run` takes the mutants one by one,
-until a test fails that passes without it; the tests of the mutant's room first, quick ones before slow ones. Both work
-in FOLDER, in a clone of the revision with an environment of its own, and go on where they were stopped.
+tests of a revision once, unchanged except for beacons at the places of the mutants. `run` takes the mutants one by one,
+until a test fails that passes without it; the tests of the mutant's room first, fast ones before slow ones. Both work
+in FOLDER, in a clone of the revision with an environment of its own, and resume after a stop.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TESTED_IN = {
     "views": ("dashboards",),
     GROUND: ("threads", "text", "html", "report", "record", "plugins", "progress", "tables", "policy"),
 }
-"""Rooms whose tests lie in the folder of another one."""
+"""Rooms whose tests are in the folder of another one."""
 PIECES = (40, 400, 10_000)
 """How many tests one process of pytest is given: few at first, since most mutants are found soon."""
 
@@ -114,7 +114,7 @@ def attributed(noted: list[dict[str, Any]], count: int) -> list[list[str]]:
     """Return the tests that reach each of the sites.
 
     What is reached while a fixture is made or ended counts for all tests of the file. A process that outlives the test
-    that has started it (a server, a worker of Spark) reaches for whatever test goes on at that moment.
+    that has started it (a server, a worker of Spark) reaches for any test that runs at that moment.
     """
     spans = {n["ended"]: (n["began"], n["at"]) for n in noted if "ended" in n}
     of_file = defaultdict(list)
@@ -148,14 +148,14 @@ def measure_reach(target: Path, mutants: list[Site], arguments: list[str]) -> No
     for n in noted:
         if (
             "ended" in n
-        ):  # pytest-xdist tells of it twice: in the process that ran it, and in the one that was told
+        ):  # pytest-xdist reports it twice: in the process that ran it, and in the one that was told
             seconds[n["ended"]] = max(seconds[n["ended"]], n["cpu"], (n["at"] - n["began"]) / 4)
     known = {"seconds": seconds, "reach": attributed(noted, len(mutants))}
     target.with_name("reach.json").write_text(json.dumps(known))
 
 
 def queue(mutant: Site, reached: Iterable[str], tests: list[str], seconds: dict[str, float]) -> list[str]:
-    """Return the tests for a mutant in order: its room's first, quick ones first; at the end those not measured."""
+    """Return the tests for a mutant in order: its room's first, fast ones first; at the end those not measured."""
     own = {mutant.room, *TESTED_IN.get(mutant.room, ())}
     candidates, order = set(reached), {name: n for n, name in enumerate(tests)}
 
@@ -220,7 +220,7 @@ def hunt(target: Path, mutant: Site, tests: list[str], cap_s: float, first: str 
 def run(target: Path, mutants: list[Site], cap_s: float, earlier: dict[str, Any], results: Path) -> None:
     """Hunt each mutant that has no result yet, or was not found within less time than there is now.
 
-    Where there are earlier results, only what was found then. Without `reach`, tests go by their rooms alone.
+    Given earlier results, it hunts only the mutants found then. Without `reach`, tests go by their rooms alone.
     """
     measured = target.with_name("reach.json")
     nothing: dict[str, Any] = {"seconds": {}, "reach": [[] for _ in mutants]}
@@ -250,7 +250,7 @@ def read_results(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def table(mutants: list[Site], results: list[dict[str, dict[str, Any]]]) -> Iterator[str]:
-    """Yield the score by room and kind, one column for each run, then every mutant with what has found it."""
+    """Yield the score by room and kind, one column for each run, then every mutant with the test that found it."""
     for what, values in (("room", [m.room for m in mutants]), ("kind", [m.kind for m in mutants])):
         yield f"| {what} | mutants |" + " found |" * len(results)
         yield "|---|---:|" + "---:|" * len(results)
@@ -282,7 +282,7 @@ def main() -> None:
     )
     parser.add_argument("--cap", type=float, default=240, help="seconds of the processor for a mutant")
     parser.add_argument(
-        "--first", type=Path, help="earlier results: only what was found, by the same test first"
+        "--first", type=Path, help="earlier results: only the mutants found, by the same test first"
     )
     parser.add_argument("arguments", nargs="*", help="for pytest, behind --: reach -- -n 2 --dist loadfile")
     given = parser.parse_args()

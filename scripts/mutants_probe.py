@@ -1,4 +1,4 @@
-"""What runs inside the tests that scripts/mutants.py starts: beacons that note who reaches a line, and a pytest plugin.
+"""Code inside the tests that scripts/mutants.py starts: beacons that note who reaches a line, and a pytest plugin.
 
 Every process of the copy imports this when it starts, so it imports nothing heavy, keeps no descriptor open, and has
 taken the functions it needs before a test could replace them. PYTEST_DONT_REWRITE: it asserts nothing.
@@ -35,7 +35,7 @@ def note(**facts: object) -> None:
 
 
 def reached(site: int) -> None:
-    """Note that a site is reached, and in which test; twice a second at the most: a child may outlive its test."""
+    """Note that a site is reached, and in which test; at most twice a second: a child may outlive its test."""
     try:
         now, test = time(), os.environ.get("PYTEST_CURRENT_TEST", "")
         key = (site, test, int(now * 2))

@@ -32,13 +32,13 @@ if sys.version_info >= (3, 12):
     reserve_stack = partial(_calls, STACK_FRAMES)
 """Raises RecursionError if the stack has no room for what follows. Called before a lead, lock or count is taken.
 
-What a call has taken it gives back by functions of Python, which a full stack would refuse.
+Functions of Python give back what a call has taken, and a full stack would refuse them.
 """
 
 MEMORY_TRIES: Final = 1000
-"""How often a step that others wait for is tried again, where it finds no memory."""
+"""How often a step that others wait for is tried again if it finds no memory."""
 RECHECK_S: Final = 0.5
-"""How often it is looked whether a thread that was started has begun."""
+"""The time between two looks at whether a started thread runs."""
 
 
 class Bell:
@@ -85,7 +85,7 @@ class EndingThread(threading.Thread):
         self.ended = False
         """Whether its work is over; unlike `is_alive` true also where an interrupted `join` took it for stopped."""
         self.began = False
-        """Whether its work has begun."""
+        """Whether its work has started."""
         self._end = threading.Lock()
         """Held until it has ended. A lock and not an Event, whose own lock an interrupt could leave locked."""
         self._end.acquire()

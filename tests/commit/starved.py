@@ -29,7 +29,7 @@ OWN_S = 3.0
 SPAN = 300
 """Of each call one of so many allocations fails."""
 OF_CPYTHON = {
-    "start": "Thread.start waits for ever for a thread that found no memory to begin",
+    "start": "Thread.start waits forever for a thread that found no memory to begin",
 }
 """Functions of CPython's threading in which a call hangs that no program can end, and why."""
 
@@ -59,7 +59,7 @@ def starve(log: walkit.WriteAheadLog, call: str, nth: int) -> str:
                 act(log)
             finally:
                 _testcapi.remove_mem_hooks()
-        except BaseException as error:  # its kind is what is asked for
+        except BaseException as error:  # the test asks for its kind
             became[0] = "typed" if isinstance(error, WalkitError) else type(error).__name__
         ended.release()
 

@@ -1,4 +1,4 @@
-"""No stack or no memory is left in the midst of a call: it ends, others continue or are told, the log closes."""
+"""No stack or no memory is left during a call: it ends, others continue or are told, the log closes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def with_room(call: Callable[[], object], frames: int) -> type[BaseException] | 
     """Make a call with room for so many frames on the stack; return what it raised."""
     try:
         make_deep(call, levels() - frames)
-    except BaseException as error:  # its kind is what is asked for
+    except BaseException as error:  # the test asks for its kind
         return type(error)
     return None
 
@@ -67,7 +67,7 @@ def with_room(call: Callable[[], object], frames: int) -> type[BaseException] | 
 @pytest.mark.parametrize("in_flight", [1, 4])
 @pytest.mark.parametrize("on_main", [True, False])
 @pytest.mark.parametrize("call", CALLS)
-def test_a_call_at_each_depth_of_the_stack_harms_nobody(
+def test_a_call_at_each_depth_of_the_stack_harms_no_other(
     call: str, on_main: bool, in_flight: int, tmp_path: Path
 ) -> None:
     """Make each call with ever more room on the stack until it does its work: before that, nothing was taken."""
@@ -96,7 +96,7 @@ def test_a_recursion_that_logs_at_each_level_leaves_a_whole_log(tmp_path: Path) 
 @pytest.mark.skipif(not find_spec("_testcapi"), reason="the interpreter has no _testcapi.set_nomemory")
 @pytest.mark.parametrize("in_flight", [1, 4])
 @pytest.mark.parametrize("step", [37, pytest.param(3, marks=pytest.mark.slow)])  # a thousand logs for each
-def test_an_allocation_that_fails_harms_nobody(step: int, in_flight: int, tmp_path: Path) -> None:
+def test_an_allocation_that_fails_harms_no_other(step: int, in_flight: int, tmp_path: Path) -> None:
     """Let one allocation of a call fail, for many of them: others append or are told, the log and process end."""
     command = [sys.executable, "-m", "tests.commit.starved", str(tmp_path), str(in_flight), str(step)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)

@@ -1,4 +1,4 @@
-"""Foreign Python (a finaliser, a signal handler) that runs between two bytecodes of the log's own: nobody hangs."""
+"""Foreign Python (a finaliser, a signal handler) that runs between two bytecodes of the log's own: no call hangs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.log.logs import tiny
 from walkit.errors import CallbackError, WalkitError
 
 STEP, SLOW_STEP = 331, 7
-"""Of the bytecodes of a call every so manieth is struck; the first of them moves on with each foreign call."""
+"""One in so many bytecodes of a call is struck; the first of them moves on with each foreign call."""
 
 
 class RunAt:
@@ -88,7 +88,7 @@ def opened(folder: Path, in_flight: int) -> walkit.WriteAheadLog:
     "step",
     [STEP, pytest.param(SLOW_STEP, marks=pytest.mark.slow)],  # some 30,000 points, for minutes
 )
-def test_foreign_code_at_each_bytecode_hangs_nobody(
+def test_foreign_code_at_each_bytecode_hangs_no_call(
     call: str, foreign: str, in_flight: int, step: int, tmp_path: Path
 ) -> None:
     """Append, submit or sync at bytecodes of each call: it ends, or is refused; what is submitted is acknowledged."""

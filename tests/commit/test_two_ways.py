@@ -21,7 +21,7 @@ TRACES: dict[str, Trace] = {
     "no write": [*VALUES, ("fail write", io_error()), *VALUES],
     "a broken write": [*VALUES, ("fail write", ZeroDivisionError()), *VALUES],
 }
-"""What is done to a driver, one step after the other."""
+"""The steps that a driver is put through, in order."""
 
 
 class Watcher:

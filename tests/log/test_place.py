@@ -1,4 +1,4 @@
-"""A writer is known by what it has open, and not by names: two processes and one folder, in every way they can meet."""
+"""A writer is known by its open folder and files, not by names: two processes, one folder, every way to meet."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_a_removed_segment_is_seen_before_each_acknowledgement(tmp_path: Path) -
 
 
 def test_a_close_changes_nothing_in_a_folder_that_is_not_the_writers(tmp_path: Path) -> None:
-    """Remove the lock of an idle writer, which closes: it neither seals nor replaces the manifest, and says why."""
+    """Remove the lock of an idle writer, which closes: it neither seals nor replaces the manifest, and reports why."""
     path = tmp_path / "log"
     with Writer(path, look_s=1000) as first:
         first.begin()

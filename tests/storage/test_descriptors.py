@@ -1,4 +1,4 @@
-"""Descriptors: whatever opens one has it in the same step, and what is opened to be written is no link."""
+"""Descriptors: whatever opens one has it in the same step, and no link is opened to be written."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ OPENINGS: dict[str, Callable[[FileStorage], object]] = {
 @pytest.mark.parametrize("opening", OPENINGS)
 def test_an_interrupted_opening_leaks_no_descriptor(tmp_path: Path, opening: str, held: bool) -> None:
     """Strike each opening at each point where Python delivers a signal: no descriptor is left, and no lock."""
-    # What has many points, of which most open nothing, is struck at every fifth of them.
+    # Openings with many points, most of which open nothing, are struck at every fifth of them.
     for number in range(1, POINTS_MAX, 5 if opening in ("lock", "direct", "cell", "make") else 1):
         place = str(tmp_path / str(number))
         storage = FileStorage(place)
@@ -89,7 +89,7 @@ def test_an_interrupted_opening_leaks_no_descriptor(tmp_path: Path, opening: str
         strike = Strike(number)
         found: Any = None
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # of a file that is dropped where it was struck
+            warnings.simplefilter("ignore", ResourceWarning)  # of a file that the strike drops
             with suppress(KeyboardInterrupt, StorageError):
                 found = strike.run(lambda storage=storage: OPENINGS[opening](storage))  # type: ignore[misc]
                 hold = found if opening == "hold" else hold
@@ -112,7 +112,7 @@ ALLOWED = {
     "walkit/storage/folder.py": 1,
     # The folder of a scratch log, which is removed through its descriptor.
     "walkit/log/scratch.py": 1,
-    # The null device, a socket that is handed over, and files of measurements, which are no log's.
+    # The null device, a socket that is handed over, and files of measurements: no log owns them.
     "walkit/cli/output.py": 2,
     "walkit/demo/progress_printer.py": 1,
     "walkit/views/access.py": 1,

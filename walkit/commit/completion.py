@@ -33,7 +33,7 @@ def open_latches(frame: SealedFrame, waits: Waits) -> bool:
     """Open the latches of what waits for a frame that is done; say whether a callback is to be made.
 
     Callers that wait in `append` are woken one after the other: each opens its `next_latch`. What tasks await is put to
-    `waits`. Done again where it found no memory: what was opened stays open.
+    `waits`. Repeated if it finds no memory: what was opened stays open.
     """
     called = False
     callers: list[Caller] = []
@@ -144,7 +144,7 @@ class Completion:
         self._insist(self._complete, frame)
 
     def _insist(self, complete: Callable[[SealedFrame], None], frame: SealedFrame) -> None:
-        """Complete a frame; again where there was no memory for it, as threads wait for that."""
+        """Complete a frame; try again if it finds no memory, as threads wait for that."""
         for _ in range(MEMORY_TRIES):
             try:
                 complete(frame)

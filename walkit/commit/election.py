@@ -1,6 +1,6 @@
 """Leader election: which thread takes what waits, and writes the next frame.
 
-A leader has one of the `in_flight` places, which stands in `leading` under the number of its thread. So a place is
+A leader has one of the `in_flight` places, kept in `leading` under the number of its thread. So a place is
 taken by one statement and given back by one call, and who has it can be asked at any moment. A waiting caller that is
 elected finds its place taken; the writer threads are only asked to look, so that asking twice, or once too often, does
 no harm.
@@ -105,7 +105,7 @@ class LeaderElection:
     def hand_over(self, keep: bool = False) -> bool:
         """Give the place back, or to the next leader; True where the caller keeps it.
 
-        It does with `keep` where there is something to take. Without memory it begins again: nothing is done by halves,
+        It does with `keep` if there is something to take. Without memory it tries again: nothing is done by halves,
         and others wait for it.
         """
         for _ in range(MEMORY_TRIES):

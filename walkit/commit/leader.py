@@ -128,7 +128,7 @@ class Leader:
         return caller.result(0)
 
     def _clean_up(self, group: Sequence[Submitted], error: BaseException) -> None:
-        """See that nobody waits for a caller that met an error: give its group and lead up where it has them still."""
+        """See that no thread waits for a caller that met an error: give up its group and lead if it still has them."""
         if get_ident() in self._leading:
             try:
                 if group:
@@ -176,9 +176,9 @@ class Leader:
         return True
 
     def _enter_and_lead(self, ticket: SingleTicket, lead: LeaderState) -> Any:
-        """Queue the ticket, and lead where the caller has to; return a latch to wait at where it has not.
+        """Queue the ticket, and lead if the caller has to; return a latch to wait at if it has not.
 
-        Otherwise LED where the ticket is done, LEAD where another frame may have it, FULL where nothing was done. A
+        Otherwise LED if the ticket is done, LEAD if another frame may have it, FULL if nothing was done. A
         latch is opened when the ticket is done or, for a caller that can lead, when it is elected.
         """
         thread, core, leading = get_ident(), self._core, self._leading

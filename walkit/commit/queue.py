@@ -30,7 +30,7 @@ class SubmissionQueue(Generic[S]):
         self._bytes = self._records = 0
         """What waits, without `batch`: that grows without a step here, and is counted when it grows no more."""
         self.inbox: deque[S] = deque()
-        """What foreign code submits on a thread that has the driver's lock, and so is in the midst of a step here."""
+        """Submissions of foreign code on a thread that has the driver's lock, and so is inside a step here."""
         self.inbox_bytes = 0
         self.taken_us = self.write_us = 0
         self.taken_records = 0
@@ -114,7 +114,7 @@ class SubmissionQueue(Generic[S]):
     def _cut(self, verdict: Take) -> Sequence[S]:
         """Return what goes into the next frame, and count its records as taken.
 
-        Only when nothing can fail any more does it leave the queue: what has is in no other place that would be found.
+        It leaves the queue only when nothing can fail: from then on it is in no other place that would be found.
         """
         if self.batch is not None:
             self.end_batch()

@@ -173,9 +173,9 @@ class Submitter:
         return queued
 
     def _put_in(self, ticket: SingleTicket) -> None:
-        """Queue a ticket of foreign code on a thread that has the lock, in the midst of a step: see `put_in`.
+        """Queue a ticket of foreign code on a thread that has the lock, in the middle of a step: see `put_in`.
 
-        A writer thread takes it in, or what comes first to queue or take something. LogFullError where there is no
+        A writer thread takes it in, or the next call that queues or takes something. LogFullError if the queue has no
         room: the thread may not wait.
         """
         core = self.core

@@ -37,7 +37,7 @@ class CallerQueue:
         batches: BatchQueue,
         lead: Callable[[], object],
     ) -> None:
-        """`lead` writes a frame for a caller that was elected."""
+        """`lead` writes the frame of a caller that was elected."""
         self._core = writer.core
         self._clock = writer.clock
         self._election = election
@@ -50,7 +50,7 @@ class CallerQueue:
     def queue_put_locked(
         self, thread: int, kind: int, key: bytes | None, value: bytes, size_bytes: int
     ) -> WaitingCaller | None:
-        """Queue a put among others; None without room. Its caller leads at once where it is none that can lead."""
+        """Queue a put among others; None without room. The caller leads at once if `lead` is not CAN_LEAD."""
         core, election = self._core, self._election
         if core.inbox:
             core.take_in()
@@ -98,9 +98,9 @@ class CallerQueue:
                 self._leave_queue(ticket, latch)
 
     def _leave_queue(self, ticket: Caller, latch: Any) -> None:
-        """Lead, where the latch was opened for that, until the ticket is done; then wake the next caller.
+        """Lead, if the latch was opened for that, until the ticket is done; then wake the next caller.
 
-        Also where an exception came from another thread while the caller waited: others may wait for what it does.
+        Also if an exception came from another thread while the caller waited: others may wait for its step.
         """
         while True:
             if ticket.lead == TO_LEAD:

@@ -76,7 +76,7 @@ def reader_view_of(storage: Storage, *, written: bool = False) -> ReaderView:
         manifest = load_manifest(storage)
         found = not live and has_writer(storage, manifest)
         if found and attempt < VIEW_TRIES - 1:
-            continue  # it may have begun after the manifest was read
+            continue  # it may have started after the manifest was read
         try:
             seen = (_live_view_of if live else _settled_view_of)(storage, manifest, slot)
         except CorruptionError:

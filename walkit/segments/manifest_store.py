@@ -93,7 +93,7 @@ def _why_there_is_none(
 
 
 def replaced_error(location: str, name: str) -> StorageError:
-    """Return the error of a writer whose folder (""), or one of whose files, is not what it has open any more."""
+    """Return the error of a writer whose folder (""), or one of whose files, is no longer what it has open."""
     what = f"{name!r} in {location}" if name else f"the folder {location}"
     return StorageError(
         f"{what} was removed or replaced under its writer, which stops: what it writes now would be lost",
@@ -124,9 +124,9 @@ class ManifestStore:
         self._next_number = 0
         self._place = place if place is not None and place.looks else None
         self._heads: set[bytes] = set()
-        """What the file begins with, as this writer has read or written it; two where a replacement has failed."""
+        """The header of the file, as this writer has read or written it; two after a failed replacement."""
         self.lost: StorageError | None = None
-        """What a look has found missing: then nothing is written any more, for good."""
+        """The error of the look that found a loss: from then on nothing is written."""
         self.on_lost: Callable[[StorageError], object] = lambda _: None
         """Called when a look has failed, under the caller's locks: it must only note it."""
         self.current = manifest
@@ -207,7 +207,7 @@ class ManifestStore:
         """Replace the manifest by `change` of it; durable on return. LogClosedError once the log is closed.
 
         On a StorageError the log continues with the manifest it had. The file may be either one then: the change must
-        be such that it may be made again. With errno ESTALE nothing was written, and nothing is any more.
+        be such that it may be made again. With errno ESTALE nothing was written, and nothing will be.
         """
         with self._lock:
             if self._closed:

@@ -1,4 +1,4 @@
-"""What a writer has of its folder, so that no name decides who it is: the folder itself, `lock`, the unsealed segments.
+"""A writer's hold on its folder, so that no name decides who it is: the folder itself, `lock`, the unsealed segments.
 
 The kernel decides first: each of the three locks keeps a second writer out by itself. Looks come second: they notice
 that somebody has removed or replaced what the writer has, whose records would then be lost.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from walkit.segments.segment_set import SegmentSet
 
 _NOT_OURS_TO_SAY = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""A segment that does not open for these may have a writer; of any other the recovery says what is wrong."""
+"""A segment that does not open for these may have a writer; any other error is for the recovery to report."""
 
 
 _held: set[WriterLock] = set()
@@ -51,7 +51,7 @@ def take_writer_lock(storage: Storage) -> WriterLock:
 
 
 class WriterLock:
-    """What a writer has of its folder; a `StorageLock`."""
+    """A writer's hold on its folder; a `StorageLock`."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -92,7 +92,7 @@ class WriterLock:
         try:
             manifest = load_manifest(self._storage)
         except WalkitError:
-            manifest = None  # then all are asked, and what is wrong is said by who needs the manifest
+            manifest = None  # then all are asked; the code that needs the manifest reports the error
         unsealed = set() if manifest is None else {record.name for record in manifest.unsealed}
         sealed = set() if manifest is None else {record.name for record in manifest.sealed}
         for name in self._storage.names():
@@ -188,7 +188,7 @@ def _is_held(storage: Storage, name: str) -> bool:
     try:
         file = storage.open(name, "read")
     except StorageError:
-        return False  # reading it says what is wrong
+        return False  # reading it reports the error
     try:
         return is_held(file)
     finally:
@@ -211,7 +211,7 @@ def refuse_a_writer(storage: Storage) -> None:
 
 
 def _number(held: object) -> FileNumber | None:
-    """Return the number of an open file or lock; None of a closed one, and of what has no number."""
+    """Return the number of an open file or lock; None if it is closed or has no number."""
     try:
         return held.number() if isinstance(held, NumberedFile) else None
     except StorageError:

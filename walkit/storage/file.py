@@ -210,7 +210,7 @@ class FileStorage:
         return left.f_bavail * left.f_frsize
 
     def close(self) -> None:
-        """Nothing is held between calls, but for a folder that is held by `hold`."""
+        """Nothing is held between calls, except a folder that is held by `hold`."""
 
 
 def _make_parents(folder: Folder, name: str) -> None:

@@ -1,7 +1,7 @@
 """Folders of files, found by path or by a descriptor that follows them, and the one way in which files are opened.
 
 Opening a descriptor and owning it is one C call: no interrupt, and no lack of stack or memory, comes between the two.
-What is under the name of a file may be something else: a pipe, a socket, a device. `open_regular` refuses it, and
+The name of a file may lead to something else: a pipe, a socket, a device. `open_regular` refuses it, and
 does not wait for it as a plain open(2) of a pipe does.
 """
 
@@ -97,13 +97,13 @@ def opened_folder(folder: Folder, name: str = "") -> Iterator[int]:
 
 
 def number_of(fd: int) -> FileNumber:
-    """Return the number of what a descriptor has open. OSError."""
+    """Return the number of the file or folder that a descriptor has open. OSError."""
     status = os.fstat(fd)
     return FileNumber(status.st_dev, status.st_ino)
 
 
 def number_at(folder: Folder, name: str) -> FileNumber | None:
-    """Return the number of what a name leads to at this moment; None if it leads nowhere. OSError."""
+    """Return the number of the file or folder that a name leads to now; None if it leads nowhere. OSError."""
     try:
         status = os.stat(folder.at(name), dir_fd=folder.fd)
     except (FileNotFoundError, NotADirectoryError):
@@ -114,9 +114,9 @@ def number_at(folder: Folder, name: str) -> FileNumber | None:
 def open_raw(folder: Folder, name: str, flags: int, permissions: int = 0o666) -> io.FileIO:
     """Open a file and return its owner: of any kind but a folder, which is an IsADirectoryError. OSError.
 
-    What is opened to be written, made or replaced is no symbolic link (ELOOP): a link would lead out of the folder.
+    A symbolic link is refused (ELOOP) if it is to be written, made or replaced: it would lead out of the folder.
     The owner's `close` marks it as closed and closes it in one step of the interpreter: no descriptor is closed twice,
-    or never. One that is dropped open closes itself, and says so in a warning.
+    or never. One that is dropped open closes itself, with a warning.
     """
     if name and flags & _WRITING:
         flags |= os.O_NOFOLLOW

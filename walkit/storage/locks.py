@@ -107,7 +107,7 @@ class FolderLock:
             return number_of(folder.fd) if os.fstat(folder.fd).st_nlink else None
 
     def number_of(self, name: str) -> FileNumber | None:
-        """Return the number of the file that has this name in the folder now; of what the location leads to for ""."""
+        """Return the number of the file that has this name in the folder now; for "", of the folder at the location."""
         with Translated("look at", name, self._path):
             return number_at(self._folder if name and self._folder is not None else Folder(self._path), name)
 
@@ -207,7 +207,7 @@ def take_folder(path: str, lock_name: str, bind: Callable[[Folder], object]) -> 
 
 
 def lock_is_held(folder: Folder, name: str) -> bool:
-    """Say whether a living process holds the lock of this name; False where there is no such file."""
+    """Say whether a living process holds the lock of this name; False if there is no such file."""
     with Translated("ask about the lock", name, folder.path):
         try:
             raw = open_regular(folder, name, os.O_RDONLY, "ask about the lock")
