@@ -160,11 +160,11 @@ class SegmentSet:
         try:
             if sync:
                 segment.write_synced(offset, frame.buffers)
+                # Before the frame is acknowledged as durable: a file without a name would lose it.
+                if segment.status is not None and not segment.status().st_nlink:
+                    raise replaced_error(self.storage.location, segment.file.name)
             else:
                 segment.file.write(offset, frame.buffers)
-            # Before the frame is acknowledged: a file without a name would lose it.
-            if segment.status is not None and not segment.status().st_nlink:
-                raise replaced_error(self.storage.location, segment.file.name)
             if time.monotonic() > self._look_at:
                 self._look()
         except BaseException as error:
