@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 ACCESSES_MAX = 115
 """At most so many in all tests. Where a test needs one more, another means (`log.parts`, an event, a metric) is due."""
 CONVENTIONS = frozenset(
-    ("_repr_html_", "_repr_mimebundle_", "_ipython_display_", "_replace", "_fields", "_asdict", "_make")
+    (
+        *("_repr_html_", "_repr_mimebundle_", "_ipython_display_"),
+        *("_replace", "_fields", "_asdict", "_make", "_is_owned"),
+    )
 )
-"""Public names of other protocols: those of IPython and of named tuples."""
+"""Names of other protocols: those of IPython, of named tuples, and of the locks that a Condition takes."""
 STANDARD_MODULES = frozenset(("asyncio", "dis", "os", "sys"))
 ANOTHERS = re.compile(r"(?<!\bself)(?<!\bcls)\._[^\W_]")
 """The shape of a private name of another object; a file without it needs no parsing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import sys
@@ -222,7 +223,7 @@ def test_a_second_writer_is_refused_until_the_first_dies(
     """Open and repair the folder of a writer whose lock or name was taken, by each kind: refused, until it dies."""
     with Writer(tmp_path / "log") as first:
         if kind == "no flock on folders":
-            monkeypatch.setattr(locks, "_try_flock", _refused_for_folders(locks._try_flock))
+            monkeypatch.setattr(fcntl, "flock", _refused_for_folders(fcntl.flock))
         first.begin()
         if kind == "a forked child":
             assert first.ask("fork") == "ok"
@@ -238,13 +239,13 @@ def test_a_second_writer_is_refused_until_the_first_dies(
         assert values_of(path) == [b"first"]
 
 
-def _refused_for_folders(flock: Callable[[int], bool]) -> Callable[[int], bool]:
+def _refused_for_folders(flock: Callable[[int, int], None]) -> Callable[[int, int], None]:
     """Return an flock that folders do not have, as NFS refuses it."""
 
-    def refused(fd: int) -> bool:
+    def refused(fd: int, how: int) -> None:
         if os.path.isdir(f"/proc/self/fd/{fd}"):
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-        return flock(fd)
+        flock(fd, how)
 
     return refused
 
