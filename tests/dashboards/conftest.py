@@ -24,9 +24,9 @@ def server() -> Iterator[Server]:
         yield running
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """The browser, for this folder alone: until it ends, Playwright keeps an event loop running in this thread."""
+    """The browser, for a module alone: until it ends, Playwright keeps an event loop running in this thread."""
     path = find_browser()
     if path is None:
         missing = (

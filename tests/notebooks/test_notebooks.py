@@ -7,10 +7,11 @@ import importlib.metadata
 import json
 import re
 import shutil
+import signal
 import tempfile
 import tomllib
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,14 @@ def marks_of_running(notebook: Any) -> list[str]:
             found.append(cell["id"])
         found += [f"{cell['id']}: {key}" for key in cell["metadata"]]
     return found
+
+
+@pytest.fixture(autouse=True)
+def own_ctrl_c() -> Iterator[None]:
+    """Put the handler of SIGINT back: nbclient leaves the one of its event loop."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("name", NAMES)

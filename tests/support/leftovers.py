@@ -20,6 +20,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.
 """Without SIGALRM, which is pytest-timeout's."""
 END_S = 10.0
 """How long what was left gets to end by itself, and then to be ended."""
+OF_EVERY_TEST = ("checkout", "once", "pytestconfig", "testrun_uid", "tmp_path_factory", "worker_id")
+"""Fixtures of a whole run that start nothing."""
 LIBRARIES_OWN = ("resource_tracker", "forkserver", "pyspark", "org.apache.spark")
 """Children that a library starts once for the whole process, by a word of their command."""
 OF_THE_RUNNER = ("PYTEST_CURRENT_TEST", "GRPC_ENABLE_FORK_SUPPORT", "_PYVIZ_COMMS_INSTALLED")
@@ -54,7 +56,9 @@ KEPT: set[int] = set()
 class Before:
     """The state of the process before a test, and the threads that did not end since then."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_shared: bool = False) -> None:
+        """With `is_shared` logs, threads and children may belong to a fixture of several tests: they stay."""
+        self.is_shared = is_shared
         self.threads = set(threading.enumerate())
         self.children = children()
         self.environment = dict(os.environ)
@@ -65,6 +69,8 @@ class Before:
 
     def end_leftovers(self, folder: Path) -> list[str]:
         """End what was left since then and name each; `folder` holds the files of the tests of this process."""
+        if self.is_shared:
+            return self._restored()
         named = [f"the log {log.location} was open" for log in self._logs()]
         if not named and not self._threads() and not self._children() and not self._files(folder):
             return self._restored()
@@ -192,10 +198,16 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         os._exit(pytest.ExitCode.TESTS_FAILED)
 
 
+def shares_a_fixture(node: pytest.Item) -> bool:
+    """Say whether a test uses something that lives longer than it: a server, a browser, a session of Spark."""
+    found = getattr(node, "_fixtureinfo").name2fixturedefs  # noqa: B009 - pytest's own, without a public name
+    return any(defs[-1].scope != "function" and name not in OF_EVERY_TEST for name, defs in found.items())
+
+
 @pytest.fixture(autouse=True)
-def no_leftovers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def no_leftovers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Fail a test that leaves a log, thread, child, descriptor, signal handler or variable; end what it left."""
-    before = Before()
+    before = Before(is_shared=shares_a_fixture(request.node))
     yield
     named = before.end_leftovers(tmp_path_factory.getbasetemp())
     if named:

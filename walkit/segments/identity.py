@@ -109,10 +109,12 @@ class LogPoint(NamedTuple):
                 first_lsn=1,
             )
         if not lies_in(manifest, self.lsn, self.epoch_id):
+            own = [epoch.first_lsn for epoch in manifest.lineage if epoch.first_lsn <= self.lsn]
+            is_known = any(epoch.id == self.epoch_id for epoch in manifest.lineage)
             raise DivergenceError(
                 f"the log at {location} has another history than when it was read: the record at LSN {self.lsn:,} "
                 "was cut. Read it from its beginning",
-                first_lsn=parted_at(manifest, self.epoch_id),
+                first_lsn=parted_at(manifest, self.epoch_id) if is_known else max(own, default=1),
             )
 
 
