@@ -212,6 +212,21 @@ def test_a_stopped_holder_of_the_lock_is_waited_for_once(
         assert {fact.first_lsn for fact in log.claims()} == {20} and claims.trouble == ""
 
 
+def test_the_claim_of_an_ended_session_is_written_once_more_and_not_renewed(tmp_path: Path) -> None:
+    """Leave with more acknowledged than is written: the claim moves there, and the thread writes it no more."""
+    with walkit.open(tmp_path / "log", options=SMALL) as log:
+        log.append_many([b"value"] * 20)
+        key, claims = mint().key, ReplicaClaims(FileStorage(tmp_path / "log"), EventSink(None))
+        claims.start()
+        for first_lsn in (2, 20):
+            claims.want(key, first_lsn, log.parts.core.identity.epoch_id, lambda error: None)
+            until(lambda: claims.held_from(key) is not None, "the first claim")
+        claims.leave(key)
+        until(lambda: claims.held_from(key) is None, "the last writing")
+        assert [fact.first_lsn for fact in log.claims()] == [20]
+        claims.stop()
+
+
 def test_what_an_ended_session_wanted_is_not_written_over_a_bootstraps_claim(tmp_path: Path) -> None:
     """Let the last writing of a session wait for the lock while its replica begins anew: all is kept for that one."""
     with walkit.open(tmp_path / "log", options=SMALL) as log:
