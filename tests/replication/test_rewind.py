@@ -102,8 +102,9 @@ def test_without_being_asked_nothing_is_rewound(tmp_path: Path) -> None:
                 replica.wait_for(200, 30)
             assert not isinstance(caught.value, RewindError)
             assert caught.value.first_lsn == 61 and lsns(replica.log.read()) == list(range(1, 101))
-        with pytest.raises(OptionsError):
-            Replica(tmp_path / "old", address, force_rewind=True)
+        for refused in ({"force_rewind": True}, {"rewind": 1}, {"new_identity": 1}, {"force_rewind": "no"}):
+            with pytest.raises(OptionsError):
+                Replica(tmp_path / "old", address, **refused)
 
 
 def test_readers_past_the_common_point_forbid_a_rewind(tmp_path: Path) -> None:
