@@ -367,6 +367,7 @@ def test_a_crash_while_a_segment_is_begun_leaves_no_segment_at_position_0() -> N
             except walkit.WalkitError:
                 pass
             image = inner.crash(keep="random", seed=nth)
+            faulty.clear()  # of a fault that the upkeep's thread has not met yet: the image has nothing of it
             log.close()
             with opened(image) as log:
                 assert values(log.read())[:acked] == [value_of(n) for n in range(1, acked + 1)]
