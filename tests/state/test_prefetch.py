@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator
+from contextlib import suppress
+from itertools import count
 
 import pytest
 
+from tests.commit.fake_segments import wait_until
+from tests.interrupts import Strike
 from walkit.state.prefetch import prefetched
 
 
@@ -35,6 +39,18 @@ def test_an_error_is_raised_behind_the_items_before_it() -> None:
     with pytest.raises(ValueError, match="third"):
         next(drawn)
     assert not alive()
+
+
+def test_an_interrupt_at_any_point_ends_it() -> None:
+    """Draw five items with a bound of one, and strike each point in turn: no hang, and the thread ends."""
+    for number in count(1):
+        struck = Strike(number)
+        with suppress(KeyboardInterrupt):
+            struck.run(lambda: list(prefetched(iter(range(5)), 1)))
+        wait_until(lambda: not alive())
+        if not struck.where:
+            break
+    assert number > 50, "points were found"
 
 
 def test_no_more_than_the_bound_is_drawn_and_closing_ends_it() -> None:

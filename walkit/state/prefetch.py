@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Generator, Iterator
 from queue import SimpleQueue
 from typing import TypeVar, cast
 
+from walkit._interrupts import uninterrupted
 from walkit._threads import LogThread
 
 T = TypeVar("T")
@@ -21,14 +21,17 @@ def prefetched(items: Iterator[T], depth: int) -> Generator[T]:
     thread ends with the items, or when this generator is closed; `items` is closed by it then, if it can be.
     """
     ready: SimpleQueue[object] = SimpleQueue()
-    room = threading.Semaphore(depth)
+    room: SimpleQueue[None] = SimpleQueue()
+    """One item for each that may be drawn. A Semaphore is Python code: Ctrl-C in it can leave its lock taken."""
+    for _ in range(depth):
+        room.put(None)
     ended = False
     failure: BaseException | None = None
 
     def draw() -> None:
         nonlocal failure
         try:
-            while room.acquire() and not ended:
+            while room.get() is None and not ended:
                 item = next(items, END)
                 ready.put(item)
                 if item is END:
@@ -41,15 +44,17 @@ def prefetched(items: Iterator[T], depth: int) -> Generator[T]:
             ready.put(END)
 
     thread = LogThread(target=draw, name="walkit-read-ahead", daemon=True)
-    thread.start()
     try:
+        with uninterrupted():
+            thread.start()
         while (item := ready.get()) is not END:
             yield cast(T, item)
             del item
-            room.release()
+            room.put(None)
         if failure is not None:
             raise failure
     finally:
         ended = True
-        room.release()
-        thread.join()
+        room.put(None)
+        if thread.ident is not None:
+            thread.join()
