@@ -55,7 +55,7 @@ def toy(tmp_path: Path) -> Path:
     python.parent.mkdir(parents=True)
     path = f"{target}:{target.parent}"
     python.write_text(
-        f'#!/bin/sh\nPYTHONPATH="{path}" PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 exec {sys.executable} "$@"\n'
+        f'#!/bin/sh\nPYTHONPATH="{path}" PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 exec "{sys.executable}" "$@"\n'
     )
     python.chmod(0o755)
     (tmp_path / mutants.PROBE.name).write_bytes(mutants.PROBE.read_bytes())

@@ -38,6 +38,7 @@ from walkit.errors import (
 from walkit.format.body import COLUMN_BYTES_PER_RECORD
 from walkit.log import column_input as rows
 from walkit.log.open import open_writer
+from walkit.models.faults import Fault
 
 
 @pytest.fixture
@@ -292,13 +293,13 @@ def test_a_short_list_that_changes_while_it_waits_changes_nothing() -> None:
 
 
 class LateGate:
-    """An admission gate that lets the second call in only when the log has refused the first."""
+    """An admission gate that lets the second call in only when the log has refused the first, and there is room."""
 
     records_max = 1 << 20
 
-    def __init__(self) -> None:
-        self.asked = threading.Event()
-        """Set when the second call is to be let in."""
+    def __init__(self, held: Fault, no_room: Fault) -> None:
+        """`held` keeps the first call from its segment until the second one asks, `no_room` refuses it then."""
+        self._held, self._no_room = held, no_room
         self._calls = 0
 
     def attach(self, queue: GatedQueue) -> None:
@@ -308,8 +309,9 @@ class LateGate:
         self._calls += 1
         if self._calls == 2:
             assert self._queue.queued_lsn() == 1
-            self.asked.set()
+            self._held.release()
             wait_until(lambda: self._queue.queued_lsn() == 0, "the refusal of what was queued")
+            self._no_room.cancel()
         return True
 
     def entered(self) -> None:
@@ -324,15 +326,10 @@ class LateGate:
 
 def test_what_follows_a_refused_part_is_not_written_where_the_disk_has_room_again() -> None:
     """Refuse the first part of a call on a full disk, and make room before the second is queued: none is written."""
-    storage, gate = FaultyMemory(), LateGate()
-    no_room = storage.fail("allocate", SEGMENTS, errno=28, times=None)
-
-    def note(name: str, facts: dict[str, Any]) -> None:
-        if name == "walkit.segment.full":
-            assert gate.asked.wait(GUARD_S)
-            no_room.cancel()
-
-    with open_writer(storage, "x", tiny(), note, ports=LogPorts(gate=gate)) as log:
+    storage = FaultyMemory()
+    held = storage.hang("allocate", SEGMENTS)
+    gate = LateGate(held, storage.fail("allocate", SEGMENTS, errno=28, times=None))
+    with open_writer(storage, "x", tiny(), lambda *_: None, ports=LogPorts(gate=gate)) as log:
         with pytest.raises(LogFullError) as told:
             log.append_many([bytes(5000)] * 3)
         assert told.value.acknowledged_prefix == 0
