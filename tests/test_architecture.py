@@ -26,6 +26,7 @@ ROOMS = (
         "errors",
         "_arguments",
         "_html",
+        "_locks",
         "_threads",
         "_interrupts",
         "_text",

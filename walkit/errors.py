@@ -328,9 +328,9 @@ class AppendTimeoutError(WalkitError, TimeoutError):
 
 
 class CallbackError(WalkitError):
-    """A callback of `events=` or `observe_writes` asked for what cannot come before it returns.
+    """A callback of `events=` or `observe_writes`, a finaliser or a signal handler asked for what cannot come before it returns.
 
-    Its thread is in the midst of a frame, or of a sync.
+    Its thread is in the midst of a frame, of a sync, or of another step of walkit's, and has its locks.
 
     Nothing of this call was written; a ticket that was asked for its result is still on its way. `submit` queues a
     record after the frame, and another thread can wait for it.
@@ -340,8 +340,8 @@ class CallbackError(WalkitError):
 
     def __init__(
         self,
-        message: str = "this thread is in the midst of a frame or a sync, and reports it: it cannot wait for the log "
-        "before the callback has returned. Use submit(), or another thread",
+        message: str = "this thread is in the midst of the log's own work, as of a frame or a trim: it cannot wait for "
+        "the log before the callback has returned. Use submit(), or another thread",
         *,
         acknowledged_prefix: int = 0,
     ) -> None:

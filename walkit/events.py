@@ -251,7 +251,7 @@ def is_main() -> bool:
 class EventSink:
     """Sends events to a callback, or to `logging` when there is none, and to listeners. Safe from any thread."""
 
-    __slots__ = ("_callback", "_calling", "_listeners", "_lock", "is_busy", "kept", "on_keep")
+    __slots__ = ("_callback", "_calling", "_listeners", "is_busy", "kept", "on_keep")
 
     def __init__(self, callback: EventCallback | None = None) -> None:
         if callback is not None and not callable(callback):
@@ -261,8 +261,7 @@ class EventSink:
                 wanted=callback,
             )
         self._callback = callback
-        self._listeners: tuple[EventCallback, ...] = ()
-        self._lock = threading.Lock()
+        self._listeners: list[EventCallback] = []
         self._calling = threading.local()
         self.kept: deque[tuple[str, dict[str, Any]]] = deque()
         """Events of threads that may not call foreign code yet: `send_kept` sends them."""
@@ -278,13 +277,12 @@ class EventSink:
 
     def add_listener(self, listener: EventCallback) -> None:
         """Send every event from now on to `listener` too; where events went before, they still go."""
-        with self._lock:
-            self._listeners = (*self._listeners, listener)
+        self._listeners.append(listener)
 
     def remove_listener(self, listener: EventCallback) -> None:
         """End what `add_listener` began; does nothing for one that is not listening."""
-        with self._lock:
-            self._listeners = tuple(known for known in self._listeners if known != listener)
+        with suppress(ValueError):
+            self._listeners.remove(listener)
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import walkit
 from tests.commit.fake_segments import GUARD_S, Task
 from tests.log.logs import tiny
+from walkit._locks import WORK, holds
 from walkit.errors import CallbackError, WalkitError
+from walkit.models import CrashingStorage
+from walkit.storage import Storage
+from walkit.storage.address import storage_at
+
+if TYPE_CHECKING:
+    from tests.conftest import Checkout
 
 STEP, SLOW_STEP = 331, 7
 """One in so many bytecodes of a call is struck; the first of them moves on with each foreign call."""
@@ -29,7 +39,7 @@ class RunAt:
         self.where = ""
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
-        if "/walkit/" not in frame.f_code.co_filename or "/walkit/storage/" in frame.f_code.co_filename:
+        if "/walkit/" not in frame.f_code.co_filename:
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         if event == "opcode":
@@ -114,3 +124,187 @@ def test_foreign_code_at_each_bytecode_hangs_no_call(
         assert log.closed or Task(log.append, b"after").result().last_lsn == log.acked_lsn, at.where
     Task(log.close).result()
     assert reached
+
+
+STORE_CALLS: dict[str, Callable[[walkit.Store], object]] = {
+    "put": lambda store: store.put(b"own", b"own"),
+    "read": lambda store: (store.get(b"own"), store.items()),
+    "checkpoint": lambda store: store.checkpoint(),
+    "compact": lambda store: store.compact(),
+    "claim": lambda store: claimed(store),  # noqa: PLW0108 - it is defined below
+    "trim": lambda store: store.log.trim(store.log.acked_lsn - 10),
+    "retain": lambda store: store.log.enforce_retention(walkit.Retention(records_max=10)),
+    "consume": lambda store: store.log.cursor("own").advance(store.log.acked_lsn),
+    "close": lambda store: store.close(),
+}
+STORE_FOREIGN: dict[str, Callable[[walkit.Store], object]] = {
+    "put": lambda store: store.put(b"foreign", b"foreign"),
+    "submit": lambda store: store.submit(b"foreign", b"foreign"),
+    **{name: act for name, act in STORE_CALLS.items() if name not in ("put", "read")},
+    "get": lambda store: store.get(b"own"),
+    "hold": lambda store: store.log.hold("foreign", store.log.first_lsn).release(),
+    "sync": lambda store: store.log.sync(),
+    "call back": lambda store: store.submit(b"foreign", b"foreign").add_done_callback(lambda _: None),
+}
+POINTS = 6
+"""At so many bytecodes of each call; the first of them is another with each foreign call."""
+
+
+def claimed(store: walkit.Store) -> None:
+    """Take a claim, move it and give it back."""
+    claim = walkit.claim(store.log.parts.storage, "consumer", wait_s=1)
+    claim.advance(claim.first_lsn)
+    claim.release()
+
+
+class Struck:
+    """Stores in one place, opened again once they are closed; puts that are acknowledged are counted."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.early: list[str] = []
+        """Events that came to a thread which has locks."""
+        self.store = self.open()
+
+    def open(self) -> walkit.Store:
+        """Open the store, with a few records."""
+        store = walkit.Store.open(storage=self.storage, options=tiny(), events=self.told)
+        store.put_many([b"%d" % (n % 7) for n in range(20)], [b"before" * 90] * 20)
+        return store
+
+    def told(self, name: str, _: dict[str, Any]) -> None:
+        if holds(WORK):
+            self.early.append(name)
+
+    def strike(self, call: str, foreign: str, nth: int) -> tuple[RunAt, list[Any]]:
+        """Make a call with another at its n-th bytecode; return what became of that."""
+        if self.store.closed:
+            Task(self.store.close).result()  # another thread may be at it
+            self.store = Task(self.open).result()
+        store, made = self.store, list[Any]()
+        at = Task(
+            run_at,
+            nth,
+            lambda: STORE_CALLS[call](store),
+            lambda: made.append(STORE_FOREIGN[foreign](store)),
+        ).result()
+        return at, made
+
+
+@pytest.mark.parametrize("foreign", STORE_FOREIGN)
+@pytest.mark.parametrize("call", STORE_CALLS)
+@pytest.mark.parametrize(
+    "points",
+    [POINTS, pytest.param(900, marks=pytest.mark.slow)],  # some 100,000 points, for most of an hour
+)
+def test_foreign_code_at_each_bytecode_of_a_store_hangs_no_call(
+    call: str, foreign: str, points: int, tmp_path: Path
+) -> None:
+    """Call a store at bytecodes of each other call: it ends or is refused, others go on, and no put is lost."""
+    storages = [CrashingStorage(), storage_at(tmp_path / "log")]
+    if points == POINTS:
+        storages = [storages[(len(call) + len(foreign)) % 2]]
+    for storage in storages:
+        struck = Struck(storage)
+        count, acked = 10**6, 0
+        whole, _ = struck.strike(call, foreign, count)
+        total = count - whole.left
+        first = 1 + list(STORE_FOREIGN).index(foreign)
+        for nth in range(first, total, max(total // points, 1)):
+            at, made = struck.strike(call, foreign, nth)
+            assert at.error is None or isinstance(at.error, WalkitError), (at.where, at.error)
+            store = struck.store
+            if foreign == "submit":
+                assert not isinstance(at.error, CallbackError), at.where
+                assert all(ticket.exception(GUARD_S) is None or store.closed for ticket in made), at.where
+            if foreign == "close":
+                Task(store.close).result()
+            if not store.closed:
+                acked = Task(store.put, b"after", b"%d" % nth).result().last_lsn
+                assert Task(store.get, b"after").result() == b"%d" % nth, at.where
+            elif foreign == "put":
+                acked = max(acked, *(result.last_lsn for result in made), 0)
+        Task(struck.store.close).result()
+        assert not struck.early
+        with walkit.Store.open(storage=storage) as again:
+            assert again.log.acked_lsn >= acked and len(again) >= 7
+
+
+MAKES_LOCK = re.compile(r"\b(R?Lock|Condition|Semaphore)\(")
+MARKS = {"once", "alone", "marked"}
+TOOLS = ("bench", "demo", "spark", "views", "workload")
+"""Rooms beside logs and Stores, whose calls take none of these locks."""
+UNMARKED = {
+    "_threads.py _end": "a latch: it is opened once, by the thread that ends",
+    "commit/*.py lock": "the commit lock: calls ask for its owner first, and foreign records go to an inbox",
+    "log/close.py lock": "the commit lock, on a thread of the closing's own",
+    "replication/delta/feed.py lock": "the commit lock, within a lock that is entered after a mark",
+    "commit/completion.py _busy": "it is tried, and never waited for",
+    "commit/seal_sequencer.py _lock": "threads that lead take it, and their calls are refused",
+    "commit/to_end.py _asking": "of one worker: no other thread takes it",
+    "log/resources.py _close_lock": "a close on the thread that has it goes to another thread",
+    "replication/logs/importer.py _closing": "a close on the thread that has it returns",
+    "replication/primary/range_service.py _unpacking": "of the threads of gRPC",
+    "replication/primary/session.py _unpacking": "of the threads of gRPC",
+    "replication/*/*service.py _room": "it is tried, and never waited for",
+    "replication/transport/threads.py _changed": "of the threads of gRPC",
+    "models/tcp_link.py _lock": "of a cable between processes",
+    "state/prefetch.py room": "of one reading: it counts what its own thread gives and takes",
+}
+"""Locks that are entered without a mark, by file and name, each with its reason."""
+
+
+def last_name(node: ast.AST) -> str:
+    """Return the last name of a dotted expression, of a call that of its function; "" for any other."""
+    if isinstance(node, ast.Call):
+        node = node.func
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def lock_names(tree: ast.Module) -> set[str]:
+    """Return the names that a module gives to locks."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(
+                last_name(each) in ("Lock", "RLock", "Condition", "Semaphore")
+                for each in ast.walk(node.value)
+            ):
+                stored = (each for target in targets for each in ast.walk(target))
+                found |= {
+                    last_name(each) for each in stored if isinstance(getattr(each, "ctx", None), ast.Store)
+                }
+    return found - {""}
+
+
+def unmarked(node: ast.AST, names: set[str], marked: bool = False) -> Iterator[str]:
+    """Yield the locks that are entered within a node without a mark."""
+    if isinstance(node, ast.With):
+        for item in node.items:
+            marked = marked or last_name(item.context_expr) in MARKS
+            is_lock = not isinstance(item.context_expr, ast.Call) and last_name(item.context_expr) in names
+            if is_lock and not marked:
+                yield last_name(item.context_expr)
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "acquire":
+        if not marked and last_name(node.func.value) in names:
+            yield last_name(node.func.value)
+    for child in ast.iter_child_nodes(node):
+        yield from unmarked(child, names, marked and not isinstance(node, ast.FunctionDef))
+
+
+def test_each_lock_is_entered_after_a_mark_of_its_thread(checkout: Checkout) -> None:
+    """Look through all of walkit for locks: each is entered after a mark, or the table says its reason."""
+    sources = {path[7:]: text for path, text in checkout.files(".py").items() if path.startswith("walkit/")}
+    makers = [
+        text for path, text in sources.items() if not path.startswith(TOOLS) and MAKES_LOCK.search(text)
+    ]
+    names = {"lock"}.union(*(lock_names(ast.parse(text)) for text in makers))
+    assert len(names) > 15
+    enters = re.compile(rf"\b({'|'.join(names)})(:|,|\.acquire)")
+    enterers = {p: text for p, text in sources.items() if not p.startswith(TOOLS) and enters.search(text)}
+    trees = {path: ast.parse(text) for path, text in enterers.items()}
+    found = {f"{path} {name}" for path, tree in trees.items() for name in unmarked(tree, names)}
+    excused = {each for each in found if any(fnmatch(each, pattern) for pattern in UNMARKED)}
+    assert sorted(found - excused) == []
+    assert [pattern for pattern in UNMARKED if not any(fnmatch(each, pattern) for each in found)] == []

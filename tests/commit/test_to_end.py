@@ -227,28 +227,15 @@ def test_what_nobody_takes_is_undone_and_its_failure_told(monkeypatch: pytest.Mo
     assert told == [{"name": "walkit.upkeep.fail", "job": "test", "error": "too late"}]
 
 
-def test_work_that_ends_while_it_is_given_up_is_undone_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the worker end in the very moment after the main thread has given it up: one of the two undoes, not both."""
+def test_work_that_ends_while_it_is_given_up_is_undone_once() -> None:
+    """Have the worker end after, and before, the main thread gives it up: one of the two undoes, not both."""
     undone: list[str] = []
-    errand = to_end._Errand(lambda: "made", "test", None, undone.append)
-
-    class Yielding:
-        """The errand's lock; once it is free for the first time the worker does all that it has to."""
-
-        lock, first = threading.Lock(), True
-
-        def __enter__(self) -> None:
-            self.lock.acquire()
-
-        def __exit__(self, *_: object) -> None:
-            self.lock.release()
-            if self.first:
-                self.first = False
-                errand.do()
-
-    monkeypatch.setattr(errand, "_lock", Yielding())
-    assert not errand.give_up() and errand.ended
-    assert undone == ["made"]
+    late, early = (to_end._Errand(lambda: "made", "test", None, undone.append) for _ in range(2))
+    assert not late.give_up()
+    late.do()
+    assert late.ended and undone == ["made"]
+    early.do()
+    assert early.give_up() and undone == ["made"]
 
 
 def test_where_no_thread_can_be_started_the_caller_does_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import walkit
+from tests.commit.fake_segments import Task
 from tests.log.logs import Child, lsns, run_python, tiny
 from walkit.config import Retention
 from walkit.errors import GapError, StorageError
@@ -54,7 +55,7 @@ class Interleaved(FaultyStorage):
             self.operations += 1
             if self.operations == self.at:
                 try:
-                    self.outcome = walkit.claim(self.inner, "other", WANTED, wait_s=0)
+                    self.outcome = Task(lambda: walkit.claim(self.inner, "other", WANTED, wait_s=0)).result()
                 except (GapError, StorageError) as error:
                     self.outcome = error
 

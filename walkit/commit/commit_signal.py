@@ -7,6 +7,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
+from walkit._locks import marked
 from walkit.commit.ticket import new_latch, open_latch
 
 
@@ -18,7 +19,7 @@ class CommitSignal:
     """
 
     def __init__(self, lock: Any = None) -> None:
-        self.lock = lock or threading.Lock()
+        self.lock = lock or threading.RLock()
         """Held while what is waited for changes."""
         self._latches: list[Any] = []
         self._callbacks: list[Callable[[], object]] = []
@@ -36,7 +37,7 @@ class CommitSignal:
         over = False
         latch: Any = None
         while True:
-            with self.lock:
+            with marked(), self.lock:
                 if over:  # not notified, so it is still in the list
                     self._latches = [each for each in self._latches if each is not latch]
                 if predicate():
@@ -65,7 +66,7 @@ class CommitSignal:
 
     def notify(self) -> None:
         """Wake what waits, and make the callbacks. Takes the lock."""
-        with self.lock:
+        with marked(), self.lock:
             callbacks = self.notify_locked()
         call_all(callbacks)
 

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from walkit._locks import refuse_holder
 from walkit._threads import MEMORY_TRIES, reserve_stack
 from walkit.commit.asyncio_wait import TaskWait, Waits, put_wait
 from walkit.commit.batch import Batch, Caller, Submitted
@@ -128,6 +129,7 @@ class Completion:
     def attach_callback(self, ticket: Any, callback: TicketCallback) -> None:
         """See TicketHost."""
         reserve_stack()
+        refuse_holder()
         with self.lock:
             if not ticket.done():
                 ticket.add_waiter()

@@ -15,9 +15,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from walkit._interrupts import uninterrupted
+from walkit._locks import marked, once, refuse_holder
 from walkit._threads import MEMORY_TRIES, LogThread
 from walkit.commit.asyncio_wait import TaskWait, Waits, waits_of, wake_all
 from walkit.commit.commit_signal import CommitSignal
@@ -88,7 +89,7 @@ class Delivery:
         """Called with an error that is not of user code; raises nothing."""
         self._queue: deque[tuple[Any, Any]] = deque()
         self._bell = new_latch()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._thread: LogThread | None = None
         self._closing = False
         self._busy = False
@@ -107,7 +108,7 @@ class Delivery:
         self._raised: dict[Observer, ErrorCount] = {}
         self.errors = 0
         """How many errors observers and callbacks have raised."""
-        self._unkept_lock = threading.Lock()
+        self._unkept_lock = threading.RLock()
         self._unkept_frames = 0
         # Each is moved by one thread: the one that puts, and the delivery thread.
         self._put_bytes = self._done_bytes = 0
@@ -145,7 +146,7 @@ class Delivery:
 
     def _put_unkept(self, frame: SealedFrame, observers: tuple[Observer, ...]) -> None:
         """Keep no more of the frame than that it is there; one after the other, they are one thing to keep."""
-        with self._unkept_lock:
+        with once(self._unkept_lock), self._unkept_lock:
             try:
                 last, receiver = self._queue[-1]
             except IndexError:  # another thread has just taken the last one
@@ -192,7 +193,7 @@ class Delivery:
         `lost(error)` is called. `callback` is what the event of its first error names, where that is another.
         """
         raised = ErrorCount(observer if callback is None else callback, self._events)
-        with self._lock:
+        with once(self._lock), self._lock:
             self._lost[observer] = lost or (lambda _: None)
             self._raised[observer] = raised
             self.observers = (*self.observers, observer)
@@ -206,7 +207,7 @@ class Delivery:
 
     def remove_observer(self, observer: Observer) -> None:
         """End what `add_observer` began; on return no new call begins."""
-        with self._lock:
+        with once(self._lock), self._lock:
             self.observers = tuple(o for o in self.observers if o != observer)
             self._lost.pop(observer, None)
             self._raised.pop(observer, None)
@@ -214,12 +215,12 @@ class Delivery:
 
     def add_bell(self, ring: Ring) -> None:
         """Ring after every frame acknowledged from now on."""
-        with self._lock:
+        with once(self._lock), self._lock:
             self.bells = (*self.bells, ring)
 
     def remove_bell(self, ring: Ring) -> None:
         """Ring no more; does nothing where it was not added. A frame that is done at this moment may still ring."""
-        with self._lock:
+        with once(self._lock), self._lock:
             self.bells = tuple(each for each in self.bells if each != ring)
 
     def ring(self) -> None:
@@ -229,12 +230,12 @@ class Delivery:
 
     def add_durable_listener(self, act: Callable[[int], object]) -> None:
         """Call `act(durable LSN)` on the delivery thread after each sync that is no frame's own."""
-        with self._lock:
+        with once(self._lock), self._lock:
             self.durable_listeners = (*self.durable_listeners, act)
 
     def remove_durable_listener(self, act: Callable[[int], object]) -> None:
         """End what `add_durable_listener` began; does nothing where it was not begun."""
-        with self._lock:
+        with once(self._lock), self._lock:
             self.durable_listeners = tuple(each for each in self.durable_listeners if each != act)
 
     def drop_observer(self, observer: Observer, after_lsn: int, error: Exception) -> None:
@@ -246,7 +247,7 @@ class Delivery:
             self._call(lost, error)
 
     def _start(self) -> None:
-        with self._lock:
+        with marked(), self._lock:  # foreign code within may queue more, and no thread be there for it
             if self._thread is not None:
                 return
             thread = LogThread(target=self._run, name=f"walkit-delivery {self._name}", daemon=True)
@@ -260,7 +261,7 @@ class Delivery:
         self.broken(missing)
 
     def _run(self) -> None:
-        queue = self._queue
+        queue, me = self._queue, cast(LogThread, threading.current_thread())
         while True:
             self._bell.acquire()
             self._busy = True
@@ -271,12 +272,16 @@ class Delivery:
                 except BaseException as error:  # noqa: BLE001 - later deliveries are made all the same
                     self.broken(error)
                 del item, receiver
-            with self._lock:
+            with once(self._lock), self._lock:
                 self._busy = bool(queue)
                 self._drained.notify_locked()
                 if self._closing and not queue:
                     self._thread = None
-                    return
+                    if (
+                        not queue or self._thread is not None
+                    ):  # foreign code has queued more, and perhaps started one
+                        return
+                    self._thread = me
 
     def _make(self, item: Any, receiver: Any) -> None:
         """Make one delivery: of frames not kept, of a frame, to tickets, to a task, or of an argument to a callback."""
@@ -304,7 +309,7 @@ class Delivery:
 
     def _catch_up(self, unkept: UnkeptFrames, observers: tuple[Observer, ...]) -> None:
         """Give observers from the log what was not kept for them."""
-        with self._unkept_lock:
+        with once(self._unkept_lock), self._unkept_lock:
             unkept.taken = True
             self._unkept_frames -= unkept.frames - 1
         after = unkept.first_lsn - 1
@@ -374,6 +379,7 @@ class Delivery:
         """Wait until all that was queued before has been delivered; False after `timeout` seconds."""
         if self._thread is None or self.is_current:
             return self._thread is not None or not self._queue
+        refuse_holder()
         open_latch(self._bell)
         return self._drained.wait_for(lambda: not self._queue and not self._busy, timeout)
 

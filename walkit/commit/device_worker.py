@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from walkit._interrupts import uninterrupted
+from walkit._locks import once
 from walkit._threads import LogThread
 from walkit.commit.ticket import new_latch, open_latch
 
@@ -24,7 +25,7 @@ class DeviceWorker:
         self._name = name
         self._serving: set[int] = set() if serving is None else serving
         self._broken = broken
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
         self._bell = new_latch()
         """A latch and not an Event, whose lock an interrupt of the main thread could leave locked."""
         self._jobs: deque[tuple[str, Callable[[], object]]] = deque()
@@ -42,7 +43,7 @@ class DeviceWorker:
 
         RuntimeError where the system has no thread to give: then it is not queued.
         """
-        with self._guard:
+        with once(self._guard), self._guard:
             if self._closing:
                 return False
             if self._thread is None:
@@ -57,7 +58,7 @@ class DeviceWorker:
 
     def do_once(self, name: str, job: Callable[[], object]) -> None:
         """Queue a job unless one of this name is queued or under way."""
-        with self._guard:
+        with once(self._guard), self._guard:
             if self._doing == name or any(queued == name for queued, _ in self._jobs):
                 return
         self.do(name, job)
@@ -72,7 +73,7 @@ class DeviceWorker:
 
     def _do_jobs(self) -> None:
         while True:
-            with self._guard:
+            with once(self._guard), self._guard:
                 self._doing, job = self._jobs.popleft() if self._jobs else ("", None)
                 if job is None and self._closing:
                     return
@@ -92,7 +93,7 @@ class DeviceWorker:
 
     def close(self, timeout: float) -> bool:
         """Take no more, and end once what is queued has been done; False where that is not so after `timeout` s."""
-        with self._guard:
+        with once(self._guard), self._guard:
             self._closing = True
         open_latch(self._bell)
         if self._thread is None or self.is_current:

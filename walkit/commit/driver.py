@@ -113,7 +113,6 @@ class CommitDriver:
         self.election.pool = WriterPool(
             name, self.election.places, self.leader.lead_for_others, failure.poison, self.watch.serving
         )
-        self.watch.locks.append(self.election.pool.starting)
         events.is_busy, events.on_keep = self.watch.is_busy, self._see_to_events
         work = BackgroundWork(self.syncer, self.writer, self.election)
         if self.timer is not None:

@@ -13,6 +13,7 @@ from time import perf_counter_ns
 from typing import Any, Final
 
 from walkit._interrupts import MAIN, Uninterrupted
+from walkit._locks import MARKS, STEP
 from walkit._threads import reserve_stack
 from walkit.commit.batch import PUT_KEYED, PUT_VALUE, BatchQueue, Submitted
 from walkit.commit.commit_signal import call_all
@@ -66,7 +67,7 @@ class Leader:
         self._failure = writer.failure
         self._taken = writer.failure.taken
         self._leading = election.leading
-        self._serving = writer.watch.serving
+        self._serving, self._marks = writer.watch.serving, MARKS[STEP]
         self._signal = writer.completion.signal
         self._delivery = writer.completion.delivery
         self._frame_sink = writer.frame_sink
@@ -96,8 +97,10 @@ class Leader:
             single = SingleTicket(self._completion, kind, key or b"", value)
             return single.result(0) if self.append(single) else None
         reserve_stack()
-        leading = self._leading
+        leading, mark = self._leading, self._marks.get(thread)
         if thread in leading or thread in self._serving or self.lock._is_owned():
+            raise CallbackError
+        if mark is not None and mark._is_owned():
             raise CallbackError
         core = self._core
         group: Sequence[Submitted] = ()
@@ -116,7 +119,7 @@ class Leader:
                         return None
                     waits = caller.lead == CAN_LEAD
             if caller is None:
-                return self._write_alone(single, group) or single.result(0)
+                return self._write_alone(thread, single, group) or single.result(0)
             if waits:
                 self._waiting.wait_to_lead(caller, caller.latch)
                 return caller.result(0)
@@ -144,8 +147,10 @@ class Leader:
         The caller may write its own and others' frames meanwhile. Raises what refuses the log.
         """
         reserve_stack()
-        thread = get_ident()
+        thread, mark = get_ident(), self._marks.get(get_ident())
         if thread in self._leading or thread in self._serving or self.lock._is_owned():
+            raise CallbackError
+        if mark is not None and mark._is_owned():
             raise CallbackError
         if thread == MAIN:
             return self._append_on_main(ticket)
@@ -195,7 +200,7 @@ class Leader:
                     if entered is not LEAD:
                         return entered
             if group:
-                self._write_alone(ticket, group)
+                self._write_alone(thread, ticket, group)
                 return LED
             self.lead()
         except BaseException as error:
@@ -216,7 +221,7 @@ class Leader:
 
     # -- leading
 
-    def _write_alone(self, ticket: SingleTicket, group: Sequence[Submitted]) -> AppendResult | None:
+    def _write_alone(self, me: int, ticket: SingleTicket, group: Sequence[Submitted]) -> AppendResult | None:
         """Write the frame of a caller that found the path idle; return the result, unless others came meanwhile.
 
         The way of a lone writer. The rules are the core's; what is rare is FrameWriter's, which does this for groups.
@@ -243,8 +248,8 @@ class Leader:
                 self._failure.fail(core.failure, frame)
                 return None
             self._frame_sink.assign(frame)
-            thread, begun = get_ident(), perf_counter_ns()
-            watch.calls[thread] = (begun, frame)
+            begun = perf_counter_ns()
+            watch.calls[me] = (begun, frame)
             watch.active = True
             if watch.asleep:
                 watch.wake()
@@ -254,7 +259,7 @@ class Leader:
                 else:
                     self._frame_sink.write(frame, sync=self._sync_writes)
             finally:
-                watch.calls.pop(thread, None)
+                watch.calls.pop(me, None)
             with self.lock:
                 counters.frames_written += 1
                 counters.frame_bytes += frame.footprint
@@ -270,7 +275,7 @@ class Leader:
                 if frame.state == "acked" and not (ticket.latch or ticket.task_wait or ticket.callbacks):
                     alone = not (core.pending or self._signal.wanted or self._delivery.observers)
                 if alone:
-                    self._leading.pop(thread, None)
+                    self._leading.pop(me, None)
             if not alone or problem or core.failure or (self._timer and self._timer.parked):
                 writer.finish(frame, acked, problem)
                 return None

@@ -30,8 +30,7 @@ class SubmissionQueue(Generic[S]):
         self._bytes = self._records = 0
         """What waits, without `batch`: that grows without a step here, and is counted when it grows no more."""
         self.inbox: deque[S] = deque()
-        """Submissions of foreign code on a thread that has the driver's lock, and so is inside a step here."""
-        self.inbox_bytes = 0
+        """Submissions of foreign code on threads that have locks: one may be inside a step here."""
         self.taken_us = self.write_us = 0
         self.taken_records = 0
         """How many records were taken and are not sealed."""
@@ -39,7 +38,9 @@ class SubmissionQueue(Generic[S]):
     @property
     def pending_bytes(self) -> int:
         """Upper bound of what waits, in bytes of a frame's body."""
-        batch, size = self.batch, self._bytes + self.inbox_bytes
+        batch, size = self.batch, self._bytes
+        if self.inbox:
+            size += sum(submission.size_bytes for submission in tuple(self.inbox))
         return size if batch is None else size + int(batch.grown_bytes)
 
     @property
@@ -64,8 +65,7 @@ class SubmissionQueue(Generic[S]):
         self.pending.append(submission)
 
     def put_in(self, submission: S) -> None:
-        """Put a submission into the inbox; the call that does it comes last."""
-        self.inbox_bytes += submission.size_bytes
+        """Put a submission into the inbox, from a thread that need not have the driver's lock."""
         self.inbox.append(submission)
 
     def take_in(self, now_us: int = 0) -> None:
@@ -77,7 +77,6 @@ class SubmissionQueue(Generic[S]):
             ):  # an interrupt came before it left the inbox
                 submission.submitted_us = now_us
                 self.end_batch()
-                self.inbox_bytes -= submission.size_bytes
                 self._bytes += submission.size_bytes
                 self._records += submission.count
                 self.pending.append(submission)

@@ -12,6 +12,7 @@ from _thread import get_ident
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
+from walkit._locks import MARKS, STEP
 from walkit._threads import reserve_stack
 from walkit.commit import asyncio_wait
 from walkit.commit.asyncio_wait import is_woken_at_once
@@ -58,6 +59,7 @@ class Submitter:
         self._queue_bytes_max = batches.queue_bytes_max
         self._record_bytes_max = min(core.body_bytes_max, batches.queue_bytes_max)
         self._asks_time = election.asks_time
+        self._marks = MARKS[STEP]
 
     def enqueue(self, ticket: SingleTicket) -> bool:
         """Queue the ticket and return at once; False where the queue has no room. Raises what refuses the log.
@@ -65,7 +67,8 @@ class Submitter:
         An interrupt (Ctrl-C) strikes before the ticket is queued or after it: `SubmissionQueue.submit` sees to that. So
         the writer threads ask the policy, which may set the timer: that could not be interrupted anywhere.
         """
-        if self.lock._is_owned():
+        mark = self._marks.get(get_ident())
+        if self.lock._is_owned() or (mark is not None and mark._is_owned()):
             self._put_in(ticket)
             return True
         return self._enqueue_by(self._submit_locked, ticket) is not None
@@ -86,8 +89,11 @@ class Submitter:
             batch = self._batches.join(ticket, kind, get_ident(), key, value, size_bytes)
         if batch is not None and (not batch.ended or self._is_of(batch, ticket.index)):
             return ticket
-        if self._asks_time or self.lock._is_owned():  # a policy sees every submission, and cuts between them
-            return self._enqueue_single(kind, key, value)
+        mark = self._marks.get(get_ident())
+        if self._asks_time or self.lock._is_owned() or (mark is not None and mark._is_owned()):
+            return self._enqueue_single(
+                kind, key, value
+            )  # a policy sees every submission, and cuts between them
         if size_bytes > self._record_bytes_max:
             raise RecordTooLargeError(size_bytes, self._record_bytes_max)
         return self._enqueue_by(self._put_locked, ticket, kind, key, value, size_bytes)
@@ -125,7 +131,9 @@ class Submitter:
                 if not batch.ended or self._is_of(batch, index):
                     return put_awaited(batch, index)
         loop = asyncio_wait.running_loop()
-        if self._asks_time or not (ALONE and is_woken_at_once(loop)) or self.lock._is_owned():
+        mark = self._marks.get(get_ident())
+        foreign = self.lock._is_owned() or (mark is not None and mark._is_owned())
+        if foreign or self._asks_time or not (ALONE and is_woken_at_once(loop)):
             return self._enqueue_single(kind, key, value)
         if size_bytes > self._record_bytes_max:
             raise RecordTooLargeError(size_bytes, self._record_bytes_max)
@@ -173,7 +181,7 @@ class Submitter:
         return queued
 
     def _put_in(self, ticket: SingleTicket) -> None:
-        """Queue a ticket of foreign code on a thread that has the lock, in the middle of a step: see `put_in`.
+        """Queue a ticket of foreign code on a thread that has locks, in the middle of a step: see `put_in`.
 
         A writer thread takes it in, or the next call that queues or takes something. LogFullError if the queue has no
         room: the thread may not wait.

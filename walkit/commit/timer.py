@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from walkit._interrupts import uninterrupted
+from walkit._locks import marked
 from walkit._threads import LogThread
 from walkit.commit.frame import Tick
 from walkit.commit.ticket import new_latch, open_latch
@@ -60,8 +61,10 @@ class CommitTimer:
         self._broken = broken
         self._bell = new_latch()
         """A latch and not an Event, whose lock an interrupt of the main thread could leave locked."""
-        self._starting = threading.Lock()
+        self._starting = threading.RLock()
         self._thread: LogThread | None = None
+        self._begun = False
+        """Whether its start is under way."""
         self._closing = False
         self.parked = True
         """Whether a frame has to call `wake`. Set before the last look at the core, so that no frame is missed."""
@@ -69,13 +72,21 @@ class CommitTimer:
     def wake(self) -> None:
         """Look again: there is something to wait for. Called after a frame was written, and after a sync."""
         self.parked = False
-        with self._starting:
-            if self._thread is None:
+        if self._thread is None:
+            with marked(), self._starting:
+                self._start()
+        open_latch(self._bell)
+
+    def _start(self) -> None:
+        if self._thread is None and not self._begun:
+            self._begun = True  # foreign code may wake it while it starts
+            try:
                 thread = LogThread(target=self._run, name=f"walkit-timer {self._name}", daemon=True)
                 with uninterrupted():
                     thread.start()
                     self._thread = thread
-        open_latch(self._bell)
+            finally:
+                self._begun = False
 
     def _run(self) -> None:
         thread = threading.get_ident()
@@ -111,7 +122,7 @@ class CommitTimer:
         """End the thread."""
         self._closing = True
         open_latch(self._bell)
-        with self._starting:
+        with marked(), self._starting:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()

@@ -20,8 +20,10 @@ from time import monotonic
 from typing import Any, Generic, TypeVar, cast
 
 from walkit._interrupts import on_main_thread, uninterrupted
+from walkit._locks import refuse_holder
 from walkit._threads import LogThread, reserve_stack
 from walkit.commit.ticket import new_latch, open_latch
+from walkit.errors import CallbackError
 from walkit.events import EventSink
 
 GRACE_S = 2.0
@@ -49,8 +51,8 @@ class _Errand(Generic[T]):
         self.error: BaseException | None = None
         self._function, self._events, self._undo = function, events, undo
         self._result: T | None = None
-        self._lock = threading.Lock()
-        self._given_up = False
+        self._fate: dict[str, str] = {}
+        """Whether it has ended or was given up, as the first of the two has set it, in one call."""
 
     def do(self) -> None:
         """Call the function. Where the main thread has given it up, undo what it made, and report its failure."""
@@ -58,18 +60,13 @@ class _Errand(Generic[T]):
             self._result = self._function()
         except BaseException as error:  # noqa: BLE001 - raised by the main thread
             self.error = error
-        with self._lock:
-            self.ended = not self._given_up
-        if not self.ended:
+        if self._fate.setdefault("is", "ended") != "ended":
             self._forsake()
-            self.ended = True
+        self.ended = True
 
     def give_up(self) -> bool:
         """Give the outcome up. True where the function had ended: then the caller sees to `forsaken`."""
-        with self._lock:
-            self._given_up = True
-            # Of this moment: a worker that finds it given up undoes the work, and ends then.
-            return self.ended
+        return self._fate.setdefault("is", "given up") == "ended"
 
     def forsaken(self) -> _Errand[None] | None:
         """Return the errand that undoes what this one, which has ended, has made; None where there is nothing."""
@@ -247,14 +244,24 @@ def run_to_end(
 ) -> T:
     """Return or raise what `function()` does; on the main thread another thread calls it, so that no interrupt cuts it.
 
+    CallbackError if the calling thread is in a step of the log's own, and so must not wait for others.
+
     Interrupted, the main thread raises that, and no caller gets the result: `undo(result)` is called on the worker; an
     error that no caller gets is the event `walkit.upkeep.fail` with the job `name`. Context variables are those of
     the caller. Where no thread can be started, at the end of the process, the function is called here.
     """
     reserve_stack()
-    if not on_main_thread():
+
+    def work() -> T:
+        # Also on a worker that does it while it waits for a callback, perhaps with locks.
+        refuse_holder()
         return function()
-    errand = _Errand(function, name, events, undo)
+
+    if events is not None and events.is_busy():
+        raise CallbackError
+    if not on_main_thread():
+        return work()
+    errand = _Errand(work, name, events, undo)
     worker = _main.asked_by
     if worker is not None:  # a callback: what it asks for may need locks which that worker holds
         return _hand_in(worker, errand)
@@ -268,7 +275,7 @@ def run_to_end(
         else:
             _give_up(worker, errand)
         raise
-    return function()
+    return work()
 
 
 def _hand_in(worker: _Worker, errand: _Errand[T]) -> T:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import Any
 
+from walkit._locks import WORK, holds
 from walkit.commit.frame import SealedFrame
 from walkit.errors import CallbackError
 
@@ -35,8 +36,6 @@ class DeviceWatch:
         """By thread: when its call began, and for which frame; None for one that is not about one frame."""
         self.lock: Any = threading.RLock()
         """The driver's lock. An RLock says whether this very thread has it, from the call on that takes it."""
-        self.locks: list[Any] = []
-        """Other locks of the log's that a call which waits may need; RLocks."""
         self.leading: dict[int, object] = {}
         """Threads that lead a frame, by their numbers; see LeaderElection."""
         self.serving: set[int] = set()
@@ -73,24 +72,21 @@ class DeviceWatch:
     def is_calling(self) -> bool:
         """Whether the calling thread was called back (by the collector, a signal, an observer) in the log's own work.
 
-        It holds the lock, leads, calls the device, or is a thread that others wait for: a log that waits on such a
+        It holds a lock, leads, calls the device, or is a thread that others wait for: a log that waits on such a
         thread would wait for itself.
         """
         thread = threading.get_ident()
-        return self.is_busy() or thread in self.calls or thread in self.serving
+        return self.is_busy() or thread in self.calls or thread in self.serving or holds(WORK)
 
     def is_busy(self) -> bool:
-        """Say whether the calling thread leads a frame or has the driver's lock."""
-        return threading.get_ident() in self.leading or self.lock._is_owned()
+        """Say whether the calling thread leads a frame or has a lock that others wait for."""
+        return threading.get_ident() in self.leading or self.lock._is_owned() or holds()
 
     def refuse_waiting(self) -> None:
         """CallbackError where the caller is called back in the log's own work: it must not wait."""
         thread = threading.get_ident()
-        if thread in self.leading or thread in self.calls or thread in self.serving or self.lock._is_owned():
+        if thread in self.calls or thread in self.serving or self.is_busy():
             raise CallbackError
-        for lock in self.locks:
-            if lock._is_owned():
-                raise CallbackError
 
     def end(self) -> None:
         """The calling thread is back."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from walkit._interrupts import on_main_thread, uninterrupted
+from walkit._locks import marked
 from walkit._threads import LogThread
 
 
@@ -35,7 +36,7 @@ class WriterPool:
         self.calls: SimpleQueue[bool] = SimpleQueue()
         self._threads: list[LogThread] = []
         self.starting = threading.RLock()
-        """Held while one is started; an RLock says whether this very thread does that."""
+        """Held while one is started."""
         self.running = False
         """Whether one of them runs, so that it will look when it is woken."""
         self.full = False
@@ -81,7 +82,7 @@ class WriterPool:
                 self._start()
 
     def _start(self) -> None:
-        with self.starting:
+        with marked(), self.starting:
             self._threads = [thread for thread in self._threads if not thread.is_lost]
             if len(self._threads) < self._count:
                 name = f"walkit-commit {self._name}"
@@ -107,7 +108,7 @@ class WriterPool:
 
     def close(self, *, wait: bool = True) -> None:
         """End the threads; `wake` may not be called any more. May be called again where it was interrupted."""
-        with self.starting:  # one that runs already, and is about to be noted, counts too
+        with marked(), self.starting:  # one that runs already, and is about to be noted, counts too
             threads = list(self._threads)
         self.calls.put(False)
         for thread in threads:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from walkit._arguments import check_progress
+from walkit._locks import WORK, alone, marked, once
 from walkit.commit.to_end import end_if_given_up, relayed, run_to_end
 from walkit.compaction.groups import Group, check_options, file_bytes, frame_bytes, header_of, part
 from walkit.compaction.planner import SegmentLoad, candidates, plan_groups
@@ -91,7 +92,7 @@ class Compactor:
         self._manifest_store, self._maintenance, self._contents = manifest_store, maintenance, contents
         self._holds, self._orphan_files, self._lifetime = holds, orphan_files, lifetime
         self._sync_and_apply, self._snapshot_lsns = sync_and_apply, snapshot_lsns
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._ended = threading.Event()
         self._needless: list[str] = []
         """Segments of compactions that failed; to be removed by the next one."""
@@ -100,7 +101,7 @@ class Compactor:
     def end(self) -> None:
         """End what is under way between two frames, and refuse what comes later."""
         self._ended.set()
-        with self._lock:
+        with marked(WORK), self._lock:
             pass
 
     def compact(
@@ -137,7 +138,8 @@ class Compactor:
         progress: CompactionProgress | None,
     ) -> CompactionReport:
         clock = PhaseClock()
-        with self._lock:
+        self._maintenance.refuse_current()
+        with self._events.held(), alone(WORK), self._lock:
             self._refuse_closed()
             with clock.phase("log"):
                 upto = self._sync_and_apply()
@@ -166,7 +168,7 @@ class Compactor:
                     break
             if progress is not None and groups:
                 progress("rewrite", total, total)
-            with clock.phase("tidy"), self._orphan_files.lock:
+            with clock.phase("tidy"), once(self._orphan_files.lock), self._orphan_files.lock:
                 self._orphan_files.remove()
         return self._report(work, before, clock)
 
@@ -343,7 +345,12 @@ class Compactor:
             )
 
         self._needless.append(record.name)
-        with self._events.held(), self._holds.claims.shut() as shut, self._orphan_files.lock:
+        with (
+            self._events.held(),
+            self._holds.claims.shut() as shut,
+            once(self._orphan_files.lock),
+            self._orphan_files.lock,
+        ):
             self._refuse_closed()
             self._manifest_store.update(change)
             self._needless.remove(record.name)

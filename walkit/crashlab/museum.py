@@ -97,7 +97,7 @@ def _header_unsynced(own: Function) -> Function:
 
 def _seal_unsynced(own: Function) -> Function:
     def seal_one(self: SegmentSet, segment: OpenSegment) -> None:
-        segment.synced_writes = segment.writes
+        segment.unsynced = False
         own(self, segment)
 
     return seal_one

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from walkit._locks import once
 from walkit.crashlab.ledger import Ledger, Promise
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import FaultyFile, Operation
@@ -47,7 +48,7 @@ class RecordingStorage(FaultyStorage):
         self.failure: Exception | None = None
         """What ended the run before its end; None where it came to that."""
         self._ledger = ledger
-        self._taking = threading.Lock()
+        self._taking = threading.RLock()
 
     def open(self, name: str, mode: OpenMode) -> StorageFile:
         """See `Storage`; what is written with a sync can be struck in its midst."""
@@ -64,7 +65,7 @@ class RecordingStorage(FaultyStorage):
         """Take the point of this moment; `change` makes of a copy what is under way."""
         if not self.is_recording:
             return
-        with self._taking:
+        with once(self._taking), self._taking:
             promise = self._ledger.promise()  # first: what is promised later may rest on what is stored later
             storage = self.inner.process_kill()
             if change is not None:

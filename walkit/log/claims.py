@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from walkit._locks import once
 from walkit.errors import StorageError
 from walkit.events import EventSink
 from walkit.format.claim import ClaimMark
@@ -56,8 +57,8 @@ class ClaimTable:
     ) -> None:
         self._storage, self._manifest_store, self._events = storage, manifest_store, events
         self._wall_us, self._own_s, self._wait_s = wall_us, own_s, wait_s
-        self._lock = threading.Lock()
-        self._turn = threading.Lock()
+        self._lock = threading.RLock()
+        self._turn: Any = threading.RLock()
         """Between the threads of this process that would shut the claims."""
         self._seen: dict[str, _Seen] = {}
         """By name; only of claims that are there."""
@@ -92,32 +93,33 @@ class ClaimTable:
         """
         wait_s = self._wait_s if wait_s is None else wait_s
         deadline = time.monotonic() + wait_s
-        if not self._turn.acquire(timeout=wait_s):
-            raise busy(self._storage, wait_s, None)
-        try:
-            with ExitStack() as locked:
-                locked.enter_context(claims_locked(self._storage, max(deadline - time.monotonic(), 0)))
-                self._kept = self._look(self._manifest_store.current)
-                self._check()
-                shut = ShutClaims(self, locked)
-                yield shut
-                shut.reopen()
-        finally:
-            self._kept = None
-            self._turn.release()
+        with once(self._turn):
+            if not self._turn.acquire(timeout=wait_s):
+                raise busy(self._storage, wait_s, None)
+            try:
+                with ExitStack() as locked:
+                    locked.enter_context(claims_locked(self._storage, max(deadline - time.monotonic(), 0)))
+                    self._kept = self._look(self._manifest_store.current)
+                    self._check()
+                    shut = ShutClaims(self, locked)
+                    yield shut
+                    shut.reopen()
+            finally:
+                self._kept = None
+                self._turn.release()
 
     def _check(self) -> None:
         """Assert what holds between two steps; while the claims are shut, on the thread that has shut them."""
-        with self._lock:
+        with once(self._lock), self._lock:
             now_s = self._own_s()
             assert all(seen.at_s <= now_s for seen in self._seen.values()), "a lease begins later than now"
         if self._kept is not None:
-            assert self._turn.locked(), "the claims are shut, and no thread has their turn"
+            assert self._turn._is_owned(), "the claims are shut, and no thread has their turn"
             assert len({fact.name for fact in self._kept}) == len(self._kept), "a claim is kept twice"
 
     def forget(self) -> None:
         """In a forked child: forget locks that a thread of the parent may hold."""
-        self._lock, self._turn = threading.Lock(), threading.Lock()
+        self._lock, self._turn = threading.RLock(), threading.RLock()
 
     def remove(self, facts: list[ClaimFact]) -> None:
         """Remove the files of claims that are over, or were dropped, with an event each.
@@ -140,7 +142,7 @@ class ClaimTable:
         """Read the claims, and judge them by both clocks."""
         now_us, now_s = self._wall_us(), self._own_s()
         facts = claim_facts(self._storage, manifest, now_us)
-        with self._lock:
+        with once(self._lock), self._lock:
             judged, new = self._judged(facts, now_s)
         for fact in new:  # a callback may look, too
             self._report(fact, now_us)

@@ -11,6 +11,7 @@ import errno
 from collections.abc import Callable
 
 from walkit._interrupts import uninterrupted
+from walkit._locks import once
 from walkit._threads import LogThread
 from walkit.commit.driver import CommitDriver
 from walkit.errors import StorageError
@@ -59,7 +60,7 @@ class Finisher:
                 with self._events.held():
                     self._manifest_store.update(lambda m: m.next(holds=self._holds.live(m)))
         finally:
-            with self._orphan_files.lock:
+            with once(self._orphan_files.lock), self._orphan_files.lock:
                 self._manifest_store.close()
             ended()
 

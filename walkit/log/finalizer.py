@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 
 from walkit._interrupts import uninterrupted
+from walkit._locks import WORK, holds
 from walkit._threads import LogThread, on_log_thread
 from walkit.errors import WalkitError
 from walkit.events import EventSink
@@ -54,7 +55,7 @@ def run_for_dropped(work: Callable[[], object], may_wait: Callable[[], bool] = l
     closer = LogThread(target=work, name="walkit-close")
     with uninterrupted():
         closer.start()
-    if not on_log_thread() and may_wait():
+    if not on_log_thread() and not holds(WORK) and may_wait():
         closer.join(DROP_WAIT_S)
 
 

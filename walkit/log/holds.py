@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from walkit._arguments import as_lsn, as_seconds
 from walkit._html import titled
+from walkit._locks import once
 from walkit.commit.to_end import run_to_end
 from walkit.errors import GapError, LogClosedError, OptionsError
 from walkit.events import EventSink
@@ -84,14 +85,14 @@ class HoldTable:
         return run_to_end(lambda: self._take(name, first_lsn, lease_s), "hold", events=self._events)
 
     def _take(self, name: str, first_lsn: int, lease_s: float) -> Hold:
-        with self._events.held(), self._orphan_files.lock:
+        with self._events.held(), once(self._orphan_files.lock), self._orphan_files.lock:
             oldest = self.contents.first_lsn
             if first_lsn < oldest:
                 raise GapError(first_lsn, oldest)
             hold, previous = Hold(self, name, first_lsn, lease_s), self.mine.get(name)
             self.mine[name] = hold
             try:
-                self.save()
+                self._save()
             except BaseException:
                 del self.mine[name]
                 if previous is not None:
@@ -115,12 +116,15 @@ class HoldTable:
         Frames may wait for that thread, so it waits for no lock: the thread that has the one of the orphan files saves
         the holds, too, or the next look does.
         """
-        if not self._is_renewal_due() or not self._orphan_files.lock.acquire(blocking=False):
+        lock = self._orphan_files.lock
+        if not self._is_renewal_due():
             return
-        try:
-            self.save()
-        finally:
-            self._orphan_files.lock.release()
+        with once(lock):
+            if lock.acquire(blocking=False):
+                try:
+                    self._save()
+                finally:
+                    lock.release()
 
     def _is_renewal_due(self) -> bool:
         now_us = time.time_ns() // 1000
@@ -150,11 +154,11 @@ class HoldTable:
 
         def release() -> None:
             # The lock: one of the same name may be taken at this moment.
-            with self._events.held(), self._orphan_files.lock:
+            with self._events.held(), once(self._orphan_files.lock), self._orphan_files.lock:
                 if self.has(hold):
                     del self.mine[hold.name]
                     self._released.add(hold.name)
-                    self.save()
+                    self._save()
 
         run_to_end(release, "hold", events=self._events)
 
@@ -162,9 +166,9 @@ class HoldTable:
         """Let a hold stand in the manifest without its holder, until its lease is over; where this table has it."""
 
         def leave() -> None:
-            with self._events.held(), self._orphan_files.lock:
+            with self._events.held(), once(self._orphan_files.lock), self._orphan_files.lock:
                 if self.has(hold):
-                    self.save()
+                    self._save()
                     del self.mine[hold.name]
 
         run_to_end(leave, "hold", events=self._events)
@@ -217,14 +221,10 @@ class HoldTable:
             self._released -= new
             raise
 
-    def save(self) -> None:
+    def _save(self) -> None:
         """Write the holds of now into the manifest."""
-
-        def save() -> None:
-            with self._events.held():  # a manifest is replaced under a lock
-                self._manifest_store.update(lambda m: m.next(holds=self.live(m)))
-
-        run_to_end(save, "hold", events=self._events)
+        with self._events.held():  # a manifest is replaced under a lock
+            self._manifest_store.update(lambda m: m.next(holds=self.live(m)))
 
 
 class Hold:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 
@@ -19,8 +19,6 @@ class Lifetime:
 
     def __init__(self) -> None:
         self._closers: list[Callable[[], object]] = []
-        self._lock = threading.Lock()
-        """Held while `_closers` changes."""
         self.end_watchers: set[EndWatcher] = set()
         """Woken where the log ends or fails: those that follow it look again then."""
         self.closed = False
@@ -33,18 +31,19 @@ class Lifetime:
 
         `first`: before all that were added until now.
         """
-        with self._lock:
-            self._closers.insert(0 if first else len(self._closers), closer)
+        if first:
+            self._closers.insert(0, closer)
+        else:
+            self._closers.append(closer)
 
     def off_close(self, closer: Callable[[], object]) -> None:
         """Call `closer` back no more."""
-        # A new list: the log may be closing, and go through the old one.
-        with self._lock:
-            self._closers = [each for each in self._closers if each != closer]
+        with suppress(ValueError):
+            self._closers.remove(closer)
 
     def end_work(self) -> None:
         """Call back all that `on_close` has noted."""
-        for closer in self._closers:
+        for closer in tuple(self._closers):
             closer()
 
     def end(self) -> None:
@@ -65,5 +64,4 @@ class Lifetime:
     def forget(self) -> None:
         """In a forked child: this copy of the log is over, and what its closing would end is the parent's."""
         self.closed = self.ended = True
-        self._lock = threading.Lock()
         self._closers.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
+from walkit._locks import once
 from walkit.segments.manifest_store import ManifestStore
 from walkit.storage.interface import Storage, remove_if_there
 
@@ -13,7 +14,7 @@ class OrphanFiles:
     """The files of an open log that are to be removed. The next opening removes what is still there.
 
     `lock` is held by the thread that gives files up: from taking them, or the records in them, out of the manifest
-    until they are noted and removed. Holds are taken under it, too. A callback of an event may take it again.
+    until they are noted and removed. Holds are taken under it, too.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -33,7 +34,7 @@ class OrphanFiles:
         """
         if names:
             manifest_store.update(lambda manifest: manifest.next())
-            with self.lock:
+            with once(self.lock), self.lock:
                 self.add(names)
                 names.clear()
 

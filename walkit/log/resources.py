@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from typing import Any
 
 from walkit._interrupts import uninterrupted
 from walkit._threads import LogThread, reserve_stack
@@ -27,7 +28,7 @@ class LogResources:
     def __init__(self, parts: LogParts, lock: StorageLock) -> None:
         self.parts = parts
         self._lock = lock
-        self._close_lock = threading.RLock()
+        self._close_lock: Any = threading.RLock()
         self._finisher = Finisher(
             parts.driver,
             parts.segments,
@@ -48,7 +49,7 @@ class LogResources:
         parts = self.parts
         if parts.lifetime.closed and parts.driver.delivery.is_current:
             return  # the closing thread waits for this very callback
-        if parts.events.is_calling or parts.driver.watch.is_calling:
+        if parts.events.is_calling or parts.driver.watch.is_calling or self._close_lock._is_owned():
             # The thread is in the midst of the log's own work, and would wait for itself.
             with uninterrupted():
                 LogThread(target=self._close, name="walkit-close").start()

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from walkit._arguments import check_progress
+from walkit._locks import once
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import Retention
 from walkit.events import EventSink
@@ -230,6 +231,7 @@ class Retainer:
             with ExitStack() as locks:
                 locks.enter_context(self._events.held())
                 shut = locks.enter_context(self._holds.claims.shut(wait_s)) if plan.segments else None
+                locks.enter_context(once(self._orphan_files.lock))
                 locks.enter_context(self._orphan_files.lock)
                 if shut is not None:
                     # Once more: from here on no hold and no claim comes.

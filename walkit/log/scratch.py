@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol, Self, TypeVar
 
+from walkit._locks import WORK, alone
 from walkit.commit.to_end import run_to_end
 from walkit.errors import StorageError, WalkitError
 from walkit.log.finalizer import end_dropped
@@ -169,7 +170,7 @@ def _open_scratch(
     name: str, opener: Callable[[str], OwnerT], log_of: Callable[[OwnerT], WriteAheadLog]
 ) -> OwnerT:
     global _home
-    with _lock:
+    with alone(WORK), _lock:
         if _home is None or _home.pid != os.getpid():
             _home = _Home(None)
         elif not _home.folder.is_there():
@@ -184,8 +185,7 @@ def _open_scratch(
         log = log_of(owner)
         earlier = _home.taken.get(name)
         _home.taken[name] = _Scratch(owner, log, place)
-        replaced = earlier is not None and earlier.discard()
-    if earlier is not None and replaced:
+    if earlier is not None and earlier.discard():
         log.events.emit(
             "walkit.scratch.replace", name=name, removed=earlier.place.path, location=log.location
         )

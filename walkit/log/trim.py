@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Self
 
+from walkit._locks import once
 from walkit._text import counted
 from walkit.commit.to_end import run_to_end
 from walkit.events import EventSink
@@ -144,6 +146,8 @@ class Trimmer:
         events: EventSink,
     ) -> None:
         self.rewriter = rewriter
+        self.state_lock = threading.Lock()
+        """Held while a state that is made of this log is saved: one at a time."""
         self.state_lsn: int | None = None
         """LSN of the newest durable snapshot of a state that is made of this log; None where none is kept."""
         self._manifest_store = manifest_store
@@ -243,7 +247,12 @@ class Trimmer:
     def _trim(self, up_to_lsn: int, waste_ratio: float) -> TrimReport:
         began = time.perf_counter()
         self._maintenance.drain()  # what the maintenance thread is about to seal can be dropped, too
-        with self._events.held(), self._holds.claims.shut() as shut, self._orphan_files.lock:
+        with (
+            self._events.held(),
+            self._holds.claims.shut() as shut,
+            once(self._orphan_files.lock),
+            self._orphan_files.lock,
+        ):
             trimmed = self.move_watermark(up_to_lsn)
             shut.reopen()
             self._orphan_files.remove()

@@ -12,6 +12,7 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from walkit._locks import marked, once
 from walkit.errors import LogClosedError, OptionsError, StorageError, WalkitError
 from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
@@ -83,7 +84,7 @@ class TrimRewriter:
         self._manifest_store = manifest_store
         self._orphan_files = orphan_files
         self._events = events
-        self._lock = threading.RLock()  # a callback of its event may trim
+        self._lock = threading.RLock()
         self._ended = False
         self._needless: list[str] = []
         """Copies whose publishing failed: the manifest on stable storage may name them until the next is written."""
@@ -93,7 +94,7 @@ class TrimRewriter:
 
     def _end(self) -> None:
         self._ended = True
-        with self._lock:
+        with marked(), self._lock:
             pass
 
     def rewrite(self, waste_ratio: float) -> Rewritten:
@@ -102,7 +103,7 @@ class TrimRewriter:
         The newest sealed segment stays as it was written, and a compacted one is compaction's to rewrite. A failure is
         an event, and in the result: the log is then as it was, and what was trimmed is trimmed.
         """
-        with self._lock:
+        with self._events.held(), once(self._lock), self._lock:
             record = straddling(self._manifest_store.current)
             if record is None or waste_ratio == 1 or self._ended:
                 return Rewritten()
@@ -186,7 +187,7 @@ class TrimRewriter:
         """Remove what a rewriting that failed has left."""
         remove_if_there(self._storage, TRIM_NEW_NAME)
         self._orphan_files.give_up(self._needless, self._manifest_store)
-        with self._orphan_files.lock:
+        with once(self._orphan_files.lock), self._orphan_files.lock:
             self._orphan_files.remove()
 
     def _copy(
@@ -233,7 +234,7 @@ class TrimRewriter:
             )
 
         self._manifest_store.update(lambda m: m.next(next_segment=max(m.next_segment, new.number + 1)))
-        with self._orphan_files.lock:
+        with once(self._orphan_files.lock), self._orphan_files.lock:
             self._needless.append(new.name)
             self._storage.replace(TRIM_NEW_NAME, new.name)
             self._storage.sync_directory()

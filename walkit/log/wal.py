@@ -312,11 +312,9 @@ class WriteAheadLog(CursorSurface):
         """
         maintenance = self.parts.segments.maintenance
         self._refuse_closed()
-        if maintenance.is_current:
-            raise CallbackError(
-                "this thread does the log's maintenance, and would wait for itself: wait on another, or when the "
-                "callback of the event has returned"
-            )
+        maintenance.refuse_current()
+        if self.parts.events.is_busy():
+            raise CallbackError
         idle = maintenance.wait_idle(None if timeout is None else as_seconds(timeout))
         if self._driver.refusal is not None:
             raise self._driver.refused()

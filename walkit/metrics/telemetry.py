@@ -11,6 +11,7 @@ from dataclasses import Field, dataclass, field, fields
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from walkit._locks import once
 from walkit.errors import MissingExtraError, OptionsError
 from walkit.events import EVENTS, EventCallback, logger
 from walkit.metrics.prometheus import NS_PER_S
@@ -84,7 +85,7 @@ class LogTelemetry:
         self, *, meter_provider: MeterProvider | None = None, forward: EventCallback | None = None
     ) -> None:
         meter = (meter_provider or get_meter_provider()).get_meter("walkit")
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._watched: list[Watch] = []
         self._forward = forward
         self._events = meter.create_counter(
@@ -107,7 +108,7 @@ class LogTelemetry:
         returned before the log, or with it: it keeps the log.
         """
         watch = Watch(log, dict(attributes), self._end)
-        with self._lock:
+        with once(self._lock), self._lock:
             if any(other.attributes == watch.attributes for other in self._watched):
                 raise OptionsError(
                     f"attributes={dict(attributes)!r}: another watched log has them",
@@ -129,15 +130,13 @@ class LogTelemetry:
             logger.log(level, "%s: %s %s", name, meaning, attributes)
 
     def _end(self, watch: Watch) -> None:
-        with self._lock:
+        with once(self._lock), self._lock:
             self._watched = [other for other in self._watched if other is not watch]
 
     def _reader(self, f: Field[Any]) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def read(options: CallbackOptions) -> list[Observation]:
             observed = []
-            with self._lock:
-                watched = list(self._watched)
-            for watch in watched:
+            for watch in tuple(self._watched):
                 try:
                     value = watch.value(f.name)
                 except Exception:  # noqa: BLE001 - one log that cannot be read hides no other

@@ -7,10 +7,11 @@ in a test is given the same object. `crash` and `process_kill` return a new stor
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import Any
 
+from walkit._locks import once
 from walkit.errors import OptionsError
 from walkit.models.crash_report import CrashReport, PendingChange
 from walkit.models.namespace import Names
@@ -35,7 +36,7 @@ class CrashingStorage(MemoryStorage):
     def open(self, name: str, mode: OpenMode) -> CrashingFile:
         """Open a file."""
         checked_name(name, self._location)
-        with self._guard:
+        with once(self._guard), self._guard:
             inode = self._tree.create(name) if mode == "create" else self._tree.get(name)
         return CrashingFile(self._guard, inode, name, self._location, writable=mode != "read")
 
@@ -51,7 +52,7 @@ class CrashingStorage(MemoryStorage):
         """
         chance = random.Random(seed)
         image = CrashingStorage()
-        with self._guard:
+        with once(self._guard), self._guard:
             survivors, kept, undone = self._tree.survivors(keep, chance)
             files: dict[str, Inode] = {}
             fates: list[FileFate] = []
@@ -73,7 +74,7 @@ class CrashingStorage(MemoryStorage):
     def pending(self, sector_bytes: int = 512) -> tuple[PendingChange, ...]:
         """Return what a power cut at this moment may lose: the changes that no sync has covered, in their order."""
         found: list[PendingChange] = []
-        with self._guard:
+        with once(self._guard), self._guard:
             for name, inode in self._tree.inodes():
                 if inode.cell_contents is not None:
                     number, count = inode.cell_number, len(inode.cell_contents)
@@ -123,7 +124,7 @@ class CrashingStorage(MemoryStorage):
             for c, fate in zip(changes, fates, strict=True)
         }
         image = CrashingStorage()
-        with self._guard:
+        with once(self._guard), self._guard:
             files = {
                 name: inode.image(by_number, sector_bytes)
                 for name, inode in self._tree.image(by_number).items()
@@ -134,7 +135,7 @@ class CrashingStorage(MemoryStorage):
     def digest(self) -> bytes:
         """Return a hash of what reads see: names, sizes and bytes. Equal storages have equal ones."""
         hashed = blake2b(digest_size=16)
-        with self._guard:
+        with once(self._guard), self._guard:
             for name, inode in sorted(self._tree.current.items()):
                 content = inode.content
                 data = content.read(0, content.stored).rstrip(b"\0")
@@ -148,7 +149,7 @@ class CrashingStorage(MemoryStorage):
         What was not synced is still in the page cache: the image reads the same, and can still lose it in a `crash`.
         """
         image = CrashingStorage()
-        with self._guard:
+        with once(self._guard), self._guard:
             image._names = image._tree = self._tree.copy()
         image._tree.location = image._location
         return image
@@ -161,9 +162,7 @@ class CrashingStorage(MemoryStorage):
 class CrashingFile(MemoryFile):
     """An open file whose syncs can be taken apart, and can fail as they do on ext4: `FaultyStorage` does so."""
 
-    def __init__(
-        self, guard: threading.Lock, inode: Inode, name: str, location: str, *, writable: bool
-    ) -> None:
+    def __init__(self, guard: Any, inode: Inode, name: str, location: str, *, writable: bool) -> None:
         super().__init__(guard, inode, name, location, writable=writable)
         self._cached = inode
 
@@ -174,13 +173,13 @@ class CrashingFile(MemoryFile):
     def sync_mark(self) -> int:
         """Return the moment up to which a sync that begins now covers what was written."""
         self._check("sync")
-        with self._guard:
+        with once(self._guard), self._guard:
             return self._cached.mark()
 
     def sync_up_to(self, mark: int) -> None:
         """Finish the sync that began at `mark`: what was written since is not covered."""
         self._check("sync")
-        with self._guard:
+        with once(self._guard), self._guard:
             self._cached.sync(mark)
 
     def fail_sync(self, mark: int, *, landed: bool = False) -> None:
@@ -189,11 +188,11 @@ class CrashingFile(MemoryFile):
         Pages look clean and reads return the new bytes, but the device holds the old ones (the new ones with
         `landed`), and no later sync changes that.
         """
-        with self._guard:
+        with once(self._guard), self._guard:
             self._cached.sync_failed(mark, landed=landed)
 
     def fail_synced_write(self, offset: int, buffers: Sequence[Buffer], *, landed: bool = False) -> None:
         """Leave what `write(sync=True)` leaves that reported an error: see `fail_sync`."""
         data = self._joined(offset, buffers)
-        with self._guard:
+        with once(self._guard), self._guard:
             self._cached.write_synced_failed(offset, data, landed=landed)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args, runtime_checkable
 
+from walkit._locks import once
 from walkit.errors import OptionsError
 from walkit.models.passing import PassingFile, PassingStorage
 from walkit.storage.interface import (
@@ -158,7 +159,7 @@ class FaultyStorage(PassingStorage):
         super().__init__(inner)
         self.trace: list[Operation] = []
         self._faults: list[Fault] = []
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
 
     def fail(
         self,
@@ -211,7 +212,7 @@ class FaultyStorage(PassingStorage):
 
     def clear(self) -> None:
         """Cancel all faults; what hangs continues. The trace stays."""
-        with self._guard:
+        with once(self._guard), self._guard:
             faults, self._faults = self._faults, []
         for fault in faults:
             fault.cancel()
@@ -268,7 +269,7 @@ class FaultyStorage(PassingStorage):
         `failed` does what a failing operation still does (by default all of it if it landed, else nothing);
         `skipped` is done in place of an operation that is skipped.
         """
-        with self._guard:
+        with once(self._guard), self._guard:
             self.trace.append(operation)
             met = [fault for fault in self._faults if fault.meets(operation)]
         for fault in met:
@@ -292,7 +293,7 @@ class FaultyStorage(PassingStorage):
         raise storage_error(action, operation.file, self.location, fault.errno, reason)
 
     def _add(self, fault: Fault) -> Fault:
-        with self._guard:
+        with once(self._guard), self._guard:
             self._faults.append(fault)
         return fault
 

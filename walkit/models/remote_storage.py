@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from walkit._locks import once
 from walkit.models.device import DeviceModel, MeasuredLatency
 from walkit.models.timed import TimedFile, TimedStorage
 from walkit.storage.interface import OpenMode, Storage, StorageFile
@@ -79,7 +80,7 @@ class RemoteStorage(TimedStorage):
     def request(self, action: str, name: str, act: Callable[[], T], *, sent: int = 0, wanted: int = 0) -> T:
         """Do a request, and count the bytes that went either way."""
         result = super().request(action, name, act, sent=sent, wanted=wanted)
-        with self._guard:
+        with once(self._guard), self._guard:
             self.bytes_written += sent
             self.bytes_read += len(result) if isinstance(result, bytes) else 0
         return result

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from walkit._locks import once
 from walkit.models.device import Device, DeviceModel
 from walkit.models.passing import PassingFile, PassingStorage
 from walkit.storage.interface import Buffer, Storage, StorageFile
@@ -42,7 +43,7 @@ class TimedStorage(PassingStorage):
         """Nanoseconds that callers have waited beyond what the inner storage took."""
         self._device = Device(model, seed)
         self._clock_ns, self._sleep = clock_ns, sleep
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
 
     def facts(self) -> dict[str, Any]:
         """Return what is known of the inner storage, and the device that is modelled."""
@@ -53,7 +54,7 @@ class TimedStorage(PassingStorage):
 
         An answer of fewer bytes than wanted is no faster: the model is asked before the answer is known.
         """
-        with self._guard:
+        with once(self._guard), self._guard:
             self.requests += 1
             service = self._device.submit(self._clock_ns(), sent + wanted)
             self.failures += service.failed
@@ -67,7 +68,7 @@ class TimedStorage(PassingStorage):
             left_ns = service.done_ns - self._clock_ns()
             if left_ns > 0:
                 self._sleep(left_ns / 1e9)
-                with self._guard:
+                with once(self._guard), self._guard:
                     self.busy_ns += left_ns
 
 
@@ -78,7 +79,7 @@ class TimedFile(PassingFile):
         super().__init__(inner)
         self._storage = storage
         self._unsynced_bytes = 0
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
 
     def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
         """Write all bytes of `buffers` at `offset`; with `sync` as a request, else they are sent by the next sync."""
@@ -89,16 +90,16 @@ class TimedFile(PassingFile):
             )
             return
         self.inner.write(offset, buffers)
-        with self._guard:
+        with once(self._guard), self._guard:
             self._unsynced_bytes += size
 
     def sync(self) -> None:
         """Put everything on stable storage that was written before: one request with all its bytes."""
-        with self._guard:
+        with once(self._guard), self._guard:
             size, self._unsynced_bytes = self._unsynced_bytes, 0
         try:
             self._storage.request("sync", self.name, self.inner.sync, sent=size)
         except BaseException:  # the next sync has them to send, too
-            with self._guard:
+            with once(self._guard), self._guard:
                 self._unsynced_bytes += size
             raise

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from walkit._arguments import as_lsn
 from walkit._html import join, red_lines, titled
+from walkit._locks import STATE, alone
 from walkit.commit.to_end import run_to_end
 from walkit.errors import (
     CorruptionError,
@@ -206,7 +207,7 @@ class Cursor:
         advanced or dropped the cursor of this name since; two that advance at the very same time are not distinguished.
         CursorError as with `read`. LogClosedError. StorageError: either LSN may be saved, and advancing again is right.
         """
-        with self._lock:
+        with alone(STATE), self._lock:
             storage = self._log._cursor_place().storage
             view, newest = self._log._now()
             self._refuse_exchanged(view.manifest)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 
+from walkit._locks import once
 from walkit.errors import StorageError
 from walkit.format.index import IndexEntry
 from walkit.format.layout import INDEX_STEP_BYTES, SEGMENT_HEADER_BYTES, ZEROS
@@ -47,7 +48,6 @@ class OpenSegment:
     __slots__ = (
         "base_offset",
         "chain",
-        "count_lock",
         "end_position",
         "failed",
         "file",
@@ -66,8 +66,7 @@ class OpenSegment:
         "sealed",
         "size",
         "status",
-        "synced_writes",
-        "writes",
+        "unsynced",
         "zero_file",
         "zero_lock",
         "zeroed",
@@ -90,10 +89,10 @@ class OpenSegment:
         """What a sync or a write of it failed with, once it was begun: for good."""
         self.sealed = False
         """Whether the manifest says where it ends: all of it is on stable storage, and the file may be closed."""
-        self.file_lock = threading.Lock()
+        self.file_lock = threading.RLock()
         """Held by a sync of the file, and while it is closed."""
         self.zeroed = SEGMENT_HEADER_BYTES
-        self.zero_lock = threading.Lock()
+        self.zero_lock = threading.RLock()
         self.maintain_from = 0
         self.next_indexed = 0
         """Position from which on the next frame is noted for the index."""
@@ -101,8 +100,8 @@ class OpenSegment:
         self.base_offset = 0
         """File offset of position 0, were it in this file: negative for all but the first segment."""
         self.overtaken = False
-        self.writes = self.synced_writes = 0
-        self.count_lock = threading.Lock()
+        self.unsynced = False
+        """Whether anything was written since the last sync began, without one of its own."""
         self.header: SegmentHeader | None = None
         self.frames = self.records = self.last_lsn = self.end_position = self.chain = 0
 
@@ -132,15 +131,19 @@ class OpenSegment:
         What is written while it runs, and all of it where it is interrupted, counts as not synced. StorageError where
         it fails, and ever after: the file has failed then.
         """
-        with self.file_lock:
+        with once(self.file_lock), self.file_lock:
             if self.sealed:
                 return
             self.refuse_failed()
-            writes = self.writes
-            if writes > self.synced_writes:
+            if not self.unsynced:
+                return
+            self.unsynced = False  # first: what is written from now on may not be in it
+            try:
                 with self.failing():
                     self.file.sync()
-                self.synced_writes = writes
+            except BaseException:
+                self.unsynced = True
+                raise
 
     @contextmanager
     def failing(self) -> Iterator[None]:
@@ -168,7 +171,7 @@ class OpenSegment:
 
     def zero_step(self) -> bool:
         """Zero one step ahead, and sync it; False where there is nothing left to zero."""
-        with self.zero_lock:
+        with once(self.zero_lock), self.zero_lock:
             if self.overtaken or self.failed is not None or self.zeroed >= self.size:
                 return False
             step = min(ZERO_STEP_BYTES, self.size - self.zeroed)
@@ -216,7 +219,7 @@ class OpenSegment:
 
         A sync that began before ends first, and none begins any more.
         """
-        with self.file_lock:
+        with once(self.file_lock), self.file_lock:
             self.sealed = True
             try:
                 self.file.shorten(size)
@@ -226,7 +229,6 @@ class OpenSegment:
     def _check(self) -> None:
         """Assert what holds between two frames; also while another thread assigns the next one."""
         assert SEGMENT_HEADER_BYTES <= self.zeroed <= self.size
-        assert self.synced_writes <= self.writes
         if self.header is None:
             assert not (self.frames or self.records or self.index), "frames without a header"
             return
@@ -259,7 +261,7 @@ class OpenSegment:
         Waits for a zeroing that is under way, which could otherwise land on the frame; once overtaken, the file is
         never zeroed again.
         """
-        with self.zero_lock:
+        with once(self.zero_lock), self.zero_lock:
             if end_offset > self.zeroed:
                 self.overtaken = True
                 self.zeroed = self.size

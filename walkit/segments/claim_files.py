@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from walkit._locks import marked
 from walkit.errors import StorageError, WalkitError
 from walkit.format.claim import ClaimMark, decode_claim, encode_claim
 from walkit.format.layout import CLAIM_FILE
@@ -140,13 +141,14 @@ def claims_locked(storage: Storage, wait_s: float = LOCK_WAIT_S) -> Iterator[Non
 
     StorageError (ETIMEDOUT), with the holder where it is known, if another has the lock for all of `wait_s` seconds.
     """
-    lock = _take(storage, wait_s)
-    _taken.add(lock)
-    try:
-        yield
-    finally:
-        _taken.discard(lock)
-        lock.release()
+    with marked():
+        lock = _take(storage, wait_s)
+        _taken.add(lock)
+        try:
+            yield
+        finally:
+            _taken.discard(lock)
+            lock.release()
 
 
 def _take(storage: Storage, wait_s: float) -> StorageLock:

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from walkit._interrupts import uninterrupted
+from walkit._locks import marked, once
 from walkit._threads import LogThread
 from walkit.commit.commit_signal import CommitSignal
-from walkit.errors import StorageError, WalkitError
+from walkit.errors import CallbackError, StorageError, WalkitError
 from walkit.events import EventSink
 
 _ORDER = {"seal": 0, "prepare": 1, "renew": 2, "retain": 3, "zero": 4, "index": 5}
@@ -58,7 +59,7 @@ class MaintenanceWorker:
 
         There is one of each kind: it takes the place of the one before, and is due no later than that was.
         """
-        with self._news.lock:
+        with once(self._news.lock), self._news.lock:
             due_s, before = time.monotonic() + period_s, self._periodic.get(kind)
             if before is not None:
                 due_s = min(due_s, before.due_s)
@@ -66,7 +67,7 @@ class MaintenanceWorker:
 
     def submit(self, kind: str, job: Callable[[], None]) -> None:
         """Queue a job of kind "seal", "prepare", "renew", "retain", "zero" or "index". Dropped once the log closes."""
-        with self._news.lock:
+        with once(self._news.lock), self._news.lock:
             if self._closing:
                 return
             self._jobs[kind].append(job)
@@ -94,13 +95,13 @@ class MaintenanceWorker:
 
     def _run(self) -> None:
         while True:
-            with self._news.lock:
+            with once(self._news.lock), self._news.lock:
                 self._doing = None
                 self._news.notify_locked()
                 due_s = min((p.due_s for p in self._periodic.values()), default=None)
             nap_s = None if due_s is None else max(due_s - time.monotonic(), 0)
             self._news.wait_for(lambda: self._closing or any(self._jobs.values()), nap_s)
-            with self._news.lock:
+            with once(self._news.lock), self._news.lock:
                 if self._closing:
                     return
                 self._queue_due()
@@ -123,7 +124,7 @@ class MaintenanceWorker:
 
     def _check(self) -> None:
         """Assert what holds between two steps, from any thread; where no thread could be started, once there is one."""
-        with self._news.lock:
+        with once(self._news.lock), self._news.lock:
             self._check_locked()
 
     def _check_locked(self) -> None:
@@ -137,6 +138,14 @@ class MaintenanceWorker:
     def is_current(self) -> bool:
         """Whether this is the thread that does the jobs: it would wait for itself."""
         return self._thread is threading.current_thread()
+
+    def refuse_current(self) -> None:
+        """CallbackError on the thread itself: for what waits for its jobs, and holds a lock that one may wait for."""
+        if self.is_current:
+            raise CallbackError(
+                "this thread does the log's maintenance, and would wait for itself: wait on another, or when the "
+                "callback of the event has returned"
+            )
 
     def drain(self) -> None:
         """Wait until all jobs queued so far, but for zeroing and indexing, are done.
@@ -179,7 +188,7 @@ class MaintenanceWorker:
 
     def close(self) -> None:
         """Finish the job under way, drop the rest, end the thread. May be called again where it was interrupted."""
-        with self._news.lock:
+        with marked(), self._news.lock:
             self._closing = True
             self._news.notify_locked()
         if self._thread is not None and self._thread is not threading.current_thread():

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from walkit._locks import once
 from walkit._text import counted
 from walkit.errors import (
     CorruptionError,
@@ -119,7 +120,7 @@ class ManifestStore:
     def __init__(self, storage: Storage, manifest: Manifest, place: Place | None = None) -> None:
         """`place` is looked at before each change; None for who has the folder for one change alone."""
         self._storage = storage
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._closed = False
         self._next_number = 0
         self._place = place if place is not None and place.looks else None
@@ -136,12 +137,14 @@ class ManifestStore:
 
         Without `wait` nothing is done beside a replacement of the manifest, which looks itself.
         """
-        if self._place is None or not self._lock.acquire(blocking=wait):
+        if self._place is None:
             return
-        try:
-            self._look_locked()
-        finally:
-            self._lock.release()
+        with once(self._lock):
+            if self._lock.acquire(blocking=wait):
+                try:
+                    self._look_locked()
+                finally:
+                    self._lock.release()
 
     def _look_locked(self) -> None:
         if self._place is None or self._closed:
@@ -186,7 +189,7 @@ class ManifestStore:
 
         LogExhaustedError where there is none left.
         """
-        with self._lock:
+        with once(self._lock), self._lock:
             number = max(self._next_number, self.current.next_segment)
             if number > SEGMENT_NUMBER_MAX:
                 raise LogExhaustedError("segment", number, SEGMENT_NUMBER_MAX)
@@ -195,12 +198,12 @@ class ManifestStore:
 
     def close(self) -> None:
         """Wait for the update under way and let no other begin: the log may get another writer now."""
-        with self._lock:
+        with once(self._lock), self._lock:
             self._closed = True
 
     def forget(self) -> None:
         """In a forked child: close without waiting for a thread that only the parent has."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._closed = True
 
     def update(self, change: Callable[[Manifest], Manifest]) -> Manifest:
@@ -209,7 +212,7 @@ class ManifestStore:
         On a StorageError the log continues with the manifest it had. The file may be either one then: the change must
         be such that it may be made again. With errno ESTALE nothing was written, and nothing will be.
         """
-        with self._lock:
+        with once(self._lock), self._lock:
             if self._closed:
                 raise LogClosedError(
                     f"the log at {self._storage.location} is closed; its manifest was not changed"
@@ -226,7 +229,7 @@ class ManifestStore:
 
         For a rewind alone: nothing else of the log may be under way, and nothing may read its records meanwhile.
         """
-        with self._lock:
+        with once(self._lock), self._lock:
             current = self.current
             assert not self._closed and manifest.generation > current.generation
             assert manifest.log_id == current.log_id and manifest.next_segment >= current.next_segment

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
+from walkit._locks import once
 from walkit.commit.frame import SealedFrame
 from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
 from walkit.errors import LogFullError, StorageError
@@ -77,13 +78,12 @@ class SegmentSet:
         self.on_seal: Callable[[], object] | None = None
         """Called on the maintenance thread, or the thread that closes, when a segment has been sealed."""
         self._alignment = alignment
-        self._slots = SlotStore(cell, slot, storage.location, events, self.maintenance)
+        self._slots = SlotStore(cell, slot, storage.location, events)
         self._full: deque[OpenSegment] = deque()
         self._prepared: OpenSegment | None = None
         self._index_steps = reindex(storage, lambda: store.current)
         self._look_at = 0.0  # when the next frame looks, by the monotonic clock
-        self._prepare_lock = threading.Lock()
-        self._list_lock = threading.Lock()
+        self._prepare_lock = threading.RLock()
 
     # -- on the path of a frame
 
@@ -102,8 +102,7 @@ class SegmentSet:
         segment.last_lsn = first_lsn - 1
         segment.chain = chain
         previous, self.current = self.current, segment
-        with self._list_lock:
-            self.open_segments.append(segment)
+        self.open_segments.append(segment)
         self.rotations += 1
         self.events.emit(
             "walkit.segment.rotate", number=segment.number, position=position, first_lsn=first_lsn
@@ -171,8 +170,7 @@ class SegmentSet:
             segment.fail(error)
             raise
         if not sync:
-            with segment.count_lock:
-                segment.writes += 1
+            segment.unsynced = True
         elif segment.failed is not None:
             segment.refuse_failed()
 
@@ -186,16 +184,19 @@ class SegmentSet:
 
     def files(self) -> list[StorageFile]:
         """Return the files of the segments that are open or prepared."""
-        with self._list_lock:
-            return [each.file for each in (*self.open_segments, self._prepared) if each is not None]
+        return [each.file for each in (*self.open_segments, self._prepared) if each is not None]
 
     def passed(self, position: int) -> None:
         """See FrameSink. A seal needs every frame of its segment on stable storage, and it syncs what is written."""
-        while self._full and self._full[0].end_position <= position:
-            with self._list_lock:
-                if not self._full or self._full[0].end_position > position:
+        full = self._full
+        while full:
+            try:
+                segment = full[0]
+                if segment.end_position > position:
                     return
-                segment = self._full.popleft()
+                full.remove(segment)
+            except (IndexError, ValueError):  # another thread has taken it
+                continue
             self.maintenance.submit("seal", lambda segment=segment: self.seal(segment))  # type: ignore[misc]
 
     def _ask_maintenance(self, segment: OpenSegment, offset: int) -> None:
@@ -209,9 +210,7 @@ class SegmentSet:
 
     def sync(self) -> None:
         """See FrameSink."""
-        with self._list_lock:
-            segments = list(self.open_segments)
-        for segment in segments:
+        for segment in tuple(self.open_segments):
             segment.sync()
 
     def publish(self, position: int, lsn: int) -> None:
@@ -221,7 +220,7 @@ class SegmentSet:
     # -- making segments ahead
 
     def _take_prepared(self) -> OpenSegment:
-        with self.events.held(), self._prepare_lock:
+        with self.events.held(), once(self._prepare_lock), self._prepare_lock:
             prepared, self._prepared = self._prepared, None
             if prepared is not None:
                 return prepared
@@ -240,7 +239,7 @@ class SegmentSet:
 
     def _prepare_next(self) -> None:
         """Make the next segment before it is needed; a full disk is reported when it is needed."""
-        with self.events.held(), self._prepare_lock:
+        with self.events.held(), once(self._prepare_lock), self._prepare_lock:
             if self._prepared is not None:
                 return
             try:
@@ -330,7 +329,7 @@ class SegmentSet:
         """Say in the manifest where a segment ends, once every frame in it is durable; then cut its unused space."""
         header = segment.header
         assert header is not None
-        with segment.zero_lock:
+        with once(segment.zero_lock), segment.zero_lock:
             segment.overtaken = True
         with self._poisoning(segment):
             segment.sync()
@@ -338,8 +337,7 @@ class SegmentSet:
         record = record_of(segment, header)
         self.store.update(lambda m: with_sealed(m, record))
         self.maintenance.steps += 1
-        with self._list_lock:
-            self.open_segments.remove(segment)
+        self.open_segments.remove(segment)
         self._check()
         self.events.emit("walkit.segment.seal", number=segment.number, end_position=segment.end_position)
         segment.seal(header.offset_of(segment.end_position))
@@ -351,8 +349,7 @@ class SegmentSet:
 
     def _check(self) -> None:
         """Assert that open segments follow each other; from any thread, at changes of the list."""
-        with self._list_lock:
-            check_order(self.open_segments)
+        check_order(tuple(self.open_segments))
 
     def close(self, *, poisoned: bool, hung: bool = False) -> None:
         """Seal what is open and remove what was prepared; a poisoned log is left to recovery as it is.

@@ -6,24 +6,16 @@ from walkit.errors import StorageError
 from walkit.events import EventSink
 from walkit.format.durable_slot import DurableSlot, encode_slot
 from walkit.format.frame import FrameIdentity
-from walkit.segments.maintenance_worker import MaintenanceWorker
 from walkit.storage.interface import Cell
 
 
 class SlotStore:
     """Stores how far a log is on stable storage. One caller at a time: the commit lock is held."""
 
-    def __init__(
-        self,
-        cell: Cell | None,
-        newest: DurableSlot,
-        location: str,
-        events: EventSink,
-        maintenance: MaintenanceWorker,
-    ) -> None:
+    def __init__(self, cell: Cell | None, newest: DurableSlot, location: str, events: EventSink) -> None:
         self._cell = cell
         self._generation = newest.generation
-        self._location, self._events, self._maintenance = location, events, maintenance
+        self._location, self._events = location, events
         self._fails = False
 
     def store(self, identity: FrameIdentity, position: int, lsn: int) -> None:
@@ -37,9 +29,7 @@ class SlotStore:
             # The next store takes the same place again: the other one has the value that is still true.
             if not self._fails:
                 self._fails = True
-                facts = {"location": self._location, "error": str(error)}
-                # Another thread sends it: this one holds the commit lock.
-                self._maintenance.submit("index", lambda: self._events.emit("walkit.slot.fail", **facts))
+                self._events.emit("walkit.slot.fail", location=self._location, error=str(error))
             return
         self._generation = generation
         self._fails = False

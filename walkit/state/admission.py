@@ -14,10 +14,11 @@ import threading
 from collections.abc import Callable
 from threading import get_ident
 
+from walkit._locks import STATE, marked, once, refuse_holder
 from walkit._threads import on_event_loop, on_log_thread
 from walkit.commit.commit_signal import CommitSignal, call_all
 from walkit.commit.ports import GatedQueue
-from walkit.errors import JournalFullError, LogClosedError, OptionsError
+from walkit.errors import CallbackError, JournalFullError, LogClosedError, OptionsError
 
 
 class Admission:
@@ -36,7 +37,7 @@ class Admission:
         """Asks the thread that takes checkpoints for one; None where there is no such thread."""
         self._refuses = refuses
         self._queue: GatedQueue
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._news = CommitSignal(self._lock)
         self._reserved_lsn = 0
         """No LSN above it is given to what was let in by now. Too high after a refusal, until room is looked for."""
@@ -64,7 +65,8 @@ class Admission:
         """See AdmissionGate. Takes no lock of a log that refuses everything."""
         if self._queue.refusal is not None:
             return True  # the driver says why
-        with self._lock:
+        refuse_holder()
+        with once(self._lock), self._lock:
             if self._reserved_lsn + count <= self.checkpoint_lsn + self.slots or self._has_room(count):
                 self._reserved_lsn += count
                 self._entering[get_ident()] = count
@@ -88,13 +90,13 @@ class Admission:
         count = self._wanting.pop(get_ident(), 0)
         if not count:
             return False
-        with self._lock:
+        with once(self._lock), self._lock:
             seen = self._failures
         self._demand()
         moved = self._news.wait_for(
             lambda: self._over() or self._failures != seen or self._has_room(count), timeout
         )
-        with self._lock:
+        with once(self._lock), self._lock:
             # Where there was room and another caller took it, this one asks again, and waits for the next checkpoint.
             if self._over() or (moved and self._failures == seen) or self._has_room(count):
                 return True
@@ -105,7 +107,7 @@ class Admission:
         count = self._wanting.pop(get_ident(), 0)
         if not count:
             return False
-        with self._lock:
+        with once(self._lock), self._lock:
             waits = not (self._over() or self._has_room(count))
             if waits:
                 self._news.call_next_locked(callback)
@@ -121,6 +123,8 @@ class Admission:
             return True
         if on_event_loop():
             return self._failure is not None
+        if marked(STATE)._is_owned():
+            raise CallbackError  # what it would wait for needs what this thread has
         return self._refuses or self._queue.events.is_calling or on_log_thread()
 
     def _refusal(self, count: int) -> Exception:
@@ -146,7 +150,7 @@ class Admission:
 
     def room(self) -> int:
         """Return how many records may still be let in, also of a log that is being closed."""
-        with self._lock:
+        with once(self._lock), self._lock:
             self._tighten()
             return max(self.checkpoint_lsn + self.slots - self._reserved_lsn, 0)
 
@@ -170,7 +174,7 @@ class Admission:
 
     def saved(self, lsn: int) -> None:
         """A snapshot at this LSN is on stable storage: the slots up to it are free."""
-        with self._lock:
+        with once(self._lock), self._lock:
             self.checkpoint_lsn = max(self.checkpoint_lsn, lsn)
             self._failure = None
             self._check()
@@ -179,7 +183,7 @@ class Admission:
 
     def failed(self, error: BaseException) -> None:
         """A checkpoint that was taken by itself failed: refuse the waiting appends that have no room."""
-        with self._lock:
+        with once(self._lock), self._lock:
             self._failures += 1
             self._failure = error
             self._check()
@@ -188,7 +192,7 @@ class Admission:
 
     def end(self) -> None:
         """No checkpoint comes any more: refuse the waiting appends."""
-        with self._lock:
+        with once(self._lock), self._lock:
             self._ended = True
             callbacks = self._news.notify_locked()
         call_all(callbacks)

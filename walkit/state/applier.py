@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
+from walkit._locks import STATE, alone, marked
 from walkit.commit.frame import SealedFrame
 from walkit.commit.ports import AcknowledgementSink
 from walkit.state.columns import batch_of
@@ -46,7 +47,7 @@ class Follower:
 
     def __init__(self, machine: StateMachine, applied_lsn: int) -> None:
         self.lock = threading.Lock()
-        """Held while the machine changes; hold it to read more than one thing of the machine."""
+        """Held while the machine changes; hold it to read more than one thing of the machine. Its rank is STATE."""
         self.frames: deque[SealedFrame] = deque()
         """Acknowledged and not applied yet, oldest first."""
         self.applied_lsn = applied_lsn
@@ -59,16 +60,18 @@ class Follower:
         holds Ctrl-C back meanwhile.
         """
         self.frames.append(frame)
-        if len(self.frames) > FRAMES_WAITING_MAX and self.lock.acquire(blocking=False):
-            try:
-                self._apply_next()
-                self._apply_next()
-            finally:
-                self.lock.release()
+        if len(self.frames) > FRAMES_WAITING_MAX:
+            with marked(STATE):
+                if self.lock.acquire(blocking=False):
+                    try:
+                        self._apply_next()
+                        self._apply_next()
+                    finally:
+                        self.lock.release()
 
     def catch_up(self) -> None:
         """Apply all that is acknowledged. What was acknowledged to any caller before is applied on return."""
-        with self.lock:
+        with alone(STATE), self.lock:
             self.apply_waiting()
 
     def apply_if_free(self) -> None:
@@ -77,7 +80,7 @@ class Follower:
         (An `acquire` that does not block would be left held by a Ctrl-C that comes right after it; `with` is not.)
         """
         if not self.lock.locked():
-            with self.lock:
+            with marked(STATE), self.lock:
                 self.apply_waiting()
 
     def apply_waiting(self) -> None:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from walkit._locks import STATE, alone, marked, once
 from walkit._threads import Bell, LogThread
 from walkit.commit.driver import CommitDriver
 from walkit.commit.frame import SealedFrame
@@ -115,7 +116,7 @@ class Checkpointer:
         self._events = events
         self._machine = machine
         self._follower = follower
-        self._lock = threading.RLock()
+        self._lock = trimmer.state_lock
         self._ended = False
         self._newest = restored
         self._writing: int | None = None
@@ -133,12 +134,12 @@ class Checkpointer:
 
     def end(self) -> None:
         """Wait for what is under way, and refuse what comes later."""
-        with self._lock:
+        with marked(STATE), self._lock:
             self._ended = True
 
     def detach(self) -> None:
-        """End, and leave the log to itself: only the manifest says then which snapshot exists."""
-        self.end()
+        """Leave the log to itself: only the manifest says then which snapshot exists. Needs `state_lock` held."""
+        self._ended = True
         self._trimmer.state_lsn = None
         self._lifetime.off_close(self.end)
 
@@ -157,8 +158,7 @@ class Checkpointer:
 
     def snapshot_lsns(self) -> list[int]:
         """Return the LSNs of the snapshots that exist, and of the one that is being written."""
-        with self._follower.lock:
-            writing = self._writing
+        writing = self._writing
         standing = snapshot_lsns(self._storage)
         return standing if writing is None else [*standing, writing]
 
@@ -168,7 +168,8 @@ class Checkpointer:
         return run_to_end(self._snapshot, "snapshot", events=self._events)
 
     def _snapshot(self) -> SnapshotInfo:
-        with self._lock:
+        self._maintenance.refuse_current()
+        with self._events.held(), alone(STATE), self._lock:
             refuse_other_machines(self._storage, self._machine)
             return self._write(self._image())
 
@@ -178,29 +179,39 @@ class Checkpointer:
         return run_to_end(lambda: self._checkpoint(trim), "checkpoint", events=self._events)
 
     def _checkpoint(self, trim: bool) -> CheckpointReport:
+        with self._events.held(), alone(STATE), self._lock:
+            return self.checkpoint_locked(trim)
+
+    def checkpoint_locked(self, trim: bool) -> CheckpointReport:
+        """Take a checkpoint; needs the trimmer's `state_lock` held, and events."""
         clock = PhaseClock()
-        with self._lock:
-            refuse_other_machines(self._storage, self._machine)
-            with clock.phase("image") as detail:
-                image = self._image()
-                detail["lsn"] = image.lsn
-            with clock.phase("log"):
-                self._make_durable(image.lsn)
-            with clock.phase("snapshot") as detail:
-                info = self._standing(image.lsn) or self._write(image)
-                detail["records"], detail["bytes"] = info.records, info.size_bytes
-            self._maintenance.drain()  # what it is about to seal can be dropped, too
-            with self._events.held(), self._trimmer.claims.shut() as shut, self._orphan_files.lock:
-                with clock.phase("watermark") as detail:
-                    trimmed = self._trimmer.move_watermark(info.lsn if trim else 0, info.lsn)
-                    detail["low_watermark"] = trimmed.low_watermark
-                    shut.reopen()
-                with clock.phase("trim") as detail:
-                    self._orphan_files.remove()
-                    detail["segments"] = len(trimmed.segments)
-            with clock.phase("tidy") as detail:
-                removed = self._tidy(trimmed.low_watermark, info.lsn)
-                detail["snapshots"] = removed
+        self._maintenance.refuse_current()
+        refuse_other_machines(self._storage, self._machine)
+        with clock.phase("image") as detail:
+            image = self._image()
+            detail["lsn"] = image.lsn
+        with clock.phase("log"):
+            self._make_durable(image.lsn)
+        with clock.phase("snapshot") as detail:
+            info = self._standing(image.lsn) or self._write(image)
+            detail["records"], detail["bytes"] = info.records, info.size_bytes
+        self._maintenance.drain()  # what it is about to seal can be dropped, too
+        with (
+            self._events.held(),
+            self._trimmer.claims.shut() as shut,
+            once(self._orphan_files.lock),
+            self._orphan_files.lock,
+        ):
+            with clock.phase("watermark") as detail:
+                trimmed = self._trimmer.move_watermark(info.lsn if trim else 0, info.lsn)
+                detail["low_watermark"] = trimmed.low_watermark
+                shut.reopen()
+            with clock.phase("trim") as detail:
+                self._orphan_files.remove()
+                detail["segments"] = len(trimmed.segments)
+        with clock.phase("tidy") as detail:
+            removed = self._tidy(trimmed.low_watermark, info.lsn)
+            detail["snapshots"] = removed
         return self._report(info, trimmed, removed, clock)
 
     def _report(
@@ -224,11 +235,10 @@ class Checkpointer:
     def _image(self) -> StateImage:
         if self._ended or self._lifetime.closed:
             raise LogClosedError(f"the log at {self._storage.location} is closed; no snapshot was taken")
-        with self._follower.lock:
+        with marked(STATE), self._follower.lock:
             self._follower.apply_waiting()
-            image = take_image(self._machine, self._follower.applied_lsn)
-            self._writing = image.lsn
-            return image
+            self._writing = self._follower.applied_lsn  # first: `snapshot_lsns` looks without the lock
+            return take_image(self._machine, self._writing)
 
     def _standing(self, lsn: int) -> SnapshotInfo | None:
         """Return the newest snapshot where it is of this LSN already and the manifest says so."""

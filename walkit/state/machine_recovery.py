@@ -7,11 +7,11 @@ the keyed table ("keyed-table/1"), which `recover` gives back in a `walkit.state
 
 from __future__ import annotations
 
-import os
-import threading
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from walkit._locks import STATE, alone
+from walkit.commit.to_end import run_to_end
 from walkit.errors import (
     CorruptionError,
     FormatVersionError,
@@ -34,18 +34,6 @@ from walkit.state.snapshot import SnapshotInfo
 
 ATTEMPTS_MAX = 8
 """How often a recovery begins anew because a writer's checkpoints overtook it, before its error is raised."""
-
-_lock = threading.Lock()
-"""Held while a machine's snapshot is written: a log takes one at a time."""
-
-
-def _renew_lock() -> None:
-    global _lock
-    _lock = threading.Lock()
-
-
-# A child forked while another thread writes a snapshot would find the lock taken for ever.
-os.register_at_fork(after_in_child=_renew_lock)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,8 +145,14 @@ def checkpoint(log: WriteAheadLog, machine: StateMachine, *, trim: bool = True) 
     check_arguments(log, machine, None)
     check_saved(machine)
     log._refuse_closed()
-    with _lock:
-        if log.parts.trimmer.state_lsn is not None:
+    events = log.parts.events
+    return run_to_end(lambda: _checkpoint(log, machine, trim), "checkpoint", events=events)
+
+
+def _checkpoint(log: WriteAheadLog, machine: StateMachine, trim: bool) -> CheckpointReport:
+    trimmer = log.parts.trimmer
+    with log.parts.events.held(), alone(STATE), trimmer.state_lock:
+        if trimmer.state_lsn is not None:
             raise OptionsError(
                 f"a Store keeps the state of the log at {log.location}: store.checkpoint() saves it, and its snapshots "
                 "are of the keyed table",
@@ -176,6 +170,6 @@ def checkpoint(log: WriteAheadLog, machine: StateMachine, *, trim: bool = True) 
         follower = Follower(machine, machine.applied_lsn)
         checkpointer = checkpointer_on(log.parts, machine=machine, follower=follower, restored=None)
         try:
-            return checkpointer.checkpoint(trim=trim)
+            return checkpointer.checkpoint_locked(trim)
         finally:
             checkpointer.detach()

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import pyarrow as pa
 
+from walkit._locks import STATE, alone
 from walkit.log.validate import as_bytes
 from walkit.log.wal import WriteAheadLog
 from walkit.read.describe import LogInventory
@@ -58,7 +59,7 @@ class KeyedSurface(ABC):
 
     def __len__(self) -> int:
         self._see_acknowledged()
-        with self._follower.lock:
+        with alone(STATE), self._follower.lock:
             return len(self._table)
 
     def __bool__(self) -> bool:
@@ -84,18 +85,18 @@ class KeyedSurface(ABC):
     def _dated(self) -> tuple[int, pa.Table]:
         """Return the LSN up to which the state of one moment goes, and the state as of `to_arrow`."""
         self._see_acknowledged()
-        with self._follower.lock:
+        with alone(STATE), self._follower.lock:
             lsn, image = self._table.applied_lsn, self._table.snapshot()
         return lsn, table_of(image)
 
     def _image(self) -> Iterator[Batch]:
         self._see_acknowledged()
-        with self._follower.lock:
+        with alone(STATE), self._follower.lock:
             return self._table.snapshot()
 
     def _copy(self) -> dict[bytes, bytes | None]:
         self._see_acknowledged()
-        with self._follower.lock:
+        with alone(STATE), self._follower.lock:
             return self._table.to_dict()
 
 
@@ -107,7 +108,7 @@ class StoreSurface(KeyedSurface):
     def inventory(self) -> LogInventory:
         """Return `log.inventory()`, with the live keys of each segment: those whose newest record is in it."""
         found = self.log.inventory()
-        with self._follower.lock:
+        with alone(STATE), self._follower.lock:
             lsns = np.fromiter(self._table.live_lsns(), np.int64)
         firsts = np.array([s.first_lsn for s in found.segments], np.int64)
         where = np.searchsorted(firsts, lsns[lsns <= found.last_lsn], side="right") - 1

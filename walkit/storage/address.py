@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from typing import TYPE_CHECKING
 
 from walkit.errors import NotALogError, OptionsError
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 Place = str | os.PathLike[str] | Storage
 
 _memories: dict[str, MemoryStorage] = {}
-_memories_lock = threading.Lock()
 
 
 def storage_at(place: Place) -> Storage:
@@ -39,8 +37,7 @@ def storage_at(place: Place) -> Storage:
     if path.startswith("memory://"):
         from walkit.storage.memory import MemoryStorage
 
-        with _memories_lock:
-            return _memories.setdefault(path, MemoryStorage())
+        return _memories.setdefault(path, MemoryStorage())
     if path.startswith("file://"):
         path = path[len("file://") :]
     elif "://" in path:

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
+from walkit._locks import once
 from walkit.storage.folder import Folder, open_raw, open_regular
 from walkit.storage.interface import Buffer
 from walkit.storage.io_errors import Translated, storage_error
@@ -38,14 +39,14 @@ class AlignedBuffers:
 
     def __init__(self, bytes_max: int = POOL_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._free: dict[int, list[mmap.mmap]] = {}
         self._free_bytes = 0
 
     def take(self, size: int) -> mmap.mmap:
         """Return memory of at least `size` bytes, of any content; give it back after use."""
         capacity = 1 << max(size - 1, DIRECT_BYTES - 1).bit_length()
-        with self._lock:
+        with once(self._lock), self._lock:
             free = self._free.get(capacity)
             if free:
                 self._free_bytes -= capacity
@@ -60,7 +61,7 @@ class AlignedBuffers:
 
     def give(self, memory: mmap.mmap) -> None:
         """Keep the memory for the next write, or drop it where enough is kept."""
-        with self._lock:
+        with once(self._lock), self._lock:
             if self._free_bytes + len(memory) <= self.bytes_max:
                 self._free_bytes += len(memory)
                 self._free.setdefault(len(memory), []).append(memory)

@@ -33,6 +33,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
+from walkit._locks import once
 from walkit.storage.folder import Folder, HeldFolder, number_at, number_of, open_regular
 from walkit.storage.interface import FileNumber, LockHolder
 from walkit.storage.io_errors import Translated
@@ -50,7 +51,7 @@ _COMMAND_LENGTH_MAX = 1000
 _INFORMATION_BYTES_MAX = 64 * 1024
 _UNKNOWN_HOLDER = LockHolder(pid=None, command=None, same_process=False)
 
-_guard = threading.Lock()
+_guard = threading.RLock()
 
 
 class FileLock:
@@ -72,7 +73,7 @@ class FileLock:
         if self.pid != os.getpid():
             self.forget()
             return
-        with _guard:
+        with once(_guard), _guard:
             if self._raw.closed:
                 return
             _taken.discard(self)
@@ -83,7 +84,7 @@ class FileLock:
 
     def forget(self) -> None:
         """Close this process's copy; the lock stays with every other copy, and with the last of them it goes."""
-        with _guard:
+        with once(_guard), _guard:
             _taken.discard(self)
             self._raw.close()
 
@@ -123,7 +124,7 @@ class FolderLock:
         if self.pid != os.getpid():
             self.forget()
             return
-        with _guard:
+        with once(_guard), _guard:
             folder, self._folder = self._folder, None
             if folder is None:
                 return
@@ -134,7 +135,7 @@ class FolderLock:
 
     def forget(self) -> None:
         """Close this process's copy; what another process has of it stays."""
-        with _guard:
+        with once(_guard), _guard:
             folder, self._folder = self._folder, None
             _taken.discard(self)
             self._bind(Folder(self._path))
@@ -158,7 +159,7 @@ def _after_fork_in_child() -> None:
     A child forked while another thread was taking a lock would find the guard taken for ever, too.
     """
     global _guard
-    _guard = threading.Lock()
+    _guard = threading.RLock()
     for lock in tuple(_taken):
         lock.forget()
 
@@ -168,7 +169,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 def take_lock(folder: Folder, name: str) -> FileLock | LockHolder:
     """Take the lock of this name, its file made where missing, or return its holder. Never waits for the holder."""
-    with _guard, Translated("lock", name, folder.path):
+    with once(_guard), _guard, Translated("lock", name, folder.path):
         raw = open_regular(folder, name, os.O_RDWR | os.O_CREAT, "lock")
         fd = raw.fileno()
         try:
@@ -192,7 +193,7 @@ def take_lock(folder: Folder, name: str) -> FileLock | LockHolder:
 
 def take_folder(path: str, lock_name: str, bind: Callable[[Folder], object]) -> FolderLock | LockHolder:
     """Hold a folder and `bind` its storage to it, or return its holder, who says who it is in the file `lock_name`."""
-    with _guard, Translated("hold", "", path):
+    with once(_guard), _guard, Translated("hold", "", path):
         folder = HeldFolder(path)
         key = number_of(folder.fd)
         try:

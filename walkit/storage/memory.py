@@ -13,6 +13,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from walkit._locks import once
 from walkit.errors import StorageError
 from walkit.storage.bulk import copy_into
 from walkit.storage.interface import Buffer, Cell, LockHolder, OpenMode, StorageLock
@@ -56,7 +57,7 @@ class MemoryStorage:
 
     def __init__(self) -> None:
         self._location = f"memory://{next(_numbers)}"
-        self._guard = threading.Lock()
+        self._guard: Any = threading.RLock()
         self._names = self._new_names()
         self._locks: dict[str, MemoryLock] = {}
 
@@ -79,13 +80,13 @@ class MemoryStorage:
     def names(self, folder: str = "") -> list[str]:
         """Return the names in one folder, sorted; locks and cells are files too."""
         checked_folder(folder, self._location)
-        with self._guard:
+        with once(self._guard), self._guard:
             return self._names.of(folder)
 
     def open(self, name: str, mode: OpenMode) -> MemoryFile:
         """Open a file."""
         checked_name(name, self._location)
-        with self._guard:
+        with once(self._guard), self._guard:
             inode = self._names.create(name) if mode == "create" else self._names.get(name)
         return MemoryFile(self._guard, inode, name, self._location, writable=mode != "read")
 
@@ -93,25 +94,25 @@ class MemoryStorage:
         """Rename `source` to `target` atomically. Between folders it is durable when that of `target` is synced."""
         checked_name(source, self._location)
         checked_name(target, self._location)
-        with self._guard:
+        with once(self._guard), self._guard:
             self._names.replace(source, target)
 
     def remove(self, name: str) -> None:
         """Remove a file."""
         checked_name(name, self._location)
-        with self._guard:
+        with once(self._guard), self._guard:
             self._names.remove(name)
 
     def sync_directory(self, folder: str = "") -> None:
         """Make creations, replacements and removals in this folder durable."""
         checked_folder(folder, self._location)
-        with self._guard:
+        with once(self._guard), self._guard:
             self._names.sync(folder)
 
     def lock(self, name: str) -> StorageLock | LockHolder:
         """Take the lock of this name, or say that this process holds it."""
         checked_name(name, self._location)
-        with self._guard:
+        with once(self._guard), self._guard:
             if name in self._locks:
                 return LockHolder(pid=self._locks[name].pid, command=own_command(), same_process=True)
             inode = self._names.current.get(name) or self._names.create(name)
@@ -129,7 +130,7 @@ class MemoryStorage:
     def cell(self, name: str, size: int, *, writable: bool) -> Cell | None:
         """Return the shared cell of this name; a writable one that is missing or too short is made anew, zeroed."""
         checked_name(name, self._location)
-        with self._guard:
+        with once(self._guard), self._guard:
             inode = self._names.current.get(name)
             if inode is None and not writable:
                 return None
@@ -160,9 +161,7 @@ class MemoryStorage:
 class MemoryFile:
     """An open file in memory: see `walkit.storage.StorageFile`. Buffers as in `FileStorageFile`."""
 
-    def __init__(
-        self, guard: threading.Lock, inode: MemoryInode, name: str, location: str, *, writable: bool
-    ) -> None:
+    def __init__(self, guard: Any, inode: MemoryInode, name: str, location: str, *, writable: bool) -> None:
         self._guard, self._inode, self._name, self._location = guard, inode, name, location
         self._writable, self._closed = writable, False
 
@@ -174,13 +173,13 @@ class MemoryFile:
     def read(self, offset: int, size: int) -> bytes:
         """Return up to `size` bytes from `offset`; fewer only where the file ends."""
         self._check("read", offset, size)
-        with self._guard:
+        with once(self._guard), self._guard:
             return self._inode.content.read(offset, size)
 
     def data_ranges(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return the part of [start, end) that is kept; the rest is zeros."""
         self._check("look for data in", start, end)
-        with self._guard:
+        with once(self._guard), self._guard:
             end = min(end, self._inode.content.stored)
         return [(start, end)] if start < end else []
 
@@ -195,7 +194,7 @@ class MemoryFile:
     def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
         """Write all bytes of `buffers` at `offset`; with `sync` exactly these are durable on return."""
         data = self._joined(offset, buffers)
-        with self._guard:
+        with once(self._guard), self._guard:
             if sync:
                 self._inode.write_synced(offset, data)
             elif data:
@@ -204,20 +203,20 @@ class MemoryFile:
     def sync(self) -> None:
         """Finish at once: as durable as the storage is, all was when it was written."""
         self._check("sync")
-        with self._guard:
+        with once(self._guard), self._guard:
             self._inode.sync(self._inode.mark())
 
     def allocate(self, size: int) -> None:
         """Have at least `size` bytes."""
         self._check("allocate space for", size, writing=True)
-        with self._guard:
+        with once(self._guard), self._guard:
             if size > self._inode.content.size:
                 self._inode.change("allocate", size)
 
     def shorten(self, size: int) -> None:
         """Drop all bytes from `size` on."""
         self._check("shorten", size, writing=True)
-        with self._guard:
+        with once(self._guard), self._guard:
             if size < self._inode.content.size:
                 self._inode.change("shorten", size)
 
@@ -229,7 +228,7 @@ class MemoryFile:
     def drop_cached(self) -> None:
         """Read clean bytes again from what is below the memory; without that, do nothing."""
         self._check("drop the cached pages of")
-        with self._guard:
+        with once(self._guard), self._guard:
             self._inode.drop_cached()
 
     def close(self) -> None:
@@ -260,7 +259,7 @@ class MemoryCell:
 
     def __init__(
         self,
-        guard: threading.Lock,
+        guard: Any,
         inode: MemoryInode,
         size: int,
         name: str,
@@ -274,7 +273,7 @@ class MemoryCell:
     def read(self) -> bytes:
         """Return all bytes of the cell."""
         self._check("read")
-        with self._guard:
+        with once(self._guard), self._guard:
             return self._inode.content.read(0, self._size).ljust(self._size, b"\0")
 
     def write(self, offset: int, data: bytes) -> None:
@@ -285,7 +284,7 @@ class MemoryCell:
             raise self._refused("write", errno.EINVAL, f"bytes {offset} to {end} of a cell of {self._size}")
         if not self._writable:
             raise self._refused("write", errno.EACCES, "it was opened for reading")
-        with self._guard:
+        with once(self._guard), self._guard:
             self._inode.write_cell(offset, data)
 
     def close(self) -> None:
@@ -303,12 +302,12 @@ class MemoryCell:
 class MemoryLock:
     """A held lock: see `walkit.storage.StorageLock`. A forked child's copy of the storage stays locked for ever."""
 
-    def __init__(self, guard: threading.Lock, locks: dict[str, MemoryLock], name: str) -> None:
+    def __init__(self, guard: Any, locks: dict[str, MemoryLock], name: str) -> None:
         self._guard, self._locks, self._name, self.pid = guard, locks, name, os.getpid()
 
     def release(self) -> None:
         """Give the lock up."""
-        with self._guard:
+        with once(self._guard), self._guard:
             if self.pid == os.getpid() and self._locks.get(self._name) is self:
                 del self._locks[self._name]
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Self
 
+from walkit._locks import once
 from walkit.errors import LogClosedError
 from walkit.log.level import require_promises
 from walkit.log.observe import Observation, ObservedFrames
@@ -57,7 +58,7 @@ class DeltaFeed:
         self._core = DeltaPolls(
             identity.log_id, identity.epoch_id, options=options or DeltaOptions(), new_id=new_id
         )
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._observation: Observation | None = None
         self._seen_after_lsn = 0
         self._stopped: PollRefusal | None = None
@@ -71,7 +72,7 @@ class DeltaFeed:
     @property
     def held_bytes(self) -> int:
         """Bytes of frames that are kept for readers."""
-        with self._lock:
+        with once(self._lock), self._lock:
             return self._core.held_bytes
 
     @property
@@ -81,7 +82,7 @@ class DeltaFeed:
 
     def described(self) -> tuple[SessionStatus, ...]:
         """Return each session of this moment."""
-        with self._lock:
+        with once(self._lock), self._lock:
             return self._core.described()
 
     def poll(self, request: PollRequest) -> PollAnswer | PollRefusal:
@@ -105,7 +106,7 @@ class DeltaFeed:
     def begin(self, request: PollRequest) -> PollCall:
         """Begin a poll and return it at once; `tick` has to be called while it waits. Raises what `poll` raises."""
         call = PollCall()
-        with self._lock:
+        with once(self._lock), self._lock:
             if self._stopped is not None:
                 self._give([Reply(call, self._stopped)])
                 return call
@@ -123,20 +124,20 @@ class DeltaFeed:
 
     def on_disconnect(self, call: PollCall) -> None:
         """The caller is gone: its poll gets no answer, and its session ends unless it is asked again soon."""
-        with self._lock:
+        with once(self._lock), self._lock:
             self._core.on_disconnect(call, self._clock_ms())
         call.gone = True
         call.wake.set()
 
     def tick(self) -> None:
         """Answer polls that waited long enough, and end sessions that expired: to be called while polls wait."""
-        with self._lock:
+        with once(self._lock), self._lock:
             self._tick()
             self._leave_unneeded()
 
     def stop(self) -> None:
         """End all sessions; polls that wait and later ones are refused. Stopping twice does nothing."""
-        with self._lock:
+        with once(self._lock), self._lock:
             self._stop("delta readers are served no more")
         self._log.parts.lifetime.off_close(self._log_closes)
 
@@ -144,7 +145,7 @@ class DeltaFeed:
 
     def _see(self, frames: ObservedFrames) -> None:
         """Take frames that are durable: on the log's delivery thread. An error ends all sessions, and is raised."""
-        with self._lock:
+        with once(self._lock), self._lock:
             try:
                 self._tick()
                 self._give(self._core.appended(frames, self._clock_ms()))
@@ -156,7 +157,7 @@ class DeltaFeed:
                 self._leave_unneeded()
 
     def _log_closes(self) -> None:
-        with self._lock:
+        with once(self._lock), self._lock:
             self._stop(f"the log at {self._log.location} is closed")
 
     # -- under the lock
@@ -209,7 +210,7 @@ class DeltaFeed:
             token.wake.set()
 
     def _pause_s(self) -> float | None:
-        with self._lock:
+        with once(self._lock), self._lock:
             wake_at_ms = self._core.wake_at_ms
         return None if wake_at_ms is None else max(wake_at_ms - self._clock_ms(), 0) / 1000
 

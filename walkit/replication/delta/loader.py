@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
+from walkit._locks import once
 from walkit._threads import LogThread
 from walkit.errors import CorruptionError, DivergenceError, GapError, HistoryTrimmedError, StorageError
 from walkit.format.frame import FrameHeader
@@ -106,7 +107,7 @@ class RangeLoader:
     def __init__(self, storage: Storage, log_id: int, *, stop_at_bytes: int = LOAD_BYTES_MAX) -> None:
         """A load ends with the frame with which it has so many bytes, also where more was asked for."""
         self._storage, self._log_id, self._stop_at_bytes = storage, log_id, stop_at_bytes
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._tail: _Tail | None = None
         self._ends: list[_End] = []
         """By LSN: where the frames of ranges end."""
@@ -122,7 +123,7 @@ class RangeLoader:
             self._note(_End(end.lsn, end.position))
 
     def _note(self, end: _End) -> None:
-        with self._lock:
+        with once(self._lock), self._lock:
             at = bisect_left(self._ends, end.lsn, key=lambda each: each.lsn)
             if at < len(self._ends) and self._ends[at].lsn == end.lsn:
                 if end.chain is not None:
@@ -184,7 +185,7 @@ class RangeLoader:
 
     def close(self) -> None:
         """Close the open segment; a load that reads it closes it at its end."""
-        with self._lock:
+        with once(self._lock), self._lock:
             self._closed = True
         self._replace_tail(None)
 
@@ -200,7 +201,7 @@ class RangeLoader:
             )
 
     def _read_tail(self, tail: _Tail, first_lsn: int, last_lsn: int, known: DeltaEnd) -> Frames | None:
-        with self._lock:
+        with once(self._lock), self._lock:
             at = bisect_left(self._ends, first_lsn, key=lambda each: each.lsn)
             before = self._ends[at - 1] if at else None
         segment = tail.segment
@@ -279,7 +280,7 @@ class RangeLoader:
             self._replace_tail(_Tail(*view.opened(span)))
 
     def _replace_tail(self, opened: _Tail | None) -> None:
-        with self._lock:
+        with once(self._lock), self._lock:
             replaced = [each for each in (self._tail, opened if self._closed else None) if each is not None]
             self._tail = None if self._closed else opened
             for tail in replaced:
@@ -291,7 +292,7 @@ class RangeLoader:
 
     @contextmanager
     def _tail_in_use(self) -> Iterator[_Tail | None]:
-        with self._lock:
+        with once(self._lock), self._lock:
             tail = self._tail
             if tail is not None:
                 tail.users += 1
@@ -299,7 +300,7 @@ class RangeLoader:
             yield tail
         finally:
             if tail is not None:
-                with self._lock:
+                with once(self._lock), self._lock:
                     tail.users -= 1
                     unused = tail.is_replaced and not tail.users
                 if unused:

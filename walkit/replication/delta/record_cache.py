@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from walkit._locks import once
 from walkit.record import Record
 
 RECORD_BYTES = 256
@@ -36,7 +37,7 @@ class RecordCache:
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._by_key: dict[bytes, _Kept] = {}
         self._order: deque[bytes] = deque()
         """The key of each record, by LSN."""
@@ -52,13 +53,13 @@ class RecordCache:
 
     def begin(self, next_lsn: int) -> None:
         """Drop all; the next record that is put is this one."""
-        with self._lock:
+        with once(self._lock), self._lock:
             self._drop_locked(next_lsn)
             self._check()
 
     def put(self, first_lsn: int, records: Iterable[Record], last_lsn: int) -> None:
         """Keep these, which are all that the log has with these LSNs (inclusive); those without a key are not kept."""
-        with self._lock:
+        with once(self._lock), self._lock:
             if first_lsn != self._next_lsn:
                 self._drop_locked(first_lsn)
             for record in records:
@@ -69,7 +70,7 @@ class RecordCache:
 
     def records_of(self, key: bytes, first_lsn: int) -> list[Record] | None:
         """Return all records of a key from this LSN on, in order; None where not all of them are here, or none may."""
-        with self._lock:
+        with once(self._lock), self._lock:
             kept = self._by_key.get(key)
             if not self.bytes_max or first_lsn < (self._from_lsn if kept is None else kept.from_lsn):
                 self.misses += 1

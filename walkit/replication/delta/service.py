@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from walkit._locks import once
 from walkit.errors import OptionsError
 from walkit.log.wal import WriteAheadLog
 from walkit.metrics import DeltaServedStatistics
@@ -33,11 +34,11 @@ class PollPace:
     def __init__(self, interval_ms: float, sessions_max: int, most_ms: float = 1_000.0) -> None:
         self._interval_ms, self._most_ms, self._entries_max = interval_ms, most_ms, 4 * sessions_max
         self._next_ms: dict[int, float] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def delay_ms(self, session_id: int, now_ms: float) -> float | None:
         """Return how long the next reply of this session waits; None where too many wait already."""
-        with self._lock:
+        with once(self._lock), self._lock:
             if session_id not in self._next_ms and len(self._next_ms) >= self._entries_max:
                 self._next_ms = {key: at for key, at in self._next_ms.items() if at > now_ms}
                 if len(self._next_ms) >= self._entries_max:
@@ -66,7 +67,7 @@ class DeltaService:
         self.callers_max = self.options.sessions_max + CALLERS_SPARE
         self._log = log
         self._feed: DeltaFeed | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._room = threading.Semaphore(self.callers_max)
         self._pace = PollPace(self.options.interval_ms, self.options.sessions_max)
         self._stopped = threading.Event()
@@ -127,14 +128,14 @@ class DeltaService:
 
     def start(self) -> None:
         """Serve; again, too, after a stop."""
-        with self._lock:
+        with once(self._lock), self._lock:
             self._feed = None
             self._stopped.clear()
 
     def stop(self) -> None:
         """Refuse the polls that wait, and all later ones. Stopping twice does nothing."""
         self._stopped.set()
-        with self._lock:
+        with once(self._lock), self._lock:
             if self._feed is not None:
                 self._feed.stop()
 
@@ -160,14 +161,14 @@ class DeltaService:
 
     def _open_feed(self) -> DeltaFeed | None:
         """Return the feed, made at the first poll; None once stopped."""
-        with self._lock:
+        with once(self._lock), self._lock:
             if self._feed is None and not self._stopped.is_set():
                 assert self._log is not None
                 self._feed = DeltaFeed(self._log, self.options)
             return None if self._stopped.is_set() else self._feed
 
     def _count_refusal(self) -> None:
-        with self._lock:
+        with once(self._lock), self._lock:
             self._refused += 1
 
     def _refuse(self, reason: str, message: str) -> bytes:

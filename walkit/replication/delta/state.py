@@ -10,6 +10,7 @@ from time import perf_counter_ns
 import numpy as np
 import numpy.typing as npt
 
+from walkit._locks import STATE, alone, marked
 from walkit._text import counted
 from walkit.commit.commit_signal import CommitSignal
 from walkit.errors import DivergenceError, GapError
@@ -118,7 +119,7 @@ class ReaderState(KeyedSurface):
         began = perf_counter_ns()
         batches = list(frames_to_batches(iter(whole), first, None))
         decoded = perf_counter_ns()
-        with self._follower.lock:
+        with alone(STATE), self._follower.lock:
             try:
                 for batch in batches:
                     self._table.apply_arrow(batch)
@@ -152,7 +153,7 @@ class ReaderState(KeyedSurface):
 
     def image(self) -> tuple[StateImage, Reached] | None:
         """Return the state of one moment as a snapshot has it, and how far it is; None where it is not whole."""
-        with self._follower.lock:
+        with alone(STATE), self._follower.lock:
             reached = self.reached
             if self._torn:
                 return None
@@ -164,7 +165,7 @@ class ReaderState(KeyedSurface):
 
     def wake(self) -> None:
         """Wake the waiting threads, to look again."""
-        with self._changed.lock:
+        with marked(), self._changed.lock:
             self._changed.notify_locked()
 
     def _see_acknowledged(self) -> None:

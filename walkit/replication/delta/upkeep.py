@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable
 
+from walkit._locks import WORK, alone
 from walkit._threads import Bell
 from walkit.errors import (
     ClaimError,
@@ -171,7 +172,7 @@ class ReaderUpkeep:
 
         SnapshotError, StorageError, DivergenceError. Safe from any thread.
         """
-        with self._saving:
+        with alone(WORK), self._saving:
             self._saved_s = time.monotonic()
             if self._checkpoint is not None and self._state.applied_lsn > self.saved_lsn:
                 found = self._state.image()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from walkit._locks import once
 from walkit._threads import Bell, LogThread
 from walkit.errors import WalkitError
 from walkit.format.layout import DURABLE_SLOTS_BYTES
@@ -30,13 +31,13 @@ class EndWatch:
 
     def __init__(self, storage: Storage, durable: Callable[[], tuple[int, int]]) -> None:
         self._storage, self._durable = storage, durable
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._callbacks: tuple[Callable[[], object], ...] = ()
         self._over: Bell | None = None
 
     def add(self, callback: Callable[[], object]) -> Callable[[], None]:
         """Call `callback` from now on; return what ends that. The first one starts the thread, the last one ends it."""
-        with self._lock:
+        with once(self._lock), self._lock:
             if self._over is None:
                 over = Bell()
                 LogThread(target=self._run, args=(over,), name="walkit-end-watch", daemon=True).start()
@@ -46,7 +47,7 @@ class EndWatch:
         return lambda: self._remove(callback)
 
     def _remove(self, callback: Callable[[], object]) -> None:
-        with self._lock:
+        with once(self._lock), self._lock:
             self._callbacks = tuple(each for each in self._callbacks if each != callback)
             if not self._callbacks and self._over is not None:
                 self._over.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from walkit._locks import once
 from walkit.commit.frame import SealedFrame
 from walkit.format.frame import FrameIdentity
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
@@ -23,7 +24,7 @@ class ImportedSegments(SegmentSet):
 
     def take_epoch(self, identity: FrameIdentity, lineage: tuple[EpochRecord, ...]) -> None:
         """Frames of this epoch come next; a segment that was made ahead for another one is dropped."""
-        with self._prepare_lock:
+        with once(self._prepare_lock), self._prepare_lock:
             self.identity, self.lineage = identity, lineage
             prepared, self._prepared = self._prepared, None
             if prepared is not None:

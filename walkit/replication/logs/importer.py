@@ -10,8 +10,9 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
+from walkit._locks import marked
 from walkit.commit.commit_signal import CommitSignal
 from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions
@@ -62,7 +63,7 @@ class Importer:
         """What works on the log's files ends with it: a checkpoint, a trim."""
         self.recovery: RecoveryReport | None = None
         self.failure: BaseException | None = None
-        self.advanced, self._closing = CommitSignal(), threading.RLock()
+        self.advanced, self._closing = CommitSignal(), cast(Any, threading.RLock())
         self._watchers: list[Callable[[], object]] = []
         storage.create()
         self._lock = lock = take_writer_lock(storage)
@@ -171,7 +172,7 @@ class Importer:
             raise
         end = run.end
         segments.publish(end.position, end.last_lsn)
-        with self.advanced.lock:
+        with marked(), self.advanced.lock:
             self.end = end
             self.advanced.notify_locked()
         self._check()
@@ -180,18 +181,18 @@ class Importer:
 
     def watch(self, notify: Callable[[], object]) -> Callable[[], object]:
         """Call `notify` after each import and at the closing; returns what ends it. It must only wake something."""
-        with self.advanced.lock:
+        with marked(), self.advanced.lock:
             self._watchers = [*self._watchers, notify]
 
         def unwatch() -> None:
-            with self.advanced.lock:
+            with marked(), self.advanced.lock:
                 self._watchers = [each for each in self._watchers if each is not notify]
 
         return unwatch
 
     def watched_by(self, before: Importer) -> None:
         """Take over who watches the importer that this one takes the place of."""
-        with self.advanced.lock:
+        with marked(), self.advanced.lock:
             self._watchers = before._watchers
         self._notify_watchers()
 
@@ -241,7 +242,7 @@ class Importer:
 
     def _close(self) -> None:
         # The second caller returns when the lock is free, too; but for one that the first may wait for: a callback.
-        if not self._closing.acquire(blocking=not self.events.is_calling):
+        if self._closing._is_owned() or not self._closing.acquire(blocking=not self.events.is_calling):
             return
         try:
             if self.closed:
@@ -249,7 +250,7 @@ class Importer:
             self.lifetime.end_work()
             if self.adopted:
                 self.segments.maintenance.close()  # first: no file is closed, no lock freed under its job
-            with self.advanced.lock:
+            with marked(), self.advanced.lock:
                 self.lifetime.closed = True
                 self.advanced.notify_locked()
             try:
@@ -267,7 +268,7 @@ class Importer:
     def forget(self) -> None:
         """In a forked child: this copy is dead, the parent's log continues untouched."""
         self.lifetime.forget()
-        self.advanced, self._closing = CommitSignal(), threading.RLock()
+        self.advanced, self._closing = CommitSignal(), cast(Any, threading.RLock())
         self.manifest_store.forget()
         if self.adopted:
             self.upkeep.forget()

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn, Protocol
 
+from walkit._locks import once
 from walkit.errors import CorruptionError, GapError
 from walkit.events import EventSink
 from walkit.format.frame import FrameFault
@@ -182,7 +183,7 @@ class StoredSource:
         require_promises(level_of(load_manifest(storage)))
         self.storage = storage
         self.events = EventSink()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._generation = -1
         self._log_id = 0
         self._manifest_until = 0.0
@@ -195,7 +196,7 @@ class StoredSource:
     def durable(self) -> tuple[int, int]:
         """See Source. Reads the durable slot; the manifest only when the slot has moved, or now and then."""
         slot = read_durable_slot(self.storage)
-        with self._lock:
+        with once(self._lock), self._lock:
             now = time.monotonic()
             if slot.generation == self._generation and now < self._manifest_until:
                 return self._durable
@@ -224,7 +225,7 @@ class StoredSource:
     def end_and_manifest(self) -> tuple[tuple[int, int], Manifest]:
         """Return what `durable` does, and the manifest that it went by, which costs no read of its own."""
         end = self.durable()
-        with self._lock:
+        with once(self._lock), self._lock:
             assert self._manifest is not None, "an end that was given out was found by a manifest"
             return end, self._manifest
 

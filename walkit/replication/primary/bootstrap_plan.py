@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from walkit._locks import once
 from walkit.errors import FormatVersionError, GapError, SnapshotError, StorageError, WalkitError
 from walkit.events import EventSink
 from walkit.format.frame import FrameIdentity
@@ -215,14 +216,14 @@ class SnapshotChecks:
         self, storage: Storage, events: EventSink, on_trouble: Callable[[str], None] = lambda _: None
     ) -> None:
         self._storage, self._events, self._on_trouble = storage, events, on_trouble
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._known: dict[
             tuple[int, FrameIdentity], tuple[float, SnapshotError | FormatVersionError | None]
         ] = {}
 
     def fault(self, lsn: int, identity: FrameIdentity) -> SnapshotError | FormatVersionError | None:
         """Return why the snapshot at this LSN cannot be used, which is `on_trouble`, too; None where it is whole."""
-        with self._lock:
+        with self._events.held(), once(self._lock), self._lock:
             now = time.monotonic()
             self._known = {key: known for key, known in self._known.items() if now - known[0] < VERDICT_S}
             known = self._known.get((lsn, identity))

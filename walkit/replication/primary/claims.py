@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from walkit._locks import WORK, alone, once
 from walkit._threads import Bell, LogThread
 from walkit.errors import ClaimError, DivergenceError, GapError, OptionsError, StorageError, WalkitError
 from walkit.events import EventSink
@@ -92,7 +93,7 @@ class ReplicaClaims:
         self._storage, self._events = storage, events
         self._period_s = min(MOVE_S, lease_s / 4)
         self._renew_s = max(lease_s / 3, self._period_s)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._writing = threading.Lock()
         """Held while a claim is written, so that one of a session that has ended is not written over a newer one."""
         self._entries: dict[str, _Entry] = {}
@@ -126,7 +127,7 @@ class ReplicaClaims:
         `epoch_id` is that of the record before. `on_loss` is called on another thread, at most once, with the error of
         a claim that cannot be had any more.
         """
-        with self._lock:
+        with once(self._lock), self._lock:
             entry = self._entries.get(key)
             if entry is None:
                 entry = self._entries[key] = _Entry(first_lsn, epoch_id, on_loss)
@@ -142,8 +143,8 @@ class ReplicaClaims:
         For a replica that gets its log anew, by the session's own thread. Compacted segments count as they are.
         Raises what `walkit.claim` raises, but nothing where the log's folder can only be read.
         """
-        with self._writing:
-            with self._lock:
+        with alone(WORK), self._writing:
+            with once(self._lock), self._lock:
                 self._entries.pop(key, None)  # of a session that has ended
             for attempt in range(TAKE_TRIES):
                 first_lsn = oldest_lsn(load_manifest(self._storage), complete=False)
@@ -159,12 +160,12 @@ class ReplicaClaims:
                     self.want(key, first_lsn, 0, on_loss)  # which fails, too, and says so
                     return
             entry = _Entry(first_lsn, 0, on_loss, made, first_lsn, time.monotonic() + self._period_s)
-            with self._lock:
+            with once(self._lock), self._lock:
                 self._entries[key] = entry
 
     def leave(self, key: str) -> None:
         """The session of this replica has ended."""
-        with self._lock:
+        with once(self._lock), self._lock:
             entry = self._entries.get(key)
             if entry is not None:
                 entry.on_loss, entry.due_s = None, 0.0
@@ -172,14 +173,14 @@ class ReplicaClaims:
 
     def held_from(self, key: str) -> int | None:
         """Return the first LSN that the claim of this replica keeps; None where it has none."""
-        with self._lock:
+        with once(self._lock), self._lock:
             entry = self._entries.get(key)
         return entry.written or None if entry is not None else None
 
     @property
     def trouble(self) -> str:
         """Why a replica that is served has no claim, or one that does not move; "" where all have theirs."""
-        with self._lock:
+        with once(self._lock), self._lock:
             return next((e.trouble for e in self._entries.values() if e.trouble), "")
 
     # -- the thread
@@ -189,7 +190,7 @@ class ReplicaClaims:
             self._wake.clear()
             stopping = self._stopping
             for key, entry in self._due(stopping):
-                with self._writing:
+                with alone(WORK), self._writing:
                     is_free = self._write(key, entry)
                 if stopping and not is_free:
                     break
@@ -199,7 +200,7 @@ class ReplicaClaims:
 
     def _due(self, all_of_them: bool) -> list[tuple[str, _Entry]]:
         now = time.monotonic()
-        with self._lock:
+        with once(self._lock), self._lock:
             return [(key, e) for key, e in self._entries.items() if all_of_them or self._due_s(e) <= now]
 
     def _due_s(self, entry: _Entry) -> float:
@@ -208,14 +209,14 @@ class ReplicaClaims:
         return entry.due_s + (self._renew_s - self._period_s if idle else 0.0)
 
     def _pause_s(self) -> float:
-        with self._lock:
+        with once(self._lock), self._lock:
             due = min((self._due_s(e) for e in self._entries.values()), default=None)
         return self._period_s if due is None else min(max(due - time.monotonic(), 0.0), self._period_s)
 
     def _write(self, key: str, entry: _Entry) -> bool:
         """Write one claim; False where the claims' lock was not to be had. Needs `_writing` held."""
         is_free = True
-        with self._lock:
+        with once(self._lock), self._lock:
             if self._entries.get(key) is not entry:  # a newer session has claimed meanwhile
                 return is_free
             wanted, epoch_id, ended = entry.wanted, entry.epoch_id, entry.on_loss is None
@@ -236,7 +237,7 @@ class ReplicaClaims:
             lost = error if self._is_loss(error) else None
             if not isinstance(error, StorageError):
                 entry.claim, entry.written = None, 0
-        with self._lock:
+        with once(self._lock), self._lock:
             new = trouble and not entry.trouble
             entry.trouble, entry.due_s = trouble, time.monotonic() + self._period_s
             on_loss = entry.on_loss

@@ -34,7 +34,6 @@ class RangeService:
         self._source, self._clock = source, clock
         self._taken: dict[Any, float] = {}
         """When each call under way has taken something."""
-        self._lock = threading.Lock()
         self._room = threading.Semaphore(CALLS_MAX)
         self._unpacking = threading.Lock()
 
@@ -57,21 +56,18 @@ class RangeService:
             yield encode_from_publisher(refusal_of(error, self._source))
         finally:
             reader.close()
-            with self._lock:
-                self._taken.pop(context, None)
+            self._taken.pop(context, None)
             self._room.release()
 
     def tick(self) -> None:
         """Cancel the calls of callers that take nothing: to be called now and then."""
         oldest = self._clock() - STALL_S
-        with self._lock:
-            stalled = [context for context, taken in self._taken.items() if taken < oldest]
+        stalled = [context for context, taken in tuple(self._taken.items()) if taken < oldest]
         for context in stalled:
             context.cancel()
 
     def _note(self, context: Any) -> None:
-        with self._lock:
-            self._taken[context] = self._clock()
+        self._taken[context] = self._clock()
 
     def _batches(self, reader: FrameReader, data: bytes, context: Any) -> Iterator[bytes]:
         with self._unpacking:  # a lineage may be long

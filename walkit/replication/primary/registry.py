@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from walkit._locks import once
 from walkit.errors import CorruptionError, StorageError, WalkitError
 from walkit.format.manifest import LogEnd
 from walkit.replication.logs.private_file import read_private, write_private
@@ -39,7 +40,7 @@ class ReplicaRegistry:
         self.trouble = ""
         """What was wrong with the file when it was last read or written; "" where nothing was."""
         self._storage = storage
-        self._lock, self._file_lock = threading.Lock(), threading.Lock()
+        self._lock, self._file_lock = threading.RLock(), threading.RLock()
         self._known: dict[bytes, KnownReplica] = {}
         self._moved: set[bytes] = set()
         """Ids of which more is known than the file says."""
@@ -50,12 +51,12 @@ class ReplicaRegistry:
 
     def find(self, replica_id: bytes) -> KnownReplica | None:
         """Return what is known of this id; None where it is not known. StorageError where the file cannot be read."""
-        with self._lock:
+        with once(self._lock), self._lock:
             known = self._known.get(replica_id)
         if known is None:  # another primary of this log may have minted it
-            with self._file_lock:
+            with once(self._file_lock), self._file_lock:
                 self._take_in(self._stored())
-            with self._lock:
+            with once(self._lock), self._lock:
                 known = self._known.get(replica_id)
         return known
 
@@ -65,9 +66,9 @@ class ReplicaRegistry:
         One that never acknowledged anything makes room, or the one that was not seen for the longest time; those whose
         keys are in `keep` stay. StorageError where the file cannot be written.
         """
-        with self._file_lock, self._exclusive():
+        with once(self._file_lock), self._file_lock, self._exclusive():
             self._take_in(self._stored())
-            with self._lock:
+            with once(self._lock), self._lock:
                 before = dict(self._known)
                 while len(self._known) >= self.limit:
                     spare = self._spare(keep)
@@ -78,7 +79,7 @@ class ReplicaRegistry:
             try:
                 self._write()
             except BaseException:
-                with self._lock:
+                with once(self._lock), self._lock:
                     self._known = before
                 raise
         return True
@@ -99,7 +100,7 @@ class ReplicaRegistry:
             return
         self._saved_at = time.monotonic()
         try:
-            with self._file_lock, self._exclusive():
+            with once(self._file_lock), self._file_lock, self._exclusive():
                 self._take_in(self._stored())
                 self._write()
         except WalkitError as error:
@@ -107,14 +108,14 @@ class ReplicaRegistry:
 
     def names(self) -> dict[str, str]:
         """Return the label of each known replica by its key, as the file and this object know them."""
-        with self._file_lock:
+        with once(self._file_lock), self._file_lock:
             self._take_in(self._stored())
-        with self._lock:
+        with once(self._lock), self._lock:
             return {known.identity.key: known.name for known in self._known.values()}
 
     def stored(self) -> list[KnownReplica]:
         """Return the replicas that the file names; none where it is damaged. StorageError where it cannot be read."""
-        with self._file_lock:
+        with once(self._file_lock), self._file_lock:
             return self._stored() or []
 
     def _check(self) -> None:
@@ -126,7 +127,7 @@ class ReplicaRegistry:
         assert all(key == known.identity.id for key, known in self._known.items())
 
     def _move(self, replica_id: bytes, **changes: Any) -> None:
-        with self._lock:
+        with once(self._lock), self._lock:
             known = self._known.get(replica_id)
             if known is not None:
                 self._known[replica_id] = replace(known, seen_us=_now_us(), **changes)
@@ -154,7 +155,7 @@ class ReplicaRegistry:
         """Know what the file says, and what has moved since: of each replica the later acknowledgement counts."""
         if stored is None:
             return
-        with self._lock:
+        with once(self._lock), self._lock:
             mine = {key: known for key, known in self._known.items() if key in self._moved}
             self._known = {known.identity.id: known for known in stored[: self.limit]}
             for replica_id, known in mine.items():
@@ -163,14 +164,14 @@ class ReplicaRegistry:
                 self._known[replica_id] = replace(known, acked=acked)
 
     def _write(self) -> None:
-        with self._lock:
+        with once(self._lock), self._lock:
             self._check()
             facts = {"replicas": [_facts_of(known) for known in self._known.values()]}
             moved, self._moved = self._moved, set()
         try:
             write_private(self._storage, REGISTRY_NAME, facts)
         except BaseException:
-            with self._lock:
+            with once(self._lock), self._lock:
                 self._moved |= moved
             raise
         self.trouble = ""

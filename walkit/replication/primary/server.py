@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
+from walkit._locks import once
 from walkit._text import counted
 from walkit._threads import Bell, LogThread
 from walkit.errors import OptionsError, WalkitError
@@ -114,7 +115,7 @@ class Primary:
         self._traffic = Traffic()
         """Of the sessions that have ended."""
         self._sessions: set[Session] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._unpacking = threading.Lock()
         self._stopped = Bell()
 
@@ -157,7 +158,7 @@ class Primary:
     def statistics(self) -> TrafficStatistics:
         """Return what this primary has sent of frames since it was made, in all and by codec."""
         total = Traffic()
-        with self._lock:
+        with once(self._lock), self._lock:
             for traffic in (self._traffic, *(s.core.traffic for s in self._sessions)):
                 total.add(traffic)
         return total.statistics()
@@ -182,7 +183,7 @@ class Primary:
         if state == "serving" and why:
             state = "closed"
         lsn, position = self._durable
-        with self._lock:
+        with once(self._lock), self._lock:
             cores = [s.core for s in self._sessions]
             trouble = self._trouble or self._registry.trouble or self._claims.trouble
         return PrimaryStatus(
@@ -206,7 +207,7 @@ class Primary:
         if server is None:
             return
         self._stopped.set()
-        with self._lock:
+        with once(self._lock), self._lock:
             sessions = list(self._sessions)
         for session in sessions:
             session.stop()
@@ -246,7 +247,7 @@ class Primary:
             shared=self._shared,
             checks=self._checks,
         )
-        with self._lock:
+        with once(self._lock), self._lock:
             self._sessions.add(session)
         try:
             self._calls.enter(session)
@@ -261,7 +262,7 @@ class Primary:
                 session.close()
             finally:  # else its place would be taken for good
                 self._calls.leave(session)
-                with self._lock:
+                with once(self._lock), self._lock:
                     self._sessions.discard(session)
                     self._traffic.add(session.core.traffic)
 
@@ -278,7 +279,7 @@ class Primary:
             self._ranges.tick()
 
     def _note_trouble(self, text: str) -> None:
-        with self._lock:
+        with once(self._lock), self._lock:
             self._trouble = text
 
 

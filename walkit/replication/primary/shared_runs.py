@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from walkit._locks import once
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.replication.protocol.codecs import pack
 from walkit.replication.protocol.frame_run import FrameRun
@@ -34,7 +35,7 @@ class SharedRuns:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._kept: OrderedDict[tuple[int, LogEnd], _Kept] = OrderedDict()
         self._size = self._users = 0
         self.reads = self.packs = 0
@@ -47,12 +48,12 @@ class SharedRuns:
 
     def enter(self) -> None:
         """One session more uses it."""
-        with self._lock:
+        with once(self._lock), self._lock:
             self._users += 1
 
     def leave(self) -> None:
         """One session fewer uses it; the last but one takes all that is kept with it."""
-        with self._lock:
+        with once(self._lock), self._lock:
             self._users -= 1
             if self._users < 2:
                 self._kept.clear()
@@ -63,7 +64,7 @@ class SharedRuns:
         self, log_id: int, after: LogEnd, limit_bytes: int
     ) -> tuple[FrameRun, tuple[EpochRecord, ...]] | None:
         """Return the run that follows `after` in this log, with the lineage of its source; None where none is kept."""
-        with self._lock:
+        with once(self._lock), self._lock:
             kept = self._kept.get((log_id, after))
             if kept is None or kept.until_s < time.monotonic() or len(kept.run.data) > limit_bytes:
                 return None
@@ -75,7 +76,7 @@ class SharedRuns:
             return
         key = (run.identity.log_id, run.after)
         kept = _Kept(run, lineage, time.monotonic() + KEPT_S, len(run.data))
-        with self._lock:
+        with once(self._lock), self._lock:
             if self._users < 2:
                 return
             self.reads += 1
@@ -88,12 +89,12 @@ class SharedRuns:
         """Return what is sent of a run by this codec: see `codecs.pack`. Of a run that is kept it is made once."""
         if not codec:
             return "", run.data
-        with self._lock:
+        with once(self._lock), self._lock:
             kept = self._kept.get((run.identity.log_id, run.after))
             if kept is not None and kept.run is run and codec in kept.packed:
                 return kept.packed[codec]
         packed = pack(run.data, codec)
-        with self._lock:
+        with once(self._lock), self._lock:
             self.packs += 1
             known = self._kept.get((run.identity.log_id, run.after))
             if kept is not None and known is kept and codec not in kept.packed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from walkit._locks import STATE, alone, marked, once
 from walkit._text import counted
 from walkit.commit.commit_signal import CommitSignal
 from walkit.config import StoreOptions
@@ -58,7 +59,7 @@ class ReplicaStore(KeyedSurface):
         it has what the records since say, and no key of which no record is left."""
         self._applied = CommitSignal()
         self._recovery: MachineRecovery | None = None
-        self._beginning = threading.Lock()
+        self._beginning = threading.RLock()
         self._checkpointer: Checkpointer | None = None
         self._checkpoint_thread: CheckpointThread | None = None
         if log.adopted:
@@ -70,7 +71,7 @@ class ReplicaStore(KeyedSurface):
 
     def _checkpoints(self) -> Checkpointer:
         """Return what takes checkpoints, made when there is a log."""
-        with self._beginning:
+        with once(self._beginning), self._beginning:
             if self._checkpointer is None:
                 self._checkpointer = self._begin_checkpoints()
             return self._checkpointer
@@ -104,7 +105,7 @@ class ReplicaStore(KeyedSurface):
         Raises what `walkit.recover` raises; then the state is as before.
         """
         recovery, table, begins_lsn = _recovered(self.log)
-        with self._beginning:
+        with once(self._beginning), self._beginning:
             self._recovery, self._table, self.begins_lsn = recovery, table, begins_lsn
             self._follower = Follower(table, self.log.durable_lsn)
             self._checkpointer = self._checkpoint_thread = None  # they ended with the log that they were for
@@ -114,7 +115,7 @@ class ReplicaStore(KeyedSurface):
 
     def _check(self) -> None:
         """Assert what holds between two imports, on the importing thread: the state is one that the log can give."""
-        with self._beginning:
+        with once(self._beginning), self._beginning:
             assert self._checkpoint_thread is None or self._checkpointer is not None
             assert self._recovery is not None or self.begins_lsn == 1
         assert 0 <= self._table.applied_lsn <= self._follower.applied_lsn
@@ -128,7 +129,7 @@ class ReplicaStore(KeyedSurface):
             self._checkpoints()
         first = self._follower.applied_lsn + 1
         frames = ((header, frame) for header, frame in run.frames() if header.records)
-        with self._follower.lock:
+        with alone(STATE), self._follower.lock:
             for batch in frames_to_batches(frames, first, None):
                 self._table.apply_arrow(batch)
                 self._follower.applied_lsn = self._table.applied_lsn
@@ -161,7 +162,7 @@ class ReplicaStore(KeyedSurface):
 
     def wake(self) -> None:
         """Wake the waiting threads, to look again."""
-        with self._applied.lock:
+        with marked(), self._applied.lock:
             self._applied.notify_locked()
 
     @property

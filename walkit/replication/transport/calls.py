@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from walkit._locks import once
 from walkit.replication.protocol.messages import Refusal
 from walkit.replication.transport.grpc_common import grpc
 
@@ -50,13 +51,13 @@ class CallTable:
 
     def __init__(self, places: int, holds: int) -> None:
         self.places, self.holds = places, holds
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._waiting: dict[Call, None] = {}
         self._seated: dict[str, Call] = {}
 
     def enter(self, call: Call) -> None:
         """Take in a new caller, which has said nothing yet."""
-        with self._lock:
+        with once(self._lock), self._lock:
             longest = enter_waiting(self._waiting, call)
             self._check()
         if longest is not None:
@@ -67,7 +68,7 @@ class CallTable:
 
         `name` is its label, for the words.
         """
-        with self._lock:
+        with once(self._lock), self._lock:
             if key in self._seated:
                 text = (
                     f"another session of replica {name!r} is live; it ends when it is silent or its call ends"
@@ -87,12 +88,12 @@ class CallTable:
 
     def seated(self) -> frozenset[str]:
         """Return the ids that have a place."""
-        with self._lock:
+        with once(self._lock), self._lock:
             return frozenset(self._seated)
 
     def leave(self, call: Call) -> None:
         """Forget a call that has ended; its id is free again."""
-        with self._lock:
+        with once(self._lock), self._lock:
             self._waiting.pop(call, None)
             self._seated = {key: other for key, other in self._seated.items() if other is not call}
 
@@ -103,7 +104,7 @@ class CallTable:
 
     def cancel_stalled(self, now_ms: float) -> None:
         """Cancel the calls whose peers do not read what is sent to them."""
-        with self._lock:
+        with once(self._lock), self._lock:
             calls = [*self._waiting, *self._seated.values()]
         for call in calls:
             if call.is_stalled(now_ms):
@@ -122,7 +123,7 @@ class SingleRequestCalls:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._waiting: dict[Any, None] = {}
 
     def handler(self, answer: Answer) -> Callable[[Iterator[bytes], Any], Iterator[bytes]]:
@@ -137,7 +138,7 @@ class SingleRequestCalls:
 
     def _request(self, requests: Iterator[bytes], context: Any) -> bytes | None:
         """Return the message of a call; None where the call ends without one."""
-        with self._lock:
+        with once(self._lock), self._lock:
             longest = enter_waiting(self._waiting, context)
         if longest is not None:
             longest.cancel()
@@ -145,6 +146,6 @@ class SingleRequestCalls:
             with suppress(grpc.RpcError):  # the call has ended: nothing is left to answer
                 return next(requests, None)
         finally:
-            with self._lock:
+            with once(self._lock), self._lock:
                 self._waiting.pop(context, None)
         return None
