@@ -25,6 +25,7 @@ STEP: Final = 2
 
 MARKS: Final[tuple[dict[int, Any], ...]] = ({}, {}, {})
 """By rank: the mark of each thread, by its number."""
+_steps: Final = MARKS[STEP]
 
 
 def marked(rank: int = STEP) -> Any:
@@ -38,7 +39,10 @@ def once(lock: Any) -> Any:
     """Return the mark; CallbackError if this thread has the lock already, and is in a step that it guards."""
     if lock._is_owned():
         raise CallbackError
-    return marked()
+    try:
+        return _steps[get_ident()]
+    except KeyError:
+        return marked()
 
 
 def alone(rank: int) -> Any:

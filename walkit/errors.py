@@ -328,7 +328,7 @@ class AppendTimeoutError(WalkitError, TimeoutError):
 
 
 class CallbackError(WalkitError):
-    """A callback of `events=` or `observe_writes`, a finaliser or a signal handler asked for what cannot come before it returns.
+    """A callback, a finaliser or a signal handler asked for what cannot come before it returns.
 
     Its thread is in the midst of a frame, of a sync, or of another step of walkit's, and has its locks.
 

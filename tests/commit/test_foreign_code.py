@@ -286,9 +286,9 @@ def unmarked(node: ast.AST, names: set[str], marked: bool = False) -> Iterator[s
             is_lock = not isinstance(item.context_expr, ast.Call) and last_name(item.context_expr) in names
             if is_lock and not marked:
                 yield last_name(item.context_expr)
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "acquire":
-        if not marked and last_name(node.func.value) in names:
-            yield last_name(node.func.value)
+    called = node.func if isinstance(node, ast.Call) else None
+    if isinstance(called, ast.Attribute) and called.attr == "acquire" and not marked:
+        yield from {last_name(called.value)} & names
     for child in ast.iter_child_nodes(node):
         yield from unmarked(child, names, marked and not isinstance(node, ast.FunctionDef))
 

@@ -236,7 +236,8 @@ class MemoryFile:
         self._closed = True
 
     def _joined(self, offset: int, buffers: Sequence[Buffer]) -> bytes:
-        self._check("write", offset, writing=True)
+        if self._closed or not self._writable or offset < 0:
+            self._check("write", offset, writing=True)
         for buffer in buffers:
             if type(buffer) is not bytes and not memoryview(buffer).c_contiguous:
                 raise BufferError("a buffer to write is not C-contiguous")
@@ -278,7 +279,8 @@ class MemoryCell:
 
     def write(self, offset: int, data: bytes) -> None:
         """Store `data` at `offset`; every other opening sees it at once."""
-        self._check("write")
+        if self._closed:
+            self._check("write")
         end = offset + len(data)
         if offset < 0 or end > self._size:
             raise self._refused("write", errno.EINVAL, f"bytes {offset} to {end} of a cell of {self._size}")
