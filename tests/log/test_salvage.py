@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 import walkit
@@ -188,3 +191,23 @@ def test_a_loss_of_all_frames_takes_in_one_between_them() -> None:
     (lost,) = load_manifest(image).lost
     assert (lost.first_lsn, lost.last_lsn) == (5, 8)
     assert walkit.verify(image).ok
+
+
+def test_repair_names_the_loss_first(tmp_path: Path) -> None:
+    """Flip a bit in a frame of 2,000 records: text, repr and HTML of a repair and an opening name the loss first."""
+    with walkit.open(tmp_path / "log") as log:
+        log.append(b"first")
+        log.append_many([b"record %d" % number for number in range(2000)])
+    (segment,) = (tmp_path / "log").glob("*.segment")
+    data = segment.read_bytes()
+    segment.write_bytes(data.replace(b"record 700", b"recorD 700"))
+    shutil.copytree(tmp_path / "log", tmp_path / "other")
+    report = walkit.repair(tmp_path / "log", policy="salvage")
+    with walkit.open(tmp_path / "other", options=walkit.LogOptions(recovery="salvage")) as log:
+        opened_report = log.recovery
+    loss = "1 of 2,001 records left; LSN 2 to 2,001 lost (one damaged frame)"
+    assert report.lines()[0] == str(opened_report).splitlines()[0] == loss
+    assert report.summary().startswith(loss) and repr(report).startswith(loss)
+    for html in (report._repr_html_(), opened_report._repr_html_()):
+        assert html.removeprefix("<div><b>").startswith(loss)
+    assert (report.records_left, report.lsns_lost, report.damaged_frames) == (1, 2000, 1)

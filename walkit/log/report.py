@@ -27,6 +27,8 @@ def recovery_report(
         cuts=plan.cuts,
         holes=plan.holes,
         lost=plan.lost,
+        records_left=plan.records_left,
+        damaged_frames=plan.damaged_frames,
         decisions=plan.decisions,
         segments=len(plan.manifest.segments),
         segments_scanned=len(scanned),

@@ -80,6 +80,20 @@ class RecoveryPlan:
         return tuple(g for g in self.manifest.lost if g not in known)
 
     @property
+    def records_left(self) -> int:
+        """How many records the segments hold after the plan."""
+        return sum(record.records for record in self.manifest.sealed)
+
+    @property
+    def damaged_frames(self) -> int:
+        """How many frames with damaged bodies the plan gives up; 0 if it gives up anything else, too."""
+        broken = (FrameFault.BODY, FrameFault.PADDING)
+        found = (*self.findings.sealed, *self.findings.unsealed)
+        bodies = [r for f in found for r in f.regions if r.fault in broken and r.at_fault is not None]
+        size = sum(r.end_position - r.start_position for r in bodies)
+        return len(bodies) if size == sum(g.end_position - g.start_position for g in self.lost) else 0
+
+    @property
     def decisions(self) -> tuple[SegmentDecision, ...]:
         """The rows of the decision table that applied, one per segment that was decided on."""
         return tuple(

@@ -14,6 +14,7 @@ from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import RecoveryPolicy
 from walkit.errors import LogLockedError, OptionsError
 from walkit.format.manifest import MANIFEST_NAME, HoleRecord, LostRecord
+from walkit.format.names import lsn_of_name
 from walkit.recovery.apply import apply_plan, sync_unsealed
 from walkit.recovery.branches import Branch, BranchPlan, copy_branch
 from walkit.recovery.choice import Choice, choose_manifest
@@ -22,7 +23,7 @@ from walkit.recovery.lost_found import keep_part
 from walkit.recovery.plan import RecoveryPlan
 from walkit.recovery.planning import plan_recovery
 from walkit.recovery.rebuild import completed, manifest_of, refuse_without_log
-from walkit.recovery.report import Cut, SegmentDecision, outcome_lines
+from walkit.recovery.report import Cut, SegmentDecision, loss_text, outcome_lines
 from walkit.recovery.tolerant_file import TolerantFile
 from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.writer_lock import refuse_a_writer, take_writer_lock
@@ -50,6 +51,10 @@ class RepairReport:
     holes: tuple[HoleRecord, ...]
     lost: tuple[LostRecord, ...]
     """What this repair gave up; only policy "salvage" gives anything up."""
+    records_left: int
+    """Records in the log after it."""
+    damaged_frames: int
+    """How many damaged frames were given up; 0 if that is not known."""
     decisions: tuple[SegmentDecision, ...]
     branches: tuple[Branch, ...]
     """The other histories in the folder, each a log of its own beside it now; only policy "salvage" makes them."""
@@ -72,29 +77,31 @@ class RepairReport:
         return sum(g.lsns for g in self.lost)
 
     def summary(self) -> str:
-        """Return one sentence: what was done, and what it cost."""
+        """Return one sentence: what it cost if records were lost, then what was done."""
         did = "would be repaired" if self.dry_run else "repaired"
         if not self.changed:
             did = "needs no repair"
-        lost = (
-            f"{counted(self.lsns_lost, 'LSN')} in {counted(len(self.lost), 'range')} given up"
-            if self.lost
-            else "nothing given up"
-        )
+        lost = f"{counted(len(self.lost), 'range')} given up" if self.lost else "nothing given up"
         made = "; manifest made anew" if self.manifest_rebuilt else ""
         if self.unaccounted_lsns:
             made += f"; {lsn_range(1, self.unaccounted_lsns)} were trimmed, or are missing"
         if self.branches:
             made += f"; {counted(len(self.branches), 'branch', 'branches')} beside it"
-        return f"{did}: {lsn_range(self.first_lsn, self.last_lsn)}; {lost}; {counted(len(self.cuts), 'tail')} cut{made}"
+        loss = f"{self._loss()}; " if self.lost else ""
+        span = lsn_range(self.first_lsn, self.last_lsn)
+        return f"{loss}{did}: {span}; {lost}; {counted(len(self.cuts), 'tail')} cut{made}"
+
+    def _loss(self) -> str:
+        return loss_text(self.records_left, self.lost, self.damaged_frames)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return asdict(self) | {"ok": self.ok, "lsns_lost": self.lsns_lost}
 
     def lines(self) -> list[str]:
-        """Return the report as text, one line for each decision, loss, cut and note."""
+        """Return the report as text: first the loss if there is one, then a line for each decision, cut and note."""
         return [
+            *([self._loss()] if self.lost else []),
             f"repair of {self.location} (policy {self.policy})",
             *outcome_lines(self.decisions, self.lost, self.cuts, self.holes),
             *(str(branch) for branch in self.branches),
@@ -104,6 +111,9 @@ class RepairReport:
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
+
+    def __repr__(self) -> str:
+        return self.summary()
 
     def _repr_html_(self) -> str:
         title, *said, last = self.lines()
@@ -235,12 +245,20 @@ def _report(
         cuts=plan.cuts,
         holes=plan.holes,
         lost=plan.lost,
+        records_left=plan.records_left,
+        damaged_frames=plan.damaged_frames,
         decisions=plan.decisions,
         branches=tuple(branches),
         unaccounted_lsns=0 if rebuilt is None else rebuilt.unaccounted_lsns,
-        notes=_notes(choice),
+        notes=(*_notes(choice), *_not_read(storage)),
         duration_s=time.perf_counter() - began,
     )
+
+
+def _not_read(storage: Storage) -> list[str]:
+    """Return the note on what a repair leaves unread."""
+    beside = any(lsn_of_name(name) is not None for name in storage.names())
+    return ["not read: the snapshots; walkit verify reads them"] if beside else []
 
 
 def _notes(choice: Choice) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,6 +12,9 @@ from walkit._html import COLOURS, Part, bar, join, swatch, tag
 from walkit._html import facts as fact_table
 from walkit._text import counted, lsn_range
 from walkit.format.manifest import HoleRecord, LostRecord
+
+LOST_SHOWN_MAX = 3
+"""Most lost ranges that the first line of a salvage names; the lines below it name all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +66,10 @@ class RecoveryReport:
     """Frames that never came to the disk while later ones did, which were kept; none was acknowledged."""
     lost: tuple[LostRecord, ...]
     """Ranges that policy "salvage" gave up in this opening; earlier ones stand in the manifest."""
+    records_left: int = 0
+    """Records in the log after a loss."""
+    damaged_frames: int = 0
+    """How many damaged frames were lost; 0 if that is not known."""
     decisions: tuple[SegmentDecision, ...]
     """One per segment that was decided on: those after the last seal and, with "salvage", the damaged sealed ones."""
     segments: int
@@ -73,6 +80,14 @@ class RecoveryReport:
     last_lsn: int
     end_position: int
     promised_position: int
+
+    @property
+    def not_read(self) -> str:
+        """The segments whose frames this opening did not read, for people; empty if it read all."""
+        left = self.segments - self.segments_scanned
+        return (
+            f"{counted(left, 'segment')} not read, as a seal or a close vouches for them" if left > 0 else ""
+        )
 
     @property
     def next_lsn(self) -> int:
@@ -94,20 +109,22 @@ class RecoveryReport:
             f"{counted(self.frames_scanned, 'frame')} in {counted(self.segments_scanned, 'segment')} scanned"
         )
         last = f"last LSN {self.last_lsn:,}" if self.last_lsn else "no records"
-        first = (
-            f"recovery of {self.location}: {self.verdict}; {last}; {read}; {self.duration_s * 1000:.1f} ms"
-        )
-        return "\n".join([first, *outcome_lines(self.decisions, self.lost, self.cuts, self.holes)])
+        said = [f"recovery of {self.location}: {self.verdict}", last, read, self.not_read]
+        first = "; ".join([*filter(None, said), f"{self.duration_s * 1000:.1f} ms"])
+        loss = [loss_text(self.records_left, self.lost, self.damaged_frames)] if self.lost else []
+        return "\n".join([*loss, first, *outcome_lines(self.decisions, self.lost, self.cuts, self.holes)])
 
     def _repr_html_(self) -> str:
+        loss = loss_text(self.records_left, self.lost, self.damaged_frames) + ". " if self.lost else ""
         return report_html(
-            f"Recovery of {self.location}: {self.verdict}",
+            f"{loss}Recovery of {self.location}: {self.verdict}",
             [
                 ("last LSN", f"{self.last_lsn:,}"),
                 ("end position", f"{self.end_position:,}"),
                 ("promised position", f"{self.promised_position:,}"),
                 ("segments (scanned)", f"{self.segments:,} ({self.segments_scanned:,})"),
                 ("frames scanned", f"{self.frames_scanned:,}"),
+                *([("not read", self.not_read)] if self.not_read else []),
                 ("records scanned", f"{self.records_scanned:,}"),
                 ("bytes scanned", f"{self.bytes_scanned:,}"),
                 ("policy", self.policy),
@@ -157,6 +174,21 @@ class PhaseClock:
         first_s = last.duration_s - duration_s
         self.phases.append(replace(last, duration_s=first_s))
         self.phases.append(Phase(name=name, started_s=last.started_s + first_s, duration_s=duration_s))
+
+
+def loss_text(records_left: int, lost: Sequence[LostRecord], damaged_frames: int) -> str:
+    """Return what a salvage cost: records left, LSNs lost, and in how many damaged frames or ranges."""
+    lsns = sum(g.lsns for g in lost)
+    if not lsns:
+        return f"no record lost; {counted(len(lost), 'damaged range')} given up"
+    named = [lsn_range(g.first_lsn, g.last_lsn) for g in lost if g.lsns]
+    more = f" and {counted(len(named) - LOST_SHOWN_MAX, 'range')} more" if len(named) > LOST_SHOWN_MAX else ""
+    what = counted(damaged_frames, "damaged frame") if damaged_frames else counted(len(lost), "damaged range")
+    where = ", ".join(named[:LOST_SHOWN_MAX]) + more
+    return (
+        f"{records_left:,} of {counted(records_left + lsns, 'record')} left; {where} lost "
+        f"({'one' + what[1:] if what.startswith('1 ') else what})"
+    )
 
 
 def outcome_lines(
