@@ -55,8 +55,8 @@ def test_inspect_shows_marks_segments_and_frames(originals: Path, run: Run) -> N
     for segment in segments:
         assert f"{segment['file_bytes']:,}" in plain.out
     extra = len(listed.out.splitlines()) - len(plain.out.splitlines())
-    bodies_note = 1
-    assert extra == RECORDS + len(["", "heading"]) - bodies_note
+    assert extra == RECORDS + len(["", "heading"])
+    assert report["ok"] is None and "not read" in plain.out and "walkit verify" in plain.out.splitlines()[-1]
     assert all(line == line.rstrip() for line in plain.out.splitlines())
 
 

@@ -70,7 +70,7 @@ def test_verify_is_never_ok_where_a_reader_beside_the_writer_refuses() -> None:
                 lsns = _read(storage)
             except WalkitError:
                 lsns = []
-                refused.append((number, report.ok))
+                refused.append((number, report.ok is True))
             manifest = load_manifest(storage)
             whole = all(s.records == s.last_lsn - s.first_lsn + 1 for s in manifest.sealed)
             if lsns and whole and not manifest.gaps:

@@ -104,6 +104,7 @@ def test_the_table_has_every_verdict() -> None:
     expected = frozenset().union(*(damage.verdicts for damage in DAMAGES))
     assert set(Verdict) - expected == {
         Verdict.INTACT,
+        Verdict.NOT_READ,
         Verdict.UNUSED,
         Verdict.IN_PROGRESS,
         Verdict.HOLE,
@@ -158,11 +159,15 @@ def test_two_damaged_segments_are_two_problems(originals: Path, tmp_path: Path) 
 
 
 def test_scan_without_bodies_says_so(originals: Path, tmp_path: Path) -> None:
-    """Damage a sealed body: a scan of headers alone does not see it and notes that; one with bodies does."""
+    """Damage a sealed body: a scan of headers alone certifies no sealed frame and names verify; a whole one sees it."""
     copy = copy_of(originals, "closed", tmp_path)
     copy.flip_in_frame(1, 4, "body")
     headers, whole = scan(copy.path, bodies=False), scan(copy.path)
-    assert headers.ok and not headers.bodies_read and "bodies" in headers.notes[-1]
+    assert headers.ok is None and not headers.bodies_read and headers.frames_checked == 0
+    assert {r.verdict for r in headers.verdict} - {Verdict.UNUSED} == {Verdict.NOT_READ}
+    assert {s.verdict for s in headers.segments} == {Verdict.NOT_READ}
+    for said in (headers.summary(), str(headers), headers._repr_html_()):
+        assert "not read" in said and "verify" in said and "intact" not in said and " ok" not in said
     assert not whole.ok and whole.bodies_read and whole.notes == ()
     assert {row.intact for row in headers.frame_rows()} == {None}
 

@@ -323,7 +323,7 @@ def test_verify_knows_the_files_of_the_state_by_their_names() -> None:
     for left in ("snapshot.new", "compaction.new"):
         storage.open(left, "create").write(0, [b"half"])
     notes = walkit.verify(storage).notes
-    assert "snapshots of the state stand beside the log, at LSN 1, 2; they were not read" in notes
+    assert "snapshots of the state stand beside the log, at LSN 1, 2" in notes
     assert [n.partition(" ")[0] for n in notes if "cut short" in n] == ["compaction.new", "snapshot.new"]
     assert not [n for n in notes if "not the log's" in n]
     storage.open("snapshot-2", "create")

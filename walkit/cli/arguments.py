@@ -73,7 +73,7 @@ def _add_inspect(commands: Any) -> None:
         commands,
         "inspect",
         "show what is in a log: marks, segments, frames",
-        "; frame bodies of sealed segments are read only with --frames",
+        "; frame bodies of sealed segments and snapshots are read only with --frames, and called not read without it",
         "walkit inspect orders.log --frames",
         "walkit.cli.look:inspect",
     )

@@ -24,11 +24,11 @@ from walkit.recovery.verify import verify as verify_log
 
 ROWS_SHOWN_MAX = 60
 """Most segments and ranges in a printed report; `--json` lists all."""
-IN_ORDER = (Verdict.INTACT, Verdict.UNUSED, Verdict.IN_PROGRESS)
+IN_ORDER = (Verdict.INTACT, Verdict.NOT_READ, Verdict.UNUSED, Verdict.IN_PROGRESS)
 
 
 def inspect(args: argparse.Namespace) -> int:
-    """Show marks and segments, and the frames where asked. Returns 1 where something promised is not in order."""
+    """Show marks and segments, and the frames on request. Returns 1 for a problem."""
     with bar(f"inspect {args.log}") as progress:
         report = scan(args.log, bodies=args.frames, progress=progress)
 
@@ -44,7 +44,7 @@ def inspect(args: argparse.Namespace) -> int:
         return report.to_dict() | frames
 
     publish("inspect", lines, plain, as_json=args.json, out=args.out)
-    return 0 if report.ok else 1
+    return 1 if report.problems else 0
 
 
 def verify(args: argparse.Namespace) -> int:
@@ -83,11 +83,12 @@ def repair(args: argparse.Namespace) -> int:
 
 
 def _facts(report: ScanReport) -> list[str]:
+    held = [r for r in report.verdict if r.verdict in (Verdict.INTACT, Verdict.NOT_READ)]
+    records, frames = sum(r.records for r in held), sum(r.frames for r in held)
     facts = {
         "state": f"{report.state}, format {report.format_version}, log id {report.log_id:016x}",
-        "LSN": bounds(report.first_lsn, report.last_lsn) if report.records_checked else "no records",
-        "records": f"{report.records_checked:,} in {counted(report.frames_checked, 'frame')} of "
-        f"{counted(report.bytes_checked, 'byte')}",
+        "LSN": bounds(report.first_lsn, report.last_lsn) if records else "no records",
+        "records": f"{records:,} in {counted(frames, 'frame')} of {counted(sum(r.size_bytes for r in held), 'byte')}",
         "position": f"ends at {report.end_position:,}, promised up to {report.promised_position:,}",
         "epochs": f"{report.epochs:,}",
         "low watermark": f"LSN {report.low_watermark:,}",

@@ -17,6 +17,7 @@ ROWS = ("segments", "found")
 _STATES = {"sealed": Look(BLUE, 0), "open": Look(ORANGE, 5), "stray": Look(PURPLE, 4)}
 _VERDICTS = {
     Verdict.INTACT: Look(GREEN, 0),
+    Verdict.NOT_READ: Look(NEUTRAL, 0),
     Verdict.IN_PROGRESS: Look(SKY, 5),
     Verdict.TORN: Look(WINE, 1),
     Verdict.STALE: Look(PURPLE, 4),
@@ -70,8 +71,8 @@ def segments(
 
 
 def _summary(report: ScanReport) -> str:
-    state = "ok" if report.ok else f"NOT OK, {counted(len(report.problems), 'problem')}"
-    return f"{counted(len(_in_log(report)), 'segment')}, {state}"
+    problems = f", {counted(len(report.problems), 'problem')}" if report.problems else ""
+    return f"{counted(len(_in_log(report)), 'segment')}, {report.outcome}{problems}"
 
 
 def _in_log(report: ScanReport) -> list[SegmentFacts]:

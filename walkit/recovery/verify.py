@@ -23,6 +23,7 @@ from walkit.recovery.examine.sealed import note_gaps
 from walkit.recovery.examine.stray_files import (
     check_durable_file,
     check_manifest,
+    check_snapshots,
     note_other_files,
     note_strays,
 )
@@ -40,9 +41,11 @@ ATTEMPTS = 4
 def scan(path: Place, *, bodies: bool = True, progress: Progress | None = None) -> ScanReport:
     """Return what stands in a log: a verdict per range, facts per segment, problems, notes; `.frames` is a table.
 
-    Every frame is read and checked against its checksums, its place and its predecessor. `bodies=False` reads only the
-    frame headers of sealed segments, which is faster where frames are large; the segments after the last seal are read
-    whole all the same, because only that tells where they end. `progress` is called with (bytes read, bytes to read).
+    Every frame is read and checked against its checksums, its place and its predecessor, and each snapshot. With
+    `bodies=False` only the frame headers of sealed segments are read, which is faster if frames are large: then these
+    segments and the snapshots are "not read", and `ok` is None unless a problem was found. The segments after the last
+    seal are read whole in any case, because only that tells where they end. `progress` is called with
+    (bytes read, bytes to read).
 
     Works on a live log (what is at or below its durable position is judged, the rest is in progress), a closed one, one
     whose writer was killed, and a damaged one. `path` is what `walkit.open` takes. Memory does not grow with the log.
@@ -84,6 +87,7 @@ def _examine(
         note_gaps(context, "", manifest.end.position + 1)
         UnsealedPart(context).examine()
         note_strays(context)
+        check_snapshots(context)
         if damage is None and not live:
             _note_refusal(context)
         if decode:
@@ -93,8 +97,6 @@ def _examine(
             note_other_files(context)
         if not context.problems or attempt == ATTEMPTS - 1 or not _has_changed(storage, live, manifest):
             break
-    if not bodies and manifest.sealed:
-        context.notes.append("frame bodies of sealed segments were not read; walkit verify reads them")
     return _report(context, tool, began)
 
 
@@ -140,8 +142,9 @@ def _report(context: ScanContext, tool: Literal["scan", "verify"], began: float)
     storage, manifest, decode = context.storage, context.manifest, context.decode
     spans = tuple(f.span for f in context.findings if f.span is not None)
     intact = [r for r in context.ranges if r.verdict is Verdict.INTACT]
-    lsns = [r.last_lsn for r in intact if r.last_lsn is not None]
-    firsts = [r.first_lsn for r in intact if r.first_lsn is not None]
+    held = [r for r in context.ranges if r.verdict in (Verdict.INTACT, Verdict.NOT_READ)]
+    lsns = [r.last_lsn for r in held if r.last_lsn is not None]
+    firsts = [r.first_lsn for r in held if r.first_lsn is not None]
     last_lsn = max(lsns, default=manifest.end.last_lsn)
     unsealed = bool(manifest.unsealed)
     return ScanReport(
@@ -149,6 +152,7 @@ def _report(context: ScanContext, tool: Literal["scan", "verify"], began: float)
         tool=tool,
         state="live" if context.live else "unclosed" if unsealed else "closed",
         bodies_read=context.bodies,
+        snapshots_not_read=context.snapshots_not_read,
         format_version=FORMAT_VERSION,
         log_id=manifest.log_id,
         generation=manifest.generation,

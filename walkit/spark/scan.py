@@ -147,7 +147,7 @@ def _plan_intact(path: str, options: LoadOptions) -> Scan:
         log_id=f"{report.log_id:016x}",
         first_lsn=max(report.first_lsn, low + 1),
         last_lsn=end,
-        exact_from_lsn=manifest.exact_from_lsn if report.ok else report.last_lsn + 1,
+        exact_from_lsn=report.last_lsn + 1 if report.problems else manifest.exact_from_lsn,
         snapshot_lsn=0,
         from_lsn=options.first_lsn or 0,
         push_filters=options.push_filters,

@@ -77,7 +77,7 @@ def _verify_one(path: str) -> dict[str, Any]:
     return {
         "log": path,
         "log_id": f"{report.log_id:016x}",
-        "ok": report.ok,
+        "ok": not report.problems,
         "state": report.state,
         "first_lsn": report.first_lsn,
         "last_lsn": report.last_lsn,

@@ -15,14 +15,10 @@ from walkit.errors import CorruptionError, FormatVersionError, SnapshotError, St
 from walkit.format.frame import FrameIdentity
 from walkit.format.names import SNAPSHOT_NEW_NAME, lsn_of_name, snapshot_name
 from walkit.record import Batch
+from walkit.recovery.snapshot_reader import SnapshotInfo, read_frames, read_header
 from walkit.segments.identity import identity_at
 from walkit.state.machine import StateImage, StateMachine
-from walkit.state.snapshot_file import (
-    SnapshotInfo,
-    read_frames,
-    read_header,
-    write_frames,
-)
+from walkit.state.snapshot_file import write_frames
 from walkit.storage.interface import Storage, StorageFile, remove_if_there
 
 __all__ = [

@@ -74,7 +74,8 @@ class FrameView:
     """None where the header cannot be trusted."""
     verdict: str
     """What was checked and found, as a sentence."""
-    intact: bool
+    intact: bool | None
+    """None if the body was not read."""
     records: tuple[Record, ...] = ()
     """The first of its records; empty where the body was not decoded."""
 
@@ -221,30 +222,28 @@ def _view(frames: SegmentFrames, line: SegmentLine, item: Item) -> FrameView:
         )
     if item.footprint > FRAME_READ_MAX:
         data = frames.file.read(offset, FRAME_HEADER_BYTES)
-        words = (
-            f"The header is intact; the body was not read: {item.footprint:,} bytes are too many for a page."
-        )
+        words = f"Not read: the body, as {item.footprint:,} bytes are too many for a page. The header is in order."
         return FrameView(
-            line=line, position=item.position, data=data, header=item, verdict=words, intact=True
+            line=line, position=item.position, data=data, header=item, verdict=words, intact=None
         )
     data = frames.file.read(offset, item.footprint)
     fault = check_body(item, memoryview(data))
     records: tuple[Record, ...] = ()
-    verdict = "Intact: the checksums of header and body are right."
+    verdict, undecoded = "Intact: the checksums of header and body are right.", False
     if fault is not None:
         verdict = f"Damaged: {fault.value}."
     elif item.records:
         try:
             records = tuple(_first_records(item, data))
         except WalkitError as error:
-            verdict = f"The checksums are right, and the body cannot be decoded: {error}."
+            verdict, undecoded = f"The checksums are right, and the body cannot be decoded: {error}.", True
     return FrameView(
         line=line,
         position=item.position,
         data=data,
         header=item,
         verdict=verdict,
-        intact=fault is None,
+        intact=fault is None and not undecoded,
         records=records,
     )
 

@@ -143,7 +143,7 @@ class FrameFace(View):
             self.figure.visible = False
             return
         title = f"<h2>Frame at position {view.position:,} in segment {view.line.number}</h2>"
-        tone = "good" if view.intact else "bad"
+        tone = {True: "good", False: "bad", None: ""}[view.intact]
         self.text.object = f"{title}<p class='{tone}'>{sentence_html(view.verdict)}</p>{records_html(view)}"
         drawn = len(view.data) >= FRAME_HEADER_BYTES
         if drawn:

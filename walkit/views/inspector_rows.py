@@ -22,7 +22,7 @@ SEGMENT_HEAD = ("segment", "state", "LSN", "records", "frames", "bytes", "from p
 FRAME_HEAD = ("position", "LSN", "records", "bytes", "codec", "sealed (UTC)", "promises")
 HIT_HEAD = ("LSN", "kind", "value", "bytes", "frame at position", "segment")
 RANGE_HEAD = ("from position", "to", "segment", "what", "LSN", "why")
-IN_ORDER = (Verdict.INTACT, Verdict.UNUSED, Verdict.IN_PROGRESS)
+IN_ORDER = (Verdict.INTACT, Verdict.NOT_READ, Verdict.UNUSED, Verdict.IN_PROGRESS)
 SHOWN_BYTES = 48
 """Most bytes of a key or a value that a table shows."""
 FOLDERS_MAX, LOGS_MAX, DEPTH_MAX = 2_000, 50, 3
@@ -248,8 +248,7 @@ def report_html(report: ScanReport) -> Markup:
         left = len(said) - LINES_MAX
         half = LINES_MAX // 2
         said = [*said[:half], tag("li", f"and {left:,} more"), *said[-half:]]
-    outcome = tag(
-        "b", report.summary(), class_="good" if report.ok else "bad", role=None if report.ok else "alert"
-    )
+    good = not report.problems
+    outcome = tag("b", report.summary(), class_="good" if good else "bad", role=None if good else "alert")
     taken = f" Read in {report.duration_s:,.2f} s."
     return join([tag("p", outcome, taken), tag("ul", *said) if said else Markup("")])

@@ -27,6 +27,8 @@ class Verdict(Enum):
 
     INTACT = "intact"
     """Frames that are whole and each follow the one before."""
+    NOT_READ = "not read"
+    """Frames whose headers are in order and follow each other; their bodies were not read."""
     UNUSED = "unused"
     """Zeros: space made ahead and not written yet."""
     IN_PROGRESS = "in progress"
@@ -160,11 +162,11 @@ def _plain(value: Any) -> Any:
 class ScanReport:
     """What `walkit.scan` or `walkit.verify` found. Frozen; holds the ranges, and reads `frames` when asked for them.
 
-    `ok` speaks of what was promised to be on stable storage. What was promised and is corrupt, missing, foreign or
-    unreadable is a problem. A torn tail that nothing promised is a note: on a device that keeps its word it is a write
-    that was never acknowledged as durable. (The promise of the newest frame stands in the durable slot, which a power
-    cut may take; a marker frame, written when the log falls idle, closes that gap.) Bytes that no manifest names are
-    notes too.
+    `ok` speaks of what was promised to be on stable storage, and certifies nothing that was not read. What was promised
+    and is corrupt, missing, foreign or unreadable is a problem. A torn tail that nothing promised is a note: on an
+    honest device it is a write that was never acknowledged as durable. (The promise of the newest frame stands in the
+    durable slot, which a power cut may take; a marker frame, written when the log falls idle, closes that gap.) Bytes
+    that no manifest names are notes too.
     """
 
     location: str
@@ -172,9 +174,11 @@ class ScanReport:
     state: Literal["live", "closed", "unclosed"]
     """live: a writer holds the log. closed: everything is sealed. unclosed: its writer ended without close()."""
     bodies_read: bool
-    """Whether every frame was read whole; else the bodies of sealed segments were not."""
+    """Whether every frame was read whole; else the bodies of sealed segments were not, and are in no sum below."""
     format_version: int
     log_id: int
+    snapshots_not_read: bool = False
+    """Whether the log has snapshots that were not read."""
     generation: int
     """Of the manifest that was read."""
     epochs: int
@@ -197,9 +201,24 @@ class ScanReport:
     """Reads the frames that the report speaks of, one row at a time; segments trimmed since are left out."""
 
     @property
-    def ok(self) -> bool:
-        """Whether everything that was promised is there and intact, as far as it was read."""
-        return not self.problems
+    def ok(self) -> bool | None:
+        """Whether everything that was promised is there and intact; None without a problem if not all was read."""
+        return False if self.problems else None if self.not_read else True
+
+    @property
+    def not_read(self) -> str:
+        """The promised parts that were not read, for people; empty if all were read."""
+        unread = [r for r in self.verdict if r.verdict is Verdict.NOT_READ]
+        frames, records = sum(r.frames for r in unread), sum(r.records for r in unread)
+        parts = (
+            [f"the bodies of {counted(frames, 'frame')} with {counted(records, 'record')}"] if frames else []
+        )
+        return " and ".join([*parts, *(["the snapshots"] if self.snapshots_not_read else [])])
+
+    @property
+    def outcome(self) -> str:
+        """The outcome in a word or two: ok, NOT OK or not read."""
+        return {True: "ok", False: "NOT OK", None: "not read"}[self.ok]
 
     @cached_property
     def frames(self) -> pd.DataFrame:
@@ -220,6 +239,7 @@ class ScanReport:
         }
         return {
             "ok": self.ok,
+            "not_read": self.not_read,
             **facts,
             "verdict": [r.to_dict() for r in self.verdict],
             "segments": [s.to_dict() for s in self.segments],
@@ -229,14 +249,16 @@ class ScanReport:
 
     def summary(self) -> str:
         """Return one sentence: the outcome, and what it rests on."""
-        filled = len([s for s in self.segments if s.frames])
+        filled = len({r.segment for r in self.verdict if r.verdict is Verdict.INTACT and r.frames})
         checked = (
             f"{counted(self.frames_checked, 'frame')}, {counted(self.records_checked, 'record')} and "
             f"{counted(self.bytes_checked, 'byte')} in {counted(filled, 'segment')}"
         )
-        if self.ok:
-            return f"ok: {checked} checked; {lsn_range(self.first_lsn, self.last_lsn)}"
-        return f"NOT OK: {counted(len(self.problems), 'problem')}; {checked} are intact"
+        unread = f"; not read: {self.not_read}; walkit verify reads them" if self.not_read else ""
+        if self.problems:
+            return f"NOT OK: {counted(len(self.problems), 'problem')}; {checked} are intact{unread}"
+        said = "headers in order" if unread and not self.frames_checked else f"{checked} checked"
+        return f"{'' if unread else 'ok: '}{said}; {lsn_range(self.first_lsn, self.last_lsn)}{unread}"
 
     def __str__(self) -> str:
         """Return the report as text: what was looked at, each problem and note, the outcome."""
@@ -244,7 +266,7 @@ class ScanReport:
         return "\n".join([f"{self.tool} of {self.location} ({self.state})", *said, self.summary()])
 
     def _repr_html_(self) -> str:
-        title = f"{self.tool} of {self.location} ({self.state}): {'ok' if self.ok else 'NOT OK'}"
+        title = f"{self.tool} of {self.location} ({self.state}): {self.outcome}"
         facts = [
             ("LSN", bounds(self.first_lsn, self.last_lsn)),
             ("end position", f"{self.end_position:,}"),
@@ -253,6 +275,7 @@ class ScanReport:
             ("frames checked", f"{self.frames_checked:,}"),
             ("records checked", f"{self.records_checked:,}"),
             ("bytes checked", f"{self.bytes_checked:,}"),
+            *([("not read", f"{self.not_read}; walkit.verify reads them")] if self.not_read else []),
             ("time", f"{self.duration_s * 1000:.1f} ms"),
         ]
         said = [join([tag("b", p.error.code), f": {p}"]) for p in self.problems]
@@ -268,6 +291,7 @@ class ScanReport:
 
 _COLOURS = {
     Verdict.INTACT: GREEN,
+    Verdict.NOT_READ: GREY,
     Verdict.UNUSED: GREY,
     Verdict.IN_PROGRESS: CYAN,
     Verdict.TORN: YELLOW,

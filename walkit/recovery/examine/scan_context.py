@@ -41,6 +41,7 @@ class ScanContext:
         self.segments: list[SegmentFacts] = []
         self.problems: list[Problem] = []
         self.notes: list[str] = []
+        self.snapshots_not_read = False
         self.refusal: CorruptionError | None = None
         """Why the decision table refuses the unsealed segments."""
         self.findings: list[SegmentFinding] = []

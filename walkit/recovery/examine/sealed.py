@@ -91,7 +91,7 @@ def _examine_regions(context: ScanContext, finding: SegmentFinding) -> None:
     end = LogEnd(last_lsn=record.first_lsn - 1, position=record.start_position, chain=header.chain)
     for region in finding.regions:
         if region.intact:
-            context.add_region(record.name, region, Verdict.INTACT)
+            context.add_region(record.name, region, Verdict.INTACT if context.bodies else Verdict.NOT_READ)
             end = region.after
         elif region.gap is not None:
             note_gap(context, record.name, region.gap)

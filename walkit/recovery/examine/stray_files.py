@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
 from walkit._text import counted
-from walkit.errors import CorruptionError, StorageError, WalkitError
+from walkit.errors import CorruptionError, FormatVersionError, StorageError, WalkitError
+from walkit.format.durable_slot import decode_slots
 from walkit.format.layout import (
     ALIGNMENT_DIRECT,
+    DURABLE_SLOT_STRIDE,
     DURABLE_SLOTS_BYTES,
     SEGMENT_HEADER_BYTES,
     SegmentFlag,
@@ -22,11 +25,12 @@ from walkit.recovery.examine.report import RangeVerdict, Verdict
 from walkit.recovery.examine.scan_context import ScanContext
 from walkit.recovery.findings import region_within, start_of
 from walkit.recovery.probe import nonzero_until
+from walkit.recovery.snapshot_reader import read_frames, read_header
 from walkit.recovery.survey import FrameSpan, SegmentSurvey
 from walkit.segments.claim_files import claim_facts
 from walkit.segments.cursor_files import cursor_facts
 from walkit.segments.gathered import gathered_in
-from walkit.segments.identity import whole_header
+from walkit.segments.identity import identity_at, whole_header
 from walkit.segments.leftovers import leftover_of
 from walkit.segments.manifest_store import (
     DURABLE_NAME,
@@ -125,6 +129,10 @@ def check_durable_file(context: ScanContext) -> None:
         block = cell.read()
     finally:
         cell.close()
+    halves = (block[:DURABLE_SLOT_STRIDE], bytes(DURABLE_SLOT_STRIDE) + block[DURABLE_SLOT_STRIDE:])
+    torn = [half for half in halves if any(half) and not decode_slots(half).generation]
+    if slot.generation and torn and not context.live:
+        context.notes.append("one copy of the durable slot is damaged; the other one is used")
     if not slot.generation:
         if any(block):
             context.notes.append(
@@ -265,6 +273,36 @@ def _add_stray(
     )
 
 
+def check_snapshots(context: ScanContext) -> None:
+    """Read each snapshot of this history whole; without `bodies` only note that there are some.
+
+    A damaged one is a problem: after a trim the state may rest on it. One of another history is never used.
+    """
+    for name in context.storage.names():
+        lsn = lsn_of_name(name)
+        if lsn is None:
+            continue
+        if not context.bodies:
+            context.snapshots_not_read = True
+            return
+        try:
+            file = context.storage.open(name, "read")
+            try:
+                info = read_header(file)
+                if info.identity != identity_at(context.manifest, lsn):
+                    context.notes.append(f"{name} belongs to another history: not read, and never used")
+                    continue
+                for _ in read_frames(file, info):
+                    pass
+            finally:
+                file.close()
+        except StorageError as error:
+            if error.errno != errno.ENOENT:  # a checkpoint may have removed it since
+                context.problem(error, segment=name)
+        except (CorruptionError, FormatVersionError) as error:
+            context.problem(error, segment=name)
+
+
 def note_other_files(context: ScanContext) -> None:
     """Note what else is in the folder: what earlier openings set aside, snapshots, and files that are not the log's."""
     own = (*OWN_NAMES, *REPLICATION_NAMES, f"{LOST_FOLDER}/")
@@ -283,7 +321,7 @@ def note_other_files(context: ScanContext) -> None:
     states = [lsn for n in names if (lsn := lsn_of_name(n)) is not None]
     if states:
         at = ", ".join(f"{lsn:,}" for lsn in states)
-        context.notes.append(f"snapshots of the state stand beside the log, at LSN {at}; they were not read")
+        context.notes.append(f"snapshots of the state stand beside the log, at LSN {at}")
     for fact in cursor_facts(context.storage):
         stands = f"stands at LSN {fact.lsn:,}" if fact.fault is None else f"cannot be used: {fact.fault}"
         context.notes.append(f"the cursor {fact.name!r} {stands}")

@@ -85,7 +85,7 @@ class HealReport(TableReport):
     def notes(self) -> list[str]:
         """What was done, in one sentence."""
         healed = sum(segment.healed for segment in self.segments)
-        said = f"{counted(self.segments_checked, 'segment')} checked, no damage"
+        said = f"the frames of {counted(self.segments_checked, 'segment')} checked, no damage"
         if self.segments:
             did = "would be healed" if self.dry_run else "healed"
             said = f"{healed:,} of {counted(len(self.segments), 'damaged segment')} {did} from {self.source}"

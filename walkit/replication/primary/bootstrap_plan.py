@@ -28,13 +28,13 @@ from walkit.format.manifest import (
 from walkit.format.names import snapshot_name
 from walkit.format.segment import SegmentHeader
 from walkit.read.view import Span
+from walkit.recovery.snapshot_reader import read_header
 from walkit.replication.logs.source import Source
 from walkit.replication.protocol.messages import Fetch, Plan
 from walkit.segments.frame_walk import walk_segment
 from walkit.segments.manifest_edits import gaps_where
 from walkit.segments.manifest_store import load_manifest
 from walkit.state.snapshot import identity_at, snapshot_lsns, verify_snapshot
-from walkit.state.snapshot_file import read_header
 from walkit.storage.interface import Storage, StorageFile
 
 VERDICT_S: Final = 600.0
