@@ -41,6 +41,10 @@ EVENTS: dict[str, tuple[int, str]] = {
         "records that may have been acknowledged were given up, as policy salvage does",
     ),
     "walkit.recovery.hole": (logging.WARNING, "frames after a hole of unacknowledged ones were kept"),
+    "walkit.read.damage": (
+        logging.WARNING,
+        "damage was passed by a reading that asked for unverified records; it gave so many of them",
+    ),
     "walkit.log.move": (
         logging.WARNING,
         "the folder of an open log was renamed, or the path leads elsewhere: the log continues in its own folder",
@@ -198,6 +202,7 @@ CARRIES: dict[str, tuple[str, ...]] = {
     "walkit.log.drop": ("location",),
     "walkit.scratch.replace": ("name", "removed", "location"),
     "walkit.log.buffered": ("location", "reason"),
+    "walkit.read.damage": ("segment", "position", "first_lsn", "records", "error"),
     "walkit.log.move": ("location", "place"),
     "walkit.recovery.cut": ("segment", "position", "bytes"),
     "walkit.recovery.lost": ("position", "first_lsn", "lsns"),

@@ -76,14 +76,22 @@ class Record(NamedTuple):
     value: bytes | None
     timestamp: datetime | None = None
 
+    @property
+    def verified(self) -> bool:
+        """Whether the checksums of its frame were right. False only in what `read(damaged="unverified")` gives."""
+        return True
+
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Show the record in IPython, also within a list, without the bytes of a long key or value."""
         said = (_shortened(v) if isinstance(v, bytes) else repr(v) for v in self)
-        printer.text(f"Record({', '.join(f'{n}={t}' for n, t in zip(self._fields, said, strict=True))})")
+        printer.text(
+            f"{type(self).__name__}({', '.join(f'{n}={t}' for n, t in zip(self._fields, said, strict=True))})"
+        )
 
     def _repr_html_(self) -> str:
         said = ("absent" if v is None else _shortened(v) if isinstance(v, bytes) else v for v in self[1:])
-        return titled(f"Record {self.lsn:,}", list(zip(self._fields[1:], said, strict=True)))
+        title = f"Record {self.lsn:,}{'' if self.verified else ', unverified'}"
+        return titled(title, list(zip(self._fields[1:], said, strict=True)))
 
     def arrow(self) -> pa.RecordBatch:
         """Return the Arrow batch of a bundle record, as it was given to `append_bundle`; it shares the value's memory.
@@ -102,6 +110,17 @@ class Record(NamedTuple):
                 expected="an Arrow IPC stream of one batch",
                 found=None if self.value is None else f"{len(self.value):,} bytes",
             ) from error
+
+
+class UnverifiedRecord(Record):
+    """A record of a damaged frame, as the frame's columns still hold it: any of its fields may be wrong."""
+
+    __slots__ = ()
+
+    @property
+    def verified(self) -> bool:
+        """False."""
+        return False
 
 
 def _shortened(value: bytes) -> str:

@@ -249,11 +249,14 @@ def _total(lengths: Column, count: int) -> int:
     return lengths * count if isinstance(lengths, int) else int(lengths.sum(dtype=np.int64))
 
 
-def decode_body(body: memoryview, count: int, flags: int, span: int | None = None) -> DecodedColumns:
+def decode_body(
+    body: memoryview, count: int, flags: int, span: int | None = None, *, strict: bool = True
+) -> DecodedColumns:
     """Return the columns of a decompressed body of one record or more that cover `span` LSNs (as many, if None).
 
     CorruptionError where they do not fill the body exactly, or say what no record is. Allocates nothing that grows
-    with a length before that length has been checked against the body.
+    with a length before that length has been checked against the body. Without `strict` only the lengths have to fit:
+    kinds and LSN offsets are as they are.
     """
     key_lengths, at = _cut_column(body, 0, count, _LENGTH, flags & UNIFORM_KEY_LENGTHS)
     value_lengths, at = _cut_column(body, at, count, _LENGTH, flags & UNIFORM_VALUE_LENGTHS)
@@ -263,15 +266,16 @@ def decode_body(body: memoryview, count: int, flags: int, span: int | None = Non
         stamps, at = _cut_column(body, at, count, _STAMP, flags & UNIFORM_TIMESTAMPS)
     if flags & SPARSE:
         column, at = _cut_column(body, at, count, _LENGTH, 0)
-        offsets = _growing(column, count if span is None else span)
+        assert not isinstance(column, int)
+        offsets = _growing(column, count if span is None else span) if strict else column
     kinds_at = at
     kinds, at = _cut_column(body, at, count, _KIND, flags & UNIFORM_KINDS)
     legal = KIND_BYTES_TIMELESS if stamps is None else KIND_BYTES
     unknown = body[kinds_at:at].tobytes().translate(None, legal)
-    if unknown:
+    if unknown and strict:
         known = "kinds 1 to 4, with a timestamp only where there is a column for it"
         raise _malformed("a kind byte is not known", known, sorted(set(unknown)))
-    if body[at - 1] & JOINED:
+    if strict and body[at - 1] & JOINED:
         raise _malformed("its last record is joined to a next one", "a transaction that ends", "none")
     values_at = at + _total(key_lengths, count)
     end = values_at + _total(value_lengths, count)
@@ -283,8 +287,7 @@ def decode_body(body: memoryview, count: int, flags: int, span: int | None = Non
     )
 
 
-def _growing(offsets: Column, span: int) -> Numbers:
-    assert not isinstance(offsets, int)
+def _growing(offsets: Numbers, span: int) -> Numbers:
     if int(offsets[-1]) >= span or not (offsets[1:] > offsets[:-1]).all():
         raise _malformed("its LSN offsets do not grow within its span", f"below {span}", int(offsets[-1]))
     return offsets

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from walkit._arguments import as_lsn
 from walkit._arrow import pa
-from walkit.errors import GapError
+from walkit.errors import GapError, OptionsError
+from walkit.events import EventSink
+from walkit.read.damage_seen import DamageSeen, Seen
 from walkit.read.resumable_scan import Batches, ResumableScan
 from walkit.read.view import LogView
 from walkit.record import Batch, Record, record_schema
@@ -51,7 +53,22 @@ class ReadSurface(ABC):
             raise GapError(first, oldest)
         return view, first, newest if last_lsn is None else min(as_lsn(last_lsn, "last_lsn"), newest)
 
-    def read(self, first_lsn: int | None = None, last_lsn: int | None = None) -> Iterator[Record]:
+    @property
+    @abstractmethod
+    def events(self) -> EventSink:
+        """Where events go."""
+
+    def _with_damage(self, seen: Seen) -> LogView:
+        """Return the segments in which the records of damaged frames are looked for."""
+        return self._now()[0]
+
+    def read(
+        self,
+        first_lsn: int | None = None,
+        last_lsn: int | None = None,
+        *,
+        damaged: Literal["unverified"] | None = None,
+    ) -> Iterator[Record]:
         """Yield the records of [first_lsn, last_lsn] as they are at the call; every frame is verified.
 
         Below `complete_from_lsn` LSNs may be missing: compaction dropped what newer records of a key supersede.
@@ -60,9 +77,36 @@ class ReadSurface(ABC):
         the state of the log. GapError while reading where that would give another state (a tombstone after what was
         yielded has been dropped, or a state at `last_lsn` is no longer known), and where the next record was trimmed;
         GapError at the call where `first_lsn` has been trimmed; CorruptionError when the damage is reached.
+
+        With `damaged="unverified"` damage raises no error: the records that the columns of damaged frames still hold
+        come in their places, each with `verified` False. Event `walkit.read.damage` counts those of each place, and
+        gives the reason if some are lost. Logs that an opening refuses are read, too. OptionsError for other words.
         """
+        if damaged is not None:
+            return self._read_damaged(damaged, first_lsn, last_lsn)
         batches = self._scan(first_lsn, last_lsn, lambda view, *bounds: view.batches(*bounds, records=4096))
         return (record for batch in batches for record in Batch.from_arrow(batch))
+
+    def _read_damaged(self, word: str, first_lsn: int | None, last_lsn: int | None) -> Iterator[Record]:
+        from walkit.read.damaged import records_with_damage
+
+        if word != "unverified":
+            raise OptionsError(f"damaged={word!r}: 'unverified' or None", option="damaged", wanted=word)
+        first = 1 if first_lsn is None else max(as_lsn(first_lsn, "first_lsn"), 1)
+        last = None if last_lsn is None else as_lsn(last_lsn, "last_lsn")
+
+        def seen(damage: DamageSeen) -> None:
+            self.events.emit(
+                "walkit.read.damage",
+                segment=damage.segment,
+                position=damage.position,
+                first_lsn=damage.first_lsn,
+                records=damage.records,
+                error=damage.why,
+            )
+
+        view = self._with_damage(seen)
+        return records_with_damage(view, max(first, view.manifest.low_watermark + 1), last, seen)
 
     def read_batches(self, first_lsn: int | None = None, last_lsn: int | None = None) -> pa.RecordBatchReader:
         """Return the same records as Arrow batches of `walkit.RECORD_SCHEMA`, streamed."""

@@ -14,12 +14,14 @@ from walkit.errors import CorruptionError, GapError, LogClosedError, SegmentMiss
 from walkit.events import EventSink
 from walkit.format.durable_slot import DurableSlot
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.format.manifest import Manifest, SegmentRecord
+from walkit.format.manifest import MANIFEST_NAME, Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
 from walkit.read.cursor import CursorPlace, CursorSurface
+from walkit.read.damage_seen import DamageSeen, Seen
 from walkit.read.html import reader_html
 from walkit.read.view import LogView, Span
 from walkit.record import Record
+from walkit.recovery.findings import LogFindings
 from walkit.recovery.log_scan import read_durable_slot
 from walkit.recovery.planning import plan_recovery
 from walkit.recovery.report import report_html
@@ -94,6 +96,30 @@ def live_view(storage: Storage) -> LogView:
     return reader_view_of(storage, written=True).view
 
 
+def view_with_damage(storage: Storage, seen: Seen) -> LogView:
+    """Return the view of a reader or, if it refuses the log, of every segment in the manifest; the refusal is noted."""
+    try:
+        return reader_view_of(storage).view
+    except CorruptionError as refusal:
+        from walkit.recovery.salvage import survey_all
+
+        at, named = refusal.position or 0, refusal.segment or MANIFEST_NAME
+        seen(DamageSeen(named, at, at, refusal.first_lost_lsn, 0, str(refusal)))
+        manifest = load_manifest(storage)
+        found = LogFindings(manifest=manifest, slot=read_durable_slot(storage))
+        survey_all(storage, found)
+        spans = [Span(record, record.end_position, record.last_lsn) for record in manifest.sealed]
+        for finding in found.unsealed:
+            header, surveyed = finding.header, finding.span
+            if header is None or surveyed is None:
+                continue
+            # After that nothing was promised: a torn tail, which no reader shows.
+            end = max(finding.end_position, min(found.promised_position, surveyed.end_position))
+            if end > header.start_position:
+                spans.append(Span(record_of(finding.record, header), end, None))
+        return LogView(storage, manifest, tuple(spans))
+
+
 def _live_view_of(storage: Storage, manifest: Manifest, slot: DurableSlot) -> ReaderView:
     known = {e.id for e in manifest.lineage}
     end, last_lsn = manifest.end.position, manifest.end.last_lsn
@@ -104,7 +130,7 @@ def _live_view_of(storage: Storage, manifest: Manifest, slot: DurableSlot) -> Re
     for index, (record, header) in enumerate(begun):
         stop = min(end, begun[index + 1][1].previous_end) if index + 1 < len(begun) else end
         if stop > header.start_position:
-            spans.append(Span(_record_of(record, header), stop, None))
+            spans.append(Span(record_of(record, header), stop, None))
     covered = max([manifest.end.position, *(s.end_position for s in spans)])
     if begun and begun[0][1].previous_end > manifest.end.position:
         covered = manifest.end.position  # the header of a segment before it is not there
@@ -140,7 +166,8 @@ def _begun_header(storage: Storage, record: SegmentRecord) -> SegmentHeader | No
         file.close()
 
 
-def _record_of(record: SegmentRecord, header: SegmentHeader) -> SegmentRecord:
+def record_of(record: SegmentRecord, header: SegmentHeader) -> SegmentRecord:
+    """Return the record of a segment in use with the facts that only its header has."""
     return SegmentRecord(
         number=record.number,
         state=record.state,
@@ -193,6 +220,12 @@ class LogReader(CursorSurface):
         """See ReadSurface."""
         seen = self._view()
         return seen.view, seen.last_lsn
+
+    def _with_damage(self, seen: Seen) -> LogView:
+        """See ReadSurface. Without an open log a damaged tail makes a reader refuse it, and is read here."""
+        if self.closed:
+            raise LogClosedError(f"the reader of {self.location} is closed")
+        return view_with_damage(self._storage, seen)
 
     def _for_consumers(self) -> tuple[LogView, int]:
         """See CursorSurface."""

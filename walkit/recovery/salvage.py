@@ -49,11 +49,11 @@ def make_salvage_plan(
     Raises FormatVersionError where a segment or frame is of a newer format, CorruptionError where segments stand under
     each other's names (nothing of them is lost), and StorageError for an error that may pass; changes nothing.
     """
-    _survey_all(storage, findings, progress)
+    survey_all(storage, findings, progress)
     return _Salvage(findings, LogAssembly(findings.manifest, findings.promised_position)).plan()
 
 
-def _survey_all(storage: Storage, findings: LogFindings, progress: Progress | None) -> None:
+def survey_all(storage: Storage, findings: LogFindings, progress: Progress | None = None) -> None:
     """Look at everything, because a later frame may promise an earlier one."""
     manifest = findings.manifest
     found = [salvaged_segment(storage, manifest, record) for record in manifest.segments]

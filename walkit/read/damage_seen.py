@@ -1,0 +1,32 @@
+"""Damage that a reading passed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from walkit._text import counted
+
+
+class DamageSeen(NamedTuple):
+    """Damage that a reading passed, and how much of it could be given. Positions are half-open."""
+
+    segment: str
+    position: int
+    end_position: int
+    first_lsn: int | None
+    records: int
+    """How many unverified records were given."""
+    why: str
+    """Why no more were; empty if each record of the frame was given."""
+
+    def __str__(self) -> str:
+        why = f"; {self.why}" if self.why else ""
+        return (
+            f"{self.segment}: positions {self.position:,} to {self.end_position:,}: "
+            f"{counted(self.records, 'unverified record')}{why}"
+        )
+
+
+Seen = Callable[[DamageSeen], object]
+"""Called with each damage before the records of it are given out."""
