@@ -176,8 +176,15 @@ def test_damage_never_invents_a_record(damage: Damage, originals: Path, tmp_path
     damage.do(copy)
     before = contents(copy.path)
     ran = run("dump", copy.path)
+    marked = run("dump", copy.path, "--damaged")
     assert contents(copy.path) == before
     records = from_json(ran.out)
+    for record, line in zip(from_json(marked.out), marked.out.splitlines(), strict=True):
+        assert not json.loads(line)["verified"] or record[2:4] == (
+            key_of(record.lsn - 1),
+            value_of(record.lsn - 1),
+        )
+    assert marked.out.count("\n") >= len(records) and marked.code in (ran.code, 1), marked.err
     assert [(r.lsn, r.key, r.value) for r in records] == [
         (i + 1, key_of(i), value_of(i)) for i in range(len(records))
     ]
@@ -203,3 +210,29 @@ def test_damage_in_the_middle_keeps_what_was_saved(originals: Path, tmp_path: Pa
     assert len(from_json((tmp_path / "json").read_text())) == header.first_lsn - 1
     assert len(from_parquet(tmp_path / "parquet")) == header.first_lsn - 1
     assert sorted(p.name for p in tmp_path.iterdir()) == ["json", "log", "parquet"]
+
+
+def test_damaged_frames_are_dumped_with_a_mark(originals: Path, tmp_path: Path, run: Run) -> None:
+    """Flip a bit in a body and dump with --damaged: every record in every format, the one of the frame not verified."""
+    shutil.copytree(originals / "closed", tmp_path / "log")
+    copy = Copy(tmp_path / "log")
+    copy.flip_in_frame(1, 4, "body")
+    lsn = copy.frames(1)[4][1].first_lsn
+    plain = run("dump", copy.path, "--damaged")
+    rows = [json.loads(line) for line in plain.out.splitlines()]
+    assert (plain.code, len(rows)) == (1, RECORDS) and copy.used(1) in plain.err
+    assert "1 unverified record" in plain.err
+    table = run("dump", copy.path, "--damaged", "--format", "csv")
+    cells = list(csv.DictReader(io.StringIO(table.out)))
+    run("dump", copy.path, "--damaged", "--format", "parquet", "--out", tmp_path / "dump")
+    columns = pq.read_table(tmp_path / "dump")
+    for marks in (
+        {row["lsn"]: row["verified"] for row in rows},
+        {int(row["lsn"]): row["verified"] == "true" for row in cells},
+        dict(zip(columns["lsn"].to_pylist(), columns["verified"].to_pylist(), strict=True)),
+    ):
+        assert len(marks) == RECORDS and [at for at, verified in marks.items() if not verified] == [lsn]
+    part = run("dump", copy.path, "--damaged", "--from", lsn, "--to", lsn)
+    assert (part.code, json.loads(part.out)["lsn"]) == (1, lsn)
+    assert run("dump", originals / "closed", "--damaged").code == 0
+    assert run("dump", copy.path, "--damaged", "--from", 3, "--to", 2).code == 2

@@ -237,6 +237,7 @@ def test_a_damaged_log_is_told_and_still_looked_at(shell: Shell, log: Path, dama
         assert page.frame.position == position
         assert not page.frame.intact
         assert "damage" in page.face.text.object.lower() or "No frame" in page.face.text.object
+        assert ("unverified" in page.face.text.object) is (damage == "body")
     else:
         assert "role='alert'" in page.status.object
         page.segments.table.pick("2")

@@ -154,6 +154,11 @@ def _add_dump(commands: Any) -> None:
         help="json: one object a line (default); parquet needs --out",
     )
     parser.add_argument("--json", action="store_true", help="the same as --format json")
+    parser.add_argument(
+        "--damaged",
+        action="store_true",
+        help="also print what damaged frames still hold: each record says whether it is verified",
+    )
     add_option(parser, "--from", values.lsn, None, "first record (default: the oldest)", dest="first_lsn")
     add_option(parser, "--to", values.lsn, None, "last record (default: the newest)", dest="last_lsn")
     parser.add_argument("--out", metavar="FILE", help="save the records there instead of printing them")

@@ -8,8 +8,9 @@ import contextlib
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import pyarrow as pa
 
@@ -17,13 +18,19 @@ from walkit._text import counted, lsn_range
 from walkit.cli.output import Bar, bar, saved, say, standard_output
 from walkit.cli.usage import UsageError
 from walkit.errors import CorruptionError
-from walkit.read.reader import view_of
+from walkit.read.damage_seen import DamageSeen, Seen
+from walkit.read.damaged import batches_with_damage
+from walkit.read.reader import view_of, view_with_damage
 from walkit.read.view import LogView
 from walkit.record import RECORD_SCHEMA, Batch, Kind, to_datetime
 from walkit.storage.address import storage_at
 
 BATCH_RECORDS = 4096
 BATCH_BYTES = 4 << 20
+VERIFIED = "verified"
+"""The column that --damaged adds."""
+DAMAGE_SHOWN_MAX = 20
+_Row: TypeAlias = tuple[int, str, bytes | None, bytes | None, str | int | None]
 CSV_COLUMNS = ("lsn", "kind", "key", "key_encoding", "value", "value_encoding", "timestamp")
 
 _KIND_NAMES = {kind.value: str(kind) for kind in Kind}
@@ -33,29 +40,63 @@ _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 def dump(args: argparse.Namespace) -> int:
     """Write the records of [--from, --to] as they are now: of a live log what is on stable storage.
 
-    Damage in the middle ends the dump with exit code 1; what is before it has been written, also to --out.
+    Damage in the middle ends the dump with exit code 1; what is before it has been written, also to --out. With
+    --damaged it continues, with the records that damaged frames still hold, and returns 1 at its end.
     """
     form = args.format or "json"
     if args.json and form != "json":
         raise UsageError(f"--json and --format {form} contradict each other")
     if form == "parquet" and args.out is None:
         raise UsageError("--format parquet needs --out FILE")
-    view, newest = view_of(storage_at(args.log))
-    first, last = _bounds(view, newest, args.first_lsn, args.last_lsn)
-    batches = (
-        view.batches(first, last, records=BATCH_RECORDS, whole_bytes=BATCH_BYTES)
-        if first <= last
-        else iter(())
-    )
+    damage: Counter[str] = Counter()
+    if args.damaged:
+        batches, total = _with_damage(args, lambda one: _note(damage, one))
+    else:
+        view, newest = view_of(storage_at(args.log))
+        first, last = _bounds(view, newest, args.first_lsn, args.last_lsn)
+        batches = (
+            view.batches(first, last, records=BATCH_RECORDS, whole_bytes=BATCH_BYTES)
+            if first <= last
+            else iter(())
+        )
+        total = last - first + 1
     place = _stdout() if args.out is None else saved(args.out, keep=(CorruptionError,))
     with (
         bar(f"dump {args.log}", " records") if args.out else contextlib.nullcontext() as progress,
         place as sink,
     ):
-        written = WRITERS[form](sink, _counted(batches, progress, last - first + 1))
+        written = WRITERS[form](sink, _counted(batches, progress, total), args.damaged)
     if args.out is not None:
         say(f"{counted(written, 'record')} saved as {args.out}")
-    return 0
+    for text, times in damage.items():
+        say(f"damaged: {text}" if text else f"damaged: {counted(times, 'place')} more")
+    return 1 if damage else 0
+
+
+def _note(damage: Counter[str], one: DamageSeen) -> None:
+    """Count a damage under its text, and under "" after the first ones."""
+    damage[str(one) if len(damage) < DAMAGE_SHOWN_MAX else ""] += 1
+
+
+def _with_damage(args: argparse.Namespace, seen: Seen) -> tuple[Iterator[pa.RecordBatch], int]:
+    """Return the records of a damaged log as batches with a column `verified`, and about how many there are."""
+    if args.first_lsn is not None and args.last_lsn is not None and args.first_lsn > args.last_lsn:
+        raise UsageError(f"--from {args.first_lsn} is above --to {args.last_lsn}")
+    view = view_with_damage(storage_at(args.log), seen)
+    first = max(args.first_lsn or 1, view.manifest.low_watermark + 1)
+    ends = [span.last_lsn for span in view.spans if span.last_lsn is not None]
+    last = args.last_lsn or max([*ends, view.manifest.end.last_lsn])
+    batches = (
+        rows.append_column(VERIFIED, pa.repeat(verified, len(rows)))
+        for rows, verified in batches_with_damage(view, first, args.last_lsn, seen)
+    )
+    return batches, max(last - first + 1, 0)
+
+
+def _marked(batch: pa.RecordBatch, marked: bool) -> Iterator[tuple[_Row, bool | None]]:
+    """Yield each row, and whether it is verified; None if the batch does not say it."""
+    marks = batch.column(VERIFIED).to_pylist() if marked else [None] * len(batch)
+    return zip(_rows(batch), marks, strict=True)
 
 
 @contextlib.contextmanager
@@ -91,11 +132,12 @@ def _counted(batches: Iterator[pa.RecordBatch], progress: Bar | None, total: int
             progress(done, total)
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[tuple[int, str, bytes | None, bytes | None, str | int | None]]:
+def _rows(batch: pa.RecordBatch) -> Iterator[_Row]:
     """Yield (LSN, kind, key, value, timestamp); a timestamp is ISO 8601, or microseconds where no calendar has it."""
     columns = Batch.from_arrow(batch)
     stamps = columns.timestamps or [None] * len(columns)
-    for (lsn, kind, key, value), stamp in zip(columns.rows(), stamps, strict=True):
+    lsns = batch.column("lsn").to_pylist()  # damaged ones need not grow, as a Batch takes for granted
+    for lsn, (_, kind, key, value), stamp in zip(lsns, columns.rows(), stamps, strict=True):
         yield lsn, _KIND_NAMES[kind], key, value, None if stamp is None else _time(stamp)
 
 
@@ -116,12 +158,14 @@ def as_text(data: bytes) -> tuple[str, str]:
         return base64.b64encode(data).decode(), "base64"
 
 
-def _write_json(sink: BinaryIO, batches: Iterator[pa.RecordBatch]) -> int:
+def _write_json(sink: BinaryIO, batches: Iterator[pa.RecordBatch], marked: bool = False) -> int:
     count = 0
     for batch in batches:
         lines = []
-        for lsn, kind, key, value, stamp in _rows(batch):
+        for (lsn, kind, key, value, stamp), verified in _marked(batch, marked):
             plain: dict[str, Any] = {"lsn": lsn, "kind": kind}
+            if verified is not None:
+                plain[VERIFIED] = verified
             for name, data in (("key", key), ("value", value)):
                 if data is None:
                     plain[name] = None
@@ -135,15 +179,16 @@ def _write_json(sink: BinaryIO, batches: Iterator[pa.RecordBatch]) -> int:
     return count
 
 
-def _write_csv(sink: BinaryIO, batches: Iterator[pa.RecordBatch]) -> int:
+def _write_csv(sink: BinaryIO, batches: Iterator[pa.RecordBatch], marked: bool = False) -> int:
     count = 0
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
+    writer.writerow((*CSV_COLUMNS, *([VERIFIED] if marked else [])))
     for batch in batches:
-        for lsn, kind, key, value, stamp in _rows(batch):
+        for (lsn, kind, key, value, stamp), verified in _marked(batch, marked):
             cells = [("", "") if data is None else as_text(data) for data in (key, value)]
-            writer.writerow((lsn, kind, *cells[0], *cells[1], "" if stamp is None else stamp))
+            row = (lsn, kind, *cells[0], *cells[1], "" if stamp is None else stamp)
+            writer.writerow(row if verified is None else (*row, str(verified).lower()))
         sink.write(buffer.getvalue().encode())
         buffer.seek(0)
         buffer.truncate()
@@ -152,20 +197,21 @@ def _write_csv(sink: BinaryIO, batches: Iterator[pa.RecordBatch]) -> int:
     return count
 
 
-def _write_parquet(sink: BinaryIO, batches: Iterator[pa.RecordBatch]) -> int:
+def _write_parquet(sink: BinaryIO, batches: Iterator[pa.RecordBatch], marked: bool = False) -> int:
     import pyarrow.parquet as pq
 
     count = 0
-    with pq.ParquetWriter(sink, RECORD_SCHEMA, compression="zstd") as writer:
+    schema = RECORD_SCHEMA.append(pa.field(VERIFIED, pa.bool_())) if marked else RECORD_SCHEMA
+    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
         for batch in batches:
             writer.write_batch(batch)
             count += batch.num_rows
     return count
 
 
-WRITERS: dict[str, Callable[[BinaryIO, Iterator[pa.RecordBatch]], int]] = {
+WRITERS: dict[str, Callable[..., int]] = {
     "json": _write_json,
     "csv": _write_csv,
     "parquet": _write_parquet,
 }
-"""By format: each writes batches of records to a sink and returns how many records."""
+"""By format: each writes batches of records, marked if they have a column for that, and returns how many records."""

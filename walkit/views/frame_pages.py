@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from walkit.errors import OptionsError, WalkitError
+from walkit.format.damaged_frame import records_left
 from walkit.format.frame import FrameFault, FrameHeader, check_body, check_header
 from walkit.format.layout import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
 from walkit.format.segment import SegmentHeader
+from walkit.read.damaged import unverified
 from walkit.read.view import frames_to_batches
 from walkit.record import Batch, Record
 from walkit.recovery.probe import next_frame
@@ -231,7 +233,10 @@ def _view(frames: SegmentFrames, line: SegmentLine, item: Item) -> FrameView:
     records: tuple[Record, ...] = ()
     verdict, undecoded = "Intact: the checksums of header and body are right.", False
     if fault is not None:
-        verdict = f"Damaged: {fault.value}."
+        verdict = f"Damaged: {fault.value}. The records below are what its columns still hold, unverified."
+        rows, why = records_left(item, data)
+        records = tuple(unverified(rows.slice(0, RECORDS_SHOWN_MAX)))
+        verdict = verdict if records else f"Damaged: {fault.value}. {why}"
     elif item.records:
         try:
             records = tuple(_first_records(item, data))
