@@ -169,6 +169,19 @@ def test_a_cancelled_read_ends(log: Path) -> None:
             long()
 
 
+def test_body_too_large_for_a_page_is_not_read(
+    shell: Shell, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lower the limit of a page: the frame is called not read, and is neither good nor bad."""
+    position = find_lsn(outline_of(log), 300, Job("test"))
+    monkeypatch.setattr("walkit.views.frame_pages.FRAME_READ_MAX", 8)
+    page = inspector(shell, f"&log=log&position={position}")
+    until(page, lambda: page.frame is not None)
+    assert page.frame is not None and page.frame.intact is None
+    text = page.face.text.object
+    assert "Not read" in text and "class='good'" not in text and "class='bad'" not in text
+
+
 def test_the_page_shows_a_log_down_to_its_bytes(shell: Shell, log: Path) -> None:
     """From the URL to a frame, its fields and records; find, turn pages, verify; no byte of the log has changed."""
     before = contents(log)

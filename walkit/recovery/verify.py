@@ -60,8 +60,8 @@ def verify(path: Place, *, progress: Progress | None = None) -> ScanReport:
     """Check everything that can be checked without a writer: what `scan` checks, and more.
 
     Beyond `scan`: that every body decodes, that the manifest's facts agree with each other and with the frames
-    (counts, LSNs, chains, epochs), and that the durable slot agrees with them. Other files are noted. Raises what
-    `scan` raises.
+    (counts, LSNs, chains, epochs), and that the durable slot agrees with them. Claims, cursors and other files are
+    noted. Raises what `scan` raises.
     """
     return _examine(storage_at(path), "verify", bodies=True, progress=progress)
 
@@ -87,7 +87,6 @@ def _examine(
         note_gaps(context, "", manifest.end.position + 1)
         UnsealedPart(context).examine()
         note_strays(context)
-        check_snapshots(context)
         if damage is None and not live:
             _note_refusal(context)
         if decode:
@@ -95,6 +94,7 @@ def _examine(
                 check_manifest(context)
             check_durable_file(context)
             note_other_files(context)
+        check_snapshots(context)
         if not context.problems or attempt == ATTEMPTS - 1 or not _has_changed(storage, live, manifest):
             break
     return _report(context, tool, began)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from walkit.errors import HistoryTrimmedError
 from walkit.format.frame import FrameIdentity
+from walkit.format.names import lsn_of_name
 from walkit.read.ranges import FrameRange, ranges_of
 from walkit.read.reader import view_of
 from walkit.read.view import LogView
@@ -140,6 +141,7 @@ def _plan_intact(path: str, options: LoadOptions) -> Scan:
         for r in intact
         if r.records and r.first_lsn is not None and r.last_lsn is not None
     ]
+    damaged = any(lsn_of_name(problem.segment or "") is None for problem in report.problems)  # not a snapshot
     low = report.low_watermark
     end = report.last_lsn if options.last_lsn is None else min(report.last_lsn, options.last_lsn)
     point = LogPoint.of(manifest, end)
@@ -147,7 +149,7 @@ def _plan_intact(path: str, options: LoadOptions) -> Scan:
         log_id=f"{report.log_id:016x}",
         first_lsn=max(report.first_lsn, low + 1),
         last_lsn=end,
-        exact_from_lsn=report.last_lsn + 1 if report.problems else manifest.exact_from_lsn,
+        exact_from_lsn=report.last_lsn + 1 if damaged else manifest.exact_from_lsn,
         snapshot_lsn=0,
         from_lsn=options.first_lsn or 0,
         push_filters=options.push_filters,
