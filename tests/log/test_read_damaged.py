@@ -18,7 +18,7 @@ from walkit.errors import CorruptionError, OptionsError
 from walkit.format.body import Columns
 from walkit.format.damaged_frame import records_left
 from walkit.format.frame import FrameHeader, FrameIdentity, prepare_body, seal_frame
-from walkit.format.layout import FRAME_HEADER_BYTES
+from walkit.format.layout import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
 from walkit.record import UnverifiedRecord
 
 RECORDS = 2000
@@ -152,6 +152,18 @@ def test_missing_segment_is_named(tmp_path: Path) -> None:
     assert 0 < len(found) < 60 and all(r.verified for r in found)
     assert {facts["segment"] for _, facts in events} == {copy.used(1)}
     assert "the file is missing" in [facts["error"] for _, facts in events]
+
+
+def test_frames_of_another_segment_repeat_no_record(tmp_path: Path) -> None:
+    """Put a segment without its header over the last one: each record comes once, in order; an event names the file."""
+    kill_log(tmp_path / "log")
+    copy = Copy(tmp_path / "log")
+    data = (copy.path / copy.used(0)).read_bytes()
+    (copy.path / copy.used(-1)).write_bytes(bytes(SEGMENT_HEADER_BYTES) + data[SEGMENT_HEADER_BYTES:])
+    found, events = _read(tmp_path / "log")
+    lsns = [r.lsn for r in found]
+    assert lsns == sorted(set(lsns)) and len(lsns) < 60
+    assert copy.used(-1) in {facts["segment"] for _, facts in events}
 
 
 BODY = prepare_body(Columns(3, 0x31, [b"a", b"bb", b"c"], [b"x", b"yyy", b"z"], None, [0, 2, 5]))

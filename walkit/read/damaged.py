@@ -28,6 +28,7 @@ from walkit.recovery.tolerant_file import TolerantFile
 from walkit.segments.frame_walk import FrameWalk
 
 BATCH_RECORDS = 4096
+_ELSEWHERE = "it belongs to another place"
 
 
 def unverified(rows: pa.RecordBatch) -> Iterator[Record]:
@@ -99,7 +100,10 @@ class _Reading:
                 start = region.end_position
                 if not self.wants(region.first_lsn, region.last_lsn) or isinstance(region.gap, HoleRecord):
                     continue
-                if region.intact:
+                if region.intact and region.before.last_lsn < self.reached:
+                    at = region.start_position, region.end_position
+                    self.seen(DamageSeen(name, *at, region.first_lsn, 0, _ELSEWHERE))
+                elif region.intact:
                     yield from self._intact(file, finding.header, region, span)
                     self.reached = max(self.reached, region.after.last_lsn)
                 elif region.end_position > region.start_position:
@@ -151,7 +155,7 @@ class _Reading:
         first, last = header.first_lsn, header.last_lsn
         rows, why = records_left(header, frame)
         if header.records and (first <= self.reached or last > (last_lost or last)):
-            rows, why = rows.slice(0, 0), "it belongs to another place"
+            rows, why = rows.slice(0, 0), _ELSEWHERE
         lsns = numbers_of(rows.column("lsn"), np.int64)
         rows = rows.filter(pa.array((lsns >= self.first_lsn) & (lsns <= self.last_lsn)))
         self.seen(DamageSeen(file.name, header.position, header.end_position, first, len(rows), why))

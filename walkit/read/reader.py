@@ -117,7 +117,7 @@ def view_with_damage(storage: Storage, seen: Seen) -> LogView:
             end = max(finding.end_position, min(found.promised_position, surveyed.end_position))
             if end > header.start_position:
                 spans.append(Span(record_of(finding.record, header), end, None))
-        return LogView(storage, manifest, tuple(spans))
+        return LogView(storage, manifest, tuple(sorted(spans, key=lambda span: span.record.start_position)))
 
 
 def _live_view_of(storage: Storage, manifest: Manifest, slot: DurableSlot) -> ReaderView:
