@@ -242,6 +242,7 @@ def test_a_fault_shows_what_became_of_the_log(browser: Browser, server: Server, 
         assert [name for name, _, _ in bars][:2] == ["open", "scan"]
         assert all(kind == "bar" and seconds >= 0 for _, kind, seconds in bars)
         applied = seen.page.locator(".decisions tr[aria-current]")
+        applied.wait_for()
         assert applied.count() == 1 and "▶ F" in applied.inner_text()
         assert writers(server) == []
         acked = re.search(r"acked LSN before the fault\s*([\d,]+)", text(seen))
