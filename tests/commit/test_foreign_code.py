@@ -249,7 +249,6 @@ UNMARKED = {
     "replication/*/*service.py _room": "it is tried, and never waited for",
     "replication/transport/threads.py _changed": "of the threads of gRPC",
     "models/tcp_link.py _lock": "of a cable between processes",
-    "state/prefetch.py room": "of one reading: it counts what its own thread gives and takes",
 }
 """Locks that are entered without a mark, by file and name, each with its reason."""
 
