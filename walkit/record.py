@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from walkit._arrow import array_of_numbers, numbers_of, pa
+from walkit._arrow import array_of_numbers, numbers_of, pa, stream_batches
 from walkit._html import titled
 from walkit._text import counted
 from walkit.errors import CorruptionError, RecordTimeError, RecordTypeError
@@ -97,7 +97,7 @@ class Record(NamedTuple):
         """Return the Arrow batch of a bundle record, as it was given to `append_bundle`; it shares the value's memory.
 
         ValueError for any other kind. CorruptionError, with `first_lost_lsn`, where the value is no Arrow stream of one
-        batch: its frame's checksum was right, so it was written like that.
+        valid batch: its frame's checksum was right, so it was written like that.
         """
         if self.kind is not Kind.BUNDLE:
             raise ValueError(f"record {self.lsn} is a {self.kind}, not a bundle")
@@ -140,10 +140,9 @@ def encode_bundle(batch: pa.RecordBatch) -> bytes:
 
 
 def decode_bundle(value: Buffer) -> pa.RecordBatch:
-    """Return the batch of `encode_bundle`; ValueError for what is no Arrow IPC stream of exactly one batch."""
+    """Return the batch of `encode_bundle`; ValueError unless it is an Arrow IPC stream of one valid batch."""
     try:
-        with pa.ipc.open_stream(value) as reader:
-            batches = list(reader)
+        _, batches = stream_batches(value)
     except (pa.ArrowException, OSError, EOFError) as error:  # OSError: pyarrow's name for a short stream
         raise ValueError(f"no Arrow IPC stream: {error}") from error
     if len(batches) != 1:

@@ -207,14 +207,6 @@ def test_sizes_are_checked_before_the_first_part_is_queued(
     assert log.appended_lsn == 0
 
 
-def test_arrays_that_lie_are_refused(log: walkit.WriteAheadLog) -> None:
-    """An array whose offsets fall is a ValueError, and nothing is written."""
-    offsets, data = pa.py_buffer(np.array([0, 4, 2], np.int32).tobytes()), pa.py_buffer(b"abcdef")
-    with pytest.raises(ValueError, match="offsets do not fit"):
-        log.append_many(pa.Array.from_buffers(pa.binary(), 2, [None, offsets, data]))
-    assert log.appended_lsn == 0
-
-
 def test_memory_that_changes_afterwards_changes_nothing() -> None:
     """Overwrite the memory under a submitted array while its write hangs: the log and observers have the old bytes."""
     storage, log = faulty_log()

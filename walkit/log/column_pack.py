@@ -6,14 +6,15 @@ under an Arrow array) may change them afterwards, and what was checksummed is wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from walkit._arrow import mask_of, pa, pc
-from walkit.errors import RecordTypeError
+from walkit._arrow import mask_of, pa, pc, validated
+from walkit.errors import OptionsError, RecordTypeError
 from walkit.format.packed import PackedBytes
 from walkit.log.validate import as_bytes
 
@@ -50,15 +51,29 @@ def checked(items: Any, what: str) -> Items:
 
 
 def _checked_arrow(items: pa.Array | pa.ChunkedArray, what: str) -> pa.Array | pa.ChunkedArray:
-    if pa.types.is_dictionary(items.type):
-        items = items.cast(items.type.value_type)
-    types, kind = pa.types, items.type
-    if types.is_fixed_size_binary(kind) or types.is_binary_view(kind) or types.is_null(kind):
-        return items.cast(pa.large_binary())
+    with arrow_errors(what):
+        items = validated(items)
+        if pa.types.is_dictionary(items.type):
+            items = items.cast(items.type.value_type)
+        types, kind = pa.types, items.type
+        if types.is_fixed_size_binary(kind) or types.is_binary_view(kind) or types.is_null(kind):
+            return items.cast(pa.large_binary())
     if not (types.is_binary(kind) or types.is_large_binary(kind)):
         raise RecordTypeError(what, items)
-    items.validate()
     return items
+
+
+@contextmanager
+def arrow_errors(what: str) -> Iterator[None]:
+    """Turn each error of pyarrow about the caller's data into an OptionsError."""
+    try:
+        yield
+    except pa.ArrowMemoryError:
+        raise
+    except pa.ArrowException as error:
+        raise OptionsError(
+            f"the {what} is not valid Arrow data: {error}. Nothing was written", option=what
+        ) from error
 
 
 def part_rows(items: Items) -> int:
@@ -110,7 +125,7 @@ class Packed(NamedTuple):
 
 
 def packed(items: Items) -> Packed:
-    """Pack one part. ValueError for an Arrow array whose offsets are not those of one."""
+    """Pack one part of checked items."""
     if isinstance(items, list) and len(items) <= JOINED_ITEMS_MAX and None not in items:
         return _joined(items)
     column = pa.array(items, pa.large_binary()) if isinstance(items, list) else _one_array(items)
@@ -129,8 +144,6 @@ def packed(items: Items) -> Packed:
     starts = starts.astype(np.int64, copy=False)
     lengths = np.diff(starts)
     view = memoryview(b"" if data is None else data).cast("B")
-    if count and (int(lengths.min()) < 0 or int(starts[0]) < 0 or int(starts[-1]) > len(view)):
-        raise ValueError("an Arrow array whose offsets do not fit its bytes; nothing was written")
     return Packed(lengths, present, starts, view, owned=isinstance(items, list))
 
 

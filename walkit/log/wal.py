@@ -17,12 +17,12 @@ from walkit.commit.batch import BatchSlot
 from walkit.commit.ports import FrameObserver
 from walkit.commit.ticket import Ticket
 from walkit.config import LogOptions, Retention
-from walkit.errors import CallbackError, GapError, OptionsError, RecordTypeError
+from walkit.errors import CallbackError, GapError, OptionsError
 from walkit.events import EventSink
 from walkit.format.manifest import HoldRecord, Manifest
 from walkit.log.append import Appender
 from walkit.log.append_bulk import BulkAppender
-from walkit.log.column_input import rows_of, rows_of_arrow
+from walkit.log.column_input import bundle_of, rows_of, rows_of_arrow
 from walkit.log.finalizer import close_dropped, watch_exit
 from walkit.log.holds import LEASE_S_DEFAULT, Hold
 from walkit.log.html import log_html, segments_of
@@ -36,7 +36,7 @@ from walkit.log.validate import DELETE, PUT, Values, make_ticket
 from walkit.metrics import LogStatistics
 from walkit.read.cursor import CursorPlace, CursorSurface
 from walkit.read.view import LogView
-from walkit.record import AppendResult, Kind, Record, encode_bundle
+from walkit.record import AppendResult, Kind, Record
 from walkit.recovery.report import RecoveryReport
 
 _open_logs: weakref.WeakSet[WriteAheadLog] = weakref.WeakSet()
@@ -158,8 +158,9 @@ class WriteAheadLog(CursorSurface):
         The bytes are copied. Otherwise as `append_many`.
 
         OptionsError for other columns (lsn too: the log gives LSNs itself), for a delete without a key or with a value,
-        for a bundle that cannot be decoded, and for a timestamp that is not whole microseconds of the years 1 to 9999;
-        RecordTypeError, RecordTooLargeError: nothing was written.
+        for a bundle that cannot be decoded, for a timestamp that is not whole microseconds of the years 1 to 9999, and
+        for Arrow data with invalid offsets, indices or buffers; RecordTypeError, RecordTooLargeError: nothing was
+        written.
         """
         self._refuse_closed()
         return self._bulk.append(rows_of_arrow(records))
@@ -168,12 +169,10 @@ class WriteAheadLog(CursorSurface):
         """Append any Arrow batch as one record of kind bundle; `record.arrow()` gives the same batch back.
 
         The value is an Arrow IPC stream, so schema, metadata, dictionaries, nulls and nested columns come back as they
-        were. All or nothing, because one record is. RecordTypeError for what is not a RecordBatch; otherwise raises
-        what `append` raises.
+        were. All or nothing, because one record is. RecordTypeError unless it is a RecordBatch, OptionsError
+        for one that Arrow IPC cannot hold or that has invalid offsets, indices or buffers; otherwise as `append`.
         """
-        if not isinstance(batch, pa.RecordBatch):
-            raise RecordTypeError("bundle", batch, "a pyarrow.RecordBatch; of a table give its batches")
-        value = encode_bundle(batch)
+        value = bundle_of(batch, self._limit_bytes)
         ticket = make_ticket(self._driver, self._limit_bytes, int(Kind.BUNDLE), key, value, None)
         return self._appender.append(ticket, None)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 
+from walkit._arrow import stream_table
 from walkit.errors import OptionsError
 
 Decode: TypeAlias = Callable[[bytes], Mapping[str, Any]]
@@ -125,7 +125,7 @@ def from_json(value: bytes) -> Mapping[str, Any]:
 
 def from_arrow(value: bytes) -> Mapping[str, Any]:
     """Return the columns of an Arrow IPC stream: a value where it has one row, else a list."""
-    table = pa.ipc.open_stream(value).read_all()
+    table = stream_table(value)
     columns = table.to_pydict()
     return {name: rows[0] for name, rows in columns.items()} if len(table) == 1 else columns
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from walkit._arrow import stream_table
 from walkit.errors import OptionsError
 from walkit.events import EventSink
 from walkit.spark.causes import SideLog, with_causes
@@ -88,7 +89,7 @@ def diff_report(
         undecoded=total.counts["undecoded"],
         failed_decode=total.failure,
         columns=total.most_changed(),
-        samples=tuple(_first_rows([pa.ipc.open_stream(p["samples"]).read_all() for p in parts], samples)),
+        samples=tuple(_first_rows([stream_table(p["samples"]) for p in parts], samples)),
         seconds=time.perf_counter() - started,
     )
 

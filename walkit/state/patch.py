@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from walkit._arrow import validated
 from walkit.errors import OptionsError
 from walkit.state.diff import CHANGED, DELETED, INSERTED, UNCHANGED
 
@@ -28,8 +29,9 @@ def changes_of(diff: Any, get: Callable[[bytes, Any], Any]) -> list[Change]:
     """
     try:
         table = diff if isinstance(diff, pa.Table) else pa.table(diff)
-        rows = list(zip(*(table.column(name).to_pylist() for name in COLUMNS), strict=True))
-    except (KeyError, TypeError, ValueError) as error:
+        columns = (validated(table.column(name)).to_pylist() for name in COLUMNS)
+        rows = list(zip(*columns, strict=True))
+    except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
         raise OptionsError(
             f"a patch is a table of {', '.join(COLUMNS)}, as walkit.diff returns: {error}", option="diff"
         ) from error

@@ -7,6 +7,7 @@ from typing import IO, Any
 import numpy as np
 import pyarrow as pa
 
+from walkit._arrow import stream_table
 from walkit.workload.operations import OperationStream
 
 OPERATION_SCHEMA = pa.schema(
@@ -43,8 +44,7 @@ def stream_to_ipc(stream: OperationStream) -> memoryview:
 
 def stream_from_ipc(source: IO[bytes]) -> OperationStream:
     """Read what `stream_to_ipc` wrote, and not a byte more."""
-    with pa.ipc.open_stream(source) as reader:
-        table = reader.read_all()
+    table = stream_table(source)
 
     def numbers(name: str) -> Any:
         # A copy: Arrow's memory is read-only, and would keep the whole table.
