@@ -252,7 +252,11 @@ class StorageError(WalkitError, OSError):
 
 
 class LogFullError(WalkitError):
-    """No room in the queue, or on the disk. Nothing of this call, but `acknowledged_prefix`, was written; try again."""
+    """No room for now. Nothing of this call, except its `acknowledged_prefix`, was written; try again.
+
+    `reason` is "queue", "retention" or "journal"; or, for a new segment, "disk", "file-size", "descriptors"
+    or "memory".
+    """
 
     code = "log-full"
 

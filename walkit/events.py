@@ -53,7 +53,7 @@ EVENTS: dict[str, tuple[int, str]] = {
     "walkit.segment.prepare": (logging.DEBUG, "a segment was made ahead"),
     "walkit.segment.rotate": (logging.DEBUG, "frames go to a new segment"),
     "walkit.segment.seal": (logging.DEBUG, "the manifest says where a segment ends"),
-    "walkit.segment.full": (logging.ERROR, "no room on the disk for a new segment"),
+    "walkit.segment.full": (logging.ERROR, "no room for a new segment on the disk or in the process"),
     "walkit.slot.fail": (
         logging.ERROR,
         "the durable slot could not be written: readers of other processes see an older end; sent once until it works",

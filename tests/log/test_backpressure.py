@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 import walkit
 from tests.commit.fake_segments import GUARD_S, Task, wait_until
-from tests.log.logs import SEGMENTS, FaultyMemory, faulty_log, lsns, reopened, tiny, values
+from tests.log.logs import SEGMENTS, FaultyMemory, faulty_log, lsns, reopened, run_python, tiny, values
 from walkit.errors import LogClosedError, LogFullError, LogPoisonedError
+from walkit.storage.io_errors import BACK_PRESSURE
 
 
 def test_a_full_queue_blocks_until_there_is_room() -> None:
@@ -119,18 +121,18 @@ def test_room_is_waited_for_until_the_log_is_closed() -> None:
 
 
 @pytest.mark.parametrize("operation", ["create", "allocate", "synced_write"])
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("code", BACK_PRESSURE, ids=errno.errorcode.get)
 def test_a_full_disk_is_no_poison(operation: walkit.models.faults.OperationName, code: int) -> None:
-    """Refuse space for a new segment: LogFullError(reason="disk"), no LSN lost, and it works again with room."""
+    """Refuse a resource for a new segment: LogFullError with a reason, no LSN lost, and it works again with room."""
     events: list[str] = []
     storage = FaultyMemory()
     log = walkit.open(storage=storage, options=tiny(), events=lambda name, _: events.append(name))
     full = storage.fail(operation, SEGMENTS, errno=code, times=None)
     ways: list[Callable[[], object]] = [lambda: log.append(b"1"), lambda: log.submit(b"2").result(GUARD_S)]
     for way in ways:
-        with pytest.raises(LogFullError, match="no room on the disk") as caught:
+        with pytest.raises(LogFullError, match=f"{errno.errorcode[code]}.*nothing was written") as caught:
             way()
-        assert caught.value.reason == "disk"
+        assert caught.value.reason == BACK_PRESSURE[code][0]
     assert (log.appended_lsn, log.statistics().poisoned) == (0, 0)
     assert "walkit.segment.full" in events and "walkit.log.poison" not in events
     assert not [n for n in storage.names() if n.endswith(".segment")], (
@@ -140,6 +142,38 @@ def test_a_full_disk_is_no_poison(operation: walkit.models.faults.OperationName,
     assert log.append(b"room").first_lsn == 1
     log.close()
     assert values(reopened(storage.inner)) == [b"room"]
+
+
+STARVED = """
+import os, resource, sys, walkit
+path, reason, options = sys.argv[1], sys.argv[2], walkit.LogOptions(segment_bytes=256 * 1024, idle_marker_ms=0)
+limit = getattr(resource, {"descriptors": "RLIMIT_NOFILE", "file-size": "RLIMIT_FSIZE"}[reason])
+log, soft, taken = walkit.open(path, options=options), resource.getrlimit(limit), []
+resource.setrlimit(limit, (64 if reason == "descriptors" else 100 * 1024, soft[1]))
+try:
+    while reason == "descriptors":
+        taken.append(os.open("/dev/null", os.O_RDONLY))
+except OSError:
+    pass
+for _ in range(2):
+    try:
+        log.append(b"no segment")
+    except walkit.LogFullError as error:
+        print(error.reason)
+for fd in taken:
+    os.close(fd)
+resource.setrlimit(limit, soft)
+print(log.append(b"room").first_lsn, log.statistics().poisoned)
+log.close()
+print([record.value for record in walkit.open(path, mode="r").read()])
+"""
+
+
+@pytest.mark.parametrize("reason", ["descriptors", "file-size"])
+def test_a_process_at_its_limits_is_refused_and_continues(reason: str, tmp_path: Path) -> None:
+    """Lower RLIMIT_NOFILE or RLIMIT_FSIZE in a child: an append needs a segment and is refused, then works again."""
+    child = run_python(STARVED, tmp_path / "log", reason, check=False)
+    assert child.stdout.splitlines() == [reason, reason, "1 0", "[b'room']"]
 
 
 def test_a_disk_that_fills_up_in_the_midst_keeps_what_was_acknowledged() -> None:

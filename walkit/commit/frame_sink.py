@@ -18,8 +18,8 @@ class FrameSink(Protocol):
     def begin_segment(self, *, position: int, first_lsn: int, chain: int) -> int:
         """Make a new segment ready for frames from `position` on; return the position where it ends.
 
-        Blocks until a segment is there. LogFullError where the disk is full, LogExhaustedError where no segment has a
-        number any more: nothing has changed then.
+        Blocks until a segment is there. LogFullError if disk or process has no room for one (`BACK_PRESSURE`),
+        LogExhaustedError if no segment number is left: nothing has changed then.
         """
 
     def assign(self, frame: SealedFrame) -> None:

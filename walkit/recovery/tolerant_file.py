@@ -7,9 +7,10 @@ import errno
 from walkit.errors import StorageError
 from walkit.storage.bulk import BulkThrough
 from walkit.storage.interface import StorageFile
+from walkit.storage.io_errors import OUT_OF_PROCESS
 
 PAGE_BYTES = 4096
-PASSING_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN, errno.EBUSY})
+PASSING_ERRNOS = OUT_OF_PROCESS | {errno.EINTR, errno.EAGAIN, errno.EBUSY}
 """What says nothing of the file: with these a file is never taken for lost."""
 
 

@@ -37,6 +37,7 @@ from walkit.segments.manifest_edits import record_of, with_prepared, with_sealed
 from walkit.segments.manifest_store import ManifestStore, replaced_error
 from walkit.segments.slot_store import SlotStore
 from walkit.storage.interface import Cell, OpenMode, Storage, StorageFile, hold_file
+from walkit.storage.io_errors import BACK_PRESSURE
 
 LOOK_S = 1.0  # after so long without a look at its place, a writer looks before the next acknowledgement
 
@@ -227,25 +228,26 @@ class SegmentSet:
             try:
                 return self._make()
             except StorageError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                reason, remedy = BACK_PRESSURE.get(error.errno or 0, ("", ""))
+                if not reason:
                     raise
                 self.events.emit("walkit.segment.full", location=self.storage.location, error=str(error))
                 raise LogFullError(
-                    f"no room on the disk for a segment of {self.options.segment_bytes:,} bytes at "
-                    f"{self.storage.location}; nothing was written. Make room and append again",
-                    reason="disk",
+                    f"a segment of {self.options.segment_bytes:,} bytes cannot be made now ({error}); nothing was "
+                    f"written. {remedy} and append again",
+                    reason=reason,
                     limit_bytes=self.options.segment_bytes,
                 ) from error
 
     def _prepare_next(self) -> None:
-        """Make the next segment before it is needed; a full disk is reported when it is needed."""
+        """Make the next segment before it is needed; back-pressure is reported when it is needed."""
         with self.events.held(), once(self._prepare_lock), self._prepare_lock:
             if self._prepared is not None:
                 return
             try:
                 self._prepared = self._make()
             except StorageError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                if error.errno not in BACK_PRESSURE:
                     raise
 
     def _make(self) -> OpenSegment:

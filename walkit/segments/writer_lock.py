@@ -6,7 +6,6 @@ that somebody has removed or replaced what the writer has, whose records would t
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -26,12 +25,10 @@ from walkit.storage.interface import (
     hold_folder,
     is_held,
 )
+from walkit.storage.io_errors import OUT_OF_PROCESS
 
 if TYPE_CHECKING:
     from walkit.segments.segment_set import SegmentSet
-
-_NOT_OURS_TO_SAY = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""A segment that does not open for these may have a writer; any other error is for the recovery to report."""
 
 
 _held: set[WriterLock] = set()
@@ -101,9 +98,9 @@ class WriterLock:
             try:
                 file = self._storage.open(name, "write")
             except StorageError as error:
-                if error.errno in _NOT_OURS_TO_SAY:
-                    raise
-                continue
+                if error.errno in OUT_OF_PROCESS:
+                    raise  # it may have a writer
+                continue  # the recovery reports it
             self._recovered.append(file)
             if not hold_file(file):
                 raise self._refusal(LockHolder(pid=None, command=None, same_process=False))

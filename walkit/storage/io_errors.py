@@ -4,9 +4,25 @@ from __future__ import annotations
 
 import errno as errno_codes
 import os
+from collections.abc import Mapping
 from types import TracebackType
 
 from walkit.errors import StorageError
+
+OUT_OF_PROCESS = frozenset({errno_codes.EMFILE, errno_codes.ENFILE, errno_codes.ENOMEM})
+"""The process or the system has too much open or in memory. These say nothing about the file that was asked for."""
+BACK_PRESSURE: Mapping[int, tuple[str, str]] = {
+    errno_codes.ENOSPC: ("disk", "Make room on the disk"),
+    errno_codes.EDQUOT: ("disk", "Make room within the quota"),
+    errno_codes.EFBIG: (
+        "file-size",
+        "Raise the limit on file sizes (ulimit -f), or take smaller segment_bytes",
+    ),
+    errno_codes.EMFILE: ("descriptors", "Close files, or raise the limit on open files (ulimit -n)"),
+    errno_codes.ENFILE: ("descriptors", "Close files: the system has as many open as it may"),
+    errno_codes.ENOMEM: ("memory", "Free memory"),
+}
+"""Errors of a resource that is used up for now, each with the reason of its LogFullError and the remedy."""
 
 
 def storage_error(action: str, name: str, location: str, code: int | None, reason: str = "") -> StorageError:
