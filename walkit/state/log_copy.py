@@ -40,6 +40,7 @@ from walkit.state.copy_files import (
 from walkit.state.copy_report import CopyReport
 from walkit.storage.address import Place, storage_at
 from walkit.storage.file import FileStorage
+from walkit.storage.folder import Folder, opened_folder
 from walkit.storage.interface import FileNumber, NumberedFile, Storage
 from walkit.storage.io_errors import Translated
 
@@ -139,10 +140,9 @@ def _keep_private(source: Storage, partial: FileStorage) -> None:
     """Keep out of the copy's folder whom the log's folder keeps out, before there is anything in it."""
     if isinstance(source, FileStorage):
         with Translated("set the permissions of the folder", "", partial.location):
-            mode = stat.S_IMODE(os.stat(partial.location).st_mode)
-            wanted = mode & (stat.S_IMODE(os.stat(source.location).st_mode) | stat.S_IRWXU)
-            if wanted != mode:
-                os.chmod(partial.location, wanted)
+            wanted = os.stat(source.location).st_mode | stat.S_IRWXU
+            with opened_folder(Folder(partial.location)) as fd:
+                os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode & wanted))
 
 
 @contextmanager

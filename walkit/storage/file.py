@@ -10,11 +10,10 @@ import errno
 import os
 import stat
 import sys
-from contextlib import suppress
 from typing import Any
 
 from walkit.storage.direct import open_direct, why_not_direct
-from walkit.storage.folder import Folder, open_regular, opened_folder
+from walkit.storage.folder import Folder, make_folder, open_regular, opened_folder, refuse_stranger
 from walkit.storage.interface import Cell, LockHolder, OpenMode, StorageFile, StorageLock
 from walkit.storage.io_errors import (
     Translated,
@@ -68,6 +67,14 @@ class FileStorage:
         return True
 
     def create(self) -> None:
+        """See `_create`."""
+        self._create(0o777)
+
+    def create_private_folder(self) -> None:
+        """Make the folder so that its owner alone may enter it; one that is there stays as it is."""
+        self._create(0o700)
+
+    def _create(self, permissions: int) -> None:
         """Make the folder and its missing parents, each durable before the next.
 
         A folder that is there may have been made by a process that died before its sync, so its record in its
@@ -87,7 +94,7 @@ class FileStorage:
                 except PermissionError:
                     return  # the folder was made by a privileged user
             for path in reversed(missing):
-                _make_folder(Folder(path))
+                make_folder(Folder(path), permissions=permissions if path == self._root else 0o777)
                 _sync_folder(Folder(os.path.dirname(path)))
 
     def names(self, folder: str = "") -> list[str]:
@@ -167,7 +174,10 @@ class FileStorage:
         """Hold the folder, whatever its name becomes: see `walkit.storage.interface.HoldableStorage`."""
         if self._folder.fd is not None:
             return LockHolder(pid=os.getpid(), command=own_command(), same_process=True)
-        return take_folder(self._root, checked_name(lock_name, self._root), self._bind)
+        checked_name(lock_name, self._root)
+        with Translated("hold", "", self._root):
+            refuse_stranger(self._folder)
+        return take_folder(self._root, lock_name, self._bind)
 
     def _bind(self, folder: Folder) -> None:
         self._folder = folder
@@ -177,6 +187,7 @@ class FileStorage:
         folder = self._folder
         checked_name(name, self._root)
         with Translated("lock", name, self._root):
+            refuse_stranger(folder)
             _make_parents(folder, name)
         return take_lock(folder, name)
 
@@ -218,17 +229,7 @@ def _make_parents(folder: Folder, name: str) -> None:
     made = ""
     for part in name.split("/")[:-1]:
         made = f"{made}/{part}" if made else part
-        _make_folder(folder, made)
-
-
-def _make_folder(folder: Folder, name: str = "") -> None:
-    try:
-        os.mkdir(folder.at(name), dir_fd=folder.fd)
-    except FileExistsError:
-        with suppress(FileNotFoundError):  # a link to nothing
-            if stat.S_ISDIR(os.stat(folder.at(name), dir_fd=folder.fd).st_mode):
-                return
-        raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
+        make_folder(folder, made)
 
 
 def _rename(folder: Folder, source: str, target: str) -> None:

@@ -3,6 +3,9 @@
 Opening a descriptor and owning it is one C call: no interrupt, and no lack of stack or memory, comes between the two.
 The name of a file may lead to something else: a pipe, a socket, a device. `open_regular` refuses it, and
 does not wait for it as a plain open(2) of a pipe does.
+
+A log belongs to the owner of its manifest. New files and folders take the manifest's mode, owner and group, by a
+descriptor that this process has just made: a tool that root runs leaves a log that its owner can use.
 """
 
 from __future__ import annotations
@@ -10,15 +13,19 @@ from __future__ import annotations
 import errno
 import io
 import os
+import pwd
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from walkit.storage.interface import FileNumber
 from walkit.storage.io_errors import storage_error
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+MODEL_NAME = "manifest"
+"""The file whose mode and owner new files of a folder take. A folder without it gives them what the process has."""
+_OWN = stat.S_IRUSR | stat.S_IWUSR
 _WRITING = os.O_RDWR | os.O_WRONLY | os.O_CREAT
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -85,11 +92,11 @@ def _open_into(
 
 
 @contextmanager
-def opened_folder(folder: Folder, name: str = "") -> Iterator[int]:
+def opened_folder(folder: Folder, name: str = "", flags: int = 0) -> Iterator[int]:
     """Have a descriptor of a folder, or of one in it, for the block. OSError."""
     opened: list[int] = []
     try:
-        _open_into(opened, folder.at(name), _FOLDER_FLAGS, dir_fd=folder.fd)
+        _open_into(opened, folder.at(name), _FOLDER_FLAGS | flags, dir_fd=folder.fd)
         yield opened[0]
     finally:
         if opened:
@@ -137,11 +144,12 @@ def open_regular(
 ) -> io.FileIO:
     """Return the owner of a regular file; never waits. OSError, where something else is there a StorageError.
 
-    Its errno is EISDIR for a folder, else EINVAL. A file that is made gets `permissions`, less the process's umask.
+    Its errno is EISDIR for a folder, else EINVAL. A new file gets `permissions`, less the process's umask. With a
+    manifest beside it, it gets those of them that the manifest has, and its owner: see `refuse_stranger`.
     """
     try:
         # A pipe without the other end is waited for, unless O_NONBLOCK is set; a regular file does not care.
-        raw = open_raw(folder, name, flags | os.O_NONBLOCK | os.O_NOCTTY, permissions)
+        raw = _open_or_make(folder, name, flags | os.O_NONBLOCK | os.O_NOCTTY, permissions)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket, or a pipe that nothing reads
             mode = os.stat(folder.at(name), dir_fd=folder.fd).st_mode
@@ -158,6 +166,100 @@ def open_regular(
         raw.close()
         raise
     return raw
+
+
+def _open_or_make(folder: Folder, name: str, flags: int, permissions: int) -> io.FileIO:
+    """Open a file, or make it if `flags` allow it: always by O_EXCL, so that a new file is known to be one."""
+    if not flags & os.O_CREAT:
+        return open_raw(folder, name, flags)
+    while True:
+        if not flags & os.O_EXCL:
+            with suppress(FileNotFoundError):
+                return open_raw(folder, name, flags & ~os.O_CREAT)
+        model = refuse_stranger(folder)
+        mode = permissions if model is None else permissions & model.st_mode | _OWN
+        try:
+            raw = open_raw(folder, name, flags | os.O_EXCL, mode)
+        except FileExistsError:
+            if flags & os.O_EXCL:
+                raise
+            continue  # another process has just made it
+        try:
+            if model is not None:
+                _take_after(raw.fileno(), model, mode)
+        except BaseException:
+            raw.close()
+            raise
+        return raw
+
+
+def make_folder(folder: Folder, name: str = "", permissions: int = 0o777) -> None:
+    """Make a folder unless it is there; one within the folder of a log takes after its manifest. OSError."""
+    model = refuse_stranger(folder) if name else None
+    readers = 0 if model is None else model.st_mode & 0o666 | _OWN
+    try:
+        os.mkdir(
+            folder.at(name),
+            permissions if model is None else readers | readers >> 2 & 0o111,
+            dir_fd=folder.fd,
+        )
+    except FileExistsError:
+        with suppress(FileNotFoundError):  # a link to nothing
+            if stat.S_ISDIR(os.stat(folder.at(name), dir_fd=folder.fd).st_mode):
+                return
+        raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
+    if model is not None:
+        with opened_folder(folder, name, os.O_NOFOLLOW) as fd:
+            if os.fstat(fd).st_uid == os.geteuid():  # else another has this name by now
+                _take_after(fd, model, readers | readers >> 2 & 0o111)
+
+
+def refuse_stranger(folder: Folder) -> os.stat_result | None:
+    """Return the status of the manifest in a folder, or None; StorageError (EACCES) for a user who may not write there.
+
+    Root may, and the owner. Another user may if the owner can use the files that this user makes: by a group that the
+    two share, or because the mode lets everybody write.
+    """
+    try:
+        model = os.stat(folder.at(MODEL_NAME), dir_fd=folder.fd, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    user = os.geteuid()
+    if not stat.S_ISREG(model.st_mode):
+        return None
+    for_all, for_group = model.st_mode & 0o006 == 0o006, model.st_mode & 0o060 == 0o060
+    if user in (0, model.st_uid) or for_all or (for_group and _is_shared(model)):
+        return model
+    reason = (
+        f"it belongs to user {model.st_uid}, who could not use the files that user {user} makes. Do this as that user "
+        "or as root, or let a group that both are in read and write the log. Nothing was changed"
+    )
+    raise storage_error("write to", "", folder.path, errno.EACCES, reason)
+
+
+def _is_shared(model: os.stat_result) -> bool:
+    """Say whether this user and a file's owner are both in its group; an owner without a name is taken to be."""
+    if model.st_gid not in (os.getegid(), *os.getgroups()):
+        return False
+    try:
+        owner = pwd.getpwuid(model.st_uid)
+    except KeyError:
+        return True
+    return model.st_gid in os.getgrouplist(owner.pw_name, owner.pw_gid)
+
+
+def _take_after(fd: int, model: os.stat_result, mode: int) -> None:
+    """Give a new file or folder the owner and group of another, and a mode; by descriptor, as a name may move."""
+    made = os.fstat(fd)
+    owner = model.st_uid if os.geteuid() == 0 else made.st_uid
+    if (made.st_uid, made.st_gid) != (owner, model.st_gid):
+        try:
+            os.fchown(fd, owner, model.st_gid)
+        except PermissionError:
+            if owner != made.st_uid:
+                raise
+            mode &= ~0o070  # the group that it has instead is not the log's
+    os.fchmod(fd, mode | made.st_mode & stat.S_ISGID)
 
 
 def _refuse_irregular(mode: int, action: str, name: str, location: str) -> None:

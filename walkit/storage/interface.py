@@ -263,6 +263,9 @@ class PrivateFiles(Protocol):
     def create_private(self, name: str) -> StorageFile:
         """Create a file that its owner alone may read and write; it must not be there (errno EEXIST)."""
 
+    def create_private_folder(self) -> None:
+        """As `create`, but a folder that this makes is for its owner alone; one that is there stays as it is."""
+
 
 @runtime_checkable
 class LimitedSpace(Protocol):
@@ -270,6 +273,14 @@ class LimitedSpace(Protocol):
 
     def free_bytes(self) -> int:
         """Return how many bytes more can be stored. StorageError."""
+
+
+def create_private(storage: Storage) -> None:
+    """Make the place of a storage, for its owner alone if the storage has owners: see `PrivateFiles`. StorageError."""
+    if isinstance(storage, PrivateFiles):
+        storage.create_private_folder()
+    else:
+        storage.create()
 
 
 def hold_folder(storage: Storage, lock_name: str) -> FolderHold | LockHolder | None:

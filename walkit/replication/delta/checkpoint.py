@@ -41,7 +41,7 @@ from walkit.state.snapshot import (
 )
 from walkit.state.table import KeyedTable
 from walkit.storage.address import Place, storage_at
-from walkit.storage.interface import Storage
+from walkit.storage.interface import Storage, create_private
 
 OWNER_NAME = "delta-reader"
 KEPT = 2
@@ -69,7 +69,7 @@ class DeltaCheckpoint:
                 option="checkpoint",
                 wanted=place,
             )
-        self.storage.create()
+        create_private(self.storage)
         self._lock = lock = take_writer_lock(self.storage)
         try:
             found = read_private(self.storage, OWNER_NAME)

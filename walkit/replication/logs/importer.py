@@ -41,7 +41,7 @@ from walkit.segments.manifest_store import (
     write_whole,
 )
 from walkit.segments.writer_lock import take_writer_lock
-from walkit.storage.interface import Storage
+from walkit.storage.interface import Storage, create_private
 
 NO_IDENTITY = FrameIdentity(0, 0, 0)
 
@@ -65,7 +65,7 @@ class Importer:
         self.failure: BaseException | None = None
         self.advanced, self._closing = CommitSignal(), cast(Any, threading.RLock())
         self._watchers: list[Callable[[], object]] = []
-        storage.create()
+        create_private(storage)
         self._lock = lock = take_writer_lock(storage)
         self.manifest_store = ManifestStore(storage, Manifest(log_id=0))
         try:
