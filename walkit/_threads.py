@@ -7,6 +7,7 @@ import sys
 import threading
 from _thread import allocate_lock
 from functools import partial
+from time import sleep
 from typing import Any, Final
 
 STACK_FRAMES: Final = 32
@@ -37,8 +38,8 @@ Functions of Python give back what a call has taken, and a full stack would refu
 
 MEMORY_TRIES: Final = 1000
 """How often a step that others wait for is tried again if it finds no memory."""
-RECHECK_S: Final = 0.5
-"""The time between two looks at whether a started thread runs."""
+START_STEP_S: Final = 0.0001
+"""The time between two looks at whether a thread that has started runs."""
 
 
 class Bell:
@@ -85,11 +86,21 @@ class EndingThread(threading.Thread):
         self.ended = False
         """Whether its work is over; unlike `is_alive` true also where an interrupted `join` took it for stopped."""
         self.began = False
-        """Whether its work has started."""
+        """Whether its work has started; also if it cannot."""
         self._end = threading.Lock()
         """Held until it has ended. A lock and not an Event, whose own lock an interrupt could leave locked."""
         self._end.acquire()
         self._process = os.getpid()
+
+    def start(self) -> None:
+        """See threading.Thread. RuntimeError also for a thread that found no memory to begin its work."""
+        super().start()
+        while not self.began and self.is_alive():  # CPython counts it as started a few steps before
+            sleep(START_STEP_S)
+        if not self.began:
+            self.ended = self.began = True
+            self._end.release()
+            raise RuntimeError("the thread found no memory to begin its work")
 
     def run(self) -> None:
         """See threading.Thread."""
@@ -104,26 +115,12 @@ class EndingThread(threading.Thread):
         """Wait until its work is over; False after `timeout` seconds, or in a forked child. Once it was started."""
         here = self._process == os.getpid()
         if here and not self.ended:
-            while timeout is None and not (self.began or self.ended):
-                if self._end.acquire(timeout=RECHECK_S):
-                    self._end.release()
-                elif self.is_lost:
-                    self.ended = True
-            if self.ended:
-                return True
             if timeout is None:
                 with self._end:  # unlike `acquire`, an interrupt cannot leave it taken
                     pass
             elif self._end.acquire(timeout=max(timeout, 0)):
                 self._end.release()
-            elif self.is_lost:
-                self.ended = True
         return self.ended
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether it was started, and found no memory to begin its work."""
-        return not self.began and self.ident is not None and not self.is_alive()
 
     def join(self, timeout: float | None = None) -> None:
         """See threading.Thread. In a forked child, where the thread is not, it returns at once."""

@@ -15,19 +15,21 @@ import threading
 import warnings
 from _thread import allocate_lock
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import walkit
 from tests.commit.fake_segments import GUARD_S
-from tests.commit.starving_calls import CALLS
-from tests.log.logs import tiny
+from tests.commit.starving_calls import CALLS, STORE_CALLS, prepared
 from walkit.errors import WalkitError
 
 OWN_S = 3.0
 """How long a call gets whose allocation fails: CPython hangs in some."""
 SPAN = 300
 """Of each call one of so many allocations fails."""
+STORE_SPAN = 11
+"""A call of a Store's makes more of them: each eleventh counts."""
 OF_CPYTHON = {
     "start": "Thread.start waits forever for a thread that found no memory to begin",
 }
@@ -44,19 +46,18 @@ def stack_of(thread: threading.Thread) -> list[str]:
     return found
 
 
-def starve(log: walkit.WriteAheadLog, call: str, nth: int) -> str:
+def starve(act: Callable[[], object], nth: int) -> str:
     """Make a call whose n-th allocation fails; return what became of it."""
     begin, ended, became = allocate_lock(), allocate_lock(), ["ended"]
     begin.acquire()
     ended.acquire()
-    act = CALLS[call]
 
     def run() -> None:
         begin.acquire()
         try:
             _testcapi.set_nomemory(nth, nth + 1)
             try:
-                act(log)
+                act()
             finally:
                 _testcapi.remove_mem_hooks()
         except BaseException as error:  # the test asks for its kind
@@ -103,12 +104,13 @@ def main(folder: str, in_flight: int, step: int) -> None:
     sys.unraisablehook = lambda _: None
     found: Counter[str] = Counter()
     numbers = (
-        (number, call, nth) for number, call in enumerate(CALLS) for nth in range(1 + number, SPAN, step)
+        (number, call, nth if call in CALLS else nth * STORE_SPAN)
+        for number, call in enumerate((*CALLS, *STORE_CALLS))
+        for nth in range(1 + number % step, SPAN, step)
     )
     for number, call, nth in numbers:
-        log = walkit.open(Path(folder) / f"{number}-{nth}", options=tiny(in_flight=in_flight))
-        log.append_many([b"before"] * 9)
-        became = starve(log, call, nth)
+        log, act = prepared(call, Path(folder) / f"{number}-{nth}", in_flight)
+        became = starve(act, nth)
         found[became] += 1
         if not became.startswith("hang"):
             ended = "others end" if log.closed else others_of(log)

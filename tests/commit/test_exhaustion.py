@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-import walkit
 from tests.commit.fake_segments import Task
-from tests.commit.starving_calls import CALLS
-from tests.log.logs import run_python, tiny
+from tests.commit.starving_calls import CALLS, STORE_CALLS, prepared
+from tests.log.logs import run_python
 from walkit._threads import STACK_FRAMES
 
 ENDLESS = """
@@ -66,23 +65,18 @@ def with_room(call: Callable[[], object], frames: int) -> type[BaseException] | 
 
 @pytest.mark.parametrize("in_flight", [1, 4])
 @pytest.mark.parametrize("on_main", [True, False])
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", [*CALLS, *STORE_CALLS])
 def test_a_call_at_each_depth_of_the_stack_harms_no_other(
     call: str, on_main: bool, in_flight: int, tmp_path: Path
 ) -> None:
     """Make each call with ever more room on the stack until it does its work: before that, nothing was taken."""
-    log = walkit.open(tmp_path / "log", options=tiny(in_flight=in_flight))
-    log.append_many([b"before"] * 9)
+    log, act = prepared(call, tmp_path / "log", in_flight)
     frames = 0
     error: type[BaseException] | None = RecursionError
     while error is not None:
         frames += 1
         assert issubclass(error, RecursionError) and frames < STACK_FRAMES + 60
-        error = (
-            with_room(lambda: CALLS[call](log), frames)
-            if on_main
-            else Task(with_room, lambda: CALLS[call](log), frames).result()
-        )
+        error = with_room(act, frames) if on_main else Task(with_room, act, frames).result()
         assert log.closed or Task(log.append, b"after").result().last_lsn == log.acked_lsn
     assert frames > 3
     Task(log.close).result()
@@ -102,4 +96,5 @@ def test_an_allocation_that_fails_harms_no_other(step: int, in_flight: int, tmp_
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     found = json.loads(done.stdout)
     assert found.pop("others end", 0) > 50
-    assert not found.keys() - {"ended", "typed", "MemoryError", "RuntimeError", "hang of CPython"}, found
+    of_others = {"SystemError", "hang of CPython"}  # numpy's C code returns an error and names none
+    assert not found.keys() - of_others - {"ended", "typed", "MemoryError", "RuntimeError"}, found

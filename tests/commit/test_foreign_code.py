@@ -15,6 +15,7 @@ import pytest
 
 import walkit
 from tests.commit.fake_segments import GUARD_S, Task
+from tests.commit.starving_calls import STORE_CALLS
 from tests.log.logs import tiny
 from walkit._locks import WORK, holds
 from walkit.errors import CallbackError, WalkitError
@@ -126,17 +127,6 @@ def test_foreign_code_at_each_bytecode_hangs_no_call(
     assert reached
 
 
-STORE_CALLS: dict[str, Callable[[walkit.Store], object]] = {
-    "put": lambda store: store.put(b"own", b"own"),
-    "read": lambda store: (store.get(b"own"), store.items()),
-    "checkpoint": lambda store: store.checkpoint(),
-    "compact": lambda store: store.compact(),
-    "claim": lambda store: claimed(store),  # noqa: PLW0108 - it is defined below
-    "trim": lambda store: store.log.trim(store.log.acked_lsn - 10),
-    "retain": lambda store: store.log.enforce_retention(walkit.Retention(records_max=10)),
-    "consume": lambda store: store.log.cursor("own").advance(store.log.acked_lsn),
-    "close": lambda store: store.close(),
-}
 STORE_FOREIGN: dict[str, Callable[[walkit.Store], object]] = {
     "put": lambda store: store.put(b"foreign", b"foreign"),
     "submit": lambda store: store.submit(b"foreign", b"foreign"),
@@ -148,13 +138,6 @@ STORE_FOREIGN: dict[str, Callable[[walkit.Store], object]] = {
 }
 POINTS = 6
 """At so many bytecodes of each call; the first of them is another with each foreign call."""
-
-
-def claimed(store: walkit.Store) -> None:
-    """Take a claim, move it and give it back."""
-    claim = walkit.claim(store.log.parts.storage, "consumer", wait_s=1)
-    claim.advance(claim.first_lsn)
-    claim.release()
 
 
 class Struck:
@@ -217,7 +200,7 @@ def test_foreign_code_at_each_bytecode_of_a_store_hangs_no_call(
             if foreign == "submit":
                 assert not isinstance(at.error, CallbackError), at.where
                 assert all(ticket.exception(GUARD_S) is None or store.closed for ticket in made), at.where
-            if foreign == "close":
+            if foreign == "close a store":
                 Task(store.close).result()
             if not store.closed:
                 acked = Task(store.put, b"after", b"%d" % nth).result().last_lsn

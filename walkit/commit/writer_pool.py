@@ -7,10 +7,11 @@ import threading
 from _thread import get_ident, start_new_thread
 from collections.abc import Callable
 from queue import SimpleQueue
+from time import sleep
 
 from walkit._interrupts import on_main_thread, uninterrupted
 from walkit._locks import marked
-from walkit._threads import LogThread
+from walkit._threads import MEMORY_TRIES, START_STEP_S, LogThread
 
 
 class WriterPool:
@@ -83,7 +84,6 @@ class WriterPool:
 
     def _start(self) -> None:
         with marked(), self.starting:
-            self._threads = [thread for thread in self._threads if not thread.is_lost]
             if len(self._threads) < self._count:
                 name = f"walkit-commit {self._name}"
                 if self._count > 1:
@@ -91,13 +91,25 @@ class WriterPool:
                 thread = LogThread(target=self._run, name=name, daemon=True)
                 with uninterrupted():
                     thread.start()
+                    while not (self.running or thread.ended):
+                        sleep(START_STEP_S)
+                    if thread.ended:
+                        raise RuntimeError("a writer thread found no memory to begin its work")
                     self._threads.append(thread)
                     self.full = len(self._threads) == self._count
 
     def _run(self) -> None:
+        for _ in range(MEMORY_TRIES):  # others count on it: a look that fails is reported, and it looks again
+            try:
+                self._serve()
+                return
+            except MemoryError:
+                continue
+
+    def _serve(self) -> None:
+        self.running = True
         thread = get_ident()
         self._serving.add(thread)
-        self.running = True
         while self.calls.get():
             try:
                 self._look()

@@ -89,9 +89,7 @@ class Finisher:
             thread.wait()
         else:
             self._wait_moving(thread, self._limit_ms)
-        if not thread.began:
-            self._finish(ended)
-        elif failed:
+        if failed:
             raise failed[0]
 
     def _wait_moving(self, thread: LogThread, limit_ms: float) -> None:
