@@ -17,7 +17,7 @@ from typing import Any, Final
 from walkit.errors import CallbackError
 
 WORK: Final = 0
-"""Rank of long work that makes callbacks: compaction, opening a scratch log."""
+"""Rank of long work that makes callbacks: a compaction."""
 STATE: Final = 1
 """Rank of work that waits for the commit path: checkpoints, cursors, the state that is applied."""
 STEP: Final = 2

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import logging
 import threading
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from walkit._locks import WORK, holds
 from walkit.errors import OptionsError
 
 logger = logging.getLogger("walkit")
@@ -272,7 +274,7 @@ class EventSink:
         """Events of threads that may not call foreign code yet: `send_kept` sends them."""
         self.is_busy: Callable[[], bool] = lambda: False
         """Whether this very thread leads a frame or holds a lock of the log, which a callback might wait for."""
-        self.on_keep: Callable[[], object] = lambda: None
+        self.on_keep: Callable[[], object] = lambda: start_new_thread(self.send_kept, ())
         """Called when an event is kept: another thread sends it where this one does not come to it."""
 
     @property
@@ -314,7 +316,7 @@ class EventSink:
         kept = getattr(self._calling, "kept", None)
         if kept is not None:
             kept.append((name, attributes))
-        elif self.is_busy():
+        elif self.is_busy() or holds(WORK):
             self.kept.append((name, attributes))
             self.on_keep()
         else:

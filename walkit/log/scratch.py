@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol, Self, TypeVar
 
-from walkit._locks import WORK, alone
+from walkit._locks import once
 from walkit.commit.to_end import run_to_end
 from walkit.errors import StorageError, WalkitError
 from walkit.log.finalizer import end_dropped
@@ -142,13 +142,13 @@ class _Home:
         return _Made.found(path)
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _home: _Home | None = None
 
 
 def _renew_lock() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 # A child forked while another thread opens a scratch log would find the lock taken for ever.
@@ -169,27 +169,32 @@ def open_scratch(
 def _open_scratch(
     name: str, opener: Callable[[str], OwnerT], log_of: Callable[[OwnerT], WriteAheadLog]
 ) -> OwnerT:
-    global _home
-    with alone(WORK), _lock:
-        if _home is None or _home.pid != os.getpid():
-            _home = _Home(None)
-        elif not _home.folder.is_there():
-            _home = _Home(_home)
-        sweep()
-        place = _home.fresh_place(name)
-        try:
-            owner = opener(place.path)
-        except BaseException:
-            place.remove()
-            raise
-        log = log_of(owner)
-        earlier = _home.taken.get(name)
-        _home.taken[name] = _Scratch(owner, log, place)
+    place = _fresh_place(name)
+    try:
+        owner = opener(place.path)
+    except BaseException:
+        place.remove()
+        raise
+    log = log_of(owner)
+    with once(_lock), _lock:
+        assert _home is not None
+        earlier, _home.taken[name] = _home.taken.get(name), _Scratch(owner, log, place)
     if earlier is not None and earlier.discard():
         log.events.emit(
             "walkit.scratch.replace", name=name, removed=earlier.place.path, location=log.location
         )
     return owner
+
+
+def _fresh_place(name: str) -> _Made:
+    global _home
+    with once(_lock), _lock:
+        if _home is None or _home.pid != os.getpid():
+            _home = _Home(None)
+        elif not _home.folder.is_there():
+            _home = _Home(_home)
+        sweep()
+        return _home.fresh_place(name)
 
 
 def sweep() -> list[str]:
