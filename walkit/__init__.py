@@ -7,9 +7,9 @@ and pyarrow when something is first read or given as Arrow.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+from walkit._arrow import load as _load
 from walkit.config import LogOptions, Retention, StoreOptions
 from walkit.errors import (
     AppendTimeoutError,
@@ -41,6 +41,7 @@ from walkit.errors import (
     SegmentMissingError,
     SnapshotError,
     StorageError,
+    WaitTimeoutError,
     WalkitError,
 )
 from walkit.log.observe import ObservedFrames
@@ -195,6 +196,7 @@ __all__ = [
     "StorageError",
     "Store",
     "StoreOptions",
+    "WaitTimeoutError",
     "WalkitError",
     "WriteAheadLog",
     "checkpoint",
@@ -219,9 +221,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Load a room, or what lives in one, on first use."""
     if name in _ROOMS:
-        return importlib.import_module(f"walkit.{name}")
+        return _load(f"walkit.{name}")
     if name in _LATER:
-        value = globals()[name] = getattr(importlib.import_module(f"walkit.{_LATER[name]}"), name)
+        value = globals()[name] = getattr(_load(f"walkit.{_LATER[name]}"), name)
         return value
     raise AttributeError(f"module 'walkit' has no attribute {name!r}")
 

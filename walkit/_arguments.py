@@ -41,7 +41,7 @@ def as_seconds(value: Any, option: str = "timeout") -> float:
         seconds = float(value)
         if isinstance(value, str | bytes) or seconds != seconds:
             raise ValueError
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise OptionsError(
             f"{option}={value!r}: a number of seconds; nothing was written", option=option, wanted=value
         ) from None

@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from walkit.errors import StorageError, WalkitError
+
 __all__ = [
     "array_of_mask",
     "array_of_numbers",
+    "load",
     "mask_of",
     "numbers_of",
     "pa",
@@ -31,11 +34,25 @@ __all__ = [
 T = TypeVar("T")
 
 
+def load(name: str) -> ModuleType:
+    """Import a module; StorageError if its file cannot be read, as without a free descriptor."""
+    try:
+        return import_module(name)
+    except OSError as error:
+        if isinstance(error, WalkitError):
+            raise
+        raise StorageError(
+            f"cannot load {name}: {error.strerror or error}. Nothing was changed",
+            errno=error.errno,
+            name=name,
+        ) from error
+
+
 class _Later(ModuleType):
     """A module that is imported when a name of it is asked for; any thread may be the first to ask."""
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(import_module(self.__name__), name)
+        value = getattr(load(self.__name__), name)
         setattr(self, name, value)
         return value
 

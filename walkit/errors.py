@@ -24,6 +24,7 @@
     ├── CommitFailedError                   outcome unknown: open again and look
     │   └── CommitTimeoutError(TimeoutError) outcome unknown: look, or continue waiting
     ├── AppendTimeoutError(TimeoutError)    nothing was written: try again
+    ├── WaitTimeoutError(TimeoutError)      still on its way: wait again
     ├── LogPoisonedError                    nothing was written: open again
     ├── LogClosedError                      nothing was written: open again
     ├── GapError                            begin again at `oldest`
@@ -86,16 +87,31 @@ class OptionsError(WalkitError, ValueError):
 
 
 class RecordTooLargeError(WalkitError, ValueError):
-    """A record, or a transaction as a whole, is over the limit of one frame. Nothing was written."""
+    """A record, or a transaction as a whole, is over a limit of one frame. Nothing was written.
+
+    `records` and `limit_records` are None unless a transaction has more records than any frame may.
+    """
 
     code = "record-too-large"
 
-    def __init__(self, size_bytes: int, limit_bytes: int, what: str = "record") -> None:
-        super().__init__(
-            f"the {what} needs {size_bytes:,} bytes in its frame and the limit is {limit_bytes:,}; "
-            "nothing was written. Split it, or open the log with a larger frame_bytes_max"
-        )
+    def __init__(
+        self,
+        size_bytes: int,
+        limit_bytes: int,
+        what: str = "record",
+        *,
+        records: int | None = None,
+        limit_records: int | None = None,
+    ) -> None:
+        if records is None:
+            limits = f"needs {size_bytes:,} bytes in its frame and the limit is {limit_bytes:,}"
+            remedy = "Split it, or open the log with a larger frame_bytes_max"
+        else:
+            limits = f"has {records:,} records and the limit of a frame is {limit_records:,}"
+            remedy = "Split it"
+        super().__init__(f"the {what} {limits}; nothing was written. {remedy}")
         self.size_bytes, self.limit_bytes, self.what = size_bytes, limit_bytes, what
+        self.records, self.limit_records = records, limit_records
 
 
 class RecordTypeError(WalkitError, TypeError):
@@ -329,6 +345,15 @@ class AppendTimeoutError(WalkitError, TimeoutError):
     """The time of an append was over while it waited for its frame. Nothing of it was written."""
 
     code = "append-timeout"
+
+
+class WaitTimeoutError(WalkitError, TimeoutError):
+    """The time of a wait was over. The awaited records are still on their way: wait again.
+
+    `ticket.result(timeout)` and `exception`, and `wait_for` of a replica or a delta reader raise it.
+    """
+
+    code = "wait-timeout"
 
 
 class CallbackError(WalkitError):

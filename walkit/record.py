@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -173,6 +174,12 @@ class AppendResult(NamedTuple):
 
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_US = 2**63 - 1
+
+
+def wall_us() -> int:
+    """Return microseconds since 1970 by the wall clock: 0 before 1970, and at most what 63 bits hold."""
+    return min(max(time.time_ns() // 1000, 0), _LAST_US)
 
 
 def to_microseconds(timestamp: datetime | int | None) -> int | None:

@@ -43,6 +43,7 @@ ERRORS: list[WalkitError] = [
     errors.CommitFailedError("text", acked_lsn=4, acknowledged_prefix=2),
     errors.CommitTimeoutError("text", acked_lsn=4),
     errors.AppendTimeoutError("text"),
+    errors.WaitTimeoutError("text"),
     errors.CallbackError(),
     errors.LogPoisonedError("text", cause="OSError(5)", acknowledged_prefix=2),
     errors.LogClosedError("text", acknowledged_prefix=2),

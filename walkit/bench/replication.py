@@ -22,7 +22,7 @@ from walkit._arguments import check_progress
 from walkit._report import Cells, TableReport
 from walkit.bench.sampling import LsnSamples, Samples, sampled_lsns
 from walkit.config import LogOptions
-from walkit.errors import OptionsError, WalkitError
+from walkit.errors import OptionsError, WaitTimeoutError, WalkitError
 from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
 from walkit.replication.primary.server import Primary
@@ -265,7 +265,7 @@ def _wait_acked(primary: Primary, lsn: int) -> float:
     deadline = time.monotonic() + WAIT_S
     while not any(f.acked_lsn >= lsn for f in primary.status().followers):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"no replica had LSN {lsn:,} after {WAIT_S:.0f} s")
+            raise WaitTimeoutError(f"no replica had LSN {lsn:,} after {WAIT_S:.0f} s")
         time.sleep(0.001)
     return time.perf_counter()
 

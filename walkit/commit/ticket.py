@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from walkit._text import counted
 from walkit.commit.asyncio_wait import TaskWait, is_woken_at_once
 from walkit.commit.frame import SealedFrame
-from walkit.errors import CommitFailedError
+from walkit.errors import CommitFailedError, WaitTimeoutError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns
 from walkit.record import AppendResult
 
@@ -112,7 +112,7 @@ class Ticket:
     def result(self, timeout: float | None = None) -> AppendResult:
         """Wait until the records are acknowledged and return where they are; raise what became of them otherwise.
 
-        TimeoutError after `timeout` seconds: the records are still on their way, and the ticket may be asked again.
+        WaitTimeoutError after `timeout` seconds: the records are still on their way, and the ticket may be asked again.
         """
         frame = self.frame
         if frame is None or frame.state != "acked":
@@ -168,7 +168,7 @@ class Ticket:
         if latch is None:
             return
         if not latch.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), TIMEOUT_MAX)):
-            raise TimeoutError(f"not acknowledged within {timeout} s; the records are still on their way")
+            raise WaitTimeoutError(f"not acknowledged within {timeout} s; the records are still on their way")
         latch.release()
 
     def _error(self) -> BaseException | None:

@@ -7,8 +7,9 @@ logs, put back into walkit: each is found. The names load on first use.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from walkit._arrow import load as _load
 
 if TYPE_CHECKING:
     from walkit.crashlab import museum as museum
@@ -58,10 +59,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "museum":
-        return importlib.import_module("walkit.crashlab.museum")
+        return _load("walkit.crashlab.museum")
     for module, its_names in _HOMES.items():
         if name in its_names:
-            value = globals()[name] = getattr(importlib.import_module(f"walkit.crashlab.{module}"), name)
+            value = globals()[name] = getattr(_load(f"walkit.crashlab.{module}"), name)
             return value
     raise AttributeError(f"module 'walkit.crashlab' has no attribute {name!r}")
 

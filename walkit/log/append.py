@@ -11,7 +11,7 @@ from walkit.commit.driver import CommitDriver
 from walkit.commit.ports import CommitEntry
 from walkit.commit.ticket import SingleTicket
 from walkit.config import LogOptions
-from walkit.errors import AppendTimeoutError, CommitTimeoutError, LogFullError
+from walkit.errors import AppendTimeoutError, CommitTimeoutError, LogFullError, WaitTimeoutError
 from walkit.record import AppendResult
 
 
@@ -38,7 +38,7 @@ class Appender:
             self._make_room(ticket.size_bytes, deadline)
         try:
             return ticket.result(max(deadline - time.monotonic(), 0))
-        except TimeoutError:
+        except WaitTimeoutError:
             if self._driver.withdraw(ticket):
                 raise AppendTimeoutError("not written in time; nothing of it was written") from None
             if ticket.done():

@@ -20,6 +20,7 @@ from walkit.events import EventSink
 from walkit.format.claim import ClaimMark
 from walkit.format.layout import CLAIM_LEASE_US_MAX
 from walkit.format.manifest import HoldRecord, Manifest
+from walkit.record import wall_us
 from walkit.segments.claim_files import (
     LOCK_WAIT_S,
     ClaimFact,
@@ -51,7 +52,7 @@ class ClaimTable:
         manifest_store: ManifestStore,
         events: EventSink,
         *,
-        wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        wall_us: Callable[[], int] = wall_us,
         own_s: Callable[[], float] = time.monotonic,
         wait_s: float = LOCK_WAIT_S,
     ) -> None:

@@ -70,12 +70,12 @@ def _sliced(items: Items, start: int, stop: int) -> Items:
     return items[start:stop] if isinstance(items, list) else items.slice(start, stop - start)
 
 
-def rows_of(values: Values, keys: Values | None) -> Rows:
+def rows_of(values: Values, keys: Values | None, limit_bytes: int) -> Rows:
     """Return puts from values and, perhaps, keys; RecordTypeError or OptionsError where they cannot be records."""
-    value_items = checked(values, "value")
+    value_items = checked(values, "value", limit_bytes)
     if keys is None:
         return Rows(value_items)
-    key_items = checked(keys, "key")
+    key_items = checked(keys, "key", limit_bytes)
     if len(key_items) != len(value_items):
         raise OptionsError(
             f"there are {counted(len(value_items), 'value')} and {counted(len(key_items), 'key')}; nothing was written",

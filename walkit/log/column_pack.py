@@ -30,7 +30,7 @@ JOINED_ITEMS_MAX = 512
 """Up to so many items `b"".join` is the faster way, and needs no pyarrow; `pa.array` is twice as fast for many."""
 
 
-def checked(items: Any, what: str) -> Items:
+def checked(items: Any, what: str, limit_bytes: int | None = None) -> Items:
     """Return the items in a shape that can be packed; RecordTypeError where one of them is not bytes.
 
     Arrow text is refused as `str` is: cast it to binary. Dictionaries are decoded.
@@ -47,7 +47,7 @@ def checked(items: Any, what: str) -> Items:
     # Exact bytes only: a subclass may say another length than it has.
     if list(map(type, plain)).count(bytes) == len(plain):
         return plain
-    return [None if item is None else as_bytes(item, what) for item in plain]
+    return [None if item is None else as_bytes(item, what, limit_bytes) for item in plain]
 
 
 def _checked_arrow(items: pa.Array | pa.ChunkedArray, what: str) -> pa.Array | pa.ChunkedArray:

@@ -37,6 +37,7 @@ from walkit.log.parts import LogParts
 from walkit.log.retention import Retainer
 from walkit.log.trim import Trimmer
 from walkit.log.trim_rewrite import TrimRewriter
+from walkit.record import wall_us
 from walkit.recovery.apply import apply_plan
 from walkit.recovery.plan import RecoveryPlan
 from walkit.segments.manifest_edits import next_epoch
@@ -181,7 +182,7 @@ def _driver(
         sync_writes=options.durability == "sync",
         codec=options.codec,
         queue_bytes_max=options.queue_bytes_max,
-        clock=CommitClock(time.monotonic_ns, time.time_ns() - time.monotonic_ns()),
+        clock=CommitClock(time.monotonic_ns, wall_us() * 1000 - time.monotonic_ns()),
         write_timeout_us=(options.write_timeout_ms or 0) * 1000,
     )
     segments.watched = driver.watched

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -17,6 +16,7 @@ from walkit.log.claims import ClaimTable
 from walkit.log.contents import LogContents
 from walkit.log.lifetime import Lifetime
 from walkit.log.orphan_files import OrphanFiles
+from walkit.record import wall_us
 from walkit.segments.maintenance_worker import MaintenanceWorker
 from walkit.segments.manifest_store import ManifestStore
 
@@ -127,7 +127,7 @@ class HoldTable:
                     lock.release()
 
     def _is_renewal_due(self) -> bool:
-        now_us = time.time_ns() // 1000
+        now_us = wall_us()
         saved = {record.name: record.lease_until_us for record in self._manifest_store.current.holds}
         return any(
             saved.get(hold.name, 0) - now_us <= hold.lease_s * 1e6 * (1 - 0.9 / RENEWALS)
@@ -179,7 +179,7 @@ class HoldTable:
         With `tell` an event says which have run out: for a caller that leaves them out of the next manifest, and holds
         events (`EventSink.held`) while it has the locks for that.
         """
-        now_us = time.time_ns() // 1000
+        now_us = wall_us()
         kept = [
             HoldRecord(name=h.name, first_lsn=h.first_lsn, lease_until_us=now_us + int(h.lease_s * 1e6))
             for h in list(self.mine.values())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import time
 from collections.abc import Callable
 from typing import Literal, overload
 
@@ -21,6 +20,7 @@ from walkit.log.resources import LogResources
 from walkit.log.scratch import open_scratch
 from walkit.log.wal import WriteAheadLog, open_logs
 from walkit.read.reader import LogReader
+from walkit.record import wall_us
 from walkit.recovery.apply import sync_unsealed
 from walkit.recovery.log_scan import Progress, read_durable_slot
 from walkit.recovery.planning import emit_recovery, plan_recovery
@@ -200,7 +200,7 @@ def _require_a_log(storage: Storage, mode: str) -> bool:
 def _create(storage: Storage, options: LogOptions) -> Manifest:
     manifest = Manifest(
         log_id=secrets.randbits(64) | 1,
-        created_us=time.time_ns() // 1000,
+        created_us=wall_us(),
         ack_order=options.ack_order or "append",
     )
     if DURABLE_NAME in storage.names():

@@ -23,6 +23,7 @@ from walkit.log.contents import segments_now
 from walkit.log.holds import HoldTable
 from walkit.log.orphan_files import OrphanFiles
 from walkit.log.trim import Trimmed, Trimmer
+from walkit.record import wall_us
 from walkit.recovery.report import report_html
 from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.segment_set import SegmentSet
@@ -287,7 +288,7 @@ class Retainer:
             holds=self._holds.live(manifest, tell=False),
             claims=self._holds.claims.live(manifest),
             bound_lsn=self._trimmer.bound_lsn(manifest.checkpoint_lsn),
-            now_us=time.time_ns() // 1000 if now_us is None else now_us,
+            now_us=wall_us() if now_us is None else now_us,
         )
 
     def begin(self) -> None:

@@ -22,6 +22,7 @@ from walkit.log.finalizer import end_dropped
 from walkit.log.wal import WriteAheadLog
 from walkit.storage.folder import Folder
 from walkit.storage.interface import FileNumber
+from walkit.storage.io_errors import Translated
 from walkit.storage.locks import FileLock, take_lock
 
 PREFIX = "walkit-scratch-"
@@ -188,7 +189,7 @@ def _open_scratch(
 
 def _fresh_place(name: str) -> _Made:
     global _home
-    with once(_lock), _lock:
+    with once(_lock), _lock, Translated("make a scratch log", name, "the folder for temporary files"):
         if _home is None or _home.pid != os.getpid():
             _home = _Home(None)
         elif not _home.folder.is_there():

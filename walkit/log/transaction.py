@@ -37,8 +37,8 @@ class Transaction:
         self._operations.append(
             (
                 kind,
-                None if key is None else as_bytes(key, "key"),
-                None if value is None else as_bytes(value, "value"),
+                None if key is None else as_bytes(key, "key", self._limit_bytes),
+                None if value is None else as_bytes(value, "value", self._limit_bytes),
                 as_stamp(timestamp),
             )
         )

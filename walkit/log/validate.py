@@ -23,8 +23,11 @@ STAMP_MIN = to_microseconds(datetime.min.replace(tzinfo=UTC)) or 0
 STAMP_MAX = to_microseconds(datetime.max.replace(tzinfo=UTC)) or 0
 
 
-def as_bytes(value: Any, what: str) -> bytes:
-    """Return the bytes of any buffer; a copy, so that the caller may change the buffer afterwards."""
+def as_bytes(value: Any, what: str, limit_bytes: int | None = None) -> bytes:
+    """Return the bytes of any buffer; a copy, so that the caller may change the buffer afterwards.
+
+    One over `limit_bytes` is not copied: RecordTooLargeError.
+    """
     if type(value) is bytes:
         return value
     if isinstance(value, str) or value is None:
@@ -33,7 +36,11 @@ def as_bytes(value: Any, what: str) -> bytes:
         view = memoryview(value)
         if view.format == "O":
             raise TypeError  # numpy objects: the buffer holds addresses
+        if limit_bytes is not None and view.nbytes > limit_bytes:
+            raise RecordTooLargeError(view.nbytes, limit_bytes, what)
         return view.tobytes()
+    except RecordTooLargeError:
+        raise
     except (TypeError, ValueError, BufferError):
         raise RecordTypeError(what, value) from None
 
@@ -65,13 +72,13 @@ def make_ticket(
     else:
         kind |= HAS_KEY
         if type(key) is not bytes:
-            key = as_bytes(key, "key")
+            key = as_bytes(key, "key", limit_bytes)
     if value is None:
         value = b""
     else:
         kind |= HAS_VALUE
         if type(value) is not bytes:
-            value = as_bytes(value, "value")
+            value = as_bytes(value, "value", limit_bytes)
     stamp = 0
     if timestamp is not None:
         kind |= HAS_TIMESTAMP
@@ -86,6 +93,11 @@ def transaction_ticket(
     host: TicketHost, limit_bytes: int, operations: list[tuple[int, bytes | None, bytes | None, int | None]]
 ) -> BulkTicket:
     """Return the ticket of (kind, key, value, timestamp) operations that are all or nothing."""
+    if len(operations) > RECORDS_PER_FRAME_MAX:
+        size = sum(len(part) for o in operations for part in o[1:3] if part is not None)
+        raise RecordTooLargeError(
+            size, limit_bytes, "transaction", records=len(operations), limit_records=RECORDS_PER_FRAME_MAX
+        )
     kinds = [
         kind
         | (HAS_KEY if key is not None else 0)
@@ -99,7 +111,7 @@ def transaction_ticket(
     values = [o[2] or b"" for o in operations]
     stamps = [o[3] or 0 for o in operations]
     size = sum(map(len, keys)) + sum(map(len, values)) + COLUMN_BYTES_PER_RECORD * len(operations)
-    if size > limit_bytes or len(operations) > RECORDS_PER_FRAME_MAX:
+    if size > limit_bytes:
         raise RecordTooLargeError(size, limit_bytes, "transaction")
     any_stamp = any(o[3] is not None for o in operations)
     return BulkTicket(host, Columns(len(kinds), kinds, keys, values, stamps if any_stamp else None), size)

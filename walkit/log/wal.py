@@ -137,7 +137,7 @@ class WriteAheadLog(CursorSurface):
         Blocks and refuses as `submit` does; once a part is queued, the ticket reports a refusal of the rest.
         """
         self._refuse_closed()
-        return self._bulk.submit(rows_of(values, keys))
+        return self._bulk.submit(rows_of(values, keys, self._limit_bytes))
 
     def append_many(self, values: Values, keys: Values | None = None) -> AppendResult:
         """Append many records (a list of bytes, or an Arrow binary array) and return when all are acknowledged.
@@ -147,7 +147,7 @@ class WriteAheadLog(CursorSurface):
         is full before any of these records is in it.
         """
         self._refuse_closed()
-        return self._bulk.append(rows_of(values, keys))
+        return self._bulk.append(rows_of(values, keys, self._limit_bytes))
 
     def append_arrow(self, records: Any) -> AppendResult:
         """Append the records of an Arrow table or batch, one a row, and return when all are acknowledged.

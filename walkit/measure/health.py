@@ -12,6 +12,7 @@ from walkit._html import join, red_lines, table, tag
 from walkit._text import aligned, counted
 from walkit.errors import OptionsError
 from walkit.measure.health_checks import Finding, browser, folder, java, lab, packages, spark_starts
+from walkit.storage.io_errors import Translated
 
 Progress = Callable[[str], object]
 
@@ -77,8 +78,15 @@ def doctor(
     `folders`: where logs are or will be (default: the one for temporary files, and the current one). Each disk is
     measured, for some seconds in all. With `spark`, Spark is started in a separate process and ends again. `progress`
     is called with what is being done. Everything is written into temporary folders, which are removed, and nothing else
-    is changed. OptionsError where one of `folders` is none.
+    is changed. OptionsError unless each of `folders` is a folder; StorageError without a descriptor left.
     """
+    with Translated("look at", "", "this installation"):
+        return _doctor(folders, spark, progress)
+
+
+def _doctor(
+    folders: Iterable[str | os.PathLike[str]] | None, spark: bool, progress: Progress | None
+) -> HealthReport:
     chosen = (
         [tempfile.gettempdir(), os.getcwd()] if folders is None else [os.fspath(path) for path in folders]
     )

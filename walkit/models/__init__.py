@@ -5,8 +5,9 @@ The names load on first use.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from walkit._arrow import load as _load
 
 if TYPE_CHECKING:
     from walkit.models.crash_report import CrashReport as CrashReport
@@ -61,7 +62,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     for module, its_names in _HOMES.items():
         if name in its_names:
-            value = globals()[name] = getattr(importlib.import_module(f"walkit.models.{module}"), name)
+            value = globals()[name] = getattr(_load(f"walkit.models.{module}"), name)
             return value
     raise AttributeError(f"module 'walkit.models' has no attribute {name!r}")
 

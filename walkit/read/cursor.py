@@ -8,7 +8,6 @@ clamped to the end of the log, which skips records in silence, this one is refus
 from __future__ import annotations
 
 import threading
-import time
 from abc import abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,7 +29,7 @@ from walkit.format.manifest import HoldRecord, Manifest
 from walkit.format.names import cursor_file_name, is_cursor_name
 from walkit.read.read_api import ReadSurface
 from walkit.read.view import LogView
-from walkit.record import Record, to_datetime
+from walkit.record import Record, to_datetime, wall_us
 from walkit.segments.claim_files import ClaimFact, claim_facts, drop_claim
 from walkit.segments.cursor_files import CursorFact, cursor_facts, stored_cursor
 from walkit.segments.identity import identity_at, lies_in
@@ -266,7 +265,7 @@ class Cursor:
 
     def _save(self, storage: Storage, view: LogView, lsn: int) -> None:
         log_id, epoch, epoch_id = identity_at(view.manifest, lsn)
-        mark = CursorMark(log_id, epoch, epoch_id, lsn, time.time_ns() // 1000)
+        mark = CursorMark(log_id, epoch, epoch_id, lsn, wall_us())
         self._unsure.append(mark)
         write_whole(
             storage, cursor_file_name(self.name), cursor_file_name(self.name, new=True), encode_cursor(mark)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from walkit._html import table
@@ -10,6 +9,7 @@ from walkit._text import bounds
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import HoldRecord, SegmentState
 from walkit.read.view import LogView
+from walkit.record import wall_us
 from walkit.recovery.report import report_html
 from walkit.segments.claim_files import ClaimFact
 from walkit.segments.cursor_files import CursorFact
@@ -129,7 +129,7 @@ def inventory_of(
                 size_bytes=SEGMENT_HEADER_BYTES + span.end_position - record.start_position,
             )
         )
-    now_us = time.time_ns() // 1000
+    now_us = wall_us()
     return LogInventory(
         location=location,
         taken_us=now_us,

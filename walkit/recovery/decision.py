@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from walkit._arrow import load
 from walkit.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def recovery_table() -> pd.DataFrame:
     one row matches; "any" matches both. MissingExtraError without pandas.
     """
     try:
-        from walkit._tables import WideTable
+        table = load("walkit._tables").WideTable(list(table_rows()))
     except ImportError as error:
         raise MissingExtraError("dashboard", "pandas") from error
-    return WideTable(list(table_rows())).set_index("row")
+    return cast("pd.DataFrame", table.set_index("row"))

@@ -225,8 +225,9 @@ def is_known(manifest: Manifest, slot: DurableSlot) -> bool:
 
 def _older_manifest(name: str, newer: str) -> CorruptionError:
     return CorruptionError(
-        f"the manifest is older than {name} ({newer}), which it does not know: it was put back from an earlier time. "
-        "Nothing was changed; put the newest manifest back, or let `walkit repair --policy salvage` rebuild it",
+        f"the manifest is older than {name} ({newer}), which it does not know: it was put back from an earlier time, "
+        "or the folder was copied file by file while a writer had it. Nothing was changed. `walkit copy LOG DIR` makes "
+        "a copy beside a writer; else put the newest manifest back, or rebuild it by `walkit repair --policy salvage`",
         segment=name,
         expected="a manifest that knows it",
         found=newer,

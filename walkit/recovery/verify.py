@@ -14,7 +14,7 @@ from walkit._text import counted
 from walkit.errors import CorruptionError, NotALogError, SegmentMissingError, StorageError, WalkitError
 from walkit.format.layout import FORMAT_VERSION
 from walkit.format.manifest import MANIFEST_NAME, Manifest
-from walkit.recovery.examine.frametable import frame_rows
+from walkit.recovery.examine.frametable import FrameRows
 from walkit.recovery.examine.open_segments import UnsealedPart
 from walkit.recovery.examine.parallel import examine_sealed_segments
 from walkit.recovery.examine.report import Problem, ScanReport, Verdict
@@ -170,7 +170,7 @@ def _report(context: ScanContext, tool: Literal["scan", "verify"], began: float)
         segments=tuple(context.segments),
         problems=tuple(_worst_first(context.problems)),
         notes=tuple(context.notes),
-        frame_rows=lambda: frame_rows(storage, spans, decode=decode),
+        frame_rows=FrameRows(storage, spans, decode=decode),
     )
 
 

@@ -21,7 +21,7 @@ from walkit.format.claim import ClaimMark, decode_claim, encode_claim
 from walkit.format.layout import CLAIM_FILE
 from walkit.format.manifest import Manifest
 from walkit.format.names import CLAIMS_LOCK_NAME, claim_file_name, claim_of_name, is_unfinished_claim
-from walkit.record import to_datetime
+from walkit.record import to_datetime, wall_us
 from walkit.segments.manifest_store import load_manifest, read_if_there, write_whole
 from walkit.storage.interface import LockHolder, Storage, StorageLock, remove_if_there
 
@@ -85,7 +85,7 @@ def time_text(time_us: int) -> str:
 
 def claim_facts(storage: Storage, manifest: Manifest, now_us: int | None = None) -> list[ClaimFact]:
     """Return the claims of a log, by name, each as it stands now. Reads only them, and takes no lock."""
-    now_us = time.time_ns() // 1000 if now_us is None else now_us
+    now_us = wall_us() if now_us is None else now_us
     facts = []
     for file_name in storage.names():
         name = claim_of_name(file_name)

@@ -24,6 +24,7 @@ from walkit.format.index import has_index
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.segment import SegmentHeader, segment_name
+from walkit.record import wall_us
 from walkit.segments.active_segment import (
     ZERO_AHEAD_BYTES,
     OpenSegment,
@@ -131,7 +132,7 @@ class SegmentSet:
             frame_bytes_max=self.options.frame_bytes_max,
             reorder_window_bytes=self.reorder_window_bytes,
             flags=self.flags,
-            created_us=time.time_ns() // 1000,
+            created_us=wall_us(),
         )
 
     def assign(self, frame: SealedFrame) -> None:

@@ -6,8 +6,9 @@ in `models`.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from walkit._arrow import load as _load
 
 if TYPE_CHECKING:
     from walkit.storage.file import FileStorage as FileStorage
@@ -58,7 +59,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     for module, its_names in _HOMES.items():
         if name in its_names:
-            value = globals()[name] = getattr(importlib.import_module(f"walkit.storage.{module}"), name)
+            value = globals()[name] = getattr(_load(f"walkit.storage.{module}"), name)
             return value
     raise AttributeError(f"module 'walkit.storage' has no attribute {name!r}")
 

@@ -54,6 +54,10 @@ class FileStorage:
     def __repr__(self) -> str:
         return f"FileStorage({self._root!r})"
 
+    def __reduce__(self) -> tuple[type[FileStorage], tuple[str]]:
+        """Pickle by path: a copy in another process holds no folder."""
+        return FileStorage, (self._root,)
+
     def exists(self) -> bool:
         """Say whether the folder is there; something else in its place is a StorageError with errno ENOTDIR."""
         folder = self._folder

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from walkit.errors import MissingExtraError, StorageError
+from walkit.errors import MissingExtraError, OptionsError, StorageError
 from walkit.format.frame import FrameHeader
 from walkit.format.layout import CODEC_NAMES
 from walkit.recovery.survey import FrameSpan, SegmentSurvey
+from walkit.storage.file import FileStorage
 from walkit.storage.interface import Storage
 
 if TYPE_CHECKING:
@@ -78,6 +79,25 @@ def frame_rows(storage: Storage, spans: Sequence[FrameSpan], *, decode: bool = F
             yield from rows
         finally:
             file.close()
+
+
+class FrameRows:
+    """Reads the rows of a report when it is called; a pickled copy reads them if its storage is one of files."""
+
+    def __init__(self, storage: Storage | None, spans: Sequence[FrameSpan], *, decode: bool) -> None:
+        self._storage, self._spans, self._decode = storage, spans, decode
+
+    def __call__(self) -> Iterator[FrameRow]:
+        """Return the rows. OptionsError in a copy whose storage was not one of files."""
+        if self._storage is None:
+            raise OptionsError(
+                "a copy of a report from another process reads frames from files only", option="storage"
+            )
+        return frame_rows(self._storage, self._spans, decode=self._decode)
+
+    def __getstate__(self) -> dict[str, Any]:
+        storage = self._storage if isinstance(self._storage, FileStorage) else None
+        return {"_storage": storage, "_spans": self._spans, "_decode": self._decode}
 
 
 def frames_to_pandas(rows: Iterator[FrameRow]) -> pd.DataFrame:

@@ -19,6 +19,7 @@ from walkit.errors import (
     HistoryTrimmedError,
     LogClosedError,
     OptionsError,
+    WaitTimeoutError,
     WalkitError,
 )
 from walkit.events import EventCallback, EventSink
@@ -169,7 +170,7 @@ class DeltaReader:
         The result of an append names one record for good. A bare LSN counts only after this reader has compared its
         state with the log: by an answer of the primary, or without one by a look at the log itself.
 
-        TimeoutError after `timeout` seconds; DivergenceError if the log does not have the record of the result; the
+        WaitTimeoutError after `timeout` seconds; DivergenceError if the log does not have the record of the result; the
         error that ended the reader, if it has failed; LogClosedError once it is stopped.
         """
         loop, wanted = self._loop, Awaited.of(result_or_lsn)
@@ -183,7 +184,7 @@ class DeltaReader:
             left = 1.0 if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 unstarted = "" if loop.thread.begun else "start() was not called: "
-                raise TimeoutError(
+                raise WaitTimeoutError(
                     f"LSN {wanted.lsn:,} did not come in time: {unstarted}{self.status().line()}"
                 )
             self._state.wait_until(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 from walkit._locks import once
 from walkit.commit.frame import SealedFrame
 from walkit.format.frame import FrameIdentity
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import EpochRecord, Manifest, prepared_record
 from walkit.format.segment import SegmentHeader
+from walkit.record import wall_us
 from walkit.replication.logs.role import as_replica
 from walkit.replication.protocol.frame_run import FrameRun
 from walkit.segments.segment_set import SegmentSet
@@ -104,7 +103,7 @@ class ImportedSegments(SegmentSet):
             chain=chain,
             alignment=run.limits.alignment,
             frame_bytes_max=run.limits.frame_bytes_max,
-            created_us=time.time_ns() // 1000,
+            created_us=wall_us(),
             flags=SegmentFlag.IMPORTED,
         )
 

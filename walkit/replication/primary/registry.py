@@ -16,6 +16,7 @@ from typing import Any
 from walkit._locks import once
 from walkit.errors import CorruptionError, StorageError, WalkitError
 from walkit.format.manifest import LogEnd
+from walkit.record import wall_us
 from walkit.replication.logs.private_file import read_private, write_private
 from walkit.replication.protocol.identity import Identity, KnownReplica
 from walkit.segments.manifest_store import REGISTRY_LOCK_NAME, REGISTRY_NAME
@@ -212,4 +213,4 @@ def _known_of(facts: dict[str, Any]) -> KnownReplica:
 
 
 def _now_us() -> int:
-    return time.time_ns() // 1000
+    return wall_us()

@@ -10,7 +10,7 @@ from typing import Self
 from walkit._arguments import check_bool
 from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions
-from walkit.errors import DivergenceError, LogClosedError, OptionsError, WalkitError
+from walkit.errors import DivergenceError, LogClosedError, OptionsError, WaitTimeoutError, WalkitError
 from walkit.events import EventCallback, EventSink
 from walkit.log.finalizer import watch_exit
 from walkit.metrics import TrafficStatistics
@@ -145,8 +145,8 @@ class Replica:
         The result of an append names one record for good. A bare LSN counts only after this replica has been in contact
         with its primary: until then the record here may be one that the primary has cut.
 
-        TimeoutError after `timeout` seconds; DivergenceError where the primary's history does not have the record of
-        the result; the error that ended replication, where it has failed; LogClosedError once the replica is stopped.
+        WaitTimeoutError after `timeout` seconds; DivergenceError if the primary's history lacks the result's record;
+        the error that ended replication, where it has failed; LogClosedError once the replica is stopped.
         """
         wanted = Awaited.of(result_or_lsn)
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -165,7 +165,7 @@ class Replica:
             left = 1.0 if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 unstarted = "" if loop.thread.begun else "start() was not called: "
-                raise TimeoutError(
+                raise WaitTimeoutError(
                     f"LSN {wanted.lsn:,} did not come in time: {unstarted}{self.status().line()}"
                 )
             if rewinding:
