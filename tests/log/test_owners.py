@@ -53,6 +53,11 @@ def claim(path):
         last = log.last_lsn
     walkit.claim(path + "/log", "reader", last, lease_s=60, take_over=True)
 
+def rebuild(path):
+    os.remove(path + "/log/manifest")
+    walkit.repair(path + "/log", policy="salvage")
+    walkit.copy(path + "/log", path + f"/copy-{os.getpid()}")
+
 def repair(path):
     last = sorted(Path(path + "/log").glob("*.segment"))[-1]
     with open(last, "r+b") as file:
@@ -65,7 +70,7 @@ def give(path, mode, of=OF):
         os.chown(each, *of)
         each.chmod(mode | (mode >> 2 & 0o111) if each.is_dir() else mode)
 
-WORK = {"write": write, "store": store, "claim": claim, "repair": repair}
+WORK = {"write": write, "store": store, "claim": claim, "repair": repair, "rebuild": rebuild}
 
 def act(user, groups, names, path):
     os.setgroups(groups)
@@ -98,7 +103,7 @@ for user, groups, names, path in json.loads(sys.argv[1]):
 
 
 MADE: list[Any] = ["write", "store"]
-WORK: list[Any] = ["write", "store", "claim", "repair", "write"]
+WORK: list[Any] = ["write", "store", "claim", "repair", "write", "rebuild"]
 
 
 def acts(place: Path, *steps: tuple[int, list[int], list[Any]]) -> list[list[str]]:
@@ -121,7 +126,7 @@ def place() -> Iterator[Path]:
 
 def facts(path: Path) -> set[tuple[str, int, int, str]]:
     """Return kind, owner, group and mode of all files and folders of a log."""
-    statuses = [each.stat() for each in path.rglob("*")]
+    statuses = [each.stat() for name in ("log", "store") for each in (path / name).rglob("*")]
     return {
         ("folder" if stat.S_ISDIR(s.st_mode) else "file", s.st_uid, s.st_gid, f"{stat.S_IMODE(s.st_mode):o}")
         for s in statuses
@@ -133,10 +138,11 @@ def facts(path: Path) -> set[tuple[str, int, int, str]]:
 def test_root_leaves_a_log_to_its_owner(place: Path, mode: int) -> None:
     """Write, claim and repair as root in another user's log: all files are that user's, who can continue with them."""
     made, by_root = (OWNER, [GROUP], MADE), (0, [0], [mode, *WORK])
-    assert acts(place, made, by_root) == [["done"] * 2, ["done"] * 6]
+    assert acts(place, made, by_root) == [["done"] * 2, ["done"] * 7]
     folder = mode | (mode >> 2 & 0o111) | 0o100
     assert facts(place) == {("file", OWNER, GROUP, f"{mode:o}"), ("folder", OWNER, GROUP, f"{folder:o}")}
-    assert acts(place, (OWNER, [GROUP], WORK)) == [["done"] * 5]
+    assert {(s.st_uid, s.st_gid) for s in map(os.stat, place.rglob("*"))} == {(OWNER, GROUP)}
+    assert acts(place, (OWNER, [GROUP], WORK)) == [["done"] * 6]
 
 
 @needs_root

@@ -21,6 +21,7 @@ from walkit.recovery.lost_found import copy_part
 from walkit.recovery.tolerant_file import TolerantFile
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 from walkit.storage.address import storage_at
+from walkit.storage.file import FileStorage
 from walkit.storage.interface import Storage, remove_if_there
 
 
@@ -125,7 +126,10 @@ def copy_branch(storage: Storage, plan: BranchPlan) -> None:
     A segment that it shares with the log ends in the copy where the two part.
     """
     target = plan.storage
-    target.create()
+    if isinstance(target, FileStorage):
+        target.create_for(storage)
+    else:
+        target.create()
     if MANIFEST_NAME in target.names():
         return
     there = set(target.names())

@@ -123,7 +123,7 @@ def _exists(folder: str) -> OptionsError:
 def _copy(source: Storage, folder: str, progress: Progress | None) -> CopyReport:
     load_manifest(source)  # where there is no log, no folder is made
     partial = FileStorage(folder + PARTIAL_SUFFIX)
-    partial.create()
+    partial.create_for(source)
     with _locked(partial) as lock:
         _keep_private(source, partial)
         _refuse_place(source, folder)

@@ -14,7 +14,7 @@ from typing import Any
 
 from walkit.storage.direct import open_direct, why_not_direct
 from walkit.storage.folder import Folder, make_folder, open_regular, opened_folder, refuse_stranger
-from walkit.storage.interface import Cell, LockHolder, OpenMode, StorageFile, StorageLock
+from walkit.storage.interface import Cell, LockHolder, OpenMode, Storage, StorageFile, StorageLock
 from walkit.storage.io_errors import (
     Translated,
     checked_folder,
@@ -78,7 +78,11 @@ class FileStorage:
         """Make the folder so that its owner alone may enter it; one that is there stays as it is."""
         self._create(0o700)
 
-    def _create(self, permissions: int) -> None:
+    def create_for(self, source: Storage) -> None:
+        """Make the folder for a log that is made from another: if root makes it, it belongs to that log's owner."""
+        self._create(0o777, source._folder if isinstance(source, FileStorage) else None)
+
+    def _create(self, permissions: int, like: Folder | None = None) -> None:
         """Make the folder and its missing parents, each durable before the next.
 
         A folder that is there may have been made by a process that died before its sync, so its record in its
@@ -98,7 +102,10 @@ class FileStorage:
                 except PermissionError:
                     return  # the folder was made by a privileged user
             for path in reversed(missing):
-                make_folder(Folder(path), permissions=permissions if path == self._root else 0o777)
+                if path == self._root:
+                    make_folder(Folder(path), permissions=permissions, like=like)
+                else:
+                    make_folder(Folder(path))
                 _sync_folder(Folder(os.path.dirname(path)))
 
     def names(self, folder: str = "") -> list[str]:

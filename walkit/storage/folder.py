@@ -24,7 +24,8 @@ from walkit.storage.io_errors import storage_error
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 MODEL_NAME = "manifest"
-"""The file whose mode and owner new files of a folder take. A folder without it gives them what the process has."""
+MODEL_SUFFIX = ".segment"
+"""The file whose mode and owner new files of a folder take. Without it a file with the suffix serves."""
 _OWN = stat.S_IRUSR | stat.S_IWUSR
 _WRITING = os.O_RDWR | os.O_WRONLY | os.O_CREAT
 _KINDS = {
@@ -193,8 +194,11 @@ def _open_or_make(folder: Folder, name: str, flags: int, permissions: int) -> io
         return raw
 
 
-def make_folder(folder: Folder, name: str = "", permissions: int = 0o777) -> None:
-    """Make a folder unless it is there; one within the folder of a log takes after its manifest. OSError."""
+def make_folder(folder: Folder, name: str = "", permissions: int = 0o777, like: Folder | None = None) -> None:
+    """Make a folder unless it is there; one within the folder of a log takes after its manifest. OSError.
+
+    A folder that root makes for a log belongs to the owner of the log in `like`.
+    """
     model = refuse_stranger(folder) if name else None
     readers = 0 if model is None else model.st_mode & 0o666 | _OWN
     try:
@@ -208,22 +212,27 @@ def make_folder(folder: Folder, name: str = "", permissions: int = 0o777) -> Non
             if stat.S_ISDIR(os.stat(folder.at(name), dir_fd=folder.fd).st_mode):
                 return
         raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
+    mode = readers | readers >> 2 & 0o111
+    if like is not None and os.geteuid() == 0:
+        model, mode = refuse_stranger(like), permissions
     if model is not None:
         with opened_folder(folder, name, os.O_NOFOLLOW) as fd:
-            if os.fstat(fd).st_uid == os.geteuid():  # else another has this name by now
-                _take_after(fd, model, readers | readers >> 2 & 0o111)
+            made = os.fstat(fd)
+            if made.st_uid == os.geteuid():  # else another has this name by now
+                _take_after(fd, model, mode & made.st_mode if like is not None else mode)
 
 
 def refuse_stranger(folder: Folder) -> os.stat_result | None:
-    """Return the status of the manifest in a folder, or None; StorageError (EACCES) for a user who may not write there.
+    """Return the status whose owner new files take, or None; StorageError (EACCES) for a user who may not write there.
+
+    It is that of the manifest. Without one, as before a repair, it is that of a segment, or for root of the folder.
 
     Root may, and the owner. Another user may if the owner can use the files that this user makes: by a group that the
     two share, or because the mode lets everybody write.
     """
-    try:
-        model = os.stat(folder.at(MODEL_NAME), dir_fd=folder.fd, follow_symlinks=False)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+    model = _status_at(folder, MODEL_NAME) or _status_without_manifest(folder)
+    if model is None or stat.S_ISDIR(model.st_mode):
+        return model
     user = os.geteuid()
     if not stat.S_ISREG(model.st_mode):
         return None
@@ -235,6 +244,24 @@ def refuse_stranger(folder: Folder) -> os.stat_result | None:
         "or as root, or let a group that both are in read and write the log. Nothing was changed"
     )
     raise storage_error("write to", "", folder.path, errno.EACCES, reason)
+
+
+def _status_at(folder: Folder, name: str) -> os.stat_result | None:
+    try:
+        return os.stat(folder.at(name), dir_fd=folder.fd, follow_symlinks=not name)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _status_without_manifest(folder: Folder) -> os.stat_result | None:
+    found = _status_at(folder, "")
+    if found is None:
+        return None
+    segments: list[str] = []
+    with suppress(PermissionError), opened_folder(folder) as fd:
+        segments = sorted(name for name in os.listdir(fd) if name.endswith(MODEL_SUFFIX))
+    by_segment = _status_at(folder, segments[0]) if segments else None
+    return by_segment or (found if os.geteuid() == 0 else None)
 
 
 def _is_shared(model: os.stat_result) -> bool:
@@ -251,12 +278,15 @@ def _is_shared(model: os.stat_result) -> bool:
 def _take_after(fd: int, model: os.stat_result, mode: int) -> None:
     """Give a new file or folder the owner and group of another, and a mode; by descriptor, as a name may move."""
     made = os.fstat(fd)
+    if stat.S_ISDIR(model.st_mode):
+        mode = stat.S_IMODE(made.st_mode)  # the mode of a folder says nothing about that of a file
     owner = model.st_uid if os.geteuid() == 0 else made.st_uid
     if (made.st_uid, made.st_gid) != (owner, model.st_gid):
         try:
             os.fchown(fd, owner, model.st_gid)
-        except PermissionError:
-            if owner != made.st_uid:
+        except OSError:
+            # A root without that right, as over NFS, may make a new log; in another user's log it may not.
+            if owner != made.st_uid and not stat.S_ISDIR(model.st_mode):
                 raise
             mode &= ~0o070  # the group that it has instead is not the log's
     os.fchmod(fd, mode | made.st_mode & stat.S_ISGID)
