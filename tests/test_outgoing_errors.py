@@ -8,9 +8,11 @@ import itertools
 import json
 import mmap
 import pickle
+import re
 import resource
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -210,6 +212,23 @@ def test_every_report_and_result_can_be_pickled(tmp_path: Path) -> None:
     ends = ("Report", "Result", "Recovery", "Statistics", "Inventory", "Options", "Frames")
     public = {name for name in walkit.__all__ if name.endswith(ends)}
     assert public - {type(each).__name__ for each in (*made, report)} == set()
+
+
+LIVE = r"Callable|Iterator|Generator|Lock|IO\b|MappingProxy|memoryview|StorageFile"
+UNPICKLED = {"Scenario.run", "StateImage.batches", "ScanReport.frame_rows"}
+"""Fields for a function or iterator: a scenario, a running snapshot, and a class that has a pickled form."""
+
+
+def test_no_public_dataclass_has_a_field_that_cannot_be_pickled() -> None:
+    """Look at the fields of the dataclasses of all rooms: functions, iterators, locks and files are listed."""
+    found = set()
+    rooms = [room for room in (getattr(walkit, name) for name in dir(walkit)) if inspect.ismodule(room)]
+    assert len(rooms) > 12
+    for room in (walkit, *rooms):
+        for kind in (getattr(room, name) for name in dir(room)):
+            if inspect.isclass(kind) and is_dataclass(kind) and kind.__module__.startswith("walkit"):
+                found |= {f"{kind.__name__}.{f.name}" for f in fields(kind) if re.search(LIVE, str(f.type))}
+    assert found == UNPICKLED
 
 
 def test_no_bare_os_error_leaves_without_a_descriptor(tmp_path: Path) -> None:

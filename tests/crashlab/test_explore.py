@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from pathlib import Path
 
@@ -78,6 +79,8 @@ def test_a_violation_is_small_and_is_made_again(tmp_path: Path) -> None:
         violation = found.violations[0]
         again = replay(mutant.scenario, violation.point, violation.state)
         assert again is not None and (again.rule, again.text[:40]) == (violation.rule, violation.text[:40])
+    copied = pickle.loads(pickle.dumps(found)).violations[0]
+    assert copied.image.names() == violation.image.names()
     assert not found.ok and found.broken > 0 and found.mutant == mutant.name
     assert violation.rule in RULES and len(violation.lost) <= 2
     assert "museum.MUTANTS" in found.reproducer and str(violation.point) in found.reproducer

@@ -61,6 +61,13 @@ class MemoryStorage:
         self._names = self._new_names()
         self._locks: dict[str, MemoryLock] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the files; a copy has a location of its own, and all its locks are free."""
+        return {name: value for name, value in vars(self).items() if name not in ("_guard", "_locks")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _guard=threading.Lock(), _locks={}, _location=f"memory://{next(_numbers)}")
+
     @property
     def location(self) -> str:
         """A URL that names this object within its process."""
