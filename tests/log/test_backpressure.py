@@ -176,6 +176,28 @@ def test_a_process_at_its_limits_is_refused_and_continues(reason: str, tmp_path:
     assert child.stdout.splitlines() == [reason, reason, "1 0", "[b'room']"]
 
 
+IN_FLIGHT = """
+import os, resource, sys, walkit
+from walkit.policy import OneRecordPerFrame
+options = walkit.LogOptions(in_flight=8, policy=OneRecordPerFrame(), idle_marker_ms=0)
+log, soft, taken = walkit.open(sys.argv[1], options=options), resource.getrlimit(resource.RLIMIT_NOFILE), []
+log.append(b"the segment is made")
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, soft[1]))
+try:
+    while True:
+        taken.append(os.open("/dev/null", os.O_RDONLY))
+except OSError:
+    pass
+tickets = [log.submit(b"%d" % n) for n in range(300)]
+print(len({ticket.result(20).first_lsn for ticket in tickets}), log.statistics().poisoned)
+"""
+
+
+def test_frames_in_flight_share_handles_without_a_descriptor(tmp_path: Path) -> None:
+    """Submit 300 frames, eight at a time, in a child without a free descriptor: all are acknowledged."""
+    assert run_python(IN_FLIGHT, tmp_path / "log", check=False).stdout == "300 0\n"
+
+
 def test_a_disk_that_fills_up_in_the_midst_keeps_what_was_acknowledged() -> None:
     """Fill the disk after some segments: appends fail until there is room, LSNs go on densely, nothing is lost."""
     storage, log = faulty_log()

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
+from queue import Empty, SimpleQueue
 
 from walkit._locks import once
 from walkit.errors import StorageError
@@ -28,6 +29,7 @@ from walkit.storage.interface import (
     Storage,
     StorageFile,
 )
+from walkit.storage.io_errors import OUT_OF_PROCESS
 
 ZERO_STEP_BYTES = 1 << 20
 LAST_BYTES = 4096
@@ -80,7 +82,8 @@ class OpenSegment:
         self.file = file
         self.size = size
         self.reopen = reopen
-        self.free_files = [file]
+        self.free_files: SimpleQueue[StorageFile] = SimpleQueue()
+        self.free_files.put(file)
         """Handles that no synced write of a frame has just now; more are opened where several are under way."""
         self.status = file.status_call() if isinstance(file, HoldableFile) else None
         """Returns the file's status now; None if its storage does not say it."""
@@ -117,13 +120,24 @@ class OpenSegment:
         the frame that was lost would be acknowledged.
         """
         try:
-            file = self.free_files.pop()
-        except IndexError:
-            file = self.file if self.reopen is None else self.reopen()
+            file = self.free_files.get_nowait()
+        except Empty:
+            file = self._another_file()
         try:
             file.write(offset, buffers, sync=True)
         finally:
-            self.free_files.append(file)
+            self.free_files.put(file)
+
+    def _another_file(self) -> StorageFile:
+        """Open one more handle; without a descriptor for it, wait for that of a write which is under way."""
+        if self.reopen is None:
+            return self.file
+        try:
+            return self.reopen()
+        except StorageError as error:
+            if error.errno not in OUT_OF_PROCESS:
+                raise
+            return self.free_files.get()
 
     def sync(self) -> None:
         """Put on stable storage what was written without sync; nothing where there is none, or where it is sealed.
@@ -244,7 +258,8 @@ class OpenSegment:
         """Close the file's handles."""
         with ExitStack() as closing:
             closing.callback(self.file.close)
-            for file in self.free_files:
+            while not self.free_files.empty():
+                file = self.free_files.get()
                 if file is not self.file:
                     closing.callback(file.close)
             if self.zero_file is not None:
