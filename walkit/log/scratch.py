@@ -174,7 +174,8 @@ def _open_scratch(
     try:
         owner = opener(place.path)
     except BaseException:
-        place.remove()
+        with contextlib.suppress(OSError):  # a later sweep takes what is left
+            place.remove()
         raise
     log = log_of(owner)
     with once(_lock), _lock:
