@@ -180,6 +180,32 @@ def test_no_other_error_leaves_the_making_of_options() -> None:
     assert not findings, "\n".join(sorted(findings))
 
 
+def test_no_other_error_leaves_the_making_of_a_follower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Give each parameter of a Primary, a Replica and a DeltaReader every fifth hostile value: the same errors."""
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "a" / "b")
+    findings, numbers = set(), itertools.count()
+    with walkit.open(tmp_path / "log") as log:
+        log.append(b"v", key=b"k")
+        good: dict[Any, Callable[[], dict[str, Any]]] = {
+            walkit.replication.Primary: lambda: {"source": log},
+            walkit.replication.Replica: lambda: {
+                "dir": tmp_path / f"{next(numbers)}",
+                "source": "127.0.0.1:1",
+            },
+            walkit.replication.DeltaReader: lambda: {"storage": tmp_path / "log", "source": "127.0.0.1:1"},
+        }
+        for kind, given in good.items():
+            for parameter in inspect.signature(kind).parameters:
+                for hostile in HOSTILE[::5]:
+                    error = leaves(lambda k=kind, **named: k(**named).stop(), {**given(), parameter: hostile})
+                    if error is not None and not isinstance(error, WalkitError | TypeError | ValueError):
+                        findings.add(f"{kind.__name__}({parameter}={hostile!r:.40}): {error!r:.120}")
+    assert not findings, "\n".join(sorted(findings))
+
+
 def test_every_report_and_result_can_be_pickled(tmp_path: Path) -> None:
     """Make each public report of a log by its call, and pickle it, as process pools do. A new one must be here."""
     made: list[Any] = []

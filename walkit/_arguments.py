@@ -35,6 +35,14 @@ def as_lsn(value: Any, option: str = "lsn") -> int:
     return plain
 
 
+def check_kind(value: object, kind: type, option: str) -> None:
+    """Raise OptionsError for a value that is neither None nor of a class."""
+    if value is not None and not isinstance(value, kind):
+        raise OptionsError(
+            f"{option} is a {type(value).__name__}, not {kind.__name__}", option=option, wanted=value
+        )
+
+
 def as_seconds(value: Any, option: str = "timeout") -> float:
     """Return a time that a caller gave, in seconds; OptionsError for what is no number."""
     try:

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable
 from typing import Literal, overload
 
-from walkit._arguments import check_progress
+from walkit._arguments import check_kind, check_progress
 from walkit.commit.ports import LogPorts
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import LogOptions
@@ -108,10 +108,7 @@ def open_writer(
     if mode not in ("a", "x"):
         raise OptionsError(f"mode={mode!r}: it is 'a', 'x' or 'r'", option="mode", wanted=mode)
     check_progress(progress, "(bytes scanned, bytes to scan)")
-    if options is not None and not isinstance(options, LogOptions):
-        raise OptionsError(
-            f"options is a {type(options).__name__}, not LogOptions", option="options", wanted=options
-        )
+    check_kind(options, LogOptions, "options")
     sink, given = EventSink(events), options or LogOptions()
     return run_to_end(
         lambda: _open_writer(place, mode, given, sink, progress, ports or LogPorts()),

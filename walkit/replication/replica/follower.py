@@ -7,7 +7,7 @@ import weakref
 from types import TracebackType
 from typing import Self
 
-from walkit._arguments import check_bool
+from walkit._arguments import check_bool, check_kind
 from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions
 from walkit.errors import DivergenceError, LogClosedError, OptionsError, WaitTimeoutError, WalkitError
@@ -93,6 +93,8 @@ class Replica:
         if codec is not None and codec not in CODECS:
             words = f"codec={codec!r}: it is None or one of {', '.join(CODECS)}"
             raise OptionsError(words, option="codec", wanted=codec)
+        check_kind(options, LogOptions, "options")
+        check_kind(backoff, Backoff, "backoff")
         destination = destination_of(source, token, tls, insecure)
         self._address = destination.address
         if name is not None:
