@@ -14,7 +14,7 @@ import pytest
 
 import walkit
 from tests.commit.fake_segments import wait_until
-from walkit.errors import LogLockedError
+from walkit.errors import LogLockedError, StorageError
 from walkit.storage import FileStorage, LockHolder, locks
 from walkit.storage.folder import number_at
 from walkit.testing.storage_hooks import OtherProcess
@@ -336,3 +336,14 @@ def test_a_moved_folder_is_told_once(tmp_path: Path) -> None:
             log.parts.manifest_store.look()
         wait_until(lambda: len(told) == 2, "the events")
     assert told == [str(tmp_path / "kept"), str(tmp_path / "again")]
+
+
+def test_files_to_be_removed_stay_if_the_log_was_replaced(tmp_path: Path) -> None:
+    """Note a file to remove, then take `lock` away: the removal is a StorageError (ESTALE), and the file is there."""
+    with walkit.open(tmp_path / "log") as log:
+        (tmp_path / "log" / "needless").touch()
+        log.parts.orphan_files.add(["needless"])
+        (tmp_path / "log" / "lock").unlink()
+        with pytest.raises(StorageError) as refused:
+            log.parts.orphan_files.remove()
+        assert refused.value.errno == errno.ESTALE and (tmp_path / "log" / "needless").exists()

@@ -224,3 +224,21 @@ def test_flock_is_taken_only_where_the_two_are_known_to_be_apart(
         assert isinstance(lock, LockHolder) is both
         if not isinstance(lock, LockHolder):
             lock.release()
+
+
+def test_a_lock_file_that_lost_its_name_is_not_taken(
+    storage: FileStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Remove a lock's file after it was opened and before it is taken: the one that has the name is taken."""
+    real, path = locks.try_lock, Path(storage.location, "claims.lock")
+
+    def replaced_before(fd: int) -> bool:
+        monkeypatch.setattr(locks, "try_lock", real)
+        path.unlink()
+        return real(fd)
+
+    monkeypatch.setattr(locks, "try_lock", replaced_before)
+    lock = storage.lock("claims.lock")
+    assert isinstance(lock, locks.FileLock) and lock.key.inode == path.stat().st_ino
+    assert isinstance(FileStorage(storage.location).lock("claims.lock"), LockHolder)
+    lock.release()

@@ -71,7 +71,7 @@ def compose(
     core = _core(options, identity, began, alignment, completion_order=completion_order, ports=ports)
     segments = _segments(storage, manifest_store, options, events, core, began=began, slot=plan.findings.slot)
     contents = LogContents(storage, manifest_store, segments, core)
-    lifetime, orphan_files = Lifetime(), OrphanFiles(storage)
+    lifetime, orphan_files = Lifetime(), OrphanFiles(storage, manifest_store.look)
     claims = ClaimTable(storage, manifest_store, events)
     holds = HoldTable(manifest_store, contents, orphan_files, lifetime, claims, segments.maintenance, events)
     rewriter = TrimRewriter(storage, manifest_store, orphan_files, lifetime, events)

@@ -17,9 +17,10 @@ class OrphanFiles:
     until they are noted and removed. Holds are taken under it, too.
     """
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, look: Callable[[], object]) -> None:
+        """`look` raises a StorageError (ESTALE) if the folder or a file in it is no longer this writer's."""
         self.lock = threading.RLock()
-        self._storage = storage
+        self._storage, self._look = storage, look
         self._names: list[str] = []
         self._unsynced = False
 
@@ -44,6 +45,8 @@ class OrphanFiles:
         `progress` is called with (files removed, files to remove).
         """
         total = len(self._names)
+        if total:
+            self._look()
         while self._names:
             remove_if_there(self._storage, self._names[0])
             del self._names[0]

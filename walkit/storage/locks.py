@@ -46,6 +46,7 @@ _FLOCK_STRUCT = (
 _BUSY = (errno.EAGAIN, errno.EACCES)
 _NO_FLOCK = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 _FLOCK_TRIES = 4
+_NAME_TRIES = 3
 _FLOCK_PAUSE_S = 0.001
 _COMMAND_LENGTH_MAX = 1000
 _INFORMATION_BYTES_MAX = 64 * 1024
@@ -85,8 +86,12 @@ class FileLock:
     def forget(self) -> None:
         """Close this process's copy; the lock stays with every other copy, and with the last of them it goes."""
         with once(_guard), _guard:
-            _taken.discard(self)
-            self._raw.close()
+            self.drop()
+
+    def drop(self) -> None:
+        """Do the same, with the guard held."""
+        _taken.discard(self)
+        self._raw.close()
 
 
 class FolderLock:
@@ -170,25 +175,37 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 def take_lock(folder: Folder, name: str) -> FileLock | LockHolder:
     """Take the lock of this name, its file made where missing, or return its holder. Never waits for the holder."""
     with once(_guard), _guard, Translated("lock", name, folder.path):
-        raw = open_regular(folder, name, os.O_RDWR | os.O_CREAT, "lock")
-        fd = raw.fileno()
-        try:
-            key = number_of(fd)
-            if not try_lock(fd):
-                holder = _holder(fd, same_process=_is_ours(key))
-                raw.close()
-                return holder
-            if _HAS_OFD and not _try_flock_too(fd, folder.path):
-                raw.close()
-                # The content of the file is of a writer that is gone: this holder has written nothing there.
-                return _UNKNOWN_HOLDER
-            _write_information(fd, lock_information())
-            lock = FileLock(raw, key, name, folder.path)
-            _taken.add(lock)
-        except BaseException:
-            raw.close()
-            raise
+        for tries_left in range(_NAME_TRIES, -1, -1):
+            lock = _take(folder, name)
+            # Its file may have lost its name before it was taken: another process takes the one that has the name.
+            # On an untouched folder whose numbers differ by name, comparing says nothing.
+            if isinstance(lock, LockHolder) or not tries_left or number_at(folder, name) == lock.key:
+                break
+            lock.drop()
         return lock
+
+
+def _take(folder: Folder, name: str) -> FileLock | LockHolder:
+    """Do one try of `take_lock`, with the guard held."""
+    raw = open_regular(folder, name, os.O_RDWR | os.O_CREAT, "lock")
+    fd = raw.fileno()
+    try:
+        key = number_of(fd)
+        if not try_lock(fd):
+            holder = _holder(fd, same_process=_is_ours(key))
+            raw.close()
+            return holder
+        if _HAS_OFD and not _try_flock_too(fd, folder.path):
+            raw.close()
+            # The content of the file is of a writer that is gone: this holder has written nothing there.
+            return _UNKNOWN_HOLDER
+        _write_information(fd, lock_information())
+        lock = FileLock(raw, key, name, folder.path)
+        _taken.add(lock)
+    except BaseException:
+        raw.close()
+        raise
+    return lock
 
 
 def take_folder(path: str, lock_name: str, bind: Callable[[Folder], object]) -> FolderLock | LockHolder:

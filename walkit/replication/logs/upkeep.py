@@ -47,7 +47,10 @@ class ReplicaUpkeep:
         events: EventSink,
     ) -> Self:
         """Put the parts together, and begin what `options.retention` asks for. Starts no thread."""
-        contents, leftovers = LogContents(storage, manifest_store, segments, marks), OrphanFiles(storage)
+        contents, leftovers = (
+            LogContents(storage, manifest_store, segments, marks),
+            OrphanFiles(storage, manifest_store.look),
+        )
         claims = ClaimTable(storage, manifest_store, events)
         holds = HoldTable(manifest_store, contents, leftovers, lifetime, claims, segments.maintenance, events)
         straddle = TrimRewriter(storage, manifest_store, leftovers, lifetime, events)

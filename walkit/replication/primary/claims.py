@@ -143,7 +143,7 @@ class ReplicaClaims:
         For a replica that gets its log anew, by the session's own thread. Compacted segments count as they are.
         Raises what `walkit.claim` raises, but nothing where the log's folder can only be read.
         """
-        with alone(WORK), self._writing:
+        with self._events.held(), alone(WORK), self._writing:
             with once(self._lock), self._lock:
                 self._entries.pop(key, None)  # of a session that has ended
             for attempt in range(TAKE_TRIES):
@@ -190,7 +190,7 @@ class ReplicaClaims:
             self._wake.clear()
             stopping = self._stopping
             for key, entry in self._due(stopping):
-                with alone(WORK), self._writing:
+                with self._events.held(), alone(WORK), self._writing:
                     is_free = self._write(key, entry)
                 if stopping and not is_free:
                     break
