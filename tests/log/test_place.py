@@ -347,3 +347,21 @@ def test_files_to_be_removed_stay_if_the_log_was_replaced(tmp_path: Path) -> Non
         with pytest.raises(StorageError) as refused:
             log.parts.orphan_files.remove()
         assert refused.value.errno == errno.ESTALE and (tmp_path / "log" / "needless").exists()
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["closed", "killed"])
+def test_a_copy_of_hard_links_leaves_the_original_alone(tmp_path: Path, dies: bool) -> None:
+    """A copy whose files have the same inodes is opened and written: the original opens with all its own records."""
+    folder, copied = tmp_path / "orders", tmp_path / "copied"
+    if dies:
+        with Writer(folder, 1000) as writer:
+            writer.begin("ours")
+            writer.kill()
+    else:
+        with walkit.open(folder) as log:
+            log.append(b"ours")
+    shutil.copytree(folder, copied, copy_function=os.link)
+    with walkit.open(copied) as log:
+        log.append(b"theirs")
+    assert values_of(folder) == [b"ours"]
+    assert values_of(copied) == [b"ours", b"theirs"]

@@ -63,7 +63,10 @@ class StorageFile(Protocol):
         """
 
     def shorten(self, size: int) -> None:
-        """Drop all bytes from `size` on; a file that is shorter already stays as it is."""
+        """Drop all bytes from `size` on. A file that is shorter stays as it is, and one that has another name, too.
+
+        That one may be a copy's, made of hard links: another log's reserved space would go.
+        """
 
     def size(self) -> int:
         """Return the file's size in bytes."""
@@ -152,7 +155,7 @@ class Storage(Protocol):
         """Say whether a living process holds the lock. Does not disturb one that is just taking it."""
 
     def cell(self, name: str, size: int, *, writable: bool) -> Cell | None:
-        """Return the shared cell of this name; a writable one that is missing or too short is made, zeroed.
+        """Return the shared cell of this name; a writable one that is missing, too short or has another name is made.
 
         None if it is missing and not writable. Bytes that a short one lacks are read as zero.
         """

@@ -176,9 +176,10 @@ class FileStorageFile:
                 raise
 
     def shorten(self, size: int) -> None:
-        """Drop all bytes from `size` on."""
+        """Drop all bytes from `size` on, unless the file has another name. See `StorageFile`."""
         with Translated("shorten", self._name, self._location):
-            if os.fstat(self._fd).st_size > size:
+            status = os.fstat(self._fd)
+            if status.st_size > size and status.st_nlink <= 1:
                 os.ftruncate(self._fd, size)
 
     def size(self) -> int:
@@ -337,14 +338,19 @@ class FileCell:
 
 
 def open_cell(folder: Folder, size: int, name: str, *, writable: bool) -> FileCell | None:
-    """Open the first `size` bytes of a file as a cell; None if it is missing or, to be written, shorter."""
+    """Open the first `size` bytes of a file as a cell; None if it is missing or, to be written, shorter or shared.
+
+    A file with another name, too, is also that of a copy made of hard links: a store would reach into its log.
+    """
     try:
         raw = open_regular(folder, name, os.O_RDWR if writable else os.O_RDONLY, "open the cell")
     except FileNotFoundError:
         return None
-    if writable and os.fstat(raw.fileno()).st_size < size:
-        raw.close()
-        return None
+    if writable:
+        status = os.fstat(raw.fileno())
+        if status.st_size < size or status.st_nlink > 1:
+            raw.close()
+            return None
     return FileCell(raw, size, name, folder.path, writable=writable)
 
 
