@@ -19,6 +19,7 @@ from walkit.commit import to_end
 from walkit.errors import LogClosedError, LogLockedError
 from walkit.models import CrashingStorage
 from walkit.segments.manifest_store import LOCK_NAME
+from walkit.storage.openfile import FileStorageFile
 
 STORM = """
 import dataclasses, faulthandler, json, random, signal, sys, threading
@@ -269,3 +270,22 @@ def test_an_interrupted_read_leaves_the_log_fine() -> None:
         shooter.result()
         assert lsns(log.read(n + 1, n + 2)) == [n + 1, n + 2]
     log.close()
+
+
+@pytest.mark.parametrize("way", ["read", "read_batches"])
+def test_an_interrupt_while_a_read_closes_its_file_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Strike in the close that ends a reading of whole frames: the Ctrl-C reaches the caller."""
+    with walkit.open(tmp_path / "log") as log:
+        log.append_many([bytes(1000)] * 20)
+        close = FileStorageFile.close
+
+        def struck(file: FileStorageFile) -> None:
+            close(file)
+            signal.raise_signal(signal.SIGINT)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(FileStorageFile, "close", struck)
+            with pytest.raises(KeyboardInterrupt):
+                list(getattr(log, way)(1, 20))

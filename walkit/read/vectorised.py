@@ -6,6 +6,7 @@ The same records as `LogView.batches` gives, and the same errors; batches are of
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 from walkit._arrow import pa
 from walkit.errors import WalkitError
@@ -36,13 +37,14 @@ def row_batches(
             if span.record.first_lsn > last_lsn or rows.last_lsn >= last_lsn:
                 break
             row_seen = None if rows.large else rows.see
-            for found in view.span_frames(span, first_lsn, last_lsn, row_seen=row_seen):
-                if found is not None:
-                    rows.see_one(*found, copied=row_seen is not None)
-                if rows.builder.full:
-                    yield from rows.builder.batches()
-                if rows.last_lsn >= last_lsn:
-                    break
+            with closing(view.span_frames(span, first_lsn, last_lsn, row_seen=row_seen)) as frames:
+                for found in frames:
+                    if found is not None:
+                        rows.see_one(*found, copied=row_seen is not None)
+                    if rows.builder.full:
+                        yield from rows.builder.batches()
+                    if rows.last_lsn >= last_lsn:
+                        break
     except WalkitError:
         yield from rows.builder.batches()
         raise

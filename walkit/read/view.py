@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
@@ -66,16 +67,18 @@ class LogView:
                 continue
             if last_lsn is not None and span.record.first_lsn > last_lsn:
                 return
-            for found in self.span_frames(span, first_lsn, last_lsn, body=body):
-                if found is None:
-                    continue
-                header, frame = found
-                if last_lsn is not None and header.first_lsn > last_lsn:
-                    return
-                if header.records and header.last_lsn >= first_lsn:
-                    yield header, frame, span.record.name
-                if last_lsn is not None and header.last_lsn >= last_lsn:
-                    return
+            # One that is dropped open closes its file where a Ctrl-C could not be raised.
+            with closing(self.span_frames(span, first_lsn, last_lsn, body=body)) as frames:
+                for found in frames:
+                    if found is None:
+                        continue
+                    header, frame = found
+                    if last_lsn is not None and header.first_lsn > last_lsn:
+                        return
+                    if header.records and header.last_lsn >= first_lsn:
+                        yield header, frame, span.record.name
+                    if last_lsn is not None and header.last_lsn >= last_lsn:
+                        return
 
     def span_frames(
         self,
@@ -85,7 +88,7 @@ class LogView:
         *,
         body: bool = True,
         row_seen: RowSeen | None = None,
-    ) -> Iterator[tuple[FrameHeader, memoryview] | None]:
+    ) -> Generator[tuple[FrameHeader, memoryview] | None, None, None]:
         """Yield the frames of one span from about `first_lsn` on; with `row_seen` as the steps of a `FrameWalk`."""
         file, segment = self.opened(span, first_lsn)
         try:
