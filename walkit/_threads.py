@@ -36,8 +36,8 @@ if sys.version_info >= (3, 12):
 Functions of Python give back what a call has taken, and a full stack would refuse them.
 """
 
-MEMORY_TRIES: Final = 1000
-"""How often a step that others wait for is tried again if it finds no memory."""
+MEMORY_TRIES: Final = 256
+"""How often a step that others wait for is tried again if it finds no memory. Counting so far allocates nothing."""
 START_STEP_S: Final = 0.0001
 """The time between two looks at whether a thread that has started runs."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from _thread import get_ident
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -98,3 +99,20 @@ def test_an_allocation_that_fails_harms_no_other(step: int, in_flight: int, tmp_
     assert found.pop("others end", 0) > 50
     of_others = {"SystemError", "hang of CPython"}  # numpy's C code returns an error and names none
     assert not found.keys() - of_others - {"ended", "typed", "MemoryError", "RuntimeError"}, found
+
+
+@pytest.mark.skipif(not find_spec("_testcapi"), reason="the interpreter has no _testcapi.set_nomemory")
+def test_a_lead_is_given_back_though_its_first_allocation_fails(tmp_path: Path) -> None:
+    """Take a lead and let the next allocation fail: it is given back, and another thread appends."""
+    import _testcapi  # type: ignore[import-not-found]
+
+    with walkit.open(tmp_path / "log") as log:
+        election = log.parts.driver.election
+        election.leading[get_ident()] = True
+        _testcapi.set_nomemory(0, 1)
+        try:
+            election.hand_over()
+        finally:
+            _testcapi.remove_mem_hooks()
+        assert not election.leading
+        Task(log.append, b"other").result()

@@ -147,12 +147,13 @@ class Completion:
 
     def _insist(self, complete: Callable[[SealedFrame], None], frame: SealedFrame) -> None:
         """Complete a frame; try again if it finds no memory, as threads wait for that."""
-        for _ in range(MEMORY_TRIES):
+        tries = 0
+        while tries < MEMORY_TRIES:
             try:
                 complete(frame)
                 return
             except MemoryError:
-                continue
+                tries += 1
 
     def _complete(self, frame: SealedFrame) -> None:
         # Looked up for each frame: an observer sees every frame from one on, and none before.

@@ -345,10 +345,12 @@ class Delivery:
         A loop that cannot be woken is an event of the delivery thread: a leader must not run what takes events.
         """
         for loop, group in waits.items():
-            for _ in range(MEMORY_TRIES):
+            tries = 0
+            while tries < MEMORY_TRIES:
                 try:
                     loop.call_soon_threadsafe(wake_all, loop, group)
                 except MemoryError:
+                    tries += 1
                     continue
                 except Exception as error:  # noqa: BLE001 - a loop of another make is user code
                     if any(wait.waiting for wait in group):

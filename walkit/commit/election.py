@@ -108,11 +108,12 @@ class LeaderElection:
         It does with `keep` if there is something to take. Without memory it tries again: nothing is done by halves,
         and others wait for it.
         """
-        for _ in range(MEMORY_TRIES):
+        tries = 0
+        while tries < MEMORY_TRIES:
             try:
                 return self._hand_over(keep)
             except MemoryError:
-                continue
+                tries += 1
         self.leading.pop(get_ident(), None)
         return False
 

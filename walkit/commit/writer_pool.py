@@ -99,12 +99,13 @@ class WriterPool:
                     self.full = len(self._threads) == self._count
 
     def _run(self) -> None:
-        for _ in range(MEMORY_TRIES):  # others count on it: a look that fails is reported, and it looks again
+        tries = 0  # others count on it: a look that fails is reported, and it looks again
+        while tries < MEMORY_TRIES:
             try:
                 self._serve()
                 return
             except MemoryError:
-                continue
+                tries += 1
 
     def _serve(self) -> None:
         self.running = True

@@ -66,7 +66,7 @@ class MemoryStorage:
         return {name: value for name, value in vars(self).items() if name not in ("_guard", "_locks")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _guard=threading.Lock(), _locks={}, _location=f"memory://{next(_numbers)}")
+        vars(self).update(state, _guard=threading.RLock(), _locks={}, _location=f"memory://{next(_numbers)}")
 
     @property
     def location(self) -> str:
