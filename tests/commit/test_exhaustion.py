@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import walkit
 from tests.commit.fake_segments import Task
 from tests.commit.starving_calls import CALLS, STORE_CALLS, prepared
 from tests.log.logs import run_python

@@ -116,7 +116,12 @@ class Before:
     def _end_threads(self) -> list[str]:
         deadline = time.monotonic() + END_S / 2
         for thread in self._threads():
-            thread.join(max(0.0, deadline - time.monotonic()))
+            while time.monotonic() < deadline:
+                try:
+                    thread.join(max(0.0, deadline - time.monotonic()))
+                    break
+                except RuntimeError:  # another thread is about to start it
+                    time.sleep(0.001)
         named = []
         for thread in self._threads():
             owner = getattr(getattr(thread, "_target", None), "__self__", None)
