@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ import pytest
 import walkit
 from tests.commit.fake_segments import wait_until
 from walkit.errors import LogLockedError, StorageError
+from walkit.format.manifest import encode_manifest
+from walkit.segments.manifest_store import load_manifest
 from walkit.storage import FileStorage, LockHolder, locks
 from walkit.storage.folder import number_at
 from walkit.testing.storage_hooks import OtherProcess
@@ -152,11 +155,17 @@ def _newer_manifest(path: Path) -> None:
     shutil.copy(whole / "manifest", path / "manifest")  # the same file, other bytes
 
 
+def _diverged_manifest(path: Path) -> None:
+    ours = load_manifest(FileStorage(path))
+    (path / "manifest").write_bytes(encode_manifest(replace(ours, next_segment=ours.next_segment + 7)))
+
+
 REMOVALS: dict[str, Callable[[Path], object]] = {
     "lock": lambda path: (path / "lock").unlink(),
     "lock replaced": lambda path: _restore(path, "lock"),
     "manifest": lambda path: (path / "manifest").unlink(),
     "manifest of another log": _newer_manifest,
+    "manifest of a copy, as new": _diverged_manifest,
     "segment": lambda path: next(path.glob("*.segment")).unlink(),
     "segment renamed": lambda path: os.replace(next(path.glob("*.segment")), path / "away"),
     "restored over": _restore,

@@ -169,8 +169,7 @@ class ManifestStore:
             found = load_manifest(self._storage)
         except (CorruptionError, NotALogError, LogNotFoundError):
             found = None
-        current = self.current
-        if found is None or (found.log_id, found.generation) != (current.log_id, current.generation):
+        if found != self.current:
             raise replaced_error(self._storage.location, MANIFEST_NAME)
         assert head is not None
         self._heads.add(head)
