@@ -209,7 +209,7 @@ def test_a_short_read_goes_on(storage: FileStorage, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_short_write_is_an_error(storage: FileStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operating system takes fewer bytes than it was given: StorageError, and no second attempt."""
+    """The operating system takes fewer bytes than it was given: ENOSPC, and no second attempt."""
     file = storage.open("file", "create")
     real = os.pwritev
     calls = []
@@ -222,7 +222,7 @@ def test_a_short_write_is_an_error(storage: FileStorage, monkeypatch: pytest.Mon
     for buffers, size in (([b"abc", b"def"], 6), ([memoryview(array("H", range(4)))], 8)):
         for sync in (False, True):
             calls.clear()
-            with Refused(errno.EIO) as caught:
+            with Refused(errno.ENOSPC) as caught:
                 file.write(0, buffers, sync=sync)
             assert calls == [0]
             assert f"4 of {size}" in str(caught.error)

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import io
 import os
+import resource
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -254,8 +255,11 @@ class FileStorageFile:
                 raise self._refused("write", error) from error
             written = self._write_then_sync(offset, buffers, fd)
         if written != size and written != (size := _byte_count(buffers)):
+            # A full disk takes a part: the same errno as if it takes no byte, so that both are back-pressure.
+            limited = offset + written == resource.getrlimit(resource.RLIMIT_FSIZE)[0]
             reason = f"only {written:,} of {size:,} bytes were taken"
-            raise storage_error("write", self._name, self._location, errno.EIO, reason)
+            code = errno.EFBIG if limited else errno.ENOSPC
+            raise storage_error("write", self._name, self._location, code, reason)
         if sync and not _DSYNC:
             self.sync()
 
