@@ -82,8 +82,15 @@ def test_what_is_not_bytes_is_refused_before_anything_is_written() -> None:
             ):
                 with pytest.raises(RecordTypeError):
                     call()
-        with pytest.raises(RecordTypeError):
-            store.put_many(pa.array([b"k", None], pa.binary()), [b"v", b"w"])
+        decoded = pa.DictionaryArray.from_arrays(pa.array([0]), pa.array([None], pa.binary()))
+        for absent in (
+            pa.array([None], pa.binary()),
+            decoded,
+            iter([None]),
+            memoryview(b"ab").cast("B", (1, 2)),
+        ):
+            with pytest.raises(RecordTypeError):
+                store.put_many(absent, [b"v"])
         with pytest.raises(RecordTooLargeError):
             store.put(b"k", b"v" * 20_000)
         assert (store.log.appended_lsn, len(store)) == (0, 0)
@@ -112,13 +119,15 @@ def test_events_are_history_and_not_state() -> None:
 
 
 def test_many_puts_at_once() -> None:
-    """put_many takes lists and Arrow arrays; the last of a key that comes twice stays."""
+    """put_many takes lists, Arrow arrays and iterators; the last of a key that comes twice stays."""
     with memory_store() as store:
         result = store.put_many([b"%d" % (i % 500) for i in range(1000)], [b"%d" % i for i in range(1000)])
         assert (result.first_lsn, result.last_lsn, len(store)) == (1, 1000, 500)
         assert store[b"7"] == b"507"
         store.put_many(pa.array([b"7", b"8"]), pa.array([b"x", b"y"]))
         assert (store[b"7"], store[b"8"], store.lsn_of(b"8")) == (b"x", b"y", 1002)
+        store.put_many(iter([b"9"]), iter([b"z"]))
+        assert (store[b"9"], store.lsn_of(b"9")) == (b"z", 1003)
 
 
 # -- what is seen

@@ -14,8 +14,6 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
-import pyarrow as pa
-
 from walkit._arguments import check_progress
 from walkit._text import counted
 from walkit.commit.ports import LogPorts
@@ -25,6 +23,7 @@ from walkit.compaction import CompactingSurface, Compactor
 from walkit.config import LogOptions, StoreOptions
 from walkit.errors import LogClosedError, OptionsError, RecordTypeError
 from walkit.events import EventCallback
+from walkit.log.column_pack import Items, checked
 from walkit.log.open import open_writer
 from walkit.log.scratch import open_scratch
 from walkit.log.transaction import Transaction
@@ -259,9 +258,11 @@ class Store(StoreSurface, CompactingSurface):
 
     def put_many(self, keys: Values, values: Values) -> AppendResult:
         """Set many keys (lists of bytes, or Arrow binary arrays); see `log.append_many`. Not atomic."""
-        _require_all(keys, "key")
-        _require_all(values, "value")
-        result = self.log.append_many(values, keys)
+        limit_bytes = self.log.options.frame_bytes_max
+        result = self.log.append_many(
+            keys=_all_present(checked(keys, "key", limit_bytes), "key"),
+            values=_all_present(checked(values, "value", limit_bytes), "value"),
+        )
         self._follower.apply_if_free()
         return result
 
@@ -424,10 +425,8 @@ def _require(item: object, what: str) -> None:
         raise RecordTypeError(what, item)
 
 
-def _require_all(items: Values, what: str) -> None:
-    if isinstance(items, pa.Array | pa.ChunkedArray):
-        absent = items.null_count > 0
-    else:
-        absent = any(item is None for item in items)
-    if absent:
+def _all_present(items: Items, what: str) -> Items:
+    """Return the items, of which none may be absent."""
+    if items.count(None) if isinstance(items, list) else items.null_count:
         raise RecordTypeError(what, None)
+    return items
