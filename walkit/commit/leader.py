@@ -112,7 +112,7 @@ class Leader:
                 if not leading and self._plain and not core.pending and not core.inbox:
                     single = SingleTicket(self._completion, kind, key or b"", value)
                     leading[thread] = single
-                    self._taken[0] = group = core.submit_and_take(single)
+                    group = self._taken[0] = core.submit_and_take(single)
                 else:
                     caller = self._waiting.queue_put_locked(thread, kind, key, value, size_bytes)
                     if caller is None:
@@ -194,7 +194,7 @@ class Leader:
                     raise self._failure.refused()
                 if not leading and self._plain and not core.pending and not core.inbox:
                     leading[thread] = ticket
-                    self._taken[0] = group = core.submit_and_take(ticket)
+                    group = self._taken[0] = core.submit_and_take(ticket)
                 else:
                     entered = self._waiting.queue_locked(thread, ticket, lead)
                     if entered is not LEAD:
