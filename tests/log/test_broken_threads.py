@@ -38,7 +38,10 @@ def check_poisoned(log: walkit.WriteAheadLog, storage: FaultyMemory | CrashingSt
         Task(log.wait_idle).result()
     Task(log.close).result()
     image = storage.inner if isinstance(storage, FaultyMemory) else storage
-    assert lsns(reopened(image.process_kill())) == list(range(1, log.acked_lsn + 1))
+    found = lsns(reopened(image.process_kill()))
+    assert found == list(range(1, len(found) + 1))
+    # A record that was written when the log was poisoned was not acknowledged, and is there.
+    assert log.acked_lsn <= len(found) <= log.acked_lsn + 1
 
 
 @pytest.mark.parametrize("error", [MemoryError("none left"), ZeroDivisionError("a fault"), SystemExit(3)])
