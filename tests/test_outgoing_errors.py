@@ -27,6 +27,7 @@ from tests.log.logs import SEGMENTS, faulty_log, run_python, tiny
 from walkit.errors import WalkitError
 from walkit.format.layout import RECORDS_PER_FRAME_MAX
 from walkit.log.transaction import Transaction
+from walkit.storage import MemoryStorage
 
 
 def none() -> None:
@@ -346,7 +347,7 @@ def test_a_buffer_over_the_limit_is_not_copied() -> None:
     room = mmap.mmap(-1, 1 << 30)
     view, array = memoryview(room), np.frombuffer(room, np.uint8)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with walkit.open("memory://") as log:
+    with walkit.open(storage=MemoryStorage()) as log:
         for value in (view, array, room):
             ways: list[Callable[[Any], object]] = [
                 log.append,
@@ -372,7 +373,7 @@ def append_events(log: walkit.WriteAheadLog, count: int) -> None:
 def test_errors_name_the_limit_and_the_way_out(tmp_path: Path) -> None:
     """Exceed a transaction, wait for a slow ticket, copy a live log by files: each error names the remedy."""
     with (
-        walkit.open("memory://") as log,
+        walkit.open(storage=MemoryStorage()) as log,
         pytest.raises(walkit.RecordTooLargeError, match=r"1,048,577 records and .* is 1,048,576") as over,
     ):
         append_events(log, RECORDS_PER_FRAME_MAX + 1)

@@ -13,6 +13,7 @@ from tests.commit.fake_segments import GUARD_S, wait_until
 from tests.log.logs import memory_log, tiny
 from walkit import GapError, ObservedFrames
 from walkit.log.observe import Observation
+from walkit.storage import MemoryStorage
 
 LIMIT_BYTES = 64 * 1024
 
@@ -65,7 +66,10 @@ def test_an_observer_whose_frames_were_trimmed_is_ended_and_told() -> None:
     events: list[tuple[str, dict[str, Any]]] = []
     slow = Slow()
     options = tiny(queue_bytes_max=LIMIT_BYTES)
-    log = walkit.open("memory://", options=options, events=lambda name, facts: events.append((name, facts)))
+    storage = MemoryStorage()
+    log = walkit.open(
+        storage=storage, options=options, events=lambda name, facts: events.append((name, facts))
+    )
     observation = filled(log, slow)
     followed = log.follow(61)
     assert next(followed).lsn == 61
