@@ -13,6 +13,7 @@ from walkit._arrow import load as _load
 
 if TYPE_CHECKING:
     from walkit.crashlab import museum as museum
+    from walkit.crashlab.coverage import COVERAGE as COVERAGE
     from walkit.crashlab.exploration import Exploration as Exploration
     from walkit.crashlab.exploration import PointResult as PointResult
     from walkit.crashlab.exploration import Violation as Violation
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from walkit.crashlab.profiles import Profile as Profile
     from walkit.crashlab.scenarios import SCENARIOS as SCENARIOS
     from walkit.crashlab.scenarios import Scenario as Scenario
-    from walkit.crashlab.scenarios import Script as Script
+    from walkit.crashlab.script import Script as Script
     from walkit.crashlab.verdict import crash_verdict as crash_verdict
     from walkit.crashlab.verdict import explore_options as explore_options
 
@@ -34,11 +35,14 @@ _HOMES = {
     "mutant": ("Mutant",),
     "oracle": ("RULES",),
     "profiles": ("PROFILES", "Profile"),
-    "scenarios": ("SCENARIOS", "Scenario", "Script"),
+    "coverage": ("COVERAGE",),
+    "scenarios": ("SCENARIOS", "Scenario"),
+    "script": ("Script",),
     "verdict": ("crash_verdict", "explore_options"),
 }
 
 __all__ = [
+    "COVERAGE",
     "PROFILES",
     "RULES",
     "SCENARIOS",

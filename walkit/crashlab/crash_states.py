@@ -86,8 +86,9 @@ class CrashStates:
     def __init__(self, storage: CrashingStorage, profile: Profile) -> None:
         self.profile = profile
         self._storage = storage
-        self._changes = storage.pending(profile.sector_bytes)
-        self.choices = [Choice(change, profile) for change in self._changes]
+        self.changes = storage.pending(profile.sector_bytes)
+        """The changes that are not durable at this moment."""
+        self.choices = [Choice(change, profile) for change in self.changes]
         self._groups = _groups(self.choices, profile)
         self.count = 1
         """How many states there are."""
@@ -97,7 +98,7 @@ class CrashStates:
     def image(self, number: int) -> CrashingStorage:
         """Return a storage as the power cut of this number leaves it."""
         fates = [c.fate(n) for c, n in zip(self.choices, self.fates(number), strict=True)]
-        return self._storage.image(fates, sector_bytes=self.profile.sector_bytes, changes=self._changes)
+        return self._storage.image(fates, sector_bytes=self.profile.sector_bytes, changes=self.changes)
 
     def fates(self, number: int) -> list[int]:
         """Return the number of each change's fate in a state."""
@@ -135,17 +136,20 @@ class CrashStates:
         return tuple(line for line in lines if line)
 
     def chosen(self, budget: int, seed: int) -> Iterator[int]:
-        """Yield so many different states at the most: all of them where they are no more, else corners, then draws.
+        """Yield so many different states at most: all of them if they are no more, else corners, then draws.
 
-        Corners are those that lose or keep everything, everything but one, and everything from one on: most bugs of
-        crashes need few changes to be lost (Mohan et al., OSDI 2018).
+        Corners lose or keep everything, one change, one file, or everything from one change on: most bugs of crashes
+        need few changes to be lost (Mohan et al., OSDI 2018). They come in a drawn order, so that few states of many
+        points are not the same corner of each.
         """
+        chance = random.Random(seed)
         if self.count <= budget:
-            yield from range(self.count)
+            yield from chance.sample(range(self.count), self.count)
             return
         seen: set[int] = set()
-        chance = random.Random(seed)
-        candidates = [self._corners(), self._draws(chance, budget * DRAWS_PER_STATE)]
+        corners = list(self._corners())
+        chance.shuffle(corners)
+        candidates = [iter(corners), self._draws(chance, budget * DRAWS_PER_STATE)]
         for source in candidates:
             for number in source:
                 if len(seen) >= budget:
@@ -159,6 +163,13 @@ class CrashStates:
         nothing = [0] * len(whole)
         yield self.number(nothing)
         yield self.number(whole)
+        files: dict[str, set[int]] = {}
+        for index, group in enumerate(self._groups):
+            if isinstance(group, _Single):
+                files.setdefault(group.file, set()).add(index)
+        for its in files.values() if len(files) > 1 else ():
+            yield self.number([0 if index in its else way for index, way in enumerate(whole)])
+            yield self.number([way if index in its else 0 for index, way in enumerate(whole)])
         for index in range(len(whole)):
             yield self.number([*whole[:index], 0, *whole[index + 1 :]])
             yield self.number([*nothing[:index], whole[index], *nothing[index + 1 :]])
@@ -176,6 +187,7 @@ class _Single:
 
     def __init__(self, index: int, choice: Choice) -> None:
         self._index = index
+        self.file = choice.change.file
         self.ways = choice.ways
 
     def put(self, digit: int, fates: list[int]) -> None:

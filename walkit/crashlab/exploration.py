@@ -102,6 +102,8 @@ class PointResult:
     """How many states a power cut may leave there."""
     explored: int
     violations: int
+    during: tuple[str, ...] = ()
+    """Names of `COVERAGE`: all that was under way."""
 
     @property
     def is_whole(self) -> bool:
@@ -122,6 +124,8 @@ class Exploration(TableReport):
     seed: int
     budget: int
     durability: str
+    covers: tuple[str, ...] = ()
+    """Names of `COVERAGE`: at least one state has to be cut during each."""
     mutant: str
     points: tuple[PointResult, ...] = field(repr=False)
     distinct: int
@@ -136,8 +140,23 @@ class Exploration(TableReport):
 
     @property
     def ok(self) -> bool:
-        """Whether the scenario came to its end, and no state that was looked at breaks a rule."""
-        return not self.violations
+        """Whether the run came to its end, covered all that it is for, and no state that was judged breaks a rule."""
+        return not self.violations and (self.interrupted or not self.missed)
+
+    @property
+    def covered(self) -> dict[str, int]:
+        """The number of judged states that were cut during each thing, by its name in `COVERAGE`."""
+        counts = dict.fromkeys(self.covers, 0)
+        for point in self.points:
+            for name in point.during:
+                counts[name] = counts.get(name, 0) + point.explored
+        return counts
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """Names of `covers` during which no state was cut."""
+        covered = self.covered
+        return tuple(name for name in self.covers if not covered[name])
 
     @property
     def failed(self) -> bool:
@@ -178,6 +197,8 @@ class Exploration(TableReport):
             judged = f"none of {states} breaks a rule"
         if self.ok:
             judged = f"{'so far' if self.interrupted else 'ok:'} {judged}"
+        if self.missed and not (self.violations or self.interrupted):
+            judged = f"no state was cut during: {', '.join(self.missed)}; {judged}"
         if self.failed:
             judged = f"the run did not come to its end; {judged}"
         return f"{judged}, profile {self.profile}, durability {self.durability}"

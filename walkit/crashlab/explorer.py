@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from walkit._arguments import check_progress
 from walkit._progress import progress_bar
+from walkit.crashlab.coverage import seen_in
 from walkit.crashlab.crash_states import CrashStates
 from walkit.crashlab.exploration import Exploration, PointResult, Violation
 from walkit.crashlab.mutant import applied_mutant
@@ -165,6 +166,7 @@ class _Look:
             possible=self.states.count,
             explored=self.explored,
             violations=self.violations,
+            during=tuple(sorted(self.point.during | seen_in(self.states.changes))),
         )
 
 
@@ -204,6 +206,7 @@ class _Explorer:
             seed=self._seed,
             budget=self._budget,
             durability=self._scenario.options.durability,
+            covers=self._scenario.covers,
             mutant=applied_mutant(),
             points=tuple(look.result() for look in looks),
             distinct=len(self._held),

@@ -219,7 +219,7 @@ _ALL = (
         "hole-accepted",
         "a segment is taken for the next one although the one before it lost its end",
         "memgraph #4528; RocksDB with wal_bytes_per_sync",
-        "unsynced",
+        "parallel-unsynced",
         (
             Patch(FrameWriter, "__init__", _rotate_unsynced),
             Patch(findings, "follows_exactly", _constant(True)),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from walkit._locks import once
 from walkit.crashlab.ledger import Ledger, Promise
+from walkit.crashlab.turns import Turns
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import FaultyFile, Operation
 from walkit.storage.interface import Buffer, OpenMode, StorageFile
@@ -28,6 +29,8 @@ class CrashPoint:
     """The operation that is under way or about to begin, in words."""
     storage: CrashingStorage
     promise: Promise
+    during: set[str] = field(default_factory=set, repr=False)
+    """What was under way in the scenario or in the log's maintenance: names of `COVERAGE`."""
 
     def __repr__(self) -> str:
         return f"<CrashPoint {self.number}: {self.operation}>"
@@ -36,18 +39,22 @@ class CrashPoint:
 class RecordingStorage(FaultyStorage):
     """A storage of which a point is taken before each operation that changes it, and within each synced write.
 
-    A crash after an operation is a crash before the next one. Faults can be set, as in any `FaultyStorage`.
+    A crash after an operation is a crash before the next one. Threads take turns by `turns`. Faults can be set, as in
+    any `FaultyStorage`.
     """
 
     inner: CrashingStorage
 
-    def __init__(self, inner: CrashingStorage, ledger: Ledger) -> None:
+    def __init__(self, inner: CrashingStorage, ledger: Ledger, turns: Turns) -> None:
         super().__init__(inner)
         self.points: list[CrashPoint] = []
         self.is_recording = True
         self.failure: Exception | None = None
-        """What ended the run before its end; None where it came to that."""
+        """What ended the run before its end; None if it came to that."""
+        self.job: Callable[[], str | None] = lambda: None
+        """Returns the kind of the maintenance job under way."""
         self._ledger = ledger
+        self._turns = turns
         self._taking = threading.RLock()
 
     def open(self, name: str, mode: OpenMode) -> StorageFile:
@@ -57,43 +64,47 @@ class RecordingStorage(FaultyStorage):
 
     def perform(self, operation: Operation, *how: Any, **else_: Any) -> Any:
         """See `FaultyStorage`."""
-        if operation.name in CHANGES and operation.name != "synced_write":
-            self.take(words_of(operation))
+        if operation.name in CHANGES and self.is_recording:
+            self._turns.wait()
+            if operation.name != "synced_write":
+                self.take(words_of(operation))
         return super().perform(operation, *how, **else_)
 
-    def take(self, operation: str, change: Callable[[CrashingStorage], object] | None = None) -> None:
-        """Take the point of this moment; `change` makes of a copy what is under way."""
+    def take(self, operation: str) -> None:
+        """Take the point of this moment."""
         if not self.is_recording:
             return
         with once(self._taking), self._taking:
             promise = self._ledger.promise()  # first: what is promised later may rest on what is stored later
-            storage = self.inner.process_kill()
-            if change is not None:
-                change(storage)
-            self.points.append(CrashPoint(len(self.points), operation, storage, promise))
+            point = CrashPoint(len(self.points), operation, self.inner.process_kill(), promise)
+            if job := self.job():
+                point.during.add(job)
+            self.points.append(point)
+
+    def note(self, name: str, since: int) -> None:
+        """Note what was under way at each point from that number on."""
+        for point in self.points[since:]:
+            point.during.add(name)
+
+    def interrupt_write(self, operation: Operation) -> None:
+        """Take the point within a synced write, once other threads have had their turns."""
+        if self.is_recording:
+            self._turns.wait()
+            self.take(words_of(operation))
 
 
 class _RecordedFile(FaultyFile):
-    """An open file that shows each synced write while it is under way: not covered by its own sync yet."""
+    """An open file of which each synced write is written first and synced in a later turn."""
 
     def __init__(self, storage: RecordingStorage, inner: StorageFile) -> None:
         super().__init__(storage, inner)
         self._recording = storage
 
-    def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
-        """See `StorageFile`."""
-        if sync:
-            name, parts = self.name, [bytes(buffer) for buffer in buffers]
-
-            def begun(storage: CrashingStorage) -> None:
-                file = storage.open(name, "write")
-                file.write(offset, parts)
-                file.close()
-
-            size = sum(map(len, parts))
-            operation = Operation(name="synced_write", file=name, offset=offset, size=size, sync=True)
-            self._recording.take(words_of(operation), begun)
-        super().write(offset, buffers, sync=sync)
+    def _write(self, operation: Operation, buffers: Sequence[Buffer]) -> None:
+        if operation.sync:
+            self.inner.write(operation.offset, buffers)
+            self._recording.interrupt_write(operation)
+        super()._write(operation, buffers)
 
 
 def words_of(operation: Operation) -> str:

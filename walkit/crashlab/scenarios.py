@@ -2,141 +2,18 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from walkit.config import LogOptions
-from walkit.crashlab.ledger import Ledger
-from walkit.crashlab.oracle import Oracle, quiet
+from walkit.config import LogOptions, StoreOptions
+from walkit.crashlab.oracle import Oracle
 from walkit.crashlab.recording import RecordingStorage
+from walkit.crashlab.script import Script
 from walkit.errors import CommitFailedError, OptionsError, WalkitError
-from walkit.log.open import open_log
-from walkit.log.wal import WriteAheadLog
-from walkit.models import CrashingStorage
 from walkit.record import Kind
-from walkit.store import Store
 
 SMALL = LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_marker_ms=0)
-IDLE_S = 30.0
-
-
-class Script:
-    """Does what a scenario says, and notes in the ledger what each call was given and has promised."""
-
-    def __init__(self, options: LogOptions, seed: int) -> None:
-        self.options = options
-        self.ledger = Ledger()
-        self.chance = random.Random(seed)
-        self.storage = RecordingStorage(CrashingStorage(), self.ledger)
-
-    def open(self) -> WriteAheadLog:
-        """Open the log."""
-        return open_log(storage=self.storage, options=self.options, events=quiet)
-
-    def open_store(self) -> Store:
-        """Open the Store."""
-        return Store.open(storage=self.storage, options=self.options, events=quiet)
-
-    def value(self, size: int) -> bytes:
-        """Return bytes that no compression makes smaller, and none of which is zero."""
-        return bytes(self.chance.choices(range(1, 256), k=size))
-
-    def append(self, log: WriteAheadLog, size: int, key: bytes | None = None) -> None:
-        """Append one record."""
-        value = self.value(size)
-        lsn = self.ledger.submit((Kind.PUT, key, value))
-        log.append(value, key)
-        self._acknowledged(log, lsn)
-
-    def delete(self, log: WriteAheadLog | Store, key: bytes) -> None:
-        """Append a deletion."""
-        lsn = self.ledger.submit((Kind.DELETE, key, None))
-        log.delete(key)
-        self._acknowledged(log, lsn)
-
-    def append_many(self, log: WriteAheadLog, count: int, size: int) -> None:
-        """Append several records with one call."""
-        values = [self.value(size) for _ in range(count)]
-        lsn = self.ledger.submit(*((Kind.PUT, None, value) for value in values))
-        log.append_many(values)
-        self._acknowledged(log, lsn)
-
-    def transaction(self, log: WriteAheadLog, count: int, size: int) -> None:
-        """Append records that are all or nothing."""
-        values = [self.value(size) for _ in range(count)]
-        keys = [b"key %d" % number for number in range(count)]
-        rows = ((Kind.PUT, key, value) for key, value in zip(keys, values, strict=True))
-        lsn = self.ledger.submit(*rows, together=True)
-        with log.transaction() as tx:
-            for key, value in zip(keys, values, strict=True):
-                tx.put(key, value)
-        self._acknowledged(log, lsn)
-
-    def submit(self, log: WriteAheadLog, count: int, size: int) -> None:
-        """Submit records that are in flight together, and wait for each."""
-        tickets = []
-        for _ in range(count):
-            value = self.value(size)
-            lsn = self.ledger.submit((Kind.PUT, None, value))
-            tickets.append((lsn, log.submit(value)))
-        for lsn, ticket in tickets:
-            ticket.result()
-            self.ledger.keep_also(lsn, lsn) if self.options.ack_order == "completion" else self.ledger.keep(
-                lsn
-            )
-        self.settle(log)
-
-    def put(self, store: Store, key: bytes, size: int) -> None:
-        """Put a value into a Store."""
-        value = self.value(size)
-        lsn = self.ledger.submit((Kind.PUT, key, value))
-        store.put(key, value)
-        self._acknowledged(store, lsn)
-
-    def sync(self, log: WriteAheadLog) -> None:
-        """Make all that was appended durable."""
-        self.ledger.keep(log.sync())
-        self.settle(log)
-
-    def trim(self, log: WriteAheadLog, lsn: int) -> None:
-        """Trim the log."""
-        self.ledger.trimmed = max(self.ledger.trimmed, lsn)
-        log.trim(lsn)
-        self.settle(log)
-
-    def checkpoint(self, store: Store) -> None:
-        """Take a checkpoint, which trims the log; what is in it is durable on return."""
-        self.ledger.trimmed = len(self.ledger.rows)
-        report = store.checkpoint()
-        self.ledger.keep(report.lsn)
-        self.settle(store)
-
-    def compact(self, store: Store) -> None:
-        """Compact the log of a Store."""
-        self.ledger.compacted = True
-        store.compact()
-        self.settle(store)
-
-    def cut_power(self, seed: int) -> None:
-        """Cut the power, for once, and continue on what that leaves: what comes next begins with a recovery."""
-        self.storage.inner = self.storage.inner.crash(keep="random", seed=seed)
-
-    def restarted(self, log: WriteAheadLog) -> WriteAheadLog:
-        """Note where a log that was opened after a cut ends."""
-        self.ledger.restart(log.acked_lsn)
-        return log
-
-    def settle(self, opened: WriteAheadLog | Store) -> None:
-        """Wait until the maintenance thread rests, so that a run has the same operations each time."""
-        log = opened.log if isinstance(opened, Store) else opened
-        log.wait_idle(IDLE_S)
-
-    def _acknowledged(self, opened: WriteAheadLog | Store, lsn: int) -> None:
-        if self.options.durability == "sync":
-            self.ledger.keep(lsn)
-        self.settle(opened)
 
 
 @dataclass(frozen=True)
@@ -149,6 +26,8 @@ class Scenario:
     run: Callable[[Script], None] = field(repr=False)
     options: LogOptions = SMALL
     is_store: bool = False
+    covers: tuple[str, ...] = ()
+    """Names of `walkit.crashlab.COVERAGE`: the exploration fails if no state was cut during one of them."""
 
     def play(self, seed: int = 0) -> RecordingStorage:
         """Run it and return its storage, with all the points at which the power may be cut.
@@ -186,24 +65,41 @@ def _rotation(script: Script) -> None:
             script.append(log, 14_000, b"key %d" % (number % 3))
 
 
+def _groups(script: Script) -> None:
+    with script.open() as log:
+        for _ in range(3):
+            script.append(log, 14_000)
+        for turn in range(4):
+            with script.during("transaction rotates"):
+                script.transaction(log, 3, 4_000)
+            script.append_many(log, 20, 2_000)
+            script.append(log, 3_000 + turn)
+
+
 def _unsynced(script: Script) -> None:
     with script.open() as log:
-        for number in range(12):
+        for number in range(24):
             script.append(log, 9_000 if number % 3 else 100)
-            if number in (3, 11):
+            if number % 5 == 3:
                 script.sync(log)
 
 
 def _trim(script: Script) -> None:
     with script.open() as log:
-        for _ in range(9):
-            script.append(log, 14_000)
-        script.trim(log, 4)
-        hold = log.hold("consumer", 7)
-        script.trim(log, 6)
-        script.append(log, 14_000)
+        for _ in range(30):
+            script.append(log, 4_000)
+        hold = log.hold("consumer", 9)
+        script.keep_from("consumer", 9)
+        script.trim(log, 20)
+        for _ in range(30):
+            script.append(log, 4_000)
+        claim = script.claim("reader", 40)
         hold.release()
-        script.trim(log, 9)
+        script.let_go("consumer")
+        script.trim(log, 50)
+        script.keep_from("reader", 44)
+        claim.advance(44)
+        script.trim(log, 55)
         script.append(log, 100)
 
 
@@ -218,13 +114,27 @@ def _checkpoint(script: Script) -> None:
         script.put(store, b"key 2", 200)
 
 
+def _checkpoint_by_itself(script: Script) -> None:
+    with script.open_store(StoreOptions(checkpoint_every=5)) as store:
+        for number in range(18):
+            script.may_drop(number + 1)  # a checkpoint may be taken at any moment
+            script.put(store, b"key %d" % (number % 4), 9_000)
+
+
 def _compaction(script: Script) -> None:
     with script.open_store() as store:
-        for number in range(14):
+        for number in range(8):
             script.put(store, b"key %d" % (number % 3), 12_000)
-        script.delete(store, b"key 1")
+        script.delete(store, b"key 1")  # no snapshot has the key: the deletion goes with the records
+        for _ in range(8):
+            script.put(store, b"key 0", 12_000)
         script.compact(store)
-        script.put(store, b"key 0", 300)
+        script.checkpoint(store, trim=False)
+        script.delete(store, b"key 2")  # the snapshot has the key: the deletion stays
+        for _ in range(10):
+            script.put(store, b"key 0", 12_000)
+        script.compact(store)
+        script.put(store, b"key 3", 300)
 
 
 def _parallel(script: Script) -> None:
@@ -233,9 +143,17 @@ def _parallel(script: Script) -> None:
             script.submit(log, 8, 1_500)
 
 
+def _parallel_rotation(script: Script) -> None:
+    with script.open() as log:
+        for _ in range(4):
+            script.submit(log, 18, 3_500)
+            script.sync(log)
+
+
 def _recovery(script: Script) -> None:
     for turn in range(3):
-        log = script.restarted(script.open())
+        with script.during("recovery"):
+            log = script.restarted(script.open())
         script.append(log, 700)
         script.append(log, 700)
         script.storage.fail("synced_write", "*.segment", short_bytes=900)
@@ -247,7 +165,7 @@ def _recovery(script: Script) -> None:
         script.storage.clear()
         log.close()
         script.cut_power(turn)
-    with script.open() as log:
+    with script.during("recovery"), script.open() as log:
         script.restarted(log)
         script.append(log, 100)
 
@@ -266,7 +184,7 @@ def _failed_sync(script: Script) -> None:
         script.ledger.keep(lsn)
     script.storage.clear()
     log.close()
-    with script.open() as log:  # on the same page cache, as after a restart of the process
+    with script.during("recovery"), script.open() as log:  # on the same page cache, as after a restart
         script.restarted(log)
         script.append(log, 100)
 
@@ -281,36 +199,90 @@ def _checkpoint_unsynced(script: Script) -> None:
 
 def _reopen(script: Script) -> None:
     for _ in range(3):
-        with script.open() as log:
+        with script.during("recovery"):
+            log = script.open()
+        with log:
             script.append(log, 300)
             script.append(log, 600)
 
 
 _ALL = (
     Scenario(
-        "append", "one record, a deletion, a transaction and a batch, each acknowledged when durable", _append
+        "append",
+        "one record, a deletion, a transaction and a batch, each acknowledged when durable",
+        _append,
+        covers=("append", "manifest"),
     ),
-    Scenario("rotation", "large records over three segments: each is prepared, filled and sealed", _rotation),
+    Scenario(
+        "rotation",
+        "large records over three segments: each is prepared, filled and sealed beside the writer",
+        _rotation,
+        covers=("append", "prepare", "seal", "manifest"),
+    ),
+    Scenario(
+        "rotation-zstd",
+        "the same with frames that are compressed",
+        _rotation,
+        replace(SMALL, codec="zstd"),
+        covers=("append", "prepare", "seal", "manifest"),
+    ),
+    Scenario(
+        "groups",
+        "transactions and batches that meet the end of a segment",
+        _groups,
+        covers=("transaction rotates", "seal", "prepare"),
+    ),
     Scenario(
         "unsynced",
-        "durability none: records over two segments, of which log.sync() makes some durable",
+        "durability none: records over several segments, of which log.sync() makes some durable",
         _unsynced,
         replace(SMALL, durability="none"),
+        covers=("append", "seal"),
     ),
-    Scenario("reopen", "a log that is closed and opened again, an epoch each time", _reopen),
+    Scenario(
+        "interval",
+        "durability interval: the same, and the log syncs from time to time",
+        _unsynced,
+        replace(SMALL, durability="interval", interval_ms=5),
+        covers=("append", "seal"),
+    ),
+    Scenario(
+        "reopen",
+        "a log that is closed and opened again, an epoch each time",
+        _reopen,
+        covers=("recovery", "manifest"),
+    ),
     Scenario(
         "recovery",
         "a write fails halfway, the power is cut, and the recovery is cut in its turn",
         _recovery,
+        covers=("recovery",),
     ),
     Scenario(
         "failed-sync",
         "the sync of a write fails, and the log is opened again on the same page cache",
         _failed_sync,
+        covers=("recovery",),
     ),
-    Scenario("trim", "trims, one of which a hold limits", _trim),
     Scenario(
-        "checkpoint", "a Store's checkpoints: snapshot, low watermark, trim", _checkpoint, is_store=True
+        "trim",
+        "trims that a hold and a claim limit, and that rewrite a segment",
+        _trim,
+        covers=("hold limits", "claim limits", "trim rewrite", "removal", "claim"),
+    ),
+    Scenario(
+        "checkpoint",
+        "a Store's checkpoints: snapshot, low watermark, trim",
+        _checkpoint,
+        is_store=True,
+        covers=("checkpoint", "snapshot", "removal"),
+    ),
+    Scenario(
+        "checkpoint-every",
+        "a Store that takes its checkpoints by itself beside the writer",
+        _checkpoint_by_itself,
+        is_store=True,
+        covers=("snapshot", "removal", "seal"),
     ),
     Scenario(
         "checkpoint-unsynced",
@@ -318,23 +290,39 @@ _ALL = (
         _checkpoint_unsynced,
         replace(SMALL, durability="none"),
         is_store=True,
+        covers=("checkpoint", "snapshot"),
     ),
-    Scenario("compaction", "a Store's log is compacted and continues", _compaction, is_store=True),
+    Scenario(
+        "compaction",
+        "a Store's log is compacted, keeps deletions, and drops them once a snapshot is newer",
+        _compaction,
+        is_store=True,
+        covers=("compaction", "records kept", "records dropped", "tombstones kept", "tombstones dropped"),
+    ),
     Scenario(
         "parallel",
         "four frames in flight, acknowledged in append order",
         _parallel,
         replace(SMALL, in_flight=4, frame_bytes_max=4096),
+        covers=("in flight",),
+    ),
+    Scenario(
+        "parallel-unsynced",
+        "durability none: four frames in flight where one segment ends and the next begins",
+        _parallel_rotation,
+        replace(SMALL, durability="none", in_flight=4, frame_bytes_max=4096),
+        covers=("in flight", "two open", "seal"),
     ),
     Scenario(
         "completion",
         "four frames in flight, each acknowledged when it is written",
         _parallel,
         replace(SMALL, in_flight=4, frame_bytes_max=4096, ack_order="completion", recovery="holes"),
+        covers=("in flight",),
     ),
 )
 SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _ALL}
-"""By name. In `parallel` and `completion` several threads write, so that two runs have not the same operations."""
+"""By name."""
 
 
 def scenario_of(given: str | Scenario) -> Scenario:

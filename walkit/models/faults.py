@@ -327,10 +327,14 @@ class FaultyFile(PassingFile):
 
         self._storage.perform(
             operation,
-            lambda: self.inner.write(offset, buffers, sync=sync),
+            lambda: self._write(operation, buffers),
             failed=fail,
             skipped=lambda: self.inner.write(offset, buffers),
         )
+
+    def _write(self, operation: Operation, buffers: Sequence[Buffer]) -> None:
+        """Do a write that meets no fault."""
+        self.inner.write(operation.offset, buffers, sync=operation.sync)
 
     def sync(self) -> None:
         """Put everything that was written before this call on stable storage."""

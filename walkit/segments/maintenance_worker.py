@@ -135,6 +135,11 @@ class MaintenanceWorker:
             assert self._doing is None and not any(self._jobs.values()), "jobs wait, and no thread does them"
 
     @property
+    def doing(self) -> str | None:
+        """Kind of the job under way; None between jobs."""
+        return self._doing
+
+    @property
     def is_current(self) -> bool:
         """Whether this is the thread that does the jobs: it would wait for itself."""
         return self._thread is threading.current_thread()

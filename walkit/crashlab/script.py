@@ -1,0 +1,189 @@
+"""The calls that a scenario makes to a log; each notes in the ledger which records it was given and promised."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import walkit.read.claim
+from walkit.commit.ticket import Ticket
+from walkit.config import LogOptions, StoreOptions
+from walkit.crashlab.coverage import COVERAGE
+from walkit.crashlab.ledger import Ledger, Row
+from walkit.crashlab.oracle import quiet
+from walkit.crashlab.recording import RecordingStorage
+from walkit.crashlab.turns import Turns
+from walkit.log.open import open_log
+from walkit.log.trim import TrimReport
+from walkit.log.wal import WriteAheadLog
+from walkit.models import CrashingStorage
+from walkit.read.claim import Claim
+from walkit.record import Kind
+from walkit.store import Store
+
+IDLE_S = 30.0
+
+
+class Script:
+    """Calls a log or a Store, and notes in the ledger what each call was given and has promised."""
+
+    def __init__(self, options: LogOptions, seed: int) -> None:
+        self.options = options
+        self.ledger = Ledger()
+        self.chance = random.Random(seed)
+        self.storage = RecordingStorage(CrashingStorage(), self.ledger, Turns(seed))
+        self.kept_from: dict[str, int] = {}
+        """By name of a hold or claim: the first LSN that it keeps."""
+
+    def open(self) -> WriteAheadLog:
+        """Open the log."""
+        return self._watched(open_log(storage=self.storage, options=self.options, events=quiet))
+
+    def open_store(self, store_options: StoreOptions | None = None) -> Store:
+        """Open the Store."""
+        store = Store.open(
+            storage=self.storage, options=self.options, store_options=store_options, events=quiet
+        )
+        self._watched(store.log)
+        return store
+
+    def _watched(self, log: WriteAheadLog) -> WriteAheadLog:
+        maintenance = log.parts.segments.maintenance
+        self.storage.job = lambda: maintenance.doing
+        return log
+
+    @contextmanager
+    def during(self, name: str) -> Iterator[None]:
+        """Count the crash states that are cut within the block as cut during `name`, one of `COVERAGE`."""
+        assert name in COVERAGE
+        since = len(self.storage.points)
+        yield
+        self.storage.note(name, since)
+
+    def value(self, size: int) -> bytes:
+        """Return bytes that no compression makes smaller, and none of which is zero."""
+        return bytes(self.chance.choices(range(1, 256), k=size))
+
+    def append(self, log: WriteAheadLog, size: int, key: bytes | None = None) -> None:
+        """Append one record."""
+        value = self.value(size)
+        self._given([(Kind.PUT, key, value)], lambda: log.append(value, key))
+
+    def delete(self, log: WriteAheadLog | Store, key: bytes) -> None:
+        """Append a deletion."""
+        self._given([(Kind.DELETE, key, None)], lambda: log.delete(key))
+
+    def append_many(self, log: WriteAheadLog, count: int, size: int) -> None:
+        """Append several records with one call."""
+        values = [self.value(size) for _ in range(count)]
+        self._given([(Kind.PUT, None, value) for value in values], lambda: log.append_many(values))
+
+    def transaction(self, log: WriteAheadLog | Store, count: int, size: int) -> None:
+        """Append records that are all or nothing."""
+        rows: list[Row] = [(Kind.PUT, b"key %d" % number, self.value(size)) for number in range(count)]
+
+        def commit() -> None:
+            with log.transaction() as tx:
+                for _, key, value in rows:
+                    tx.put(key, value)
+
+        self._given(rows, commit, together=True)
+
+    def put(self, store: Store, key: bytes, size: int) -> None:
+        """Put a value into a Store."""
+        value = self.value(size)
+        self._given([(Kind.PUT, key, value)], lambda: store.put(key, value))
+
+    def _given(self, rows: list[Row], call: Callable[[], object], *, together: bool = False) -> None:
+        lsn = self.ledger.submit(*rows, together=together)
+        call()
+        if self.options.durability == "sync":
+            self.ledger.keep(lsn)
+
+    def submit(self, log: WriteAheadLog, count: int, size: int) -> None:
+        """Submit records that are in flight together, and wait for each."""
+        tickets: list[tuple[int, Ticket]] = []
+        for _ in range(count):
+            value = self.value(size)
+            tickets.append((self.ledger.submit((Kind.PUT, None, value)), log.submit(value)))
+        for lsn, ticket in tickets:
+            ticket.result()
+            if self.options.durability != "sync":
+                continue
+            if self.options.ack_order == "completion":
+                self.ledger.keep_also(lsn, lsn)
+            else:
+                self.ledger.keep(lsn)
+
+    def sync(self, log: WriteAheadLog) -> None:
+        """Make all that was appended durable."""
+        since, opened = len(self.storage.points), len(log.parts.segments.open_segments)
+        self.ledger.keep(log.sync())
+        if opened > 1:
+            self.storage.note("two open", since)
+
+    def keep_from(self, name: str, first_lsn: int) -> None:
+        """Note that nothing from this LSN on may be dropped, until `let_go` of the name."""
+        self.kept_from[name] = first_lsn
+
+    def let_go(self, name: str) -> None:
+        """Note that a hold or claim keeps nothing more."""
+        del self.kept_from[name]
+
+    def claim(self, name: str, first_lsn: int) -> Claim:
+        """Take a claim, as a consumer in another process does."""
+        claim = walkit.read.claim.claim(self.storage, name, first_lsn, events=quiet)
+        self.keep_from(name, first_lsn)
+        return claim
+
+    def may_drop(self, lsn: int) -> None:
+        """Note that records up to this LSN may be gone from now on, except those that are kept."""
+        lsn = min([lsn, *(first - 1 for first in self.kept_from.values())])
+        self.ledger.trimmed = max(self.ledger.trimmed, lsn)
+
+    def trim(self, log: WriteAheadLog, lsn: int, waste_ratio: float = 0.1) -> TrimReport:
+        """Trim the log; a segment that straddles the new low watermark is rewritten if so much of it is waste."""
+        self.may_drop(lsn)
+        since = len(self.storage.points)
+        report = log.trim(lsn, waste_ratio=waste_ratio)
+        for limit in ("hold", "claim"):
+            if report.limit.startswith(limit):
+                self.storage.note(f"{limit} limits", since)
+        return report
+
+    def checkpoint(self, store: Store, *, trim: bool = True) -> None:
+        """Take a checkpoint, which trims the log or not; what is in it is durable on return."""
+        if trim:
+            self.may_drop(len(self.ledger.rows))
+        with self.during("checkpoint"):
+            self.ledger.keep(store.checkpoint(trim=trim).lsn)
+
+    def compact(self, store: Store) -> None:
+        """Compact the log of a Store."""
+        self.ledger.compacted = True
+        since, deletions = len(self.storage.points), sum(r[0] == Kind.DELETE for r in self.ledger.rows)
+        report = store.compact()
+        happened = {
+            "records kept": report.segments_rewritten and report.records_after,
+            "records dropped": report.records_dropped,
+            "tombstones dropped": report.tombstones_dropped,
+            "tombstones kept": report.segments_rewritten and deletions - report.tombstones_dropped,
+        }
+        for name, count in happened.items():
+            if count:
+                self.storage.note(name, since)
+
+    def cut_power(self, seed: int) -> None:
+        """Cut the power, and continue on one state that this leaves: the next opening is a recovery."""
+        self.storage.inner = self.storage.inner.crash(keep="random", seed=seed)
+
+    def restarted(self, log: WriteAheadLog) -> WriteAheadLog:
+        """Note where a log that was opened after a cut ends."""
+        self.ledger.restart(log.acked_lsn)
+        return log
+
+    def settle(self, opened: WriteAheadLog | Store) -> None:
+        """Wait until the maintenance thread rests."""
+        log = opened.log if isinstance(opened, Store) else opened
+        log.wait_idle(IDLE_S)
