@@ -35,6 +35,7 @@ ROOMS = (
         "_arrow",
         "_plugins",
         "_progress",
+        "_outbox",
         "events",
         "metrics",
         "record",

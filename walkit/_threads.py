@@ -133,10 +133,22 @@ class EndingThread(threading.Thread):
 class LogThread(EndingThread):
     """A thread of the log's own, and not one of the program: others wait for its work, so it waits for none of them."""
 
+    def run(self) -> None:
+        """See threading.Thread."""
+        _here.is_log_thread = True
+        super().run()
+
+
+class _Here(threading.local):
+    is_log_thread = False
+
+
+_here = _Here()
+
 
 def on_log_thread() -> bool:
     """Say whether the calling thread is one of a log's own, of any log."""
-    return isinstance(threading.current_thread(), LogThread)
+    return _here.is_log_thread
 
 
 def on_event_loop() -> bool:

@@ -1,24 +1,27 @@
 """Named events: what the log reports to its host while it works.
 
 An event is a name `walkit.<thing>.<verb>` with attributes. Events go to the callback given as `events=`, else to
-`logging.getLogger("walkit")`. A callback runs on the thread where the thing happened (for what the main thread asks
-for, as `close`, another one) and must be quick; if it raises, the failure is logged and the log continues (Quiver's
-host callbacks are the source of the idea). It runs under no lock of the log, and while its thread leads no frame: an
-event of such a moment is kept until then (`EventSink.held`, `is_busy`). So a callback may call the log as everywhere;
-on a thread of the log's own, what would have to wait for that very thread is refused by a CallbackError.
+`logging.getLogger("walkit")`. A callback must be quick; if it raises, the failure is logged and the log continues
+(Quiver's host callbacks are the source of the idea).
+
+A callback may hold a lock while it calls a log and waits: each handler of `logging` does. So no thread sends an event
+while another may wait for it. An event of a caller's call is sent on the caller's thread, once that has given back its
+locks and its lead (`EventSink.held`, `is_busy`), and once its worker has ended (`outbox`). An event of a thread of the
+log's own goes to a thread that sends and does nothing else.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from _thread import start_new_thread
-from collections import deque
+from _thread import get_ident
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from walkit._locks import WORK, holds
+from walkit._outbox import KEPT_MAX, Outbox, Sender, here
+from walkit._threads import on_log_thread
 from walkit.errors import OptionsError
 
 logger = logging.getLogger("walkit")
@@ -141,6 +144,7 @@ EVENTS: dict[str, tuple[int, str]] = {
     "walkit.replica.fail": (logging.ERROR, "a replica follows its primary no more"),
     "walkit.session.move": (logging.DEBUG, "the session of a primary with a replica changed its state"),
     "walkit.callback.fail": (logging.ERROR, "a callback raised, or an observer for the first time"),
+    "walkit.event.lose": (logging.WARNING, "a callback was so slow that events were not kept for it"),
     "walkit.upkeep.fail": (logging.ERROR, "background work failed and will be tried again"),
 }
 """Every event: its level in `logging`, and what it means."""
@@ -160,6 +164,7 @@ ATTRIBUTES: dict[str, tuple[str, str]] = {
     "end_position": ("position", "where the segment ends"),
     "epoch": ("number", "the new epoch"),
     "error": ("text", "what failed, in the error's words"),
+    "events": ("events", "how many of them"),
     "first_lsn": ("lsn", "the first record that it concerns"),
     "forced_past": ("names", "readers that had read what went"),
     "id": ("text", "the replica's id"),
@@ -245,6 +250,7 @@ CARRIES: dict[str, tuple[str, ...]] = {
     "walkit.replica.fail": ("name", "source", "before", "state", "why", "lasted_ms", "error"),
     "walkit.session.move": ("name", "id", "before", "state", "why", "lasted_ms"),
     "walkit.callback.fail": ("what", "error"),
+    "walkit.event.lose": ("events",),
     "walkit.upkeep.fail": ("job", "error"),
 }
 """The attributes that each event has; a failed delta reader is a `walkit.replica.fail` without a state."""
@@ -252,13 +258,18 @@ CARRIES: dict[str, tuple[str, ...]] = {
 
 def is_main() -> bool:
     """Say whether this is the main thread."""
-    return threading.current_thread() is threading.main_thread()
+    return get_ident() == threading.main_thread().ident
+
+
+def _is_logged(level: int) -> bool:
+    """Say whether a logger takes events of a level. Unlike `isEnabledFor`, it takes no lock of `logging`."""
+    return max(logger.getEffectiveLevel(), logger.manager.disable + 1) <= level
 
 
 class EventSink:
     """Sends events to a callback, or to `logging` when there is none, and to listeners. Safe from any thread."""
 
-    __slots__ = ("_callback", "_calling", "_listeners", "is_busy", "kept", "on_keep")
+    __slots__ = ("_callback", "_calling", "_listeners", "_sender", "is_busy", "is_leading", "kept")
 
     def __init__(self, callback: EventCallback | None = None) -> None:
         if callback is not None and not callable(callback):
@@ -270,12 +281,13 @@ class EventSink:
         self._callback = callback
         self._listeners: list[EventCallback] = []
         self._calling = threading.local()
-        self.kept: deque[tuple[str, dict[str, Any]]] = deque()
+        self._sender = Sender()
+        self.kept = self._sender.kept
         """Events of threads that may not call foreign code yet: `send_kept` sends them."""
         self.is_busy: Callable[[], bool] = lambda: False
         """Whether this very thread leads a frame or holds a lock of the log, which a callback might wait for."""
-        self.on_keep: Callable[[], object] = lambda: start_new_thread(self.send_kept, ())
-        """Called when an event is kept: another thread sends it where this one does not come to it."""
+        self.is_leading: Callable[[], bool] = lambda: False
+        """Whether this very thread leads a frame, and calls `send_kept` when it has led."""
 
     @property
     def is_calling(self) -> bool:
@@ -294,18 +306,15 @@ class EventSink:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keep this thread's events until the block ends, which holds locks that a callback may wait for."""
-        calling = self._calling
-        if getattr(calling, "kept", None) is not None:
-            yield  # within another block
+        if here.box is not None:
+            yield  # within another block, or on a worker
             return
-        kept: list[tuple[str, dict[str, Any]]] = []
-        calling.kept = kept
+        box = Outbox()
         try:
-            yield
+            with box:
+                yield
         finally:
-            calling.kept = None
-            for name, attributes in kept:
-                self.pass_on(name, attributes)
+            box.send()
 
     def emit(self, name: str, /, **attributes: Any) -> None:
         """Send one event. Never raises, but on the main thread what is no Exception: a signal handler may raise it."""
@@ -313,23 +322,28 @@ class EventSink:
 
     def pass_on(self, name: str, attributes: dict[str, Any]) -> None:
         """Send an event of another sink: a callback for what has events of its own. Raises as `emit` does."""
-        kept = getattr(self._calling, "kept", None)
-        if kept is not None:
-            kept.append((name, attributes))
-        elif self.is_busy() or holds(WORK):
-            self.kept.append((name, attributes))
-            self.on_keep()
+        box = here.box
+        if box is not None and len(box.kept) < KEPT_MAX:
+            box.kept.append((self, name, attributes))
+        elif box is not None or self.is_busy() or holds(WORK) or on_log_thread():
+            self.keep(name, attributes)
         else:
             self._send(name, attributes)
 
+    def keep(self, name: str, attributes: dict[str, Any]) -> None:
+        """Keep one event for a thread that nobody waits for; takes no lock. Nothing where nobody would hear it."""
+        if self._callback is None and not self._listeners and not _is_logged(EVENTS[name][0]):
+            return
+        self._sender.add(name, attributes)
+        if not self.is_leading() or on_log_thread():
+            self._sender.start(self._send)
+
     def send_kept(self) -> None:
         """Send what threads have kept that led a frame or held a lock; this one does neither. Raises as `emit` does."""
-        while self.kept:
-            try:
-                name, attributes = self.kept.popleft()
-            except IndexError:  # another thread has sent the last one
-                return
-            self._send(name, attributes)
+        if on_log_thread():
+            self._sender.start(self._send)
+        else:
+            self._sender.send_here(self._send)
 
     def _send(self, name: str, attributes: dict[str, Any]) -> None:
         level, meaning = EVENTS[name]

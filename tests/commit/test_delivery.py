@@ -71,6 +71,7 @@ def test_a_callback_that_raises_is_an_event_and_nothing_else(
     rig.queued().result(GUARD_S)
     wait_until(lambda: len(seen) == 3, "those after the one that raised")
     assert seen == [ticket, 1, 2]
+    wait_until(lambda: len(rig.events) == 2, "the events, which another thread sends")
     assert [name for name, _ in rig.events] == ["walkit.callback.fail"] * 2
     assert (raised.count, rig.driver.delivery.errors) == (2, 3)
     assert type(error).__name__ in rig.events[0][1]["error"]

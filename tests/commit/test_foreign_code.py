@@ -222,6 +222,7 @@ UNMARKED = {
     "commit/*.py lock": "the commit lock: calls ask for its owner first, and foreign records go to an inbox",
     "log/close.py lock": "the commit lock, on a thread of the closing's own",
     "replication/delta/feed.py lock": "the commit lock, within a lock that is entered after a mark",
+    "_outbox.py *": "they are tried, and waited for only at the end of the process",
     "commit/completion.py _busy": "it is tried, and never waited for",
     "commit/seal_sequencer.py _lock": "threads that lead take it, and their calls are refused",
     "commit/to_end.py _asking": "of one worker: no other thread takes it",

@@ -127,19 +127,27 @@ def test_a_log_in_a_cycle_is_collected_wherever_the_collector_runs() -> None:
 
     caught: list[Any] = []
 
-    def collect(name: str, _: dict[str, Any]) -> None:
-        if name == "walkit.segment.rotate":
+    class Collector:
+        """Collects as a frame is written."""
+
+        def writing(self, _: object) -> None:
             assert threading.current_thread().name.startswith("walkit-commit")
             with warnings.catch_warnings(record=True) as seen:
                 warnings.simplefilter("always")
                 gc.collect()
                 caught.extend(seen)
 
+        def wrote(self, *_: object) -> None:
+            pass
+
+        synced = wrote
+
     storage = FaultyMemory()
     hang = storage.hang("allocate", SEGMENTS)
     gc.disable()
     try:
-        owner = Owner(walkit.open(storage=storage, options=tiny(), events=collect))
+        owner = Owner(walkit.open(storage=storage, options=tiny()))
+        owner.log.observe_writes(Collector())
         ticket = owner.log.submit(b"1")
         assert hang.entered.wait(GUARD_S)
         del owner

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
 import walkit
-from tests.commit.fake_segments import GUARD_S, Task
+from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.log.logs import reopened, tiny, values
+from walkit._outbox import KEPT_MAX
+from walkit._threads import LogThread
 from walkit.models import CrashingStorage
 
 WAITING: dict[str, Callable[[walkit.WriteAheadLog], Any]] = {
@@ -110,3 +116,37 @@ def test_events_that_are_held_are_told_at_the_end_in_order() -> None:
         tell_two()
     tell(3)
     assert told == [1, 2, 3]
+
+
+@pytest.mark.parametrize("on", ["main", "other", "both"])
+def test_a_call_from_a_handler_of_logging_ends(on: str, tmp_path: Path) -> None:
+    """Make each public call with a handler's lock held, while the log's own threads log at DEBUG: none waits for it."""
+    command = [sys.executable, "-m", "tests.log.logging_calls", str(tmp_path), on]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=GUARD_S * 20, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_events_of_the_logs_own_threads_come_in_order_and_are_bounded() -> None:
+    """Block a callback, and send more events on a thread of a log than are kept: it ends, and the rest are counted."""
+    told: list[Any] = []
+    begun, go_on = Event(), Event()
+
+    def called_back(_: str, facts: dict[str, Any]) -> None:
+        begun.set()
+        go_on.wait(GUARD_S)
+        told.append(facts.get("number", facts))
+
+    sink = walkit.events.EventSink(called_back)
+
+    def send() -> None:
+        sink.emit("walkit.segment.prepare", number=0)
+        begun.wait(GUARD_S)
+        for number in range(1, KEPT_MAX + 8):
+            sink.emit("walkit.segment.prepare", number=number)
+
+    thread = LogThread(target=send)
+    thread.start()
+    assert thread.wait(GUARD_S)
+    go_on.set()
+    wait_until(lambda: len(told) > KEPT_MAX + 1)
+    assert told == [*range(KEPT_MAX + 1), {"events": 7}]

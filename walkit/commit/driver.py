@@ -113,7 +113,7 @@ class CommitDriver:
         self.election.pool = WriterPool(
             name, self.election.places, self.leader.lead_for_others, failure.poison, self.watch.serving
         )
-        events.is_busy, events.on_keep = self.watch.is_busy, self._see_to_events
+        events.is_busy, events.is_leading = self.watch.is_busy, self.watch.is_leading
         work = BackgroundWork(self.syncer, self.writer, self.election)
         if self.timer is not None:
             self.timer.work = work
@@ -221,11 +221,6 @@ class CommitDriver:
         if watch.hung and leaders <= len(watch):
             return True  # the leaders still hang on the device, and all tickets are complete
         return not leaders and not self.core.pending and not self.core.inbox
-
-    def _see_to_events(self) -> None:
-        """Have a writer thread send an event which this thread keeps, unless this one does when it has led."""
-        if threading.get_ident() not in self.watch.leading:
-            self.election.pool.wake_from_within()
 
     def stop(self, refusal: WalkitError) -> None:
         """Refuse new work, finish what is queued, end the threads. Callbacks still queued are delivered."""

@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from walkit._interrupts import on_main_thread, uninterrupted
 from walkit._locks import refuse_holder
+from walkit._outbox import Outbox
 from walkit._threads import LogThread, reserve_stack
 from walkit.commit.ticket import new_latch, open_latch
 from walkit.errors import CallbackError
@@ -98,6 +99,8 @@ class _Worker:
     def __init__(self, errand: _Errand[Any]) -> None:
         self.given_up = False
         self.over = False
+        self.box = Outbox()
+        """The events of the errand, which the main thread sends after its wait."""
         self._errand = errand
         self._gate = new_latch()
         """Where the worker waits while the main thread makes a call for it."""
@@ -118,7 +121,8 @@ class _Worker:
 
     def _run(self) -> None:
         _current.worker = self
-        self._errand.do()
+        with self.box:
+            self._errand.do()
         self.over = True
         open_latch(_main.bell)
 
@@ -268,6 +272,7 @@ def run_to_end(
     worker = _Worker(errand)
     try:
         if _main.have_done(worker, errand):
+            worker.box.send()
             return errand.outcome()
     except BaseException as error:
         if error is errand.error:
@@ -292,11 +297,13 @@ def _hand_in(worker: _Worker, errand: _Errand[T]) -> T:
 
 def _give_up(worker: _Worker, errand: _Errand[Any]) -> None:
     """The main thread was interrupted: see that nothing is left of what no caller takes."""
+    worker.box.leave()
     if errand.give_up():
         rest = errand.forsaken()
         if rest is None:
             return
         worker = _Worker(rest)
+        worker.box.leave()
         worker.start()
     worker.wait_given_up()
 

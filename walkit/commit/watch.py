@@ -78,6 +78,10 @@ class DeviceWatch:
         thread = threading.get_ident()
         return self.is_busy() or thread in self.calls or thread in self.serving or holds(WORK)
 
+    def is_leading(self) -> bool:
+        """Say whether the calling thread leads a frame."""
+        return threading.get_ident() in self.leading
+
     def is_busy(self) -> bool:
         """Say whether the calling thread leads a frame or has a lock that others wait for."""
         return threading.get_ident() in self.leading or self.lock._is_owned() or holds()

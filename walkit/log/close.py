@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from walkit._interrupts import uninterrupted
 from walkit._locks import once
+from walkit._outbox import Outbox
 from walkit._threads import LogThread
 from walkit.commit.driver import CommitDriver
 from walkit.errors import StorageError
@@ -70,11 +71,12 @@ class Finisher:
         StorageError (ETIMEDOUT) where the device does not answer, and KeyboardInterrupt for an impatient caller: the
         other thread continues, and calls `ended()` when all is done. At the end of the process it is done here.
         """
-        failed = list[BaseException]()
+        failed, box = list[BaseException](), Outbox()
 
         def work() -> None:
             try:
-                self._finish(ended)
+                with box:
+                    self._finish(ended)
             except BaseException as error:  # noqa: BLE001 - raised by the caller
                 failed.append(error)
 
@@ -85,10 +87,14 @@ class Finisher:
         except RuntimeError:  # the interpreter is ending, and starts no thread any more
             self._finish(ended)
             return
-        if self._limit_ms is None:
-            thread.wait()
-        else:
-            self._wait_moving(thread, self._limit_ms)
+        try:
+            if self._limit_ms is None:
+                thread.wait()
+            else:
+                self._wait_moving(thread, self._limit_ms)
+            box.send()
+        finally:
+            box.leave()
         if failed:
             raise failed[0]
 

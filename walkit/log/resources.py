@@ -58,7 +58,7 @@ class LogResources:
 
     def _close(self) -> None:
         lifetime = self.parts.lifetime
-        with self._close_lock:
+        with self.parts.events.held(), self._close_lock:
             if lifetime.closed:
                 return
             lifetime.end_work()

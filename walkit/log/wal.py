@@ -302,12 +302,11 @@ class WriteAheadLog(CursorSurface):
 
         On return with True each segment that was full is sealed and has its index file, the space that the frames to
         come were to find prepared and zeroed is there, and what the log's `retention` asked for is dropped. A job that
-        has failed counts as done (event `walkit.upkeep.fail`); what is appended meanwhile is waited for, too. Any
-        thread but one that calls back from such a job.
+        has failed counts as done (event `walkit.upkeep.fail`); what is appended meanwhile is waited for, too.
 
         LogPoisonedError where the log has failed: what was to be sealed is left to the next opening. LogClosedError;
-        StorageError where the device does not answer within `write_timeout_ms`; CallbackError from a callback of
-        `events=` on the maintenance thread, which would wait for itself.
+        StorageError where the device does not answer within `write_timeout_ms`; CallbackError on the maintenance thread
+        itself, as from a finaliser.
         """
         maintenance = self.parts.segments.maintenance
         self._refuse_closed()

@@ -148,8 +148,7 @@ class MaintenanceWorker:
         """CallbackError on the thread itself: for what waits for its jobs, and holds a lock that one may wait for."""
         if self.is_current:
             raise CallbackError(
-                "this thread does the log's maintenance, and would wait for itself: wait on another, or when the "
-                "callback of the event has returned"
+                "this thread does the log's maintenance, and would wait for itself: wait on another"
             )
 
     def drain(self) -> None:

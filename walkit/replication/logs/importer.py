@@ -242,6 +242,10 @@ class Importer:
 
     def _close(self) -> None:
         # The second caller returns when the lock is free, too; but for one that the first may wait for: a callback.
+        with self.events.held():
+            self._close_held()
+
+    def _close_held(self) -> None:
         if self._closing._is_owned() or not self._closing.acquire(blocking=not self.events.is_calling):
             return
         try:
