@@ -6,7 +6,7 @@ import gc
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -127,30 +127,31 @@ class Owner:
         self.thing, self.me = thing, self
 
 
-def in_a_replica(
-    storage: MemoryStorage, address: str, events: Callable[[str, dict[str, Any]], None]
-) -> Owner:
-    """A replica in a cycle, with this listener."""
-    return Owner(Replica(storage, address, events=events))
+def in_a_replica(storage: MemoryStorage, address: str) -> Owner:
+    """A replica in a cycle."""
+    return Owner(Replica(storage, address))
 
 
 def test_a_replica_in_a_cycle_is_collected_on_its_own_thread(primary: Primary) -> None:
     """Collect a dropped replica on its own thread, in the midst of an import: it stops, and nothing waits for ever."""
-    storage, dropped = MemoryStorage(), threading.Event()
-    caught: list[Any] = []
+    dropped, caught = threading.Event(), list[Any]()
 
-    def collect(name: str, _: dict[str, Any]) -> None:
-        if name == "walkit.segment.rotate":
-            assert threading.current_thread().name.startswith("walkit-replica")
-            assert dropped.wait(GUARD_S)
-            with warnings.catch_warnings(record=True) as seen:
-                warnings.simplefilter("always")
-                gc.collect()
-                caught.extend(seen)
+    class Collecting(MemoryStorage):
+        """Collects as a replica's own thread begins a segment."""
 
+        def sync_directory(self, folder: str = "") -> None:
+            super().sync_directory(folder)
+            if threading.current_thread().name.startswith("walkit-replica") and not caught:
+                assert dropped.wait(GUARD_S)
+                with warnings.catch_warnings(record=True) as seen:
+                    warnings.simplefilter("always")
+                    gc.collect()
+                    caught.extend(seen)
+
+    storage = Collecting()
     gc.disable()
     try:
-        owner = in_a_replica(storage, primary.address, collect)
+        owner = in_a_replica(storage, primary.address)
         assert isinstance(owner.thing, Replica)
         owner.thing.start()
         del owner

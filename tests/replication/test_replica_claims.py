@@ -106,7 +106,8 @@ def test_a_folder_that_cannot_be_written_has_no_claims_and_says_so(tmp_path: Pat
         storage.fail("create", name, times=None, errno=errno.EROFS)
         replica.wait_for(log.append(b"w").last_lsn, WAIT_S)
         until(lambda: "cannot be written" in primary.status().trouble, "the trouble")
-        assert [name for name, _ in told].count("walkit.replica.unclaimed") == 1
+        until(lambda: "walkit.replica.unclaimed" in dict(told), "the event")
+    assert [name for name, _ in told].count("walkit.replica.unclaimed") == 1
 
 
 def test_two_primaries_serve_one_session_of_an_id(tmp_path: Path) -> None:
