@@ -37,3 +37,8 @@ def bounds(first_lsn: int, last_lsn: int) -> str:
 def lsn_range(first_lsn: int, last_lsn: int) -> str:
     """Return an inclusive range of LSNs as text by itself: "LSN 1 to 7", "LSN 7", or "no records"."""
     return bounds(first_lsn, last_lsn) if last_lsn < first_lsn else f"LSN {bounds(first_lsn, last_lsn)}"
+
+
+def unread(parts: str) -> str:
+    """Return the end of a verdict that leaves parts of a log unread; empty if it read all."""
+    return f"; not read: {parts}; walkit verify reads them" if parts else ""

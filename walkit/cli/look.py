@@ -79,7 +79,7 @@ def repair(args: argparse.Namespace) -> int:
         say(f"walkit repair: {error}. {WAYS_ON}")
         return 1
     publish("repair", report.lines, report.to_dict, as_json=args.json, out=args.out)
-    return 0 if report.ok else 1
+    return 1 if report.ok is False else 0
 
 
 def _facts(report: ScanReport) -> list[str]:

@@ -89,7 +89,7 @@ def heal(args: argparse.Namespace) -> int:
             progress=progress,
         )
     publish("heal", lambda: report.text().splitlines(), report.to_dict, as_json=args.json, out=args.out)
-    return 0 if report.ok else 1
+    return 1 if report.ok is False else 0
 
 
 def add_serve_options(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from walkit._arguments import check_progress
 from walkit._html import facts, join, tag
-from walkit._text import counted, lsn_range
+from walkit._text import counted, lsn_range, unread
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import RecoveryPolicy
 from walkit.errors import LogLockedError, OptionsError
@@ -63,13 +63,15 @@ class RepairReport:
     trimmed or are lost; 0 where they are accounted for."""
     notes: tuple[str, ...]
     """What a manifest made anew cannot know."""
+    not_read: str
+    """The parts that were not read, for people; empty if all were read."""
     duration_s: float
 
     @property
-    def ok(self) -> bool:
-        """Whether nothing that was promised had to be given up, and no record is missing that may have been."""
+    def ok(self) -> bool | None:
+        """Whether nothing that was promised had to be given up or may be missing; None for yes if not all was read."""
         given_up = self.lost or self.unaccounted_lsns or any(branch.lost for branch in self.branches)
-        return not given_up and not self.foreign_manifest
+        return False if given_up or self.foreign_manifest else None if self.not_read else True
 
     @property
     def lsns_lost(self) -> int:
@@ -89,7 +91,9 @@ class RepairReport:
             made += f"; {counted(len(self.branches), 'branch', 'branches')} beside it"
         loss = f"{self._loss()}; " if self.lost else ""
         span = lsn_range(self.first_lsn, self.last_lsn)
-        return f"{loss}{did}: {span}; {lost}; {counted(len(self.cuts), 'tail')} cut{made}"
+        return (
+            f"{loss}{did}: {span}; {lost}; {counted(len(self.cuts), 'tail')} cut{made}{unread(self.not_read)}"
+        )
 
     def _loss(self) -> str:
         return loss_text(self.records_left, self.lost, self.damaged_frames)
@@ -250,15 +254,15 @@ def _report(
         decisions=plan.decisions,
         branches=tuple(branches),
         unaccounted_lsns=0 if rebuilt is None else rebuilt.unaccounted_lsns,
-        notes=(*_notes(choice), *_not_read(storage)),
+        notes=_notes(choice),
+        not_read=snapshots_not_read(storage),
         duration_s=time.perf_counter() - began,
     )
 
 
-def _not_read(storage: Storage) -> list[str]:
-    """Return the note on what a repair leaves unread."""
-    beside = any(lsn_of_name(name) is not None for name in storage.names())
-    return ["not read: the snapshots; walkit verify reads them"] if beside else []
+def snapshots_not_read(storage: Storage) -> str:
+    """Return the parts that no repair reads, for people: the snapshots, if the log has any."""
+    return "the snapshots" if any(lsn_of_name(name) is not None for name in storage.names()) else ""
 
 
 def _notes(choice: Choice) -> tuple[str, ...]:

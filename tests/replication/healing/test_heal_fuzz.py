@@ -71,7 +71,7 @@ def spoil(chance: random.Random, log: Path) -> None:
 @pytest.mark.parametrize("peer_has", [HERE, THERE])
 def test_what_is_called_whole_has_all_that_the_peer_has(tmp_path: Path, peer_has: int) -> None:
     """Damage a dead writer's log at random and heal it: both runs agree, and "ok" means that no such record is gone."""
-    chance, outcomes = random.Random(peer_has + 3), Counter[tuple[bool, bool]]()
+    chance, outcomes = random.Random(peer_has + 3), Counter[tuple[bool | None, bool]]()
     killed, options = tmp_path / "killed", replace(OPTIONS, idle_marker_ms=0)
     with walkit.open(tmp_path / "log", options=options) as log:
         fill(log, 250)
@@ -108,7 +108,7 @@ def test_what_is_called_whole_has_all_that_the_peer_has(tmp_path: Path, peer_has
 
 def test_a_replica_that_is_called_whole_has_all_that_it_had(tmp_path: Path) -> None:
     """Damage a killed replica at random and heal it from its primary: both runs agree, and "ok" means all 500."""
-    chance, outcomes = random.Random(3), Counter[bool]()
+    chance, outcomes = random.Random(3), Counter[bool | None]()
     killed, options = tmp_path / "killed", walkit.LogOptions(segment_bytes=96 * 1024)
     with (
         walkit.open(tmp_path / "log", options=replace(OPTIONS, idle_marker_ms=0)) as log,

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from walkit._html import CYAN, GREEN, GREY, PURPLE, RED, YELLOW, Markup, Part, bar, join, swatch, table, tag
-from walkit._text import bounds, counted, lsn_range
+from walkit._text import bounds, counted, lsn_range, unread
 from walkit.errors import WalkitError
 from walkit.record import to_datetime
 from walkit.recovery.examine.frametable import FrameRow, frames_to_pandas
@@ -208,8 +208,8 @@ class ScanReport:
     @property
     def not_read(self) -> str:
         """The promised parts that were not read, for people; empty if all were read."""
-        unread = [r for r in self.verdict if r.verdict is Verdict.NOT_READ]
-        frames, records = sum(r.frames for r in unread), sum(r.records for r in unread)
+        left = [r for r in self.verdict if r.verdict is Verdict.NOT_READ]
+        frames, records = sum(r.frames for r in left), sum(r.records for r in left)
         parts = (
             [f"the bodies of {counted(frames, 'frame')} with {counted(records, 'record')}"] if frames else []
         )
@@ -254,11 +254,11 @@ class ScanReport:
             f"{counted(self.frames_checked, 'frame')}, {counted(self.records_checked, 'record')} and "
             f"{counted(self.bytes_checked, 'byte')} in {counted(filled, 'segment')}"
         )
-        unread = f"; not read: {self.not_read}; walkit verify reads them" if self.not_read else ""
+        rest = unread(self.not_read)
         if self.problems:
-            return f"NOT OK: {counted(len(self.problems), 'problem')}; {checked} are intact{unread}"
-        said = "headers in order" if unread and not self.frames_checked else f"{checked} checked"
-        return f"{'' if unread else 'ok: '}{said}; {lsn_range(self.first_lsn, self.last_lsn)}{unread}"
+            return f"NOT OK: {counted(len(self.problems), 'problem')}; {checked} are intact{rest}"
+        said = "headers in order" if rest and not self.frames_checked else f"{checked} checked"
+        return f"{'' if rest else 'ok: '}{said}; {lsn_range(self.first_lsn, self.last_lsn)}{rest}"
 
     def __str__(self) -> str:
         """Return the report as text: what was looked at, each problem and note, the outcome."""

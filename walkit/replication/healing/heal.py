@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from walkit._arguments import check_progress
 from walkit._report import Cells, TableReport
-from walkit._text import counted
+from walkit._text import counted, unread
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.errors import (
     CorruptionError,
@@ -22,6 +22,7 @@ from walkit.format.durable_slot import DurableSlot
 from walkit.format.manifest import LogEnd, Manifest, SegmentState
 from walkit.recovery.log_scan import read_durable_slot, scan_log
 from walkit.recovery.plan import make_plan
+from walkit.recovery.repair import snapshots_not_read
 from walkit.replication.healing.link import RangeLink
 from walkit.replication.healing.ranges import DamagedRange, DamagedSegment, find_damage
 from walkit.replication.healing.write import HealedFile, lower_slot
@@ -69,12 +70,14 @@ class HealReport(TableReport):
     segments: tuple[HealedSegment, ...]
     """The damaged ones, in log order."""
     segments_checked: int
+    not_read: str
+    """The parts that were not read, for people; empty if all were read."""
     duration_s: float
 
     @property
-    def ok(self) -> bool:
-        """Whether no damage is left, as far as frames are concerned."""
-        return all(segment.healed for segment in self.segments)
+    def ok(self) -> bool | None:
+        """Whether no damage is left; None for no damage found if not all was read."""
+        return False if not all(s.healed for s in self.segments) else None if self.not_read else True
 
     @property
     def changed(self) -> bool:
@@ -89,7 +92,7 @@ class HealReport(TableReport):
         if self.segments:
             did = "would be healed" if self.dry_run else "healed"
             said = f"{healed:,} of {counted(len(self.segments), 'damaged segment')} {did} from {self.source}"
-        return [f"{self.location}: {said}"]
+        return [f"{self.location}: {said}{unread(self.not_read)}"]
 
     def _head(self) -> Cells:
         return ("segment", "positions", "bytes fetched", "outcome") if self.segments else ()
@@ -153,6 +156,7 @@ def heal(
             dry_run=dry_run,
             segments=segments,
             segments_checked=checked,
+            not_read=snapshots_not_read(storage),
             duration_s=time.perf_counter() - began,
         )
 
