@@ -208,11 +208,19 @@ def to_microseconds(timestamp: datetime | int | None) -> int | None:
     raise RecordTypeError("timestamp", timestamp, "an aware datetime or whole microseconds since 1970")
 
 
+STAMP_MIN, STAMP_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""Microseconds since 1970 of the first and last moment that a calendar has: of the years 1 to 9999."""
+
+
+def calendar_us(microseconds: int | None) -> int | None:
+    """Return a stored time, or None if no calendar has it: a damaged or hostile file may hold any number."""
+    return None if microseconds is None or not STAMP_MIN <= microseconds <= STAMP_MAX else microseconds
+
+
 def to_datetime(microseconds: int | None) -> datetime | None:
-    """Return the aware datetime of microseconds since 1970."""
-    if microseconds is None:
-        return None
-    return EPOCH + timedelta(microseconds=microseconds)
+    """Return the aware datetime of microseconds since 1970; None if no calendar has it."""
+    known = calendar_us(microseconds)
+    return None if known is None else EPOCH + timedelta(microseconds=known)
 
 
 @dataclass(slots=True)

@@ -27,6 +27,7 @@ from walkit.format.frame import (
 )
 from walkit.format.layout import FRAME_HEADER, FRAME_HEADER_BYTES, align_up
 from walkit.models import CrashingStorage
+from walkit.record import STAMP_MAX, STAMP_MIN
 from walkit.storage.interface import StorageFile
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -175,7 +176,7 @@ def memory_file(data: bytes) -> StorageFile:
     return file
 
 
-INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
+STAMPS = st.integers(STAMP_MIN, STAMP_MAX)
 NAMES = st.none() | st.just(b"") | st.binary(max_size=12) | st.binary(min_size=3, max_size=3)
 
 
@@ -183,7 +184,7 @@ NAMES = st.none() | st.just(b"") | st.binary(max_size=12) | st.binary(min_size=3
 def record_lists(draw: st.DrawFn, *, min_size: int = 1, max_size: int = 8) -> list[PlainRecord]:
     """Rows with LSNs from 1: absent and empty keys and values, all kinds, timestamps, transactions that end."""
     same = draw(st.booleans())
-    row = st.tuples(st.integers(1, 4), NAMES, NAMES, st.none() | INT64, st.booleans())
+    row = st.tuples(st.integers(1, 4), NAMES, NAMES, st.none() | STAMPS, st.booleans())
     rows = draw(st.lists(row, min_size=min_size, max_size=max_size))
     if same and rows:
         rows = [rows[0]] * len(rows)

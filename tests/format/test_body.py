@@ -233,6 +233,8 @@ MALFORMED: dict[str, tuple[bytes, int, int]] = {
     "kind 15": (HEAD + b"\x3fabc", 1, 7),
     "kind 9 of the second": (HEAD + b"\x31\x39" + b"abcdef", 2, 6),
     "a timestamp without a column": (HEAD + b"\x71abc", 1, 7),
+    "a timestamp after the year 9999": (HEAD + struct.pack("<qB", 253402300800000000, 0x71) + b"abc", 1, 31),
+    "one of two before the year 1": (HEAD + struct.pack("<qqB", 0, -(1 << 63), 0x71) + b"abcdef", 2, 15),
     "the last is joined": (HEAD + b"\xb1abc", 1, 7),
     "all are joined": (HEAD + b"\xb1" + b"abcdef", 2, 7),
     "the last of two is joined": (HEAD + b"\x31\xb1" + b"abcdef", 2, 6),

@@ -38,8 +38,8 @@ from walkit.log.claims import ClaimTable
 from walkit.models import CrashingStorage
 from walkit.read import claim_rules
 from walkit.read.claim import Claim
+from walkit.record import STAMP_MAX
 from walkit.segments.claim_files import (
-    TIME_US_MAX,
     claim_facts,
     claims_locked,
     state_of,
@@ -834,7 +834,7 @@ def test_a_failure_at_every_step_of_a_drop(operation: Any) -> None:
             assert {n for n in storage.names() if n.endswith(".segment")} == named
 
 
-@pytest.mark.parametrize("at_ns", [-5 * 10**9, 2**63 * 4000, TIME_US_MAX * 1000 + 1000])
+@pytest.mark.parametrize("at_ns", [-5 * 10**9, 2**63 * 4000, STAMP_MAX * 1000 + 1000])
 def test_a_clock_that_no_claim_has_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_ns: int
 ) -> None:

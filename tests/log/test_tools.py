@@ -8,11 +8,14 @@ import shutil
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError
+from datetime import UTC, datetime
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import walkit
+from tests.format.makers import forged
 from tests.log.damaged import (
     DAMAGES,
     OPTIONS,
@@ -35,10 +38,13 @@ from walkit.errors import (
     StorageError,
     WalkitError,
 )
+from walkit.format.anatomy import frame_fields
+from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.models import CrashingStorage
 from walkit.models.faults import FaultyStorage
+from walkit.record import STAMP_MAX
 from walkit.recovery.examine.frametable import FrameRow
-from walkit.recovery.examine.report import FAULTS, ScanReport, Verdict
+from walkit.recovery.examine.report import FAULTS, ScanReport, Verdict, frame_time
 from walkit.recovery.verify import scan, verify
 
 IN_ORDER = {Verdict.INTACT, Verdict.UNUSED}
@@ -124,6 +130,29 @@ def test_a_log_in_order_is_told_whole(base: str, originals: Path) -> None:
     used = [s for s in report.segments if s.frames]
     assert [s.first_lsn for s in used] == [1, *(s.last_lsn + 1 for s in used[:-1] if s.last_lsn)]
     assert report.summary().startswith("ok:")
+
+
+@pytest.mark.parametrize("sealed_us", [STAMP_MAX, STAMP_MAX + 1, 1 << 63, (1 << 64) - 1])
+def test_a_frame_time_that_no_calendar_has(sealed_us: int, tmp_path: Path) -> None:
+    """Forge the time of a frame and make every table, text and page of it: the number stands for the time."""
+    path = tmp_path / "copy"
+    with walkit.open(tmp_path / "log") as log:
+        log.append(b"value")
+        shutil.copytree(tmp_path / "log", path)
+    with (path / f"{1:020d}.segment").open("r+b") as file:
+        file.seek(SEGMENT_HEADER_BYTES)
+        frame = forged(file.read(4096), sealed_us=sealed_us)
+        file.seek(SEGMENT_HEADER_BYTES)
+        file.write(frame)
+    (path / "durable").unlink()
+    report = verify(path)
+    assert report.ok and report.records_checked == 1 and report._repr_html_()
+    time = report.frames["sealed"][0]
+    assert str(report.frames.dtypes["sealed"]) == "datetime64[us, UTC]"
+    year = frame_time(sealed_us)[:4]
+    assert (sealed_us > STAMP_MAX) == (time is pd.NaT) == (year != "9999")
+    assert f"{sealed_us:,}" in next(f.value for f in frame_fields(frame) if f.name == "sealed_us")
+    assert walkit.lsn_at(path, datetime.now(UTC)) == 0
 
 
 def test_damage_is_named_with_place_and_loss(originals: Path, tmp_path: Path) -> None:

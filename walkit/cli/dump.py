@@ -142,12 +142,10 @@ def _rows(batch: pa.RecordBatch) -> Iterator[_Row]:
 
 
 def _time(microseconds: int) -> str | int:
-    try:
-        moment = to_datetime(microseconds)
-    except OverflowError:
-        return microseconds
-    assert moment is not None
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    moment = to_datetime(microseconds)
+    return (
+        microseconds if moment is None else moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    )
 
 
 def as_text(data: bytes) -> tuple[str, str]:

@@ -90,7 +90,7 @@ def _value(name: str, number: int, header: FrameHeader, view: memoryview) -> str
     if name == "flags":
         return f"{number} ({', '.join(flag.name or '' for flag in FrameFlag if flag & number) or 'none'})"
     if name == "sealed_us":
-        stamp = to_datetime(number) if number < 1 << 58 else None
+        stamp = to_datetime(number)
         return f"{number:,}" if stamp is None else f"{number:,} ({stamp.isoformat()})"
     if name == "header_crc":
         return _checksum(number, crc32c(view[:FRAME_HEADER_CRC_OFFSET]))

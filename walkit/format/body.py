@@ -27,7 +27,7 @@ from walkit.format.layout import (
     FrameFlag,
 )
 from walkit.format.packed import PackedBytes
-from walkit.record import Buffer, Kind, record_schema
+from walkit.record import STAMP_MAX, STAMP_MIN, Buffer, Kind, record_schema
 
 Numbers: TypeAlias = npt.NDArray[Any]
 Column: TypeAlias = "int | Numbers"
@@ -256,7 +256,7 @@ def decode_body(
 
     CorruptionError where they do not fill the body exactly, or say what no record is. Allocates nothing that grows
     with a length before that length has been checked against the body. Without `strict` only the lengths have to fit:
-    kinds and LSN offsets are as they are.
+    kinds, timestamps and LSN offsets are as they are.
     """
     key_lengths, at = _cut_column(body, 0, count, _LENGTH, flags & UNIFORM_KEY_LENGTHS)
     value_lengths, at = _cut_column(body, at, count, _LENGTH, flags & UNIFORM_VALUE_LENGTHS)
@@ -264,6 +264,9 @@ def decode_body(
     offsets: Numbers | None = None
     if flags & TIMESTAMPS:
         stamps, at = _cut_column(body, at, count, _STAMP, flags & UNIFORM_TIMESTAMPS)
+        first, last = (stamps, stamps) if isinstance(stamps, int) else (int(stamps.min()), int(stamps.max()))
+        if strict and not STAMP_MIN <= first <= last <= STAMP_MAX:
+            raise _malformed("a timestamp is in no calendar", "the years 1 to 9999", (first, last))
     if flags & SPARSE:
         column, at = _cut_column(body, at, count, _LENGTH, 0)
         assert not isinstance(column, int)

@@ -32,8 +32,8 @@ from walkit.log.column_pack import (
     packed,
     part_rows,
 )
-from walkit.log.validate import STAMP_MAX, STAMP_MIN, Values
-from walkit.record import Kind, decode_bundle, encode_bundle
+from walkit.log.validate import Values
+from walkit.record import STAMP_MAX, STAMP_MIN, Kind, decode_bundle, encode_bundle
 
 ARROW_COLUMNS = ("key", "value", "kind", "timestamp")
 ARROW_KINDS = (Kind.PUT, Kind.DELETE, Kind.BUNDLE)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from walkit.commit.ticket import BulkTicket, SingleTicket, TicketHost
 from walkit.errors import RecordTimeError, RecordTooLargeError, RecordTypeError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns
 from walkit.format.layout import HAS_KEY, HAS_TIMESTAMP, HAS_VALUE, JOINED, RECORDS_PER_FRAME_MAX
-from walkit.record import Kind, to_microseconds
+from walkit.record import Kind, calendar_us, to_microseconds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,8 +19,6 @@ Values: TypeAlias = "Sequence[Any] | pa.Array | pa.ChunkedArray"
 
 PUT = int(Kind.PUT)
 DELETE = int(Kind.DELETE)
-STAMP_MIN = to_microseconds(datetime.min.replace(tzinfo=UTC)) or 0
-STAMP_MAX = to_microseconds(datetime.max.replace(tzinfo=UTC)) or 0
 
 
 def as_bytes(value: Any, what: str, limit_bytes: int | None = None) -> bytes:
@@ -48,7 +46,7 @@ def as_bytes(value: Any, what: str, limit_bytes: int | None = None) -> bytes:
 def as_stamp(timestamp: datetime | int | None) -> int | None:
     """Return microseconds since 1970; RecordTimeError for what is no point in time, TypeError for other types."""
     stamp = to_microseconds(timestamp)
-    if stamp is not None and not STAMP_MIN <= stamp <= STAMP_MAX:
+    if stamp != calendar_us(stamp):
         raise RecordTimeError(
             f"timestamp={stamp}: microseconds since 1970, within the years 1 to 9999", timestamp=stamp
         )

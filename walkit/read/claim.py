@@ -31,7 +31,7 @@ from walkit.read.claim_rules import (
     refuse_beyond,
     taken,
 )
-from walkit.record import to_datetime
+from walkit.record import STAMP_MAX, to_datetime
 from walkit.segments.claim_files import (
     LOCK_WAIT_S,
     claims_locked,
@@ -175,8 +175,8 @@ class Claim:
     @property
     def expires(self) -> datetime:
         """When the lease is over, by the wall clock, in UTC."""
-        until = to_datetime(self._written.lease_until_us)
-        assert until is not None, "the clock shows a year after 9999"
+        until = to_datetime(min(self._written.lease_until_us, STAMP_MAX))
+        assert until is not None, "a time before the year 1"
         return until
 
     @property

@@ -14,8 +14,9 @@ from walkit.format.layout import CLAIMS_MAX
 from walkit.format.manifest import Manifest
 from walkit.format.names import claim_of_name
 from walkit.read.reader import reader_view_of
+from walkit.record import STAMP_MAX
 from walkit.recovery.log_scan import read_durable_slot
-from walkit.segments.claim_files import TIME_US_MAX, claim_facts, remove_claims, time_text
+from walkit.segments.claim_files import claim_facts, remove_claims, time_text
 from walkit.segments.identity import identity_at, lies_in, parted_at
 from walkit.storage.interface import Storage
 
@@ -28,7 +29,7 @@ def now_us() -> int:
 def clock_us(name: str) -> int:
     """Return the time that a claim is written with; ClaimError for one that no claim file has."""
     at_us = now_us()
-    if 0 <= at_us <= TIME_US_MAX:
+    if 0 <= at_us <= STAMP_MAX:
         return at_us
     raise ClaimError(
         f"the claim {name!r} was not written: this machine's clock is {at_us:,} microseconds after 1970, and a lease "

@@ -29,8 +29,8 @@ from walkit.format.manifest import HoldRecord, Manifest
 from walkit.format.names import cursor_file_name, is_cursor_name
 from walkit.read.read_api import ReadSurface
 from walkit.read.view import LogView
-from walkit.record import Record, to_datetime, wall_us
-from walkit.segments.claim_files import ClaimFact, claim_facts, drop_claim
+from walkit.record import Record, wall_us
+from walkit.segments.claim_files import ClaimFact, claim_facts, drop_claim, time_text
 from walkit.segments.cursor_files import CursorFact, cursor_facts, stored_cursor
 from walkit.segments.identity import identity_at, lies_in
 from walkit.segments.manifest_store import load_manifest, write_whole
@@ -283,8 +283,7 @@ class Cursor:
         return f"Cursor({self.name!r}, lsn={self._lsn})"
 
     def _repr_html_(self) -> str:
-        saved = None if self._found is None else to_datetime(self._found.moved_us)
-        when = "never" if saved is None else saved.isoformat(" ", "milliseconds")
+        when = "never" if self._found is None else time_text(self._found.moved_us)
         facts = [("done up to LSN", f"{self._lsn:,}"), ("saved", when)]
         return join([red_lines([self.fault] if self.fault else ()), titled(f"Cursor {self.name}", facts)])
 

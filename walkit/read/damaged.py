@@ -37,11 +37,7 @@ def unverified(rows: pa.RecordBatch) -> Iterator[Record]:
     stamps = batch.timestamps or [None] * len(batch)
     lsns = rows.column("lsn").to_pylist()  # damaged ones need not grow, as a Batch takes for granted
     for lsn, (_, kind, key, value), stamp in zip(lsns, batch.rows(), stamps, strict=True):
-        try:
-            time = to_datetime(stamp)
-        except OverflowError:
-            time = None
-        yield UnverifiedRecord(lsn, Kind(kind), key, value, time)
+        yield UnverifiedRecord(lsn, Kind(kind), key, value, to_datetime(stamp))
 
 
 def records_with_damage(view: LogView, first_lsn: int, last_lsn: int | None, seen: Seen) -> Iterator[Record]:

@@ -21,7 +21,7 @@ from walkit.format.claim import ClaimMark, decode_claim, encode_claim
 from walkit.format.layout import CLAIM_FILE
 from walkit.format.manifest import Manifest
 from walkit.format.names import CLAIMS_LOCK_NAME, claim_file_name, claim_of_name, is_unfinished_claim
-from walkit.record import to_datetime, wall_us
+from walkit.record import STAMP_MAX, to_datetime, wall_us
 from walkit.segments.manifest_store import load_manifest, read_if_there, write_whole
 from walkit.storage.interface import LockHolder, Storage, StorageLock, remove_if_there
 
@@ -30,7 +30,6 @@ LOCK_WAIT_S = 10.0
 PAUSE_S_MIN, PAUSE_S_MAX = 0.0005, 0.02
 """Between two looks at a lock that is taken; from the first to the second by doubling."""
 
-TIME_US_MAX = 253_402_300_799_000_000
 
 ClaimState: TypeAlias = Literal["live", "expired", "passed", "foreign", "damaged"]
 """live: it counts. expired: its lease is over. passed: the log was trimmed past it, at the hard cap of a retention.
@@ -79,7 +78,7 @@ class ClaimFact:
 
 def time_text(time_us: int) -> str:
     """Return a moment in UTC for people; the end of the year 9999 for any later one."""
-    moment = to_datetime(min(time_us, TIME_US_MAX))
+    moment = to_datetime(min(time_us, STAMP_MAX))
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 

@@ -18,6 +18,7 @@ from pyspark.sql.types import BooleanType, LongType, StringType, StructField, St
 from walkit.format.layout import CODEC_ZSTD
 from walkit.read.ranges import FrameRange, ranges_of, read_headers
 from walkit.read.reader import view_of
+from walkit.record import calendar_us
 from walkit.recovery.examine.report import Verdict
 from walkit.recovery.verify import scan
 from walkit.segments.identity import LogPoint
@@ -46,7 +47,7 @@ FRAMES_STRUCT = _struct(
     ("codec", StringType, True),
     ("epoch", LongType, False),
     ("checksum", LongType, False),
-    ("sealed_at", TimestampType, False),
+    ("sealed_at", TimestampType, True),
 )
 """A frame with records: `bytes` it takes in its segment, `body_bytes` stored of `raw_bytes`, CRC-32C of the body."""
 
@@ -209,5 +210,5 @@ class TableReader(DataSourceReader):
                 "codec": "zstd" if header.codec == CODEC_ZSTD else None,
                 "epoch": header.epoch,
                 "checksum": header.body_crc,
-                "sealed_at": header.sealed_us,
+                "sealed_at": calendar_us(header.sealed_us),
             }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from walkit.errors import MissingExtraError, OptionsError, StorageError
 from walkit.format.frame import FrameHeader
 from walkit.format.layout import CODEC_NAMES
+from walkit.record import calendar_us
 from walkit.recovery.survey import FrameSpan, SegmentSurvey
 from walkit.storage.file import FileStorage
 from walkit.storage.interface import Storage
@@ -107,7 +108,8 @@ def frames_to_pandas(rows: Iterator[FrameRow]) -> pd.DataFrame:
     except ImportError as error:
         raise MissingExtraError("dashboard", "pandas") from error
     frame = pd.DataFrame.from_records(list(rows), columns=list(FrameRow._fields))
-    wholes = [n for n, t in FrameRow.__annotations__.items() if t in (int, "int")]
+    wholes = [n for n, t in FrameRow.__annotations__.items() if t in (int, "int") and n != "sealed_us"]
     frame = frame.astype(dict.fromkeys(wholes, "int64") | {"mark": "bool", "intact": "boolean"})
-    frame["sealed_us"] = pd.to_datetime(frame["sealed_us"], unit="us", utc=True)
+    times = frame["sealed_us"].map(calendar_us).astype("Int64").astype("datetime64[us]")
+    frame["sealed_us"] = times.dt.tz_localize("UTC")
     return frame.rename(columns={"sealed_us": "sealed"})

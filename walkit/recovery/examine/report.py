@@ -359,6 +359,10 @@ def worst(ranges: list[RangeVerdict]) -> Verdict:
 
 
 def frame_time(sealed_us: int) -> str:
-    """Return the UTC time of a frame for people."""
+    """Return the UTC time of a frame for people; its number if no calendar has it."""
     stamp = to_datetime(sealed_us)
-    return "" if stamp is None else stamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        f"{sealed_us:,} us"
+        if stamp is None
+        else stamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    )
