@@ -103,13 +103,30 @@ def mask_of(array: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def validated(given: T) -> T:
-    """Return an array, batch or table whose every offset, index and buffer has been checked.
+    """Return an array, batch or table whose every offset, index, buffer and name has been checked.
 
     pyarrow checks none of them when it computes: an invalid one is read past its memory and ends the process. So each
     place where Arrow data comes from a caller or from stored bytes calls this first. pa.ArrowException.
     """
     given.validate(full=True)  # type: ignore[attr-defined]
+    try:
+        _read_names(given.type if hasattr(given, "type") else pa.struct(list(given.schema)))  # type: ignore[attr-defined]
+    except UnicodeDecodeError as error:
+        raise pa.ArrowInvalid(f"a name is not text: {error}") from error
     return given
+
+
+def _read_names(kind: pa.DataType) -> None:
+    """Read the zone and each name in a type as text, as every use of them will. UnicodeDecodeError."""
+    getattr(kind, "tz", None)
+    for number in range(kind.num_fields):
+        field = kind.field(number)
+        assert field.name is not None
+        _read_names(field.type)
+    if pa.types.is_dictionary(kind):
+        _read_names(kind.value_type)
+    elif isinstance(kind, pa.BaseExtensionType):
+        _read_names(kind.storage_type)
 
 
 def stream_batches(source: Any) -> tuple[pa.Schema, list[pa.RecordBatch]]:

@@ -1,4 +1,4 @@
-"""Arrow data with invalid offsets, indices or buffers, at each door where Arrow data comes in."""
+"""Arrow data with invalid offsets, indices, buffers or names, at each door where Arrow data comes in."""
 
 from __future__ import annotations
 
@@ -53,6 +53,8 @@ def hostile_columns() -> dict[str, pa.Array]:
         "a union of no member": pa.UnionArray.from_sparse(kinds, [pa.array([1, 2]), pa.array([3, 4])]),
         "a list beyond its items": ARRAY(pa.list_(pa.int64()), 2, [None, ints(0, 9, 3)], children=[items]),
         "a list view beyond its items": views,
+        "a name that is not UTF-8": pa.StructArray.from_arrays([one], fields=[pa.field(b"\xff", pa.int64())]),
+        "a zone that is not UTF-8": pa.array([1], pa.timestamp("us", b"\xff")),
         "an array within a struct": pa.StructArray.from_arrays(
             [hostile_values()["an index before the dictionary"]], ["x"]
         ),
@@ -61,7 +63,10 @@ def hostile_columns() -> dict[str, pa.Array]:
 
 def streams() -> Iterator[tuple[str, bytes]]:
     """Yield Arrow IPC streams: of the invalid batches that pyarrow writes, cut short, and with one byte changed."""
-    for name in ("an index before the dictionary", "text that is not UTF-8", "a union of no member"):
+    for name in (
+        "an index before the dictionary",
+        *(n for n in hostile_columns() if n.endswith(("-8", "member"))),
+    ):
         batch, sink = pa.record_batch([hostile_columns()[name]], ["x"]), pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
