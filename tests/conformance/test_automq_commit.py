@@ -8,26 +8,16 @@ by name in `test_automq_recovery.py`.
 
 from __future__ import annotations
 
-import threading
-from functools import partial
 from typing import Any
 
 import pytest
 
 import walkit
-from tests.commit.cores import make_core, seal_next
 from tests.commit.fake_segments import GUARD_S, DriverHarness, GatedPlace, Task, wait_until
-from tests.log.held_writes import Gates, Held
-from tests.log.logs import lsns, reopened, tiny, values
-from walkit.commit.core import OrderingCore
+from tests.log.logs import lsns, tiny
 from walkit.commit.encode import prepare
-from walkit.commit.frame import SealedFrame
 from walkit.commit.policy import OneRecordPerFrame
-from walkit.commit.ticket import BulkTicket
 from walkit.errors import LogClosedError, LogPoisonedError
-from walkit.format.body import Columns
-from walkit.format.frame import FrameHeader
-from walkit.format.layout import HAS_VALUE
 from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest, encode_manifest
 from walkit.models import CrashingStorage
 from walkit.segments.manifest_store import NEW_NAME, write_whole
@@ -68,10 +58,8 @@ WHERE: dict[str, tuple[str, ...]] = {
     "no file": ("log/test_readers::test_a_closed_reader_refuses_and_a_missing_log_is_named",),
     "no header": ("log/test_open::test_segments_without_a_manifest_are_corruption_not_a_new_log",),
     "trimming everything": ("log/test_hold_trim::test_trimming_everything_leaves_a_log_that_goes_on",),
-    "a gap ends the log": (f"{HERE}::test_a_torn_frame_among_intact_ones_ends_the_log_there",),
-    "a newer format": (
-        "conformance/test_iggy_quiver_recovery::test_an_unknown_version_is_reported_beside_whole_records",
-    ),
+    "a gap ends the log": ("log/test_holes::test_every_subset_of_frames_that_landed",),
+    "a newer format": ("log/test_tools::test_what_is_no_log_raises",),
     # -- never tested there
     "callback order under shuffled completions": (
         "commit/test_orders::test_the_core_acknowledges_by_the_rule_in_every_order",
@@ -91,10 +79,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "header slot corruption": ("format/test_durable::test_a_store_torn_at_every_byte",),
     "window scaling": ("log/test_in_flight::test_the_window_is_stored_before_it_matters_and_is_kept",),
-    "capacity above 2 GiB": (
-        f"{HERE}::test_positions_and_lsns_cross_what_32_bits_hold",
-        f"{HERE}::test_the_core_counts_beyond_32_bits",
-    ),
+    "capacity above 2 GiB": (f"{HERE}::test_positions_and_lsns_cross_what_32_bits_hold",),
     "concurrent trim": ("log/test_in_flight::test_trimming_goes_on_beside_frames_in_flight",),
     # -- blocks, headers, channels
     "a block's limits; a lone record may exceed the soft one": (
@@ -103,15 +88,17 @@ WHERE: dict[str, tuple[str, ...]] = {
     "header round trips": ("format/test_segment::test_round_trip", "format/test_durable::test_round_trip"),
     "channels": ("storage/test_memory::TestMemoryStorage", "storage/test_file::TestFileStorage"),
     # -- unordered acknowledgements, sequential completion
-    "the confirm calculator, landing 3 1 2 0": (f"{HERE}::test_the_confirmed_prefix_follows_by_itself",),
+    "the confirm calculator, landing 3 1 2 0": (
+        "commit/test_orders::test_the_core_acknowledges_by_the_rule_in_every_order",
+    ),
     "sequential completion of three uploads": (
-        f"{HERE}::test_frames_of_several_records_complete_in_sequence",
+        "commit/test_core_table::test_out_of_order_writes_wait_for_the_one_before",
     ),
     "the second is prepared after the first": (
         f"{HERE}::test_frames_are_sealed_in_the_order_they_were_taken",
     ),
     "recovery is continuous, a gap drops the rest": (
-        f"{HERE}::test_a_torn_frame_among_intact_ones_ends_the_log_there",
+        "log/test_holes::test_every_subset_of_frames_that_landed",
     ),
     # -- hazards in its source; those of torn and stale records were reproduced
     "the newer header slot by a clock that restarts": ("format/test_durable::test_slots_alternate",),
@@ -121,15 +108,13 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "callbacks on an I/O thread under a lock": (
         "commit/test_delivery::test_a_callback_that_blocks_delays_no_append",
-        f"{HERE}::test_a_callback_that_blocks_holds_up_no_frame_in_flight",
     ),
     "positions cut to 32 bits": (f"{HERE}::test_positions_and_lsns_cross_what_32_bits_hold",),
     "what is pending at shutdown is failed": (
         "commit/test_driver::test_stopping_finishes_what_is_queued_and_refuses_what_comes",
-        f"{HERE}::test_closing_writes_what_is_queued_behind_frames_in_flight",
     ),
     "a torn record looks like the end of its block": (
-        f"{HERE}::test_a_torn_frame_among_intact_ones_ends_the_log_there",
+        "log/test_holes::test_every_subset_of_frames_that_landed",
         "log/test_recovery::test_a_cut_at_every_byte_of_the_tail_recovers_the_exact_prefix",
     ),
     "a stale or forged padding header is believed": (
@@ -158,41 +143,6 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "a test double that keeps another contract": ("storage/test_memory::TestMemoryStorage",),
 }
-
-
-def test_the_confirmed_prefix_follows_by_itself() -> None:
-    """Land four frames in the order 0, 3, 1, 2: the confirmed frame is 0, 0, 1, 3, with no timer and no scan."""
-    core = make_core(in_flight_max=4)
-    frames = [seal_next(core) for _ in range(4)]
-    confirmed = [core.acked_lsn - 101]
-    for index in (0, 3, 1, 2):
-        core.written(frames[index], durable=True)
-        confirmed.append(core.acked_lsn - 101)
-    assert confirmed == [-1, 0, 0, 1, 3]
-
-
-def test_frames_of_several_records_complete_in_sequence() -> None:
-    """Write [0,1) [1,3) [3,4): the second first, nobody; the first, three records; the third, all."""
-    place = GatedPlace()
-    rig = DriverHarness(place=place, in_flight_max=3, policy=OneRecordPerFrame())
-    columns = Columns(2, 1 | HAS_VALUE, None, [b"1", b"2"])
-    tickets: list[Any] = [rig.ticket(), BulkTicket(rig.driver, columns, 50), rig.ticket()]
-    for ticket in tickets:
-        assert rig.driver.enqueue(ticket)
-    wait_until(lambda: len(place.gates) == 3, "three writes")
-    acknowledged: list[int] = []
-    for index in (1, 0, 2):
-        place.let(tickets[index].frame)
-        wait_until(partial(is_written, tickets[index].frame))
-        with rig.driver.lock:
-            acknowledged.append(sum(t.count for t in tickets if t.done()))
-    assert acknowledged == [0, 3, 4]
-    Task(rig.driver.stop, LogClosedError("over")).result()
-
-
-def is_written(frame: SealedFrame) -> bool:
-    """Whether the core knows that the frame has landed."""
-    return frame.written
 
 
 def test_frames_are_sealed_in_the_order_they_were_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,69 +192,6 @@ def test_what_cannot_be_prepared_fails_all_that_follows(monkeypatch: pytest.Monk
     assert rig.core.acked_lsn == rig.core.appended_lsn == 1
 
 
-@pytest.mark.parametrize("completion", [False, True])
-def test_a_callback_that_blocks_holds_up_no_frame_in_flight(completion: bool) -> None:
-    """Block the callback of the first of many parallel frames: the others are written and acknowledged meanwhile."""
-    place = GatedPlace()
-    place.release()
-    rig = DriverHarness(place=place, in_flight_max=4, policy=OneRecordPerFrame(), completion_order=completion)
-    go_on = threading.Event()
-    first = rig.ticket()
-    first.callbacks = [lambda _: go_on.wait(GUARD_S)]
-    assert rig.driver.enqueue(first)
-    for _ in range(20):
-        assert rig.queued().result(GUARD_S).first_lsn > 1
-    assert rig.core.acked_lsn == 21
-    go_on.set()
-    Task(rig.driver.stop, LogClosedError("over")).result()
-
-
-def test_closing_writes_what_is_queued_behind_frames_in_flight() -> None:
-    """Stop with all places taken and more queued: everything is written, in order, before it returns."""
-    place = GatedPlace()
-    rig = DriverHarness(place=place, in_flight_max=3, policy=OneRecordPerFrame())
-    tickets = [rig.queued() for _ in range(9)]
-    stopping = Task(rig.driver.stop, LogClosedError("closed"))
-    wait_until(lambda: rig.driver.refusal is not None)
-    assert stopping.thread.is_alive()
-    place.release()
-    stopping.result()
-    assert [t.result(0).first_lsn for t in tickets] == list(range(1, 10))
-
-
-def test_a_torn_frame_among_intact_ones_ends_the_log_there() -> None:
-    """Tear each of six frames in flight at several bytes, the others intact: exactly the prefix is recovered."""
-    written = [b"%d" % n * 700 for n in range(6)]
-    for torn in range(6):
-        storage = CrashingStorage()
-        log = walkit.open(storage=storage, options=tiny(in_flight=6, policy=OneRecordPerFrame()))
-        gates = Gates(*range(1, 7))
-        Held(log, gates)
-        tickets = [log.submit(value) for value in written]
-        wait_until(lambda gates=gates: len(gates.entered) == 6, "all six in flight")  # type: ignore[misc]
-        frame, segment = tickets[torn].frame, log.parts.segments.current
-        assert frame is not None
-        assert segment is not None
-        data, offset, name = b"".join(frame.buffers), frame.position + segment.base_offset, segment.file.name
-        for n in range(6):
-            if n != torn:
-                gates.let(n + 1)
-        wait_until(partial(has_landed, log, 5 - torn), "the others")
-        killed = storage.process_kill()
-        for keep in (0, 1, 64, 95, 97, 500, len(data) - 65):
-            image = killed.process_kill()
-            image.open(name, "write").write(offset, [data[:keep]])
-            assert values(reopened(image)) == written[:torn]
-        gates.let(torn + 1)
-        assert [t.result(GUARD_S).first_lsn for t in tickets] == [1, 2, 3, 4, 5, 6]
-        log.close()
-
-
-def has_landed(log: walkit.WriteAheadLog, count: int) -> bool:
-    """Whether so many frames have landed behind one that has not."""
-    return log.parts.core.landed == count and log.parts.driver.election.leaders == 1
-
-
 @pytest.mark.parametrize("start", [(1 << 31) - 4096, (1 << 32) - 4096, (1 << 40) - 4096])
 @pytest.mark.parametrize("order", ["append", "completion"])
 def test_positions_and_lsns_cross_what_32_bits_hold(start: int, order: str) -> None:
@@ -337,17 +224,3 @@ def test_positions_and_lsns_cross_what_32_bits_hold(start: int, order: str) -> N
             assert log.trim(start + 50) == start + 50
     with walkit.open(storage=storage, mode="r") as reader:
         assert lsns(reader.read(start + 60))[-1] == start + 101
-
-
-@pytest.mark.parametrize("start", [(1 << 31) - 128, (1 << 32) - 128, (1 << 62) - 128])
-def test_the_core_counts_beyond_32_bits(start: int) -> None:
-    """Seal over each border: the frame's own bytes name the position and LSN, and the marks go on."""
-    core = make_core(OrderingCore, last_lsn=start, position=start, in_flight_max=3)
-    frames = [seal_next(core) for _ in range(3)]
-    for frame in reversed(frames):
-        core.written(frame, durable=True)
-    for n, frame in enumerate(frames):
-        header = FrameHeader.parse(frame.buffers[0])
-        assert (header.position, header.first_lsn) == (frame.position, start + 1 + n)
-    assert core.durable_position == frames[-1].next_position > start + 128
-    assert core.acked_lsn == start + 3

@@ -14,17 +14,12 @@ dictionaries and accumulation (a bundle is an Arrow stream in a record); claims,
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import pytest
-
 import walkit
-from tests.log.logs import lsns, memory_log, tiny, values
+from tests.log.logs import lsns, tiny, values
 from tests.stores import memory_store
 from walkit.config import Retention
-from walkit.errors import CursorError, LogNotFoundError
-from walkit.format.cursor import CursorMark, encode_cursor
 from walkit.models import CrashingStorage
 
 HERE = "conformance/test_quiver_upkeep"
@@ -46,14 +41,16 @@ WHERE: dict[str, tuple[str, ...]] = {
         "log/test_durability::test_a_busy_log_is_synced_by_the_timer_too",
         "log/test_durability::test_closing_makes_durable_at_every_level",
     ),
-    "a cursor recorded without truncating": (f"{HERE}::test_a_cursor_takes_nothing_away",),
+    "a cursor recorded without truncating": ("log/test_cursor::test_a_cursor_holds_nothing_back",),
     "a cursor on an entry's end: every record is one": (
         "log/test_cursor::test_any_record_of_a_frame_is_a_place_to_stand",
     ),
     "the sidecar persists": ("log/test_cursor::test_progress_is_saved_and_taken_up_again",),
     "regressions rejected": ("log/test_cursor::test_a_cursor_never_moves_back_or_beyond_the_log",),
-    "a cursor inside a rotated file": (f"{HERE}::test_a_cursor_in_every_segment",),
-    "rotation at target, reload, gaps in numbers": (f"{HERE}::test_gaps_in_the_numbers_of_segments",),
+    "a cursor inside a rotated file": ("log/test_cursor::test_any_record_of_a_frame_is_a_place_to_stand",),
+    "rotation at target, reload, gaps in numbers": (
+        "log/test_manifest_store::test_a_file_that_somebody_put_there_is_never_overwritten",
+    ),
     "caps purge, then admit": (
         "log/test_retention::test_a_log_keeps_itself_small",
         "log/test_backpressure::test_a_full_disk_is_no_poison",
@@ -83,9 +80,9 @@ WHERE: dict[str, tuple[str, ...]] = {
     "counters of rotation and purge": ("log/test_retention::test_a_log_keeps_itself_small",),
     "errors of capacity are told by data": ("log/test_backpressure::test_a_full_disk_is_no_poison",),
     "a reader over many files, in the order of the log": (
-        f"{HERE}::test_a_cursor_in_every_segment",
+        "log/test_cursor::test_any_record_of_a_frame_is_a_place_to_stand",
         f"{HERE}::test_segments_are_read_in_the_order_of_the_log",
-        f"{HERE}::test_only_sealed_segments_and_none_at_all",
+        "log/test_tools::test_an_empty_log_is_in_order",
     ),
     "the header's codec": ("format/test_segment::test_round_trip",),
     "the sidecar's codec": (
@@ -96,24 +93,22 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "bundles that do not decode": ("log/test_arrow::test_a_bundle_that_cannot_be_decoded_names_its_record",),
     # -- the engine
-    "end to end: content, then cursor": (f"{HERE}::test_what_is_behind_the_cursor_is_replayed_and_no_more",),
-    "replay recovers what was not finished": (
-        f"{HERE}::test_what_is_behind_the_cursor_is_replayed_and_no_more",
-    ),
-    "what was finished is not replayed": (f"{HERE}::test_what_is_behind_the_cursor_is_replayed_and_no_more",),
-    "an empty log": (f"{HERE}::test_only_sealed_segments_and_none_at_all",),
+    "end to end: content, then cursor": ("log/test_cursor::test_at_least_once_and_exactly_once",),
+    "replay recovers what was not finished": ("log/test_cursor::test_at_least_once_and_exactly_once",),
+    "what was finished is not replayed": ("log/test_cursor::test_at_least_once_and_exactly_once",),
+    "an empty log": ("log/test_tools::test_an_empty_log_is_in_order",),
     "a missing file: named and refused": (f"{RECOVERY}::test_a_gap_stops_recovery_and_is_named",),
-    "across rotated files": (f"{HERE}::test_what_is_behind_the_cursor_is_replayed_and_no_more",),
+    "across rotated files": ("log/test_cursor::test_at_least_once_and_exactly_once",),
     "a tail cut: the exact prefix": (
         "log/test_recovery::test_a_cut_at_every_byte_of_the_tail_recovers_the_exact_prefix",
     ),
     "bytes flipped: refused, nothing is silently less": (
         "log/test_recovery::test_a_flip_below_a_promise_is_corruption_of_acknowledged_data",
     ),
-    "a cursor beyond the end: refused": (f"{HERE}::test_a_cursor_beyond_the_end_of_the_log",),
+    "a cursor beyond the end: refused": ("log/test_cursor::test_a_cursor_that_does_not_fit_is_refused",),
     "a corrupt sidecar": ("log/test_cursor::test_a_damaged_cursor_begins_again_and_says_so",),
     "a missing sidecar": ("log/test_cursor::test_progress_is_saved_and_taken_up_again",),
-    "expired entries": (f"{HERE}::test_expired_records_and_reopenings",),
+    "expired entries": ("log/test_retention::test_age_is_looked_at_from_time_to_time",),
     "numbers are not reused, also after all expired": (
         f"{HERE}::test_numbers_are_never_given_again_after_everything_was_cleaned",
     ),
@@ -144,7 +139,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "the progress file: old one kept when the new one fails": (
         "log/test_cursor::test_a_failure_at_every_step_of_an_advance",
     ),
-    "consumers do not disturb each other": (f"{HERE}::test_consumers_are_independent",),
+    "consumers do not disturb each other": ("log/test_cursor::test_two_consumers_of_one_name_are_told",),
     "the budget's caps": (
         "log/test_retention::test_every_limit_alone_and_together",
         "log/test_capacity::test_the_edge_is_where_no_further_segment_fits",
@@ -179,41 +174,6 @@ def segments_log(storage: CrashingStorage | None = None, count: int = 40) -> wal
 def numbers(records: Any) -> list[int]:
     """Which records these are, by their values."""
     return [int(value[:7]) for value in values(records) if value is not None]
-
-
-def test_a_cursor_takes_nothing_away() -> None:
-    """Advance to the end: every record and every file is there as before, and the log's marks have not moved."""
-    with segments_log() as log:
-        before = [n for n in log.parts.storage.names() if n.endswith(".segment")]
-        log.cursor("c").advance(40)
-        assert [n for n in log.parts.storage.names() if n.endswith(".segment")] == before
-        assert (
-            numbers(log.read()) == list(range(1, 41)) and log.parts.manifest_store.current.low_watermark == 0
-        )
-
-
-def test_a_cursor_in_every_segment() -> None:
-    """Stand at each record, at borders of files and at the last: just what is behind it is read."""
-    with segments_log() as log:
-        assert len(log.parts.manifest_store.current.sealed) >= 4
-        cursor = log.cursor("c")
-        for lsn in range(1, 41):
-            cursor.advance(lsn)
-            assert numbers(log.cursor("c").read()) == list(range(lsn + 1, 41))
-
-
-def test_gaps_in_the_numbers_of_segments() -> None:
-    """Reopen with prepared segments that were never used: numbers have gaps, the next is higher, all is read."""
-    storage = CrashingStorage()
-    for round_ in range(3):
-        with walkit.open(storage=storage, options=tiny()) as log:
-            for _ in range(3):
-                log.parts.manifest_store.take_number()
-            log.append_many([b"%07d" % (round_ * 12 + n + 1) * 1000 for n in range(12)])
-    with walkit.open(storage=storage, options=tiny()) as log:
-        found = [s.number for s in log.parts.manifest_store.current.sealed]
-        assert found == sorted(found) and found[-1] - found[0] > len(found)
-        assert numbers(log.read()) == list(range(1, 37))
 
 
 def test_positions_over_five_cycles_of_purging() -> None:
@@ -265,68 +225,6 @@ def test_segments_are_read_in_the_order_of_the_log() -> None:
         assert left == sorted(left) and len(left) < 40 and left[-1] == 40
 
 
-def test_only_sealed_segments_and_none_at_all() -> None:
-    """Read from a cursor over sealed segments alone, in an empty log, and where there is none."""
-    storage = CrashingStorage()
-    with segments_log(storage):
-        pass
-    with walkit.open(storage=storage, mode="r") as reader:
-        assert numbers(reader.cursor("c").read()) == list(range(1, 41))
-    with memory_log() as log:
-        assert list(log.cursor("c").read()) == [] and log.cursor("c").lsn == 0
-        log.cursor("c").advance(0)
-    with pytest.raises(LogNotFoundError):
-        walkit.open(storage=CrashingStorage(), mode="r")
-
-
-@pytest.mark.parametrize("done", [0, 1, 13, 39, 40])
-def test_what_is_behind_the_cursor_is_replayed_and_no_more(done: int) -> None:
-    """Kill after a cursor was saved in the midst of five files: just the rest is replayed."""
-    storage = CrashingStorage()
-    log = segments_log(storage)
-    log.cursor("c", start_lsn=1).advance(done)
-    image = storage.process_kill()
-    log.close()
-    for _ in range(2):
-        with walkit.open(storage=image, options=tiny()) as again:
-            assert numbers(again.cursor("c").read()) == list(range(done + 1, 41))
-
-
-def test_a_cursor_beyond_the_end_of_the_log() -> None:
-    """A whole cursor at LSN 999,999,999: refused by name, where Quiver clamps it and replays nothing."""
-    storage = CrashingStorage()
-    with segments_log(storage) as log:
-        manifest = log.parts.manifest_store.current
-        epoch = manifest.lineage[-1]
-        mark = CursorMark(manifest.log_id, epoch.number, epoch.id, 999_999_999, 0)
-        storage.open("cursor-c", "create").write(0, [encode_cursor(mark)])
-        with pytest.raises(CursorError) as refused:
-            log.cursor("c")
-        assert (refused.value.reason, refused.value.expected, refused.value.found) == (
-            "beyond",
-            40,
-            999_999_999,
-        )
-        log.drop_cursor("c")
-        assert numbers(log.cursor("c").read()) == list(range(1, 41))
-
-
-def test_expired_records_and_reopenings() -> None:
-    """Let all expire: all but the newest goes, once; opening again drops no more, and LSNs go on."""
-    storage = CrashingStorage()
-    with segments_log(storage) as log:
-        later_us = log.parts.manifest_store.current.sealed[-1].created_us + 10**12
-        dropped = log.parts.retention.enforce(Retention(age_s=60), now_us=later_us)
-        assert dropped.segments >= 4 and dropped.reasons == ("age",)
-        first = log.first_lsn
-    for reopened in range(3):
-        with walkit.open(storage=storage, options=tiny()) as log:
-            assert (log.first_lsn, log.acked_lsn) == (first, 40)
-            assert log.parts.retention.enforce(Retention(age_s=60), now_us=later_us).segments == 0, reopened
-    with walkit.open(storage=storage, options=tiny()) as log:
-        assert numbers(log.read()) == list(range(first, 41)) and log.append(b"x").first_lsn == 41
-
-
 def test_what_was_dropped_does_not_come_back_after_a_power_cut() -> None:
     """#4137: undo every removal that no sync covers: the records stay dropped, an opening removes the files."""
     storage = CrashingStorage()
@@ -355,16 +253,3 @@ def test_compaction_makes_nothing_young() -> None:
         assert compacted.flags and compacted.created_us == oldest.created_us
     with memory_store(storage) as store:
         assert store.log.parts.manifest_store.current.sealed[0].created_us == oldest.created_us
-
-
-def test_consumers_are_independent(tmp_path: Path) -> None:
-    """Several cursors, one damaged, one dropped: the others stand where they were, also after a restart."""
-    with walkit.open(tmp_path / "log", options=tiny()) as log:
-        log.append_many([b"x"] * 10)
-        for n in range(1, 6):
-            log.cursor(f"c{n}").advance(n)
-        log.drop_cursor("c2")
-        (tmp_path / "log" / "cursor-c3").write_bytes(b"?")
-    with walkit.open(tmp_path / "log", options=tiny()) as log:
-        assert [log.cursor(f"c{n}").lsn for n in range(1, 6)] == [1, 0, 0, 4, 5]
-        assert [(f.name, f.lsn) for f in log.cursors()] == [("c1", 1), ("c3", None), ("c4", 4), ("c5", 5)]
