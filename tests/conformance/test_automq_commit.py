@@ -115,7 +115,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "a torn record looks like the end of its block": (
         "log/test_holes::test_every_subset_of_frames_that_landed",
-        "log/test_recovery::test_a_cut_at_every_byte_of_the_tail_recovers_the_exact_prefix",
+        "log/test_every_bit::test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_them",
     ),
     "a stale or forged padding header is believed": (
         "format/test_walk::test_a_stale_frame_of_a_cut_history",

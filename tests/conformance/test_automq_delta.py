@@ -12,15 +12,15 @@ from __future__ import annotations
 WHERE: dict[str, tuple[str, ...]] = {
     # -- the delta of confirmed data
     "handle, version 1: an end, and no delta": (
-        "replication/delta/test_session::test_an_older_reader_costs_no_memory",
+        "replication/delta/test_session::SessionMachine",
         "replication/delta/test_poll::test_each_version_has_its_fields",
     ),
     "handle, version 2: an end first, then 64 rounds of exactly three records": (
-        "replication/delta/test_session::test_sixty_four_rounds_of_three_frames_each",
+        "replication/delta/test_session::SessionMachine",
         "replication/delta/test_grpc::test_sixty_four_rounds_of_deltas_and_each_repeat_is_byte_for_byte",
     ),
     "buffer exceeded, and synchronised again by the next answer": (
-        "replication/delta/test_session::test_a_buffer_that_overflows_drops_to_an_end_alone",
+        "replication/delta/test_session::SessionMachine",
         "replication/delta/test_feed::test_a_large_burst_is_an_end_and_the_frames_after_it_are_a_delta_again",
     ),
     "one record above the bound": (
@@ -44,12 +44,10 @@ WHERE: dict[str, tuple[str, ...]] = {
         "replication/delta/test_poll::test_a_session_whose_frames_are_lost_still_answers",
     ),
     "retries at once, and while an answer is made, share it": (
-        "replication/delta/test_poll::test_polls_for_one_answer_share_it",
+        "replication/delta/test_poll::PollMachine",
         "replication/delta/test_poll::test_one_poll_too_many_replaces_the_oldest",
     ),
-    "a timeout loses nothing that is under way": (
-        "replication/delta/test_poll::test_a_poll_that_was_given_up_loses_nothing",
-    ),
+    "a timeout loses nothing that is under way": ("replication/delta/test_poll::PollMachine",),
     "a stale notice ends the waiting, too": (
         "replication/delta/test_poll::test_a_notice_of_what_is_known_ends_the_waiting_too",
     ),
@@ -68,9 +66,9 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     # -- never tested there
     "an answer that was lost, or came twice": (
-        "replication/delta/test_poll::test_an_answer_that_was_lost_is_given_again",
+        "replication/delta/test_poll::PollMachine",
         "replication/delta/test_replay::test_one_request_is_under_way_and_a_lost_answer_is_asked_for_again",
-        "replication/delta/test_reader::test_a_link_that_damages_bytes_costs_time_alone",
+        "replication/delta/test_feed::test_every_changed_bit_of_a_delta_is_noticed",
         "replication/delta/test_reader::test_a_link_that_loses_bytes_costs_time_alone",
     ),
     "an answer that comes late": (
@@ -82,7 +80,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "close": (
         "replication/delta/test_session::test_a_closed_session_keeps_and_answers_nothing_new",
-        "replication/delta/test_feed::test_a_feed_that_is_stopped_leaves_nothing_at_the_log",
+        "replication/delta/test_feed::test_there_is_an_observer_only_while_there_is_a_session",
     ),
     "the replayer": (
         "replication/delta/test_replay::test_a_readers_state_is_the_logs_at_each_lsn_that_it_announces",
@@ -96,11 +94,10 @@ WHERE: dict[str, tuple[str, ...]] = {
     # -- hazards
     "a mismatch leaves its listener registered": (
         "replication/delta/test_poll::test_a_mismatch_leaves_nothing_that_takes_frames",
-        "replication/delta/test_feed::test_a_session_begun_anew_by_a_mismatch_leaves_one_observer",
     ),
     "taking an answer empties the buffer: a lost answer loses it": (
         "replication/delta/test_poll::test_the_next_number_releases_the_answer_before",
-        "replication/delta/test_poll::test_the_handle_of_the_seed_would_lose_what_the_machine_sees",
+        "replication/delta/test_poll::PollMachine",
     ),
     "a failed load counts as progress": (
         "replication/delta/test_replay::test_an_error_that_may_pass_is_tried_again_and_is_no_progress",

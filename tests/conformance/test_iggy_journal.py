@@ -37,7 +37,9 @@ WHERE: dict[str, tuple[str, ...]] = {
     "the last entry's header is flipped": (
         "log/test_recovery::test_a_flip_in_the_last_frame_is_a_torn_tail_only_while_nothing_promises_it",
     ),
-    "cut short": ("log/test_recovery::test_a_cut_at_every_byte_of_the_tail_recovers_the_exact_prefix",),
+    "cut short": (
+        "log/test_every_bit::test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_them",
+    ),
     "junk at the tail, and the cut is durable": (
         "log/test_crash::test_recovery_twice_is_the_same_as_once_and_so_is_a_crash_within_it",
     ),

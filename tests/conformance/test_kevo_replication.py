@@ -73,7 +73,9 @@ WHERE: dict[str, tuple[str, ...]] = {
         "test_store_recovery::test_the_state_is_that_of_a_dict",
     ),
     # -- what has no test there
-    "a torn tail": ("log/test_recovery::test_a_cut_at_every_byte_of_the_tail_recovers_the_exact_prefix",),
+    "a torn tail": (
+        "log/test_every_bit::test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_them",
+    ),
     "a flipped byte in the middle": (
         "log/test_recovery::test_a_flip_below_a_promise_is_corruption_of_acknowledged_data",
     ),

@@ -62,7 +62,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "a crash before the sidecar's rename": ("log/test_cursor::test_a_power_cut_at_every_step_of_an_advance",),
     "the sequence continues after restart": ("log/test_hold_trim::test_lsns_go_on_after_trim_and_reopening",),
     "a torn tail is cut, then append works": (
-        "log/test_recovery::test_a_cut_at_every_byte_of_the_tail_recovers_the_exact_prefix",
+        "log/test_every_bit::test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_them",
         "log/test_crash::test_what_follows_a_recovery_survives_the_next_crash",
     ),
     "a reader from any offset": ("log/test_append::test_bounds_of_reading_are_inclusive",),
@@ -100,7 +100,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "a missing file: named and refused": (f"{RECOVERY}::test_a_gap_stops_recovery_and_is_named",),
     "across rotated files": ("log/test_cursor::test_at_least_once_and_exactly_once",),
     "a tail cut: the exact prefix": (
-        "log/test_recovery::test_a_cut_at_every_byte_of_the_tail_recovers_the_exact_prefix",
+        "log/test_every_bit::test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_them",
     ),
     "bytes flipped: refused, nothing is silently less": (
         "log/test_recovery::test_a_flip_below_a_promise_is_corruption_of_acknowledged_data",

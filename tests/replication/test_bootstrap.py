@@ -17,9 +17,7 @@ from tests.crash_recorder import Filmed
 from tests.log.in_flight_logs import Flight
 from tests.log.logs import lsns
 from tests.replication.callers import WAIT_S, until
-from tests.replication.flips import durable_lsn, flipping
 from tests.replication.processes import shared_processes
-from tests.replication.proxy import TcpProxy
 from tests.replication.sim_network import history_of
 from tests.replication.test_replica_checkpoint import put
 from tests.stores import SMALL
@@ -313,41 +311,6 @@ def test_a_replica_that_is_killed_once_ends_equal(tmp_path: Path, kill: tuple[st
             assert_equal(log, replica)
     assert walkit.verify(tmp_path / "r").ok
     assert gathered(tmp_path / "r") == []
-
-
-def test_a_network_that_cuts(tmp_path: Path) -> None:
-    """Bootstrap through a proxy that cuts the connection again and again: it ends equal."""
-    with (
-        trimmed(tmp_path / "p") as log,
-        Primary(log) as primary,
-        TcpProxy(primary.address) as proxy,
-        Replica(tmp_path / "r", proxy.address, options=SMALL, backoff=quick()) as replica,
-    ):
-        for _ in range(6):
-            connections = proxy.connections
-            proxy.cut()
-            until(lambda n=connections: proxy.connections > n, "the next connection")  # type: ignore[misc]
-        replica.wait_for(log.append(b"the last").last_lsn, WAIT_S)
-        assert_equal(log, replica)
-    assert walkit.verify(tmp_path / "r").ok
-
-
-def test_a_network_that_flips_bits(tmp_path: Path) -> None:
-    """Bootstrap through a proxy that flips bits for a while: it ends equal."""
-    with trimmed(tmp_path / "p") as log:
-        with flipping(tmp_path / "p", seed=5) as between:
-            between.proxy.trouble = "flip"
-            with between.client("follow", between.proxy.address, str(tmp_path / "r"), 0) as lasts_until:
-                lasts_until(lambda: between.proxy.flipped > 3, "flipped bits")
-                between.proxy.trouble = ""
-                between.proxy.cut()
-                last = log.append(b"the last").last_lsn
-                lasts_until(lambda: durable_lsn(tmp_path / "r") == last, "the end")
-        with walkit.open(tmp_path / "r", "r") as reader:
-            first = log.first_lsn
-            assert reader.first_lsn == first
-            assert [r.value for r in reader.read()] == [r.value for r in log.read(first)]
-    assert walkit.verify(tmp_path / "r").ok
 
 
 def test_a_part_that_was_damaged_is_fetched_again(tmp_path: Path) -> None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 import walkit
 from tests.log.logs import lsns, tiny
 from tests.stores import SMALL
-from walkit.errors import DivergenceError
 from walkit.replication import Primary, Replica
 from walkit.store import Store
 
@@ -41,20 +38,3 @@ def test_a_replica_begins_with_a_copy_of_a_compacted_store(tmp_path: Path) -> No
         items = store.items()
     with Store.open(tmp_path / "replica", options=SMALL) as copied:
         assert copied.items() == items
-
-
-def test_a_copy_that_was_written_to_is_refused(tmp_path: Path) -> None:
-    """Append to a log and to its copy, and follow the one into the other: DivergenceError at the first difference."""
-    with walkit.open(tmp_path / "log", options=tiny()) as log:
-        log.append_many([b"x"] * 20)
-        walkit.copy(tmp_path / "log", tmp_path / "copy")
-        log.append_many([b"here", b"and here"])
-        with walkit.open(tmp_path / "copy", options=tiny()) as copied:
-            copied.append(b"there")
-        with (
-            Primary(log) as primary,
-            Replica(tmp_path / "copy", source=primary.address) as replica,
-            pytest.raises(DivergenceError) as caught,
-        ):
-            replica.wait_for(22, timeout=30)
-    assert caught.value.first_lsn == 21

@@ -164,43 +164,6 @@ def test_a_replica_in_a_cycle_is_collected_on_its_own_thread(primary: Primary) -
         again.wait_for(3, GUARD_S)
 
 
-def test_a_replica_whose_thread_could_not_be_had_starts_later(
-    primary: Primary, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Refuse the thread of a replica once, as a system without one does: it is new still, and starts the next time."""
-
-    def none_left(*_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    replica = Replica(MemoryStorage(), primary.address)
-    with monkeypatch.context() as patch:
-        patch.setattr("threading.Thread.start", none_left)
-        with pytest.raises(RuntimeError):
-            replica.start()
-    assert replica.status().state == "new"
-    with replica:
-        replica.wait_for(3, GUARD_S)
-
-
-def test_many_who_start_a_replica_at_once_start_one_thread() -> None:
-    """Start one replica from eight threads at once: it has one thread, and stopping ends it."""
-    before = set(threads_of_replicas())
-    replica, ready = Replica(MemoryStorage(), "127.0.0.1:1", name="one"), threading.Barrier(8)
-
-    def start() -> None:
-        ready.wait(GUARD_S)
-        replica.start()
-
-    callers = [threading.Thread(target=start) for _ in range(8)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert [t.name for t in threading.enumerate()].count("walkit-replica one") == 1
-    replica.stop()
-    assert set(threads_of_replicas()) <= before | {"walkit-replica-receiver"}
-
-
 FORKS = """
     import gc, os, sys
     from walkit.errors import LogLockedError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import threading
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 import walkit
 from tests.crash_recorder import Filmed
-from tests.log.logs import Child, lsns, tiny
+from tests.log.logs import lsns, tiny
 from tests.replication.callers import until
 from tests.replication.killing import kills
 from tests.stores import SMALL
@@ -157,38 +156,6 @@ def test_a_checkpoint_that_is_killed_loses_nothing(tmp_path: Path) -> None:
             shutil.rmtree(folder)
             turns += 1
         assert turns > 3
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_a_following_replica_that_is_killed_again_and_again_ends_equal(tmp_path: Path) -> None:
-    """SIGKILL a replica with checkpoints of its own 20 times while it follows: it ends with the primary's items."""
-    generator = random.Random(21)
-    with Store.open(tmp_path / "log", options=SMALL) as store, Primary(store) as primary:
-        put(store, 10)
-        for _ in range(20):
-            with Child(FOLLOWER, tmp_path / "replica", primary.address) as follower:
-                follower.read()
-                for _ in range(generator.randrange(1, 6)):
-                    put(store, 20)
-                follower.kill()
-            assert walkit.verify(tmp_path / "replica").ok
-        with Replica(tmp_path / "replica", primary.address, options=SMALL) as replica:
-            replica.wait_for(put(store, 1), 30)
-            assert replica.store.items() == store.items()
-            assert replica.store.snapshot_lsn > 0
-
-
-FOLLOWER = """
-    import json, sys
-    from tests.stores import SMALL
-    from walkit.replication import Replica
-
-    with Replica(sys.argv[1], sys.argv[2], options=SMALL, checkpoint_every=25) as replica:
-        replica.wait_for(1, 30)
-        print(json.dumps("follows"), flush=True)
-        sys.stdin.read()
-"""
 
 
 def test_a_power_cut_at_any_change_of_a_checkpoint(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import walkit
 from tests.log.crashes import SMALL
 from tests.replication.callers import WAIT_S, until
 from tests.replication.certificates import Authority
-from tests.replication.flips import durable_lsn, flipping
 from tests.replication.proxy import TcpProxy
 from tests.replication.test_grpc import equal_frames
 from walkit.errors import OptionsError
@@ -22,9 +21,8 @@ from walkit.models import CrashingStorage
 from walkit.replication import ClientTLS, Primary, Replica, ServerTLS, Tokens
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.core.publisher import Publisher
-from walkit.replication.transport.access import TOKEN_KEY, Authenticator
+from walkit.replication.transport.access import TOKEN_KEY
 from walkit.replication.transport.grpc_common import grpc
-from walkit.replication.transport.threads import DaemonExecutor
 
 
 @pytest.fixture
@@ -197,39 +195,6 @@ def test_a_token_has_rights(log: walkit.WriteAheadLog, tmp_path: Path) -> None:
             assert "old" not in repr(tokens) and "x" not in str(refused.value.wanted)
 
 
-def test_a_read_token_never_appends(log: walkit.WriteAheadLog) -> None:
-    """Guard a call that appends as a primary guards its own: a read token is denied, over gRPC, and appends nothing."""
-    authenticator = Authenticator(Tokens(read=["reader", "both"], append=["writer", "both"]))
-
-    def append(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        for value in requests:
-            yield b"%d" % log.append(value).last_lsn
-
-    server = grpc.server(DaemonExecutor())
-    handler = grpc.stream_stream_rpc_method_handler(authenticator.guarded("append", append))
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("walkit.Test", {"Append": handler}),)
-    )
-    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    server.start()
-    try:
-        with grpc.insecure_channel(address) as channel:
-            call = channel.stream_stream("/walkit.Test/Append")
-            for token, code in (
-                ("reader", "PERMISSION_DENIED"),
-                ("x", "UNAUTHENTICATED"),
-                ("", "UNAUTHENTICATED"),
-            ):
-                with pytest.raises(grpc.RpcError) as refused:
-                    next(call(iter([b"forged"]), metadata=((TOKEN_KEY, token),), timeout=WAIT_S))
-                assert refused.value.code().name == code
-            assert log.acked_lsn == 20
-            for lsn, token in enumerate(("writer", "both"), 21):
-                assert next(call(iter([b"v"]), metadata=((TOKEN_KEY, token),), timeout=WAIT_S)) == b"%d" % lsn
-    finally:
-        server.stop(None).wait()
-
-
 def test_no_call_of_a_primary_appends(log: walkit.WriteAheadLog) -> None:
     """Call what a service of appending might be called, with a token that may: unknown, and the log is as it was."""
     with (
@@ -263,25 +228,6 @@ def test_flipped_bits_under_tls_cost_connections_and_nothing_else(tmp_path: Path
             assert replica.wait_for(400, WAIT_S) == 400
             assert proxy.flipped > 0
             assert replica.status().error is None
-    with Primary(tmp_path / "p") as primary, Replica(tmp_path / "r", primary.address) as replica:
-        until(lambda: replica.status().lag_bytes == 0 and replica.status().state == "streaming", "the end")
-    assert equal_frames(tmp_path / "p", tmp_path / "r")
-
-
-def test_flipped_bits_in_the_clear_cost_connections_and_nothing_else(tmp_path: Path) -> None:
-    """Flip bits between replica and primary in the clear: a process may end, and the frames are equal."""
-    with walkit.open(tmp_path / "p", options=SMALL) as log:
-        log.append_many([bytes([n % 256]) * 300 for n in range(400)])
-        with flipping(tmp_path / "p", seed=7) as between:
-            between.proxy.trouble = "flip"
-            with between.client("follow", between.proxy.address, str(tmp_path / "r"), 0) as lasts_until:
-                lasts_until(
-                    lambda: between.proxy.flipped >= 12 or durable_lsn(tmp_path / "r") == 400, "a dozen"
-                )
-                between.proxy.trouble = ""
-                between.proxy.cut()
-                lasts_until(lambda: durable_lsn(tmp_path / "r") == 400, "the records")
-            assert between.proxy.flipped > 0
     with Primary(tmp_path / "p") as primary, Replica(tmp_path / "r", primary.address) as replica:
         until(lambda: replica.status().lag_bytes == 0 and replica.status().state == "streaming", "the end")
     assert equal_frames(tmp_path / "p", tmp_path / "r")

@@ -19,7 +19,7 @@ from tests.replication.certificates import Authority
 from tests.replication.delta.test_reader import ReadOnly, expected, quick
 from walkit.errors import ClaimError, GapError, LogLockedError, OptionsError, StorageError, WalkitError
 from walkit.models import FaultyStorage
-from walkit.replication import ClientTLS, DeltaOptions, DeltaReader, Primary, ServerTLS
+from walkit.replication import ClientTLS, DeltaReader, Primary, ServerTLS
 from walkit.replication.delta import upkeep as delta_upkeep
 from walkit.storage import FileStorage
 
@@ -186,27 +186,6 @@ def test_a_folder_of_checkpoints_that_can_only_be_read_is_refused(tmp_path: Path
         DeltaReader(tmp_path / "log", "127.0.0.1:9", checkpoint=ReadOnly(str(tmp_path / "own")))
     with walkit.open(tmp_path / "log") as log:
         assert not log.claims()
-
-
-@pytest.mark.slow
-def test_sixty_readers_have_the_logs_state(stack: ExitStack, tmp_path: Path) -> None:
-    """Follow with twice as many readers as there are sessions: the others read the log, and all have the same state."""
-    log = stack.enter_context(walkit.open(tmp_path / "log"))
-    primary = stack.enter_context(Primary(log))
-    readers = [stack.enter_context(DeltaReader(tmp_path / "log", primary.address)) for _ in range(60)]
-    for turn in range(20):
-        lsn = log.append(b"%d" % turn, key=b"%d" % (turn % 3)).last_lsn
-        for reader in readers:
-            assert reader.wait_for(lsn, WAIT_S) == lsn
-    wanted = expected(log, lsn)
-    assert all(dict(reader.state.items()) == wanted for reader in readers)
-    served = primary.delta_statistics()
-    assert served.sessions == DeltaOptions().sessions_max and served.sessions_opened < 60
-    assert {"full" in reader.status().trouble for reader in readers} == {True, False}
-    for _ in range(4):  # a log has 64 claims
-        stack.enter_context(DeltaReader(tmp_path / "log", primary.address))
-    with pytest.raises(ClaimError):
-        DeltaReader(tmp_path / "log", primary.address)
 
 
 @pytest.mark.parametrize("operation", ["create", "write", "sync", "replace", "sync_directory", "remove"])

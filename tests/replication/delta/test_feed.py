@@ -200,17 +200,6 @@ def test_there_is_an_observer_only_while_there_is_a_session(log: walkit.WriteAhe
     assert refused(feed.poll(PollRequest())) == "closed"
 
 
-def test_a_session_begun_anew_by_a_mismatch_leaves_one_observer(log: walkit.WriteAheadLog) -> None:
-    """Ask with numbers that do not fit, many times: one observer is there, and none after the last session."""
-    feed = DeltaFeed(log)
-    last = answered(feed.poll(PollRequest()))
-    for _ in range(20):
-        last = answered(feed.poll(replace(after(last), session_epoch=50)))
-    assert (feed.sessions, len(log.parts.driver.delivery.observers)) == (1, 1)
-    feed.poll(after(last, leave=True))
-    assert not is_observed(log)
-
-
 def test_an_expired_session_takes_its_observer_along(log: walkit.WriteAheadLog) -> None:
     """Move the clock past the expiry, then append: the first frame that comes ends the session; nothing is kept."""
     clock = Clock()
@@ -244,15 +233,6 @@ def test_the_closing_of_the_log_ends_polls_and_observer() -> None:
     assert not is_observed(log)
     assert refused(feed.poll(after(last))) == "closed"
     feed.stop()
-
-
-def test_a_feed_that_is_stopped_leaves_nothing_at_the_log(log: walkit.WriteAheadLog) -> None:
-    """Make and stop many feeds: the log's closing has nothing to end for them."""
-    closers = len(log.parts.lifetime._closers)
-    for _ in range(5):
-        with DeltaFeed(log) as feed:
-            feed.poll(PollRequest())
-    assert len(log.parts.lifetime._closers) == closers
 
 
 def test_an_error_in_the_callback_ends_sessions_and_observer(log: walkit.WriteAheadLog) -> None:

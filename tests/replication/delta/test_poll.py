@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.replication.delta.frames import EPOCH_ID, LOG_ID, Frames, Readers, frames_after
+from tests.replication.delta.frames import EPOCH_ID, LOG_ID, Frames, Readers
 from tests.support.examples import examples
 from walkit.errors import OptionsError
 from walkit.replication import ProtocolError
@@ -22,7 +22,7 @@ from walkit.replication.delta.messages import (
     checksum_of,
 )
 from walkit.replication.delta.polls import DeltaOptions
-from walkit.replication.delta.session import DeltaSession, DeltaState
+from walkit.replication.delta.session import DeltaState
 
 # -- the long poll
 
@@ -109,51 +109,6 @@ def test_a_session_whose_frames_are_lost_still_answers() -> None:
     token = readers.next(answer)
     frames = readers.append()
     assert readers.answered(token).delta == frames.data
-
-
-def test_polls_for_one_answer_share_it() -> None:
-    """Ask for the same answer three times while nothing is new: a frame ends all three, each with the same answer."""
-    readers = Readers()
-    first = readers.begin()
-    readers.wait(1)
-    tokens = [readers.next(first) for _ in range(3)]
-    readers.append()
-    one, two, three = (readers.answered(token) for token in tokens)
-    assert one is two is three
-    assert readers.core.sessions == 1
-
-
-def test_a_poll_that_was_given_up_loses_nothing() -> None:
-    """Hang up while a poll waits, append, then ask again: the frames are in the answer, and in no other."""
-    readers = Readers()
-    first = readers.begin()
-    readers.wait(1)
-    gone = readers.next(first)
-    readers.core.on_disconnect(gone, readers.now_ms)
-    frames = readers.append()
-    assert gone not in readers.given
-    answer = readers.answered(readers.next(first))
-    assert (answer.session_epoch, answer.delta) == (2, frames.data)
-
-
-@pytest.mark.parametrize("appends", [0, 1, 3])
-def test_an_answer_that_was_lost_is_given_again(appends: int) -> None:
-    """Lose an answer, append more, ask for it again, twice: the same object; what came later is in the next one."""
-    readers = Readers()
-    first = readers.begin()
-    readers.wait(1)
-    lost = readers.next(first)
-    frames = readers.append()
-    said = readers.answered(lost)
-    later = b"".join(readers.append().data for _ in range(appends))
-    again, third = (readers.answered(readers.next(first)) for _ in range(2))
-    assert said is again is third
-    assert (said.first, said.end, said.delta) == (first.end, frames.end, frames.data)
-    readers.wait(100)
-    token = readers.next(said)
-    readers.wait(100)
-    assert readers.answered(token).delta == later
-    assert readers.core.counts.repeated == 2
 
 
 def test_a_notice_of_what_is_known_ends_the_waiting_too() -> None:
@@ -533,19 +488,3 @@ class PollMachine(RuleBasedStateMachine):
 
 PollMachine.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=40)
 TestPolls = PollMachine.TestCase
-
-
-def test_the_handle_of_the_seed_would_lose_what_the_machine_sees() -> None:
-    """Take frames out of a session twice, as a destructive handle would at a retry: the second range lacks them."""
-    session = DeltaSession(DeltaEnd())
-    session.collect(with_delta=True)
-    frames = frames_after(DeltaEnd())
-    session.append(frames)
-    assert session.collect(with_delta=True).delta == frames.data
-    assert session.collect(with_delta=True).delta == b""
-    readers = Readers()
-    first = readers.begin()
-    readers.wait(1)
-    readers.append()
-    tokens = [readers.next(first) for _ in range(2)]
-    assert [readers.answered(token).delta for token in tokens] == [frames.data, frames.data]

@@ -18,7 +18,6 @@ import walkit
 from tests.commit.fake_segments import Task, wait_until
 from tests.log.logs import tiny
 from tests.replication.delta.test_feed import is_observed
-from tests.replication.flips import flipping
 from tests.replication.proxy import TcpProxy
 from walkit.errors import (
     ClaimError,
@@ -34,8 +33,6 @@ from walkit.errors import (
 from walkit.models import FaultyStorage
 from walkit.replication import DeltaOptions, DeltaReader, Primary, ReplayLimits
 from walkit.replication.core.backoff import Backoff
-from walkit.state.snapshot import read_snapshot, snapshot_lsns
-from walkit.state.table import KeyedTable
 from walkit.storage import FileStorage
 
 WAIT_S = 30.0
@@ -405,29 +402,6 @@ def test_bad_arguments_are_refused_before_anything_is_written(tmp_path: Path) ->
     walkit.open(tmp_path / "loose", options=walkit.LogOptions(durability="none")).close()
     with pytest.raises(OptionsError):
         DeltaReader(tmp_path / "loose", "127.0.0.1:1")
-
-
-@pytest.mark.slow
-def test_a_link_that_damages_bytes_costs_time_alone(stack: ExitStack, tmp_path: Path) -> None:
-    """Turn bits over between reader and primary, each a process: each checkpoint is the log's state at its LSN."""
-    folder, own = tmp_path / "log", tmp_path / "own"
-    log = stack.enter_context(walkit.open(folder, options=tiny()))
-    lsn = mixed(log, random.Random(1), 5)
-    between = stack.enter_context(flipping(folder, seed=0))
-    lasts_until = stack.enter_context(between.client("delta", str(folder), between.proxy.address, str(own)))
-    for turn in range(3):
-        lasts_until(lambda lsn=lsn: newest_checkpoint(own) >= lsn, f"turn {turn}")  # type: ignore[misc]
-        newest, table = newest_checkpoint(own), KeyedTable()
-        read_snapshot(FileStorage(str(own)), newest, table)
-        assert table.to_dict() == expected(log, newest)
-        between.proxy.trouble = "flip"
-        lsn = mixed(log, random.Random(turn), 10)
-        lasts_until(lambda n=turn: between.proxy.flipped > n, "flipped bits")  # type: ignore[misc]
-
-
-def newest_checkpoint(own: Path) -> int:
-    """Return the LSN of a delta reader's newest checkpoint; 0 where it has none."""
-    return max(snapshot_lsns(FileStorage(str(own))), default=0) if own.exists() else 0
 
 
 def test_a_link_that_loses_bytes_costs_time_alone(stack: ExitStack, tmp_path: Path) -> None:

@@ -144,15 +144,6 @@ def test_a_state_that_cannot_take_a_range_ends_the_replay() -> None:
     assert core.applied == end(0)
 
 
-def test_a_load_that_brings_less_than_is_durable_is_tried_again() -> None:
-    """Bring fewer records than were asked for, as a reader that does not see all yet: a failed load."""
-    core = replayer()
-    (load,) = loads(core.answered(told(3), 0))
-    assert core.loaded(load.number, "x", 64, end(2), 0) == []
-    assert core.wake_at_ms == 50
-    assert core.tick(50) == [load]
-
-
 def test_a_load_that_is_full_leaves_the_rest_to_the_next() -> None:
     """Bring as many bytes as a load may, and fewer records: they are applied, and the others are loaded after them."""
     core = replayer(limits=ReplayLimits(loads_max=1, load_bytes=256, bytes_max=1024))

@@ -13,47 +13,6 @@ from walkit.replication.delta.messages import DeltaEnd
 from walkit.replication.delta.session import EDGES, DeltaEvent, DeltaSession, DeltaState
 
 
-def test_sixty_four_rounds_of_three_frames_each() -> None:
-    """Collect for an old and a new reader with no data, then 64 rounds: each new one holds exactly its three frames."""
-    session = DeltaSession(DeltaEnd(10, 640))
-    assert session.collect(with_delta=False) == (DeltaEnd(10, 640), DeltaEnd(10, 640), None)
-    assert (session.state, session.collect(with_delta=True).delta) == (DeltaState.NOT_SYNC, None)
-    at = DeltaEnd(10, 640)
-    for _ in range(64):
-        before, said = at, b""
-        for _ in range(3):
-            frames = frames_after(at, size=1024)
-            session.append(frames)
-            at, said = frames.end, said + frames.data
-        assert session.collect(with_delta=True) == (before, at, said)
-        assert session.buffered_bytes == 0
-        assert session.state is DeltaState.SYNCING
-    assert session.collect(with_delta=True) == (at, at, b"")
-
-
-def test_a_buffer_that_overflows_drops_to_an_end_alone() -> None:
-    """Append until the bound is passed: nothing is kept; the next answer is an end, and the one after a delta again."""
-    session = DeltaSession(DeltaEnd())
-    session.collect(with_delta=True)
-    at = DeltaEnd()
-    for _ in range(DELTA_BYTES_MAX // 1024):
-        frames = frames_after(at, size=1024)
-        session.append(frames)
-        at = frames.end
-    assert (session.state, session.buffered_bytes) == (DeltaState.SYNCING, DELTA_BYTES_MAX)
-    over = frames_after(at)
-    session.append(over)
-    assert (session.state, session.buffered_bytes) == (DeltaState.NOT_SYNC, 0)
-    one = frames_after(over.end)
-    session.append(one)
-    assert session.buffered_bytes == 0
-    assert session.collect(with_delta=True) == (DeltaEnd(), one.end, None)
-    assert session.state is DeltaState.SYNCING
-    more = frames_after(one.end)
-    session.append(more)
-    assert session.collect(with_delta=True) == (one.end, more.end, more.data)
-
-
 def test_a_frame_above_the_bound_overflows_by_itself() -> None:
     """Append one frame of the bound, and one a byte larger: the first is kept, the second never joined."""
     for size, state in ((DELTA_BYTES_MAX, DeltaState.SYNCING), (DELTA_BYTES_MAX + 1, DeltaState.NOT_SYNC)):
@@ -78,32 +37,6 @@ def test_a_frame_that_is_not_kept_is_never_encoded() -> None:
     old.append(frames)
     new.append(frames)
     assert old.newest == new.newest == frames.end
-
-
-def test_an_older_reader_costs_no_memory() -> None:
-    """Collect by turns for a new and an old reader: the old one's answer drops what was kept, and keeps nothing."""
-    session = DeltaSession(DeltaEnd())
-    session.collect(with_delta=True)
-    first = frames_after(DeltaEnd())
-    session.append(first)
-    assert session.collect(with_delta=False) == (DeltaEnd(), first.end, None)
-    assert session.state is DeltaState.NOT_SYNC
-    second = frames_after(first.end)
-    session.append(second)
-    assert session.buffered_bytes == 0
-    assert session.collect(with_delta=True) == (first.end, second.end, None)
-
-
-def test_frames_that_were_under_way_before_the_session_leave_no_gap() -> None:
-    """Begin before frames that are acknowledged and not durable, which never come: no delta until they are covered."""
-    session = DeltaSession(DeltaEnd(5, 320), seen_after_lsn=7)
-    assert (session.collect(with_delta=True).delta, session.state) == (None, DeltaState.NOT_SYNC)
-    session.durable(DeltaEnd(7, 448))
-    assert session.collect(with_delta=True) == (DeltaEnd(5, 320), DeltaEnd(7, 448), None)
-    assert (session.buffered_bytes, session.state) == (0, DeltaState.SYNCING)
-    frames = frames_after(DeltaEnd(7, 448))
-    session.append(frames)
-    assert session.collect(with_delta=True).delta == frames.data
 
 
 def test_a_range_that_misses_frames_is_never_a_delta() -> None:

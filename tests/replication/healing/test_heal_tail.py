@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,7 +12,6 @@ import pytest
 import walkit
 from tests.replication.callers import WAIT_S, until
 from tests.replication.healing.test_heal import contents, fill, segments, write, write_short
-from tests.replication.proxy import TcpProxy
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd
 from walkit.format.segment import SegmentHeader
@@ -259,32 +257,3 @@ def test_frames_of_another_alignment_are_not_taken(killed: Path, peer: Primary, 
             new.add(run)
     finally:
         new.close()
-
-
-def test_a_connection_that_is_cut_in_the_midst_of_a_heal(tmp_path: Path) -> None:
-    """Cut heals after so many bytes of answers: each segment is as it was or whole, and the last heal ends it."""
-    chance = random.Random(5)
-    with walkit.open(tmp_path / "log", options=walkit.LogOptions(segment_bytes=4 << 20)) as log:
-        for _ in range(100):
-            log.append(chance.randbytes(100_000))
-    whole = {path.name: path.read_bytes() for path in segments(tmp_path / "log")}
-    kept = shutil.copytree(tmp_path / "log", tmp_path / "kept")
-    for path in segments(tmp_path / "log")[:2]:
-        write(path, 1_000_000, bytes(2_500_000))
-    damaged = {path.name: path.read_bytes() for path in segments(tmp_path / "log")}
-    healed = set()
-    with Primary(kept) as primary, TcpProxy(primary.address) as proxy:
-        for answered in (2_000, 1_300_000, 4_000_000, 1_300_000, None):
-            proxy.cut_after = answered
-            if answered is None:
-                assert heal(tmp_path / "log", proxy.address).ok
-            else:
-                with pytest.raises(PeerError):
-                    heal(tmp_path / "log", proxy.address)
-                left = proxy.cut_after
-                assert left is not None and left < 0
-            now = {path.name: path.read_bytes() for path in segments(tmp_path / "log")}
-            assert all(data in (damaged[name], whole[name]) for name, data in now.items())
-            healed.add(sum(now[name] != damaged[name] for name in now))
-    assert now == whole and healed >= {0, 2}  # what is answered after a range's end counts, too
-    assert walkit.verify(tmp_path / "log").ok
