@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,7 @@ import walkit
 from tests.crash_recorder import crashed_at_each_step
 from tests.log.crashes import SMALL, Script, dirty_image, log_of, recovered_rows, rows_of
 from tests.log.damaged_logs import contents
-from walkit.errors import CommitFailedError, LogFullError, LogPoisonedError, StorageError, WalkitError
+from walkit.errors import CommitFailedError, LogFullError, LogPoisonedError, StorageError
 from walkit.models import CrashingStorage
 from walkit.models.faults import FaultyStorage
 
@@ -46,40 +45,6 @@ def test_every_acknowledged_record_survives_a_power_cut(codec: str | None) -> No
         script.run(log, after_ack, 42 if codec is None else 14)
         assert log.statistics().rotations > 1 or codec is not None
     assert recovered_rows(storage) == script.appended
-
-
-MUTANTS: dict[str, tuple[str, Callable[[FaultyStorage], object]]] = {
-    "frames are written without sync": ("sync", lambda s: s.skip("synced_write", "*.segment")),
-    "the manifest is not synced": ("sync", lambda s: s.skip("sync", "manifest.new")),
-    "directories are not synced": ("sync", lambda s: s.skip("sync_directory")),
-    "log.sync() does not sync the segments": ("none", lambda s: s.skip("sync", "*.segment")),
-}
-
-
-@pytest.mark.parametrize("mutant", MUTANTS)
-def test_taking_a_sync_out_is_noticed(mutant: str) -> None:
-    """Let one kind of sync do nothing: the crash check after an acknowledgement must fail, or it proves nothing."""
-    storage = CrashingStorage()
-    faulty = FaultyStorage(storage)
-    durability, mutate = MUTANTS[mutant]
-    mutate(faulty)
-    script = Script()
-    failures = 0
-    log = log_of(faulty, replace(SMALL, durability=durability))  # type: ignore[arg-type]
-
-    def after_ack() -> None:
-        nonlocal failures
-        if durability == "none":
-            log.sync()
-        for image in crash_images(storage, len(script.appended)):
-            try:
-                script.check(recovered_rows(image))
-            except (AssertionError, WalkitError):
-                failures += 1
-
-    script.run(log, after_ack, 18)
-    log.close()
-    assert failures > 0
 
 
 def test_a_sync_is_credited_only_with_writes_that_completed_before_it_began() -> None:

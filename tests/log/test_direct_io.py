@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,6 @@ from tests.log.in_flight_logs import Flight
 from tests.storage.test_direct import Ways
 from walkit.errors import CorruptionError, OptionsError
 from walkit.models import CrashingStorage, FaultyStorage
-from walkit.models.faults import OperationName
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.storage import FileStorage, StorageFile
 from walkit.storage.interface import OpenMode
@@ -153,29 +151,6 @@ def test_every_acknowledged_record_survives_a_power_cut() -> None:
     assert log.statistics().rotations > 1
     log.close()
     assert recovered_rows(storage, BUFFERED) == script.appended
-
-
-@pytest.mark.parametrize("operation", ["write", "synced_write", "sync", "allocate", "create", "replace"])
-def test_one_failing_operation_of_a_direct_log_loses_nothing_acknowledged(operation: OperationName) -> None:
-    """Fail the nth operation of a kind, for many n, then cut the power: typed errors, no acknowledged record lost."""
-    hits = 0
-    for nth in (*range(1, 12), 20, 40):
-        storage = DirectMemory()
-        faulty = FaultyStorage(storage)
-        fault = faulty.fail(operation, nth=nth, times=1)
-        script = Script()
-        log: walkit.WriteAheadLog | None = None
-        with contextlib.suppress(walkit.WalkitError):
-            log = log_of(faulty, DIRECT)
-            script.run(log, lambda: None, 24)
-        hits += fault.hits
-        image = storage.crash(keep="random", seed=nth)
-        if log is not None:
-            assert log.statistics().alignment == 4096
-            script.check(recovered_rows(image, DIRECT))
-            with contextlib.suppress(walkit.WalkitError):
-                log.close()
-    assert hits
 
 
 def test_holes_between_direct_frames() -> None:

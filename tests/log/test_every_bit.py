@@ -24,13 +24,12 @@ from tests.log.logs import tiny
 from walkit.errors import CorruptionError, WalkitError
 from walkit.format.frame import FrameHeader
 from walkit.format.layout import FRAME_HEADER_BYTES
-from walkit.format.manifest import MANIFEST_NAME, decode_manifest
-from walkit.format.segment import SegmentHeader, segment_name
+from walkit.format.manifest import MANIFEST_NAME
+from walkit.format.segment import segment_name
 from walkit.models import CrashingStorage
 from walkit.recovery.log_scan import read_durable_slot
 from walkit.recovery.plan import RecoveryPlan
 from walkit.recovery.planning import plan_recovery
-from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 
 NAMES = (segment_name(1), segment_name(2), segment_name(3))
@@ -110,53 +109,6 @@ def flipped(image: CrashingStorage, name: str, begin: int, end: int, step: int =
 def planned(image: CrashingStorage, policy: str) -> RecoveryPlan:
     """Return what an opening would do, having looked at every frame that this policy has it look at."""
     return plan_recovery(image, load_manifest(image), read_durable_slot(image), policy)
-
-
-def test_a_flip_of_every_bit_of_header_and_manifest_is_refused() -> None:
-    """Flip each bit of a segment header and the manifest before the codec that alone reads them: an error."""
-    whole, _ = small(closed=True)
-    name = NAMES[1]
-    block = bytearray(read(whole, name)[:4096])
-    for bit in range(len(block) * 8):
-        block[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(WalkitError):
-            SegmentHeader.decode(bytes(block), name)
-        block[bit // 8] ^= 1 << bit % 8
-    assert SegmentHeader.decode(bytes(block), name) is not None
-    manifest = bytearray(read(whole, MANIFEST_NAME))
-    for bit in range(len(manifest) * 8):
-        manifest[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(WalkitError):
-            decode_manifest(bytes(manifest), "here")
-        manifest[bit // 8] ^= 1 << bit % 8
-
-
-@pytest.mark.parametrize("rows", [False, True])
-def test_a_walk_ends_at_the_frame_of_a_flip_of_any_bit(rows: bool) -> None:
-    """Flip each bit of each frame before a walk, frame by frame and many at once: it ends there, with a fault."""
-    image, _ = small(closed=False)
-    for name in NAMES:
-        frames = frames_of(image, name)
-        segment = SegmentHeader.decode(read(image, name)[:4096], name)
-        assert segment is not None
-        last = frames[-1][1]
-        for offset, header in frames:
-            for bit in flipped(image, name, offset, offset + header.footprint):
-                file = image.open(name, "read")
-                walk = FrameWalk(
-                    file,
-                    segment,
-                    position=segment.start_position,
-                    end_position=last.end_position,
-                    next_lsn=segment.first_lsn,
-                    chain=segment.chain,
-                    last_chain=last.header_crc,
-                    row_seen=(lambda _: None) if rows else None,
-                )
-                for _ in walk:
-                    pass
-                file.close()
-                assert walk.fault is not None and walk.position == header.position, (name, bit)
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -17,7 +17,6 @@ from walkit import GapError
 from walkit.errors import CorruptionError, LogClosedError, LogNotFoundError
 from walkit.models import CrashingStorage
 from walkit.read import reader as logreader
-from walkit.recovery.log_scan import read_durable_slot
 from walkit.segments.manifest_store import load_manifest
 
 
@@ -42,20 +41,6 @@ def test_a_reader_sees_what_is_durable_and_nothing_more(storage: CrashingStorage
         assert values(log.read()) == [b"1", b"2", b"3"]
     with walkit.open(storage=storage, mode="r") as reader:
         assert values(reader.read()) == [b"1", b"2", b"3"]
-
-
-def test_a_reader_follows_every_acknowledgement(storage: CrashingStorage) -> None:
-    """Append with durability sync over many segments: after each call a reader sees exactly that much."""
-    with (
-        walkit.open(storage=storage, options=tiny()) as log,
-        walkit.open(storage=storage, mode="r") as reader,
-    ):
-        for n in range(1, 60):
-            log.append(b"%d" % n + bytes(5000))
-            assert reader.durable_lsn == n
-        assert lsns(reader.read()) == lsns(log.read()) == list(range(1, 60))
-        assert reader.to_arrow().equals(log.to_arrow())
-        assert lsns(reader.read(10, 12)) == [10, 11, 12]
 
 
 def test_readers_in_step_with_a_busy_writer(storage: CrashingStorage) -> None:
@@ -300,26 +285,6 @@ def read_beside(child: Child, path: Path, level: str, ending: str) -> None:
     with walkit.open(path) as log:
         assert lsns(log.read()) == list(range(201, 341))
         assert log.recovery.verdict == ("clean" if ending == "close" else "recovered")
-
-
-def test_a_reader_in_another_process_follows_this_writer(tmp_path: Path) -> None:
-    """Write here, follow there: it prints each durable record once, in order, and ends in time."""
-    script = """
-        import json, sys, walkit
-        with walkit.open(sys.argv[1], mode="r") as reader:
-            print("true", flush=True)
-            for record in reader.follow(1):
-                print(json.dumps([record.lsn, len(record.value)]), flush=True)
-    """
-    with walkit.open(tmp_path / "log", options=tiny(durability="none")) as log:
-        log.append(b"")
-        with Child(script, tmp_path / "log") as child:
-            assert child.read() is True
-            for n in range(1, 40):
-                log.append(bytes(n * 100))
-            log.sync()
-            assert read_durable_slot(log.parts.storage).lsn == 40
-            assert [child.read() for _ in range(40)] == [[n + 1, n * 100] for n in range(40)]
 
 
 def test_a_reader_never_sees_what_hangs_in_the_device() -> None:

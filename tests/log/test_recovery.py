@@ -203,27 +203,6 @@ def test_a_mark_promises_the_tail() -> None:
         log_of(live.image)
 
 
-def test_a_cut_at_every_byte_of_the_tail_recovers_the_exact_prefix() -> None:
-    """Zero the file from every byte of the last frame on: whole frames before the cut survive, no other."""
-    live = Live(records=4)
-    name = live.segment()
-    end = SEGMENT_HEADER_BYTES + live.results[3].next_position
-    original = live.image.open(name, "read").read(0, end)
-    body_ends = [
-        live.offset(i) + 96 + int.from_bytes(original[live.offset(i) + 60 : live.offset(i) + 64], "little")
-        for i in range(4)
-    ]
-    for cut in range(live.offset(3), end):
-        image = live.image.process_kill()
-        file = image.open(name, "write")
-        file.write(cut, [bytes(end - cut)], sync=True)
-        file.close()
-        whole = sum(all(b == 0 for b in original[cut:stop]) or stop <= cut for stop in body_ends)
-        rows = recovered_rows(image)
-        assert len(rows) == whole, (cut, len(rows), whole)
-        assert [v for _, _, v in rows] == [b"value %d" % i * 20 for i in range(whole)]
-
-
 class Sealed(Live):
     """A log of several sealed segments, closed."""
 

@@ -266,26 +266,6 @@ def test_a_power_cut_between_any_two_operations_leaves_a_whole_snapshot() -> Non
             check_good(image, lsn)
 
 
-def test_without_its_sync_a_snapshot_can_be_lost() -> None:
-    """Mutation: a sync that does nothing leaves images in which the new snapshot is named and not whole."""
-    memory, _ = prepared()
-    crashing = ImageTaker(memory)
-    crashing.skip("sync", NEW_NAME)
-    save(crashing, NEW)
-    broken = [image for image in crashing.images if NEW in snapshot_lsns(image) and newest_good(image) != NEW]
-    assert broken
-    assert {newest_good(image) for image in broken} == {OLD}
-
-
-def test_without_its_directory_sync_a_snapshot_can_be_undone() -> None:
-    """Mutation: a folder sync that does nothing leaves the name to a power cut."""
-    memory, faulty = prepared()
-    faulty.skip("sync_directory")
-    save(faulty, NEW)
-    assert newest_good(memory) == NEW
-    assert newest_good(memory.crash(keep="none")) == OLD
-
-
 def test_bytes_that_go_bad_between_the_two_readings_are_told() -> None:
     """The file changes after it was verified: stage "restore", and the next restore starts afresh."""
     memory, faulty = prepared()
