@@ -15,13 +15,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 import walkit
 from tests.spark.loading import load
-from tests.state.histories import DiffRow, Row, diff_of, newest_of, random_rows, woven, write
+from tests.state.histories import DiffRow, Row, diff_of, newest_of, woven, write
 from walkit.errors import OptionsError
 from walkit.models import CrashingStorage
 from walkit.record import RECORD_SCHEMA
-from walkit.spark import diff, replay
+from walkit.spark import diff
 from walkit.spark.diff import DIFF_STRUCT, SIDE, SideSpec, compare_sides
-from walkit.state import DIFF_SCHEMA, DiffCounts, KeyedTable
+from walkit.state import DIFF_SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -111,48 +111,6 @@ def test_nothing_differs(spark: SparkSession, tmp_path: Path) -> None:
     assert rows_of(diff(empty, empty)) == []
     assert rows_of(diff(log, empty)) == diff_of(newest_of(LEFT), {})
     assert rows_of(diff(empty, log)) == diff_of({}, newest_of(LEFT))
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize(
-    ("seeds", "sizes", "epochs"),
-    [((3, 3), (100, 60), 2), ((6, 7), (1, 200), 4)],
-)
-def test_spark_and_process_agree(
-    spark: SparkSession, tmp_path: Path, seeds: tuple[int, int], sizes: tuple[int, int], epochs: int
-) -> None:
-    """Seeded histories (deletes, transactions, epochs) as logs: Spark's diff and replay are those in process."""
-    histories = [random_rows(seed, size) for seed, size in zip(seeds, sizes, strict=True)]
-    paths = (tmp_path / "a", tmp_path / "b")
-    for path, rows in zip(paths, histories, strict=True):
-        write(str(path), rows, epochs)
-    left, right = (load(spark, path) for path in paths)
-    expected = diff_of(newest_of(histories[0]), newest_of(histories[1]))
-    assert rows_of(diff(left, right)) == expected
-    assert [tuple(row.values()) for row in walkit.diff(paths[0], paths[1]).to_pylist()] == expected
-    at_lsn = sizes[0] // 2
-    table = KeyedTable()
-    with walkit.open(str(paths[0]), mode="r") as reader:
-        if at_lsn:
-            walkit.replay(reader, table, last_lsn=at_lsn)
-    found = sorted(tuple(row.values()) for row in replay(left, at_lsn).toArrow().to_pylist())
-    assert found == [tuple(row.values()) for row in table.to_arrow().to_pylist()]
-    in_process = [tuple(row.values()) for row in walkit.diff((paths[0], at_lsn), paths[0]).to_pylist()]
-    assert rows_of(diff(left.where(f"lsn <= {at_lsn}"), left)) == in_process
-
-
-@pytest.mark.spark
-def test_a_longer_history(spark: SparkSession, tmp_path: Path) -> None:
-    """20,000 records over 3,000 keys against their first half: thousands of rows of each change, equal in both."""
-    rows = random_rows(5, 20_000, keys=3000)
-    write(str(tmp_path / "log"), rows)
-    log = load(spark, tmp_path / "log")
-    found = rows_of(diff(log.where("lsn <= 10000"), log, unchanged=True))
-    assert found == diff_of(newest_of(rows, 10_000), newest_of(rows), unchanged=True)
-    in_process = walkit.diff((tmp_path / "log", 10_000), tmp_path / "log")
-    assert [row for row in found if row[1] != "N"] == [tuple(row.values()) for row in in_process.to_pylist()]
-    counts = DiffCounts.of(in_process)
-    assert min(counts.inserted, counts.deleted, counts.changed) > 100
 
 
 @pytest.mark.spark

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -11,13 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import walkit
 from tests.state.histories import woven
 from tests.support.examples import examples
 from walkit.errors import OptionsError
-from walkit.record import RECORD_SCHEMA, Batch
+from walkit.record import RECORD_SCHEMA
 from walkit.spark import replay
-from walkit.state.reconcile import reconcile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,42 +75,6 @@ def test_replay_is_a_dict_replay(spark: SparkSession, several: list[History], sh
     history = woven(several)
     cut = int(share * len(history))
     assert replayed(frame_of(spark, history), cut) == expected(history, cut)
-
-
-def test_replay_of_a_long_history(spark: SparkSession) -> None:
-    """6,000 seeded records over 900 keys, a fifth deletes, a tenth events: at the end and on the way."""
-    rng = random.Random(11)
-    history: History = []
-    for n in range(6000):
-        key = None if rng.random() < 0.1 else b"key-%d" % rng.randrange(900)
-        deletes = key is not None and rng.random() < 0.2
-        history.append((2, key, None) if deletes else (1, key, b"value-%d" % n))
-    df = frame_of(spark, history).cache()
-    for at_lsn in (None, 4321, 0):
-        state = replayed(df, at_lsn)
-        assert state == expected(history, at_lsn)
-        assert (len(state) > 500) == (at_lsn != 0)
-
-
-def test_a_log_replays_by_the_rule_of_the_state_room(spark: SparkSession, tmp_path: Path) -> None:
-    """A log of seeded puts, deletes, transactions and events, read and replayed by Spark: `reconcile` says the same."""
-    rng = random.Random(5)
-    with walkit.open(str(tmp_path / "log"), options=walkit.LogOptions(durability="none")) as log:
-        for n in range(300):
-            key = b"%d" % rng.randrange(40)
-            with log.transaction() as tx:
-                tx.put(key, b"" if n % 7 == 0 else b"value-%d" % n)
-                tx.append(b"event")
-                if n % 3 == 0:
-                    tx.delete(b"%d" % rng.randrange(40))
-        records = log.to_arrow().combine_chunks().to_batches()[0]
-    df = spark.read.format("walkit").load(str(tmp_path / "log"))
-    for at_lsn in (None, 333):
-        known = records if at_lsn is None else records.slice(0, at_lsn)
-        winners = reconcile(Batch.from_arrow(known))
-        live = {key: (won.value, won.lsn) for key, won in winners.items() if won.is_live}
-        assert 10 < len(live) < len(winners)
-        assert replayed(df, at_lsn) == live
 
 
 @pytest.mark.parametrize("at_lsn", [-1, True, 1.5, "7"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable
 from functools import reduce
 from pathlib import Path
@@ -12,15 +11,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 import walkit
 from tests.spark.loading import load
-from tests.spark.trimmed import OPTIONS, STEPS, Step, Told, make_store, told_in_process, values_of
-from tests.support.examples import examples
+from tests.spark.trimmed import OPTIONS, Step, Told, make_store, told_in_process, values_of
 from walkit.errors import HistoryTrimmedError, OptionsError
 from walkit.record import RECORD_SCHEMA
 from walkit.spark import diff, replay
@@ -100,24 +96,6 @@ def test_spark_tells_what_the_process_tells(
     assert rows == [tuple(row.values()) for row in walkit.diff((path, border), path).to_pylist()]
     for left, right in ((plain, complete), (complete, plain)):
         assert (refusal(lambda left=left, right=right: diff(left, right)) is None) == whole  # type: ignore[misc]
-
-
-@settings(
-    max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(steps=STEPS.map(lambda steps: [WORK, *steps]), share=st.floats(0, 1))
-def test_any_history(spark: SparkSession, steps: list[Step], share: float) -> None:
-    """Histories as Hypothesis makes them: Spark's state with the snapshot at two LSNs is right, or refused alike."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "store"
-        past = make_store(path, steps)
-        with Store.open(path, options=OPTIONS) as store:
-            border = store.exact_from_lsn
-        complete, lsns = load(spark, path, snapshot=True), sorted(past)
-        states = all_told(complete, [None, lsn := lsns[int(share * (len(lsns) - 1))]])
-        assert values_of(states[None]) == past[lsns[-1]]
-        found = states[lsn]
-        assert found == told_in_process(path, lsn) or (isinstance(found, tuple) and lsn < border)
 
 
 def test_the_golden_log(spark: SparkSession, tmp_path: Path) -> None:
