@@ -37,6 +37,8 @@ NAMED = {
     "a variable": "LEFT was changed",
     "a folder": "the working folder was changed",
 }
+VARIABLES = {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+"""Of a run of toys, which needs no plugin."""
 
 
 def run_pytest(
@@ -45,6 +47,7 @@ def run_pytest(
     """Run one file of tests in a process of its own, with what tests/conftest.py gives."""
     (folder / "conftest.py").write_text(
         "from tests.support.leftovers import no_leftovers, pytest_unconfigure\n"
+        "from tests.support import leftovers\nleftovers.END_S = 1.0  # what a toy leaves never ends by itself\n"
         "from tests.support.surroundings import settle\nsettle()\n__all__ = ['no_leftovers', 'pytest_unconfigure']\n"
     )
     (folder / "test_toy.py").write_text(source)
@@ -63,7 +66,7 @@ def run_pytest(
     done: subprocess.CompletedProcess[str] = subprocess.run(
         [*command, "test_toy.py"],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | VARIABLES,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -177,7 +180,7 @@ def test_a_run_over_its_budget_fails_if_asked(tmp_path: Path) -> None:
         done = subprocess.run(
             [sys.executable, "-c", code, *arguments],
             cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            env=os.environ | VARIABLES,
             capture_output=True,
             text=True,
         )

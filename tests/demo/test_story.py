@@ -21,6 +21,7 @@ import pytest
 
 import walkit
 import walkit.demo.pipeline as story_module
+from tests.notebooks.test_notebooks import cells_of, with_constant
 from walkit.cli import main
 from walkit.demo import CHECKS, DemoResult, Evidence, judge, run_demo, tell
 from walkit.demo.checks import (
@@ -109,6 +110,21 @@ def test_the_demo_leaves_its_logs_runs_and_report(story: DemoResult) -> None:
 
 
 @spark_test
+def test_the_notebook_of_the_main_job_holds_on_this_story(
+    story: DemoResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run the notebook's cells in this process, with a copy of the files of the story, and its session: they hold."""
+    monkeypatch.setattr("walkit.demo.tell", lambda out, **_: shutil.copytree(story.out, out) and story)
+    names: dict[str, Any] = {}
+    for cell in cells_of("02-the-main-job.ipynb"):
+        source = cell["source"].replace("spark.stop()", "")  # it is every Spark test's
+        for constant, value in (("OPERATIONS", "13_500"), ("ROUNDS", "2")):
+            source = with_constant(source, constant, value)
+        exec(source, names)  # noqa: S102 - a reader runs the same
+    assert names["result"] is story and names["rounds"]
+
+
+@spark_test
 def test_the_two_moments_differ_in_every_way(story: DemoResult, seen: Evidence) -> None:
     """Between the two LSNs keys are inserted, deleted and changed, in the diff of Spark and in that of the process."""
     counts = change_counts(seen.spark_changes)
@@ -154,16 +170,6 @@ class Addresses(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self._style and ("url(" in data or "@import" in data):
             self.found.append(data)
-
-
-def test_the_search_for_addresses_finds_them() -> None:
-    """The parser that the next test relies on sees scripts, links, images and style sheets from elsewhere."""
-    parser = Addresses()
-    parser.feed(
-        "<link href='https://a/x.css'><script src='//b/y.js'></script><img src='http://c/z.png'>"
-        "<style>@import 'https://d/w.css';</style><div style='background:url(https://e/v.png)'></div>"
-    )
-    assert len(parser.found) == 5
 
 
 @spark_test
@@ -460,8 +466,9 @@ def processes_about(path: Path) -> list[str]:
     [
         # One writer, who waits for each sync, has not done its 12,000 before the signal comes.
         ("log", "interrupted after", 40_000, 1),
+        # The later steps are reached only after the first, and end as it does.
         pytest.param("killed-log", "interrupted", 40_000, 64, marks=pytest.mark.slow),
-        ("replica-log", "interrupted", 10_000, 64),
+        pytest.param("replica-log", "interrupted", 10_000, 64, marks=pytest.mark.slow),
     ],
     ids=["log", "killed-log", "replica-log"],
 )

@@ -204,14 +204,6 @@ def extras_of(name: str) -> set[str]:
     return {extra for group in said for extra in group.split(",")} or {"notebooks"}
 
 
-def test_the_search_for_undeclared_packages_notices() -> None:
-    """Spark and histograms without their extras are named; what an extra or the core brings by another is not."""
-    assert undeclared(["pyspark", "hdrh", "numpy", "json"], []) == {"pyspark", "hdrhistogram"}
-    assert undeclared(["hdrh", "pandas", "psutil", "traitlets"], ["notebooks"]) == set()
-    assert undeclared(["pyspark", "hdrh"], ["spark"]) == {"hdrhistogram"}
-    assert extras_of("02-the-main-job.ipynb") == {"notebooks", "demo", "replication"}
-
-
 def with_constant(source: str, name: str, value: str) -> str:
     """A cell with another value for a constant that it sets, alone or with others in one statement; else the cell."""
     lines = source.split("\n")
@@ -306,9 +298,8 @@ SPARK = ("02-the-main-job.ipynb", "13-spark-replay-and-diff.ipynb", "14-streams-
 
 def marks_of(name: str) -> list[pytest.MarkDecorator]:
     """The marks of a notebook's short run."""
-    marks = [pytest.mark.spark, pytest.mark.timeout(900)] if name in SPARK else []
-    # 13 and 14 start a JVM each for minutes; tests/spark asks the same of one JVM by default
-    return [*marks, pytest.mark.slow] if name in SPARK[1:] else marks
+    # Each starts a JVM: tests/demo runs the cells of 02, and tests/spark asks what 13 and 14 do, of one JVM by default.
+    return [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.slow] if name in SPARK else []
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(name)) for name in FEWER])
