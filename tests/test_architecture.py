@@ -212,33 +212,6 @@ def test_an_import_that_goes_up_is_named_however_it_is_written() -> None:
     ]
 
 
-def test_two_sub_packages_that_know_each_other_are_noticed() -> None:
-    """A circle of sub-packages has no circle of modules: whichever is first in the order, one arrow is named."""
-    files = {
-        "walkit/room/a/x.py": "from walkit.room.b.y import z\n",
-        "walkit/room/b/y.py": "",
-        "walkit/room/b/w.py": "from walkit.room.a.v import u\n",
-        "walkit/room/a/v.py": "",
-    }
-    assert in_a_circle(files) == []
-    assert misdirected_within(files, "walkit.room", ("a", "b")) == [
-        "walkit/room/a/x.py:1: a imports walkit.room.b.y.z"
-    ]
-    assert misdirected_within(files, "walkit.room", ("b", "a")) == [
-        "walkit/room/b/w.py:1: b imports walkit.room.a.v.u"
-    ]
-
-
-def test_the_checker_of_circles_notices() -> None:
-    """Two modules that import each other are named, also where one does under TYPE_CHECKING or in a function."""
-    a, found = "from walkit.b import x\n", ["walkit.a", "walkit.b"]
-    back = "from walkit.a import y\n"
-    hidden = f"from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    {back}"
-    for other in (back, hidden, f"def f():\n    {back}"):
-        assert in_a_circle({"walkit/a.py": a, "walkit/b.py": other, "walkit/c.py": back}) == found
-    assert in_a_circle({"walkit/a.py": a, "walkit/b.py": "", "walkit/c.py": back}) == []
-
-
 def python_files(checkout: Checkout, *roots: str) -> dict[str, str]:
     files = {path: source for path, source in checkout.files(".py").items() if path.startswith(roots)}
     assert files, f"no Python files under {roots}"

@@ -182,24 +182,6 @@ def test_no_page_cites_what_a_reader_does_not_have(checkout: Checkout) -> None:
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "see DESIGN.md 8.3",
-        "The rules it keeps (ARCHITECTURE section 5):",
-        "the reference's sections 4.1",
-        '    "D1.1 an empty log": (',
-        "def test_c2_three_bytes_torn() -> None:",
-        "the window of automq.md 4.2",
-    ],
-)
-def test_the_checker_of_citations_notices(line: str) -> None:
-    """Each way in which such a document was cited is named with its line; public issues and pages of here are not."""
-    assert [name.split(": ")[0] for name in foreign_citations({"a.py": f"x\n{line}\n"})] == ["a.py:2"]
-    fine = "AutoMQ #1808, PR #2916, FORMAT.md F-9.10, docs/decisions/0032-recovery-is-a-table.md, LSN 2^62, the seed 7"
-    assert foreign_citations({"a.py": fine}) == []
-
-
 @pytest.mark.parametrize("package", ["walkit", "walkit.storage"])
 def test_a_lazy_front_door_lists_public_names_alone(package: str) -> None:
     """dir() before and after loading: all that is public, loaded or not, and no import of the module's own."""

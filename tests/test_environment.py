@@ -272,25 +272,6 @@ def test_no_file_names_a_package_index(checkout: Checkout) -> None:
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize(
-    ("text", "is_found"),
-    [
-        ("https://pypi.example/" + "simple/numpy", True),
-        ("see http://files.example/" + "packages/aa/bb.whl", True),
-        ("url=https://mirror.example/" + "simple", True),
-        ("--index" + "-url x", True),
-        ("pip install --extra-index" + "-url x", True),
-        ("a source = " + '{ registry = "x" }', False),
-        ("\nsource = " + '{ registry = "x" }', True),
-        ("--no-emit-index-url", False),
-        ("https://docs.example/simple-things", False),
-    ],
-)
-def test_the_search_for_an_index_notices(text: str, is_found: bool) -> None:
-    """Each way to name an index is found; words that look like one are not."""
-    assert bool(INDEX.search("x " + text)) is is_found
-
-
 def test_no_file_names_this_checkout(checkout: Checkout) -> None:
     """No committed text holds the path of this checkout or of the home folder."""
     places = [place for place in (checkout.root, Path.home()) if len(place.parts) > 2]

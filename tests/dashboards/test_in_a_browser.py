@@ -258,26 +258,6 @@ def test_a_fault_shows_what_became_of_the_log(browser: Browser, server: Server, 
 
 
 @pytest.mark.slow
-def test_a_bug_is_put_back_and_found(browser: Browser, server: Server, windows: list[Seen]) -> None:
-    """Explore with a historic bug: the verdict, a figure with red crosses, code to make it again, no child left."""
-    with looking(browser, server, windows) as seen:
-        seen.turn_to("Crash lab")
-        seen.page.get_by_label("bug put back").select_option(label="page-cache-believed")
-        eventually(lambda: "scenario=failed-sync" in seen.page.evaluate("location.search"))
-        seen.page.get_by_label("states to judge").fill("20")
-        seen.page.keyboard.press("Enter")
-        eventually(lambda: "budget=20" in seen.page.evaluate("location.search"))
-        seen.press("Explore")
-        seen.page.get_by_text("The bug page-cache-believed is found").wait_for()
-        plot = seen.page.locator(".js-plotly-plot").nth(0)
-        eventually(
-            lambda: "breaks a rule" in str(plot.evaluate("element => element.data?.map(trace => trace.name)"))
-        )
-        assert "walkit.crashlab.replay(" in seen.page.locator(".violation pre").nth(0).inner_text()
-        assert writers(server) == [] and seen.inaccessible() == []
-
-
-@pytest.mark.slow
 def test_two_sessions_do_not_mix(browser: Browser, server: Server, windows: list[Seen]) -> None:
     """Two windows: each has its log, its settings and its writers; closing one ends its own and leaves the other's."""
     with looking(browser, server, windows) as first, looking(browser, server) as second:
@@ -350,19 +330,6 @@ def check_memory(seen: Seen, server: Server, *redraws: int) -> None:
     print(f"{redraws} redraws: the page grew by {grown[0]:.1f} MiB, the server by {grown[1]:.1f} MiB")
     assert grown[0] < 8
     assert grown[1] < 40
-
-
-# Seven minutes of redraws; a page that grows with each of a few is found by the test of Start and Stop.
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_live_updates_keep_memory_flat(browser: Browser, server: Server, windows: list[Seen]) -> None:
-    """Six hundred redraws: the browser's heap and the server's memory do not grow from one to the next."""
-    with looking(browser, server, windows) as seen:
-        on_live(seen)
-        count_redraws(seen)
-        seen.press("Start")
-        check_memory(seen, server, 240, 840)
-        stop(seen)
 
 
 def test_compaction_shows_segments_holds_and_what_a_step_did(

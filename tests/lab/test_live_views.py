@@ -100,13 +100,3 @@ def test_a_view_moves_cell_by_cell_in_the_dark(browser: Browser, tmp_path: Path)
         moved(page, 4)
         (folder / "enough").touch()
         assert complaints == []
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_a_view_moves_under_ten_run_alls(browser: Browser, tmp_path: Path) -> None:
-    """Run All in ten JupyterLabs, one after the other, light and dark by turns: each time it moves."""
-    for number in range(10):
-        folder = tmp_path / f"lab-{number}"
-        with notebook_page(browser, folder, CELLS, ("Light", "Dark")[number % 2]) as (page, complaints):
-            check_run_all(page, complaints, folder)

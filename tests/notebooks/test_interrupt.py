@@ -96,35 +96,3 @@ def test_a_stopped_drive_returns_the_partial_run(kernel: Kernel) -> None:
     said = kernel.run("print(run.interrupted, 0 < run.records < len(stream), run.records == log.acked_lsn)")
     assert said.endswith("True True True\n")
     assert kernel.run("print(log.append(b'next').first_lsn == run.records + 1)").endswith("True\n")
-
-
-def test_a_stopped_replay_goes_on_where_it_stood(kernel: Kernel) -> None:
-    """Press stop in a cell that replays again and again: KeyboardInterrupt; the rest of that replay gives the state."""
-    kernel.run(
-        """
-        for first in range(0, 100_000, 20_000):
-            log.append_many([b"v"] * 20_000, [b"k%d" % i for i in range(first, first + 20_000)])
-        """
-    )
-    sent = kernel.begin(
-        """
-        table = KeyedTable()
-        print("begun", flush=True)
-        while True:
-            walkit.replay(log, table)
-            table = KeyedTable()
-        """
-    )
-    kernel.until("begun")
-    kernel.manager.interrupt_kernel()
-    status, printed = kernel.end(sent)
-    assert status == "KeyboardInterrupt", printed
-    said = kernel.run(
-        """
-        stood = table.applied_lsn
-        rest = walkit.replay(log, table)
-        print(stood + rest.records == log.acked_lsn, len(table) == 100_000)
-        """
-    )
-    assert said.endswith("True True\n")
-    assert kernel.run("print(log.append(b'next').first_lsn)").endswith("100001\n")

@@ -84,12 +84,3 @@ def test_each_figure_survives_its_export(drawing: plots.Figure) -> None:
         picture == plots.svg_of(drawing) and "NaN" not in picture and "nan" not in picture.split("<desc")[0]
     )
     assert len(plots.data(drawing)) == len(plots.data(again))
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_figures_are_drawn_for_both_pages(theme: plots.Theme) -> None:
-    """Each figure in each theme: transparent paper, so that the page shows."""
-    for drawing in (
-        lag_over_time([ONE], theme=theme), state_lanes(BARS, theme=theme), sent_by_codec(TRAFFIC, theme=theme)
-    ):  # fmt: skip
-        assert drawing.layout.template.layout.paper_bgcolor == "rgba(0,0,0,0)"

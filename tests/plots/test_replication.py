@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
 from walkit.errors import OptionsError
 from walkit.plots import replication_lag
-from walkit.plots.style import COLOURS
 
 SAMPLES = [(0.5, 10, 0), (1.0, 20, 15), (1.5, 30, 31), (4.0, 30, 30)]
 
@@ -41,13 +38,6 @@ def test_marks_stand_at_their_time_inside_the_figure() -> None:
         (4.0, "caught up", "right"),
     ]
     assert tuple(drawing.layout.xaxis.range) == (0.25, 4.0)
-
-
-def test_it_reads_on_both_pages() -> None:
-    """Transparent backgrounds, colours of the palette, and JSON that a browser can read."""
-    raw = json.loads(replication_lag(SAMPLES, marks=[(1.0, "killed")]).to_json())
-    assert raw["layout"]["template"]["layout"]["paper_bgcolor"] == "rgba(0,0,0,0)"
-    assert {trace["line"]["color"] for trace in raw["data"]} <= set(COLOURS)
 
 
 def test_no_samples_are_an_empty_figure_and_another_shape_is_refused() -> None:

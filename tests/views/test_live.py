@@ -6,7 +6,6 @@ import gc
 import importlib
 import subprocess
 import sys
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import walkit
 from tests.plots.test_figures import make_run
 from walkit.errors import MissingExtraError
 from walkit.measure import RunEvent
-from walkit.views import History, LiveView, LogSource, Point, Reading, live, recorded
+from walkit.views import LiveView, LogSource, Point, Reading, live, recorded
 from walkit.views.live import view_of_run
 from walkit.views.parts import numbers_html, pn, sentence_html
 
@@ -139,28 +138,6 @@ def test_what_nobody_sees_is_not_drawn() -> None:
     view.shown = True
     view.refresh()
     assert curves(view)["records/s"].tolist() == [float(i) for i in range(1, 8)]
-
-
-@pytest.mark.slow
-def test_memory_stays_flat() -> None:
-    """Updates beyond what the history holds, three times 60: one of the three adds nothing, as no leak would let it."""
-    # Three, since what other threads of this process allocate meanwhile is counted, too.
-    view = LiveView(Steps(), History(points_max=40, events_max=10))
-    added = []
-    tracemalloc.start()  # before the first update: what a later one replaces is counted, too
-    try:
-        for _ in range(100):
-            view.refresh()
-        for _ in range(3):
-            gc.collect()
-            before, _ = tracemalloc.get_traced_memory()
-            for _ in range(60):
-                view.refresh()
-            gc.collect()
-            added.append(tracemalloc.get_traced_memory()[0] - before)
-    finally:
-        tracemalloc.stop()
-    assert min(added) < 50_000
 
 
 def test_sentences_and_numbers_are_escaped() -> None:

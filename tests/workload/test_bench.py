@@ -277,30 +277,6 @@ def test_without_sync_the_report_says_so(tmp_path: Path) -> None:
     assert "no sync is waited for" in report._repr_html_()
 
 
-def test_the_command_prints_json_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """`walkit bench write --json` prints one JSON object with raw and walkit rows from one run, and nothing else."""
-    command = [
-        "bench",
-        "write",
-        "--writers",
-        "1,2",
-        "--tasks",
-        "2",
-        "--record-bytes",
-        "100",
-        "--seconds",
-        "0.02",
-    ]
-    assert main([*command, "--path", str(tmp_path), "--json"]) == 0
-    out, err = capfd.readouterr()
-    plain = json.loads(out)
-    assert err == ""
-    assert plain["record_bytes"] == 100
-    assert all(row["records"] > 0 and row["records_per_s"] > 0 for row in plain["rows"])
-    assert [r["way"] for r in plain["rows"]].count("raw") == 7
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_crash_verdicts_stand_below_the_rates(capfd: pytest.CaptureFixture[str]) -> None:
     """`walkit bench write --crash-states`: each order has a line that says what power cuts leave."""
     command = ["bench", "write", "--writers", "1", "--model", "gp3", "--seconds", "0.02"]

@@ -33,7 +33,6 @@ from walkit.workload import (
     Workload,
 )
 from walkit.workload.child_process import (
-    Announcer,
     drive_reported,
     options_from,
     options_text,
@@ -202,14 +201,6 @@ def test_no_writer_passes_what_was_announced() -> None:
         assert dict(store.items()) == state_of(stream)
     assert pipe.acked == [part.group_count for part in stream.route(WRITERS)]
     assert pipe.lines > 8
-
-
-def test_the_announcement_check_would_notice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With writers that do not wait for the announcement, the test above fails."""
-    monkeypatch.setattr(Announcer, "may_begin", lambda *_: True)
-    stream = seeded_stream(4_000)
-    with walkit.Store.open("memory://not-announced", mode="x") as store, pytest.raises(AssertionError):
-        drive_reported(store, stream, WRITERS, LineReporter(Pipe(store, stream.route(WRITERS))))
 
 
 def test_a_stream_is_handed_over_byte_for_byte(stream: OperationStream) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from walkit.bench import OrderReport, bench_order
-from walkit.cli import main
 from walkit.errors import OptionsError
 from walkit.measure import load
 from walkit.plots import order_cost
@@ -81,24 +80,3 @@ def test_what_cannot_be_measured_is_refused(option: str, value: Any) -> None:
     with pytest.raises(OptionsError) as found:
         bench_order(**given, progress=False)
     assert found.value.option == option
-
-
-def test_the_command_prints_json_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """`walkit bench order --json` prints one JSON object and nothing else, and saves the Runs where it is told to."""
-    command = [
-        "bench",
-        "order",
-        "--writers",
-        "2",
-        "--policy",
-        "capped:2",
-        "--models",
-        "",
-        "--seconds",
-        "0.02",
-    ]
-    runs = tmp_path / "runs"
-    assert main([*command, "--runs", "1", "--path", str(tmp_path), "--save-runs", str(runs), "--json"]) == 0
-    out, err = capfd.readouterr()
-    assert err == "" and [row["policy"] for row in json.loads(out)["rows"]] == ["capped:2"]
-    assert len(list(runs.iterdir())) == 2
