@@ -240,10 +240,11 @@ def beacons(root: Path, mutants: list[Site]) -> dict[str, bytes]:
             continue
         if site.used:
             uses[site.used].append(n)
-        elif site.kind == "call dropped":
-            inserted[site.file].append((start, 1, 0, call + b"; "))
-        else:
+        elif compiles(f"({site.before})".encode()):
             at(site.file, start, start + len(site.before.encode()), call)
+        else:
+            indent = b" " * (start - source.rfind(b"\n", 0, start) - 1)
+            inserted[site.file].append((start, 1, -1_000_000, call + b"\n" + indent))
     for path in sorted(root.glob("walkit/**/*.py")) if uses else ():
         file = str(path.relative_to(root))
         finder = Finder(file, path.read_bytes())
