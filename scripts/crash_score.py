@@ -38,7 +38,7 @@ if not __package__:  # run as a script
     sys.path.insert(0, str(ROOT))
 
 from scripts.crash_sites import KINDS, draw, edit_of, kind_of, name_of, promise_sites  # noqa: E402
-from scripts.mutant_sites import Site, beacons  # noqa: E402
+from scripts.mutant_sites import Site, beacons, compiles  # noqa: E402
 
 EQUIVALENT = ROOT / "docs" / "evidence" / "crash-equivalents.json"
 PROFILES = ("contract", "ext4-ordered")
@@ -224,7 +224,7 @@ def hunt(
         return {"found": None, "why": "no scenario reaches it", "seconds": 0}
     original, path = ROOT / site.file, tree / site.file
     mutated = site.mutated(original.read_bytes())
-    assert mutated is not None
+    assert mutated is not None and compiles(mutated)
     path.write_bytes(mutated)
     try:
         said = explored(tree, {"budgets": budgets, "scenarios": scenarios}, **limits)
@@ -234,7 +234,7 @@ def hunt(
 
 
 def revision() -> str:
-    """Return the revision of the checkout, marked where it has changes."""
+    """Return the revision of the checkout, marked if it has changes."""
     git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
     return subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
 
@@ -287,7 +287,7 @@ def difference(site: Site) -> str:
 
 
 def table(drawn: list[Site], passed: list[Site], results: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """Yield the score by kind, by whom each was found, and every mutant that was not, with its diff."""
+    """Yield the score by kind, the scenario that found each mutant, and a diff of each that was not found."""
     found = {name for name, result in results.items() if result["found"]}
     yield "| kind | mutants | found | equivalent, replaced |\n|---|---:|---:|---:|"
     for kind in KINDS:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from scripts.mutant_sites import Finder, Site, compiles
+from scripts.mutant_sites import Finder, Site
 
 ROOMS = ("log", "commit", "segments", "recovery", "compaction", "state", "store.py", "storage/interface.py")
-"""Of the storage only its interface: the laboratory's disk is a model in memory, which stands for the others."""
+"""The storage counts with its interface only: the laboratory's disk is a model in memory."""
 LEFT_OUT = ("walkit/log/scratch.py",)
 """A folder of the operating system, which ends with its process."""
 
@@ -27,7 +26,7 @@ CALLS = {
     "remove": r"(storage|target)\.remove|remove_if_there|remove_claims|table\.remove|orphan_files\.(remove|give_up)",
     "poison": r"(on_)?poison|poisoning|(failure|segment|self)\.fail",
 }
-"""By kind, how the name of what is called ends, without leading underscores."""
+"""By kind, the ends of function names, without leading underscores."""
 OF_THE_SYSTEM = ("os.", "FileStorage(")
 """How calls begin that leave the storage which the log was given."""
 COMPARED = {
@@ -127,7 +126,7 @@ class PromiseFinder(Finder):
 
     @staticmethod
     def _pairs(block: list[ast.stmt], n: int) -> Iterator[tuple[ast.stmt, ast.stmt]]:
-        """Yield the statement with each neighbour that is no exit, and that neither needs nor makes its names."""
+        """Yield the statement with each neighbour, except exits and those that need or make its names."""
         for first, second in zip(block[max(n - 1, 0) : n + 1], block[max(n, 1) : n + 2], strict=False):
             other = first if second is block[n] else second
             is_text = isinstance(other, ast.Expr) and isinstance(other.value, ast.Constant)
@@ -181,28 +180,15 @@ def name_of(site: Site) -> str:
 
 
 def promise_sites(root: Path) -> list[Site]:
-    """Return every site in the rooms of the log of a checkout, each an edit that compiles."""
+    """Return every site in the rooms of the log of a checkout."""
     found: list[Site] = []
     for room in ROOMS:
         place = root / "walkit" / room
         for path in sorted(place.glob("**/*.py")) if place.is_dir() else [place]:
             file, source = str(path.relative_to(root)), path.read_bytes()
             if file not in LEFT_OUT:
-                sites = PromiseFinder(file, source).found
-                found += [site for site in sites if compiles(site.mutated(source))]
+                found += PromiseFinder(file, source).found
     return list({name_of(site): site for site in found}.values())
-
-
-@dataclass(frozen=True)
-class Equivalent:
-    """A mutant that no exploration can find, and why."""
-
-    name: str
-    file: str
-    line: str
-    """The line of walkit that makes it so, as it is in `because_of`: without it the entry counts no more."""
-    because_of: str
-    why: str
 
 
 def draw(
