@@ -8,8 +8,8 @@
 A mutant is one edit of a copy of walkit, drawn by seed among the sites of scripts/crash_sites.py, of each kind as many.
 `run` explores every scenario under both profiles on each, in a child process, until a state breaks a rule; a child
 that says nothing for so long hangs, which counts as found. Before that it explores walkit as it is, which must break no
-rule, and notes which sites each scenario reaches: a mutant is run in those alone. Results stay in FOLDER by revision,
-and a run that was stopped continues. `--first RESULTS` takes what an earlier revision found as it is.
+rule, and notes which sites each scenario reaches: a mutant is run in those alone. Results stay in FOLDER by the tree of
+walkit/, and a run that was stopped continues. `--first RESULTS` takes what an earlier revision found as it is.
 
 A mutant that nothing can find goes into docs/evidence/crash-equivalents.json, with the line that makes it so, and the
 next one drawn takes its place: of one in four at most.
@@ -234,9 +234,14 @@ def hunt(
 
 
 def revision() -> str:
-    """Return the revision of the checkout, marked if it has changes."""
-    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
-    return subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
+    """Return the git tree of walkit/, marked if it has changes: what a result rests on, whatever else is committed."""
+    git = ["git", "-C", str(ROOT)]
+    wanted = (["rev-parse", "--short=12", "HEAD:walkit"], ["status", "--porcelain", "walkit"])
+    tree, changes = (
+        subprocess.run([*git, *words], check=True, capture_output=True, text=True).stdout.strip()
+        for words in wanted
+    )
+    return f"{tree}-changed" if changes else tree
 
 
 def read_results(path: Path | None) -> dict[str, dict[str, Any]]:
