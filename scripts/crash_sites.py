@@ -52,6 +52,7 @@ INVERTED = {
 }
 ORDERED = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 STAYS = (ast.Return, ast.Raise, ast.Break, ast.Continue, ast.Pass, ast.Import, ast.ImportFrom, ast.Nonlocal)
+"""Statements with which nothing is swapped; nor is it with a counter or an event, which no state holds."""
 
 
 def call_kind(node: ast.AST) -> str:
@@ -129,9 +130,10 @@ class PromiseFinder(Finder):
         """Yield the statement with each neighbour, except exits and those that need or make its names."""
         for first, second in zip(block[max(n - 1, 0) : n + 1], block[max(n, 1) : n + 2], strict=False):
             other = first if second is block[n] else second
+            is_told = isinstance(other, ast.AugAssign) or "events.emit" in ast.unparse(other)
             is_text = isinstance(other, ast.Expr) and isinstance(other.value, ast.Constant)
             loaded, stored = (names(first, c) | names(second, c) for c in (ast.Load, ast.Store))
-            if not isinstance(other, STAYS) and not is_text and not loaded & stored:
+            if not isinstance(other, STAYS) and not is_text and not is_told and not loaded & stored:
                 yield first, second
 
     def _text(self, node: ast.expr | ast.stmt) -> str:
