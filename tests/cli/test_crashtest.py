@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Run
     from walkit.crashlab import Script
 
-BUG = ("--mutant", "acknowledged-unsynced", "--budget", "40")
+BUG = ("--mutant", "acknowledged-unsynced", "--budget", "40", "--profile", "ext4-ordered")
 
 
 def test_a_scenario_that_keeps_every_rule_exits_with_0(run: Run) -> None:
@@ -36,12 +36,16 @@ def test_a_scenario_that_keeps_every_rule_exits_with_0(run: Run) -> None:
 
 
 def test_several_scenarios_are_a_row_each(run: Run) -> None:
-    """Name two scenarios, one of them twice: a row for each, in that order, and one verdict."""
+    """Name two scenarios, one of them twice: a row for each and profile, one verdict, and the coverage."""
     names = ("failed-sync", "append", "failed-sync")
-    ran = run("crashtest", "--budget", "5", *(part for name in names for part in ("--scenario", name)))
+    asked = ("crashtest", "--budget", "5", "--coverage")
+    ran = run(*asked, *(part for name in names for part in ("--scenario", name)))
     assert ran.code == 0
-    words = [line.split()[0] for line in ran.out.splitlines()]
-    assert words[1:] == ["scenario", "failed-sync", "append", "ok:"]
+    words = [line.split() for line in ran.out.splitlines()]
+    rows = [tuple(line[:2]) for line in words[1:7]]
+    pairs = [(name, profile) for name in names[:2] for profile in ("contract", "ext4-ordered")]
+    assert rows == [("scenario", "profile"), *pairs, ("ok:", "none")]
+    assert {line[0] for line in words[9:]} >= {"append", "manifest", "recovery"}
 
 
 def test_a_bug_that_is_put_back_exits_with_1_and_leaves_its_files(run: Run, tmp_path: Path) -> None:
@@ -53,14 +57,24 @@ def test_a_bug_that_is_put_back_exits_with_1_and_leaves_its_files(run: Run, tmp_
     assert first["rule"] in RULES and f"point={first['point']}, state={first['state']}" in first["reproducer"]
     with walkit.open(folder) as log:
         log.append(b"what was left is a log's folder")
-    assert run("crashtest", "--scenario", "append", "--budget", "5").code == 0
+    assert run("crashtest", "--scenario", "append", "--budget", "5", "--jobs", "1").code == 0
     again = run("crashtest", *BUG, "--save-violation", folder)
     assert (again.code, again.out) == (2, "") and "is there already" in again.err
 
 
 def test_where_nothing_is_violated_nothing_is_saved(run: Run, tmp_path: Path) -> None:
     """Ask for a violation's files where no rule is broken: 0, a sentence, and no folder."""
-    ran = run("crashtest", "--scenario", "append", "--budget", "1", "--save-violation", tmp_path / "cut")
+    ran = run(
+        "crashtest",
+        "--scenario",
+        "append",
+        "--budget",
+        "1",
+        "--jobs",
+        "1",
+        "--save-violation",
+        tmp_path / "cut",
+    )
     assert ran.code == 0 and "no violation" in ran.err
     assert not (tmp_path / "cut").exists()
 
@@ -96,8 +110,9 @@ def test_ctrl_c_prints_what_was_found_until_then(
 
     monkeypatch.setitem(SCENARIOS, "interrupted", Scenario("interrupted", "is interrupted", interrupted))
     names = ("append", "interrupted", "reopen")
-    code = main(["crashtest", "--budget", "1", *(part for name in names for part in ("--scenario", name))])
+    asked = ["crashtest", "--budget", "1", "--jobs", "1", "--profile", "issued"]
+    code = main([*asked, *(part for name in names for part in ("--scenario", name))])
     assert code == 130
     lines = capsys.readouterr().out.splitlines()
-    assert "not begun: reopen" in lines[1] and lines[-1].startswith("so far none of")
+    assert "not begun: reopen (issued)" in lines[1] and lines[-1].startswith("so far none of")
     assert [line.split()[0] for line in lines[3:-1]] == ["append", "interrupted"]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from walkit.crashlab.summary import Explorations
 
 BUDGET = 500
+DEFAULT_PROFILES = ("contract", "ext4-ordered")
 
 
 def add_crashtest(commands: Any) -> None:
@@ -39,21 +40,24 @@ def add_crashtest(commands: Any) -> None:
         metavar="NAME",
         help="what is run, more than once for more (default: all; with --mutant, the one it shows in)",
     )
-    add_option(
-        parser,
+    parser.add_argument(
         "--profile",
-        str,
-        "ext4-ordered",
-        "what a power cut may do to what no sync covers",
+        action="append",
         metavar="NAME",
+        help="the changes without a sync that a power cut may lose, more than once for more (default: "
+        f"{' and '.join(DEFAULT_PROFILES)})",
     )
-    add_option(parser, "--budget", values.count, BUDGET, "states that are judged of each scenario")
+    add_option(parser, "--budget", values.count, BUDGET, "states that are judged per scenario and profile")
+    add_option(parser, "--jobs", values.count, min(os.cpu_count() or 1, 8), "processes that explore side by side")
     add_option(parser, "--seed", values.number, 0, "what draws begin with")
     parser.add_argument(
         "--mutant", metavar="NAME", help="judge walkit with this historic bug put back: 1 is the answer then"
     )
     parser.add_argument(
         "--save-violation", metavar="DIR", help="write the files of the first violation into a new folder"
+    )
+    parser.add_argument(
+        "--coverage", action="store_true", help="print how many states were cut during each thing"
     )
     parser.add_argument(
         "--list", action="store_true", help="list scenarios, profiles, rules and mutants, and end"
@@ -66,22 +70,32 @@ def crashtest(args: argparse.Namespace) -> int:
     if args.list:
         _list(args)
         return 0
-    from walkit.crashlab.profiles import profile_of
-
     mutant = _mutant(args.mutant)
-    scenarios, profile = _scenarios(args.scenario, mutant), profile_of(args.profile)
+    scenarios, profiles = _scenarios(args.scenario, mutant), _profiles(args.profile)
     if args.save_violation is not None and os.path.lexists(args.save_violation):
         raise UsageError(f"--save-violation {args.save_violation} is there already; give a new folder")
-    with nullcontext() if mutant is None else mutant.applied():
-        report = _explored(scenarios, profile, args)
+    report = _explored(scenarios, profiles, mutant, args)
     is_single = len(report.explorations) == 1 and not report.interrupted
     shown = report.explorations[0] if is_single else report
-    publish("crashtest", lambda: shown.text().splitlines(), report.to_dict, as_json=args.json, out=args.out)
+    publish(
+        "crashtest",
+        lambda: [*shown.text().splitlines(), *_coverage(report, args.coverage)],
+        report.to_dict,
+        as_json=args.json,
+        out=args.out,
+    )
     if args.save_violation is not None:
         _save(report, args.save_violation)
     if report.interrupted and report.ok:
         raise KeyboardInterrupt
     return 0 if report.ok else 1
+
+
+def _coverage(report: Explorations, wanted: bool) -> list[str]:
+    from walkit.crashlab.summary import CoverageTable
+
+    table = CoverageTable(report.explorations)
+    return ["", table.title, *table.text().splitlines()] if wanted else []
 
 
 def _mutant(name: str | None) -> Mutant | None:
@@ -105,27 +119,48 @@ def _scenarios(names: list[str] | None, mutant: Mutant | None) -> list[Scenario]
     return [scenario_of(name) for name in dict.fromkeys(names)]
 
 
-def _explored(scenarios: list[Scenario], profile: Profile, args: argparse.Namespace) -> Explorations:
-    """Explore one after the other; Ctrl-C ends it with what was found until then."""
+def _profiles(names: list[str] | None) -> list[Profile]:
+    """Return the profiles that are asked for, each once."""
+    from walkit.crashlab.profiles import profile_of
+
+    return [profile_of(name) for name in dict.fromkeys(names or DEFAULT_PROFILES)]
+
+
+def _explored(
+    scenarios: list[Scenario], profiles: list[Profile], mutant: Mutant | None, args: argparse.Namespace
+) -> Explorations:
+    """Explore each scenario under each profile; Ctrl-C ends it with the explorations that are complete."""
+    from walkit.crashlab.campaign import explore_all
+
+    pairs = [(scenario, profile) for scenario in scenarios for profile in profiles]
+    jobs = min(args.jobs, len(pairs))
+    if jobs == 1:
+        with nullcontext() if mutant is None else mutant.applied():
+            return _one_by_one(pairs, args)
+    names = [(scenario.name, profile.name) for scenario, profile in pairs]
+    with bar("crash states", " explorations") as move:
+        return explore_all(
+            names, args.budget, args.seed, mutant.name if mutant else "", jobs=jobs, progress=move
+        )
+
+
+def _one_by_one(pairs: list[tuple[Scenario, Profile]], args: argparse.Namespace) -> Explorations:
     from walkit.crashlab.explorer import explore
     from walkit.crashlab.summary import Explorations
 
     found = []
     try:
-        for number, scenario in enumerate(scenarios, 1):
-            which = f" ({number} of {len(scenarios)})" if len(scenarios) > 1 else ""
-            with bar(f"{scenario.name}{which}", " states") as move:
-                found.append(
-                    explore(
-                        scenario, args.budget, args.seed, profile, progress=False if move is None else move
-                    )
-                )
+        for number, (scenario, profile) in enumerate(pairs, 1):
+            which = f" ({number} of {len(pairs)})" if len(pairs) > 1 else ""
+            with bar(f"{scenario.name}, {profile.name}{which}", " states") as move:
+                found.append(explore(scenario, args.budget, args.seed, profile, progress=move or False))
             if found[-1].interrupted:
                 break
     except KeyboardInterrupt:
         if not found:
             raise
-    return Explorations(tuple(found), tuple(scenario.name for scenario in scenarios[len(found) :]))
+    left = tuple(f"{scenario.name} ({profile.name})" for scenario, profile in pairs[len(found) :])
+    return Explorations(tuple(found), left)
 
 
 def _save(report: Explorations, folder: str) -> None:

@@ -226,6 +226,7 @@ class Exploration(TableReport):
             ("of them explored whole", f"{self.whole_points:,}"),
             ("coverage, mean over points", f"{self.coverage:.1%}"),
             ("states that break a rule", f"{self.broken:,}"),
+            *((f"states cut during: {name}", f"{count:,}") for name, count in self.covered.items()),
             ("time", f"{self.duration_s:.1f} s"),
         ]
 
@@ -252,6 +253,8 @@ class Exploration(TableReport):
             "whole_points": self.whole_points,
             "coverage": round(self.coverage, 4),
             "broken": self.broken,
+            "covered": self.covered,
+            "missed": list(self.missed),
             "interrupted": self.interrupted,
             "duration_s": round(self.duration_s, 3),
             "violations": [

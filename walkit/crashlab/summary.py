@@ -9,6 +9,7 @@ from typing import Any
 from walkit._html import Markup, tag
 from walkit._report import Cells, TableReport
 from walkit._text import counted
+from walkit.crashlab.coverage import COVERAGE
 from walkit.crashlab.exploration import Exploration, Violation, large
 from walkit.crashlab.museum import MUTANTS
 from walkit.crashlab.oracle import RULES
@@ -17,9 +18,10 @@ from walkit.crashlab.scenarios import SCENARIOS
 
 @dataclass(frozen=True)
 class Explorations(TableReport):
-    """What came of several explorations under one profile, a row each."""
+    """The outcome of several explorations, a row each."""
 
     title = "Crash states"
+    left_columns = 2
 
     explorations: tuple[Exploration, ...]
     left_out: tuple[str, ...] = ()
@@ -46,6 +48,8 @@ class Explorations(TableReport):
         distinct = counted(sum(each.distinct for each in self.explorations), "distinct state")
         if self.ok:
             return f"{'so far' if self.interrupted else 'ok:'} none of {distinct} breaks a rule"
+        if missed := sorted({f"{e.scenario}: {name}" for e in self.explorations for name in e.missed}):
+            distinct = f"{distinct} (not cut during: {'; '.join(missed)})"
         return f"{sum(each.broken for each in self.explorations):,} of {distinct} break a rule"
 
     @property
@@ -56,8 +60,7 @@ class Explorations(TableReport):
             first = self.explorations[0]
             of = f"walkit with the mutant {first.mutant!r}" if first.mutant else "walkit as it is"
             notes.append(
-                f"{of}: profile {first.profile}, seed {first.seed}, "
-                f"a budget of {counted(first.budget, 'state')} for each scenario"
+                f"{of}: seed {first.seed}, a budget of {counted(first.budget, 'state')} per scenario and profile"
             )
         if self.interrupted:
             missing = f"; not begun: {', '.join(self.left_out)}" if self.left_out else ""
@@ -68,12 +71,24 @@ class Explorations(TableReport):
         return len(self.notes) - self.interrupted
 
     def _head(self) -> Cells:
-        return ("scenario", "points", "whole", "possible", "judged", "distinct", "coverage", "break", "time")
+        return (
+            "scenario",
+            "profile",
+            "points",
+            "whole",
+            "possible",
+            "judged",
+            "distinct",
+            "coverage",
+            "break",
+            "time",
+        )
 
     def _cells(self) -> list[Cells]:
         return [
             (
                 each.scenario,
+                each.profile,
                 f"{len(each.points):,}",
                 f"{each.whole_points:,}",
                 large(each.possible),
@@ -107,6 +122,33 @@ class Explorations(TableReport):
 
 def _told(violation: Violation) -> str:
     return f"{violation.scenario}: {violation}"
+
+
+@dataclass(frozen=True)
+class CoverageTable(TableReport):
+    """The number of judged crash states that were cut during each thing, over several explorations."""
+
+    title = "Crash states that were cut while"
+    left_columns = 2
+
+    explorations: tuple[Exploration, ...]
+
+    def _states(self, name: str) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for each in self.explorations:
+            if states := each.covered.get(name, 0):
+                counts[each.scenario] = counts.get(each.scenario, 0) + states
+        return counts
+
+    def _head(self) -> Cells:
+        return ("during", "which means", "states", "scenarios")
+
+    def _cells(self) -> list[Cells]:
+        found = ((name, text, self._states(name)) for name, text in COVERAGE.items())
+        return [(name, text, f"{sum(s.values()):,}", f"{len(s):,}") for name, text, s in found]
+
+    def _facts(self) -> dict[str, Any]:
+        return {name: self._states(name) for name in COVERAGE}
 
 
 @dataclass(frozen=True)
