@@ -48,7 +48,9 @@ def add_crashtest(commands: Any) -> None:
         f"{' and '.join(DEFAULT_PROFILES)})",
     )
     add_option(parser, "--budget", values.count, BUDGET, "states that are judged per scenario and profile")
-    add_option(parser, "--jobs", values.count, min(os.cpu_count() or 1, 8), "processes that explore side by side")
+    add_option(
+        parser, "--jobs", values.count, min(os.cpu_count() or 1, 8), "processes that explore side by side"
+    )
     add_option(parser, "--seed", values.number, 0, "what draws begin with")
     parser.add_argument(
         "--mutant", metavar="NAME", help="judge walkit with this historic bug put back: 1 is the answer then"
