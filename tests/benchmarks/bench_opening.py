@@ -1,7 +1,7 @@
 """How the time to open a log grows with its frames, over mixtures of frames: run by hand.
 
 A mixture is made once with n frames and once with 10 n, without codec and with "zstd". Said are the processor times
-(the least of some runs) of `walkit.open`, `Store.open` and `walkit.verify`, their growth from n to 10 n, which is
+(the median of three runs) of `walkit.open`, `Store.open` and `walkit.verify`, their growth from n to 10 n, which is
 about 10 where the cost is linear and 100 where it is quadratic, and the share that the codec costs::
 
     python tests/benchmarks/bench_opening.py --frames 5_000 --growth 20 --codec 3
@@ -10,7 +10,9 @@ about 10 where the cost is linear and 100 where it is quadratic, and the share t
 Every mixture has frames of one record or a few: `sizes` small values among larger ones, so that some frames are
 compressed; `kinds` events, deletes, transactions, bundles and timestamps; `killed` is `sizes` whose writer was killed;
 `epochs` opens the log again every 250 frames; `holes` loses every 100th frame; `compacted` has lost most of its records
-to compaction. "First open" is that after a kill, or with policy "salvage". Exit 1 where the growth of `Store.open`
+to compaction. In `alternating` every other frame is compressed, in `lone_packed` and `lone_plain` one of 500, in
+`packed` all; `threshold` has values about the size from which compression is tried, and `dictionaries` bundles of a
+dictionary column. "First open" is that after a kill, or with policy "salvage". Exit 1 where the growth of `Store.open`
 or `verify`, or a codec's share of `Store.open`, is above what was given, or a record is missing.
 """
 
@@ -19,11 +21,13 @@ from __future__ import annotations
 import argparse
 import logging
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -65,6 +69,33 @@ def sizes(path: Path, frames: int, codec: str | None) -> None:
     """Make a log of small frames among larger ones."""
     with walkit.open(path, options=options(codec)) as log:
         append(log, range(frames))
+
+
+def repeats(path: Path, frames: int, codec: str | None, count: Callable[[int], int]) -> None:
+    """Make a log of single values, each a text that is repeated: from twice on it is compressed."""
+    with walkit.open(path, options=options(codec)) as log:
+        for number in range(frames):
+            log.append((b"value %08d;" % number * 4) * count(number), b"%d" % (number % KEYS))
+
+
+def threshold(path: Path, frames: int, codec: str | None) -> None:
+    """Make a log of values from 60 to 123 bytes, half of each one byte repeated."""
+    rng = random.Random(2)
+    with walkit.open(path, options=options(codec)) as log:
+        for number in range(frames):
+            half = 30 + number % 32
+            log.append(rng.randbytes(half) + bytes(half), b"%d" % (number % KEYS))
+
+
+def dictionaries(path: Path, frames: int, codec: str | None) -> None:
+    """Make a log of bundles of one dictionary column, among small values."""
+    bundle = pa.record_batch({"word": pa.array([b"one", b"two"] * 20).dictionary_encode()})
+    with walkit.open(path, options=options(codec)) as log:
+        for number in range(frames):
+            if number % 2:
+                log.append(b"%d" % number, b"%d" % (number % KEYS))
+            else:
+                log.append_bundle(bundle, b"%d" % (number % KEYS))
 
 
 def kinds(path: Path, frames: int, codec: str | None) -> None:
@@ -134,7 +165,16 @@ def compacted(path: Path, frames: int, codec: str | None) -> None:
 
 
 MIXTURES: dict[str, Callable[[Path, int, str | None], None]] = {
-    make.__name__: make for make in (sizes, kinds, killed, epochs, holes, compacted)
+    make.__name__: make for make in (sizes, kinds, killed, epochs, holes, compacted, threshold, dictionaries)
+}
+MIXTURES |= {
+    name: partial(repeats, count=count)
+    for name, count in {
+        "alternating": lambda number: 1 + 4 * (number % 2),
+        "lone_packed": lambda number: 5 if number % 500 == 0 else 1,
+        "lone_plain": lambda number: 1 if number % 500 == 0 else 5,
+        "packed": lambda number: 60,
+    }.items()
 }
 
 
@@ -167,9 +207,9 @@ def measure(mixture: str, frames: int, codec: str | None, place: str | None) -> 
         path = Path(folder) / "log"
         MIXTURES[mixture](path, frames, codec)
         first = opened(path, "salvage" if mixture == "holes" else "prefix")
-        times = {"first open": first, "open": min(opened(path) for _ in range(ROUNDS))}
-        times["Store.open"] = min(store_opened(path) for _ in range(ROUNDS))
-        times["verify"] = min(timed(lambda: walkit.verify(path)) for _ in range(ROUNDS))
+        times = {"first open": first, "open": statistics.median(opened(path) for _ in range(ROUNDS))}
+        times["Store.open"] = statistics.median(store_opened(path) for _ in range(ROUNDS))
+        times["verify"] = statistics.median(timed(lambda: walkit.verify(path)) for _ in range(ROUNDS))
         report = walkit.verify(path)
         assert report.ok and report.last_lsn >= frames, report
     return times
@@ -189,7 +229,7 @@ def main() -> int:
     logging.disable()  # each hole is a warning
     wrong = False
     print(
-        f"{'mixture':<10} {'codec':<6} {'what':<11} {given.frames:>8,} {GROWTH * given.frames:>9,}  growth  to plain"
+        f"{'mixture':<12} {'codec':<6} {'what':<11} {given.frames:>8,} {GROWTH * given.frames:>9,}  growth  to plain"
     )
     for mixture in given.mixtures:
         plain: list[Times] = []
@@ -205,7 +245,7 @@ def main() -> int:
                 over |= bool(given.codec) and way == "Store.open" and max(shares) > given.codec
                 wrong |= over
                 print(
-                    f"{mixture:<10} {codec or 'none':<6} {way:<11} {small_s * 1e3:>5.1f} ms {large[way] * 1e3:>6.1f} ms"
+                    f"{mixture:<12} {codec or 'none':<6} {way:<11} {small_s * 1e3:>5.1f} ms {large[way] * 1e3:>6.1f} ms"
                     f"  {growth:>6.1f}  {shares[0]:.2f}, {shares[1]:.2f}" + "  TOO MUCH" * over,
                     flush=True,
                 )
