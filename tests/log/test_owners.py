@@ -134,7 +134,7 @@ def facts(path: Path) -> set[tuple[str, int, int, str]]:
 
 
 @needs_root
-@pytest.mark.parametrize("mode", [0o600, 0o664])
+@pytest.mark.parametrize("mode", [0o600, 0o664, 0o666])
 def test_root_leaves_a_log_to_its_owner(place: Path, mode: int) -> None:
     """Write, claim and repair as root in another user's log: all files are that user's, who can continue with them."""
     made, by_root = (OWNER, [GROUP], MADE), (0, [0], [mode, *WORK])
@@ -157,6 +157,15 @@ def test_a_stranger_is_refused_before_anything_is_made(place: Path) -> None:
     work: list[Any] = ["write", "store", "claim"]
     assert acts(place, (OTHER, [], work), (OTHER, [GROUP], work)) == [refused] * 2
     assert {each: each.read_bytes() for each in place.rglob("*") if each.is_file()} == before
+
+
+@needs_root
+def test_strangers_share_a_log_that_everybody_may_write(place: Path) -> None:
+    """Write as a user of another group, which the owner is in, too: the owner can use its files, which all are 0666."""
+    place.chmod(0o777)
+    steps = (OWNER, [GROUP], MADE), (0, [0], [0o666]), (OTHER, [OTHER], MADE), (OWNER, [GROUP, OTHER], MADE)
+    assert {answer for answers in acts(place, *steps) for answer in answers} == {"done"}
+    assert {mode for _, _, _, mode in facts(place)} == {"666"}
 
 
 @needs_root
