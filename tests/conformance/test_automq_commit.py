@@ -2,8 +2,7 @@
 
 The scenarios are those of its block WAL, of blocks, headers and channels, of unordered acknowledgements and of
 sequential completion; the hazards were found in its source, and some of them reproduced. `WHERE` is the table, in
-words; test_tables walks it, so that it cannot name a test that is not there. The vectors of recovery with holes stand
-by name in `test_automq_recovery.py`.
+words; test_tables walks it, so that it cannot name a test that is not there.
 """
 
 from __future__ import annotations
@@ -59,6 +58,12 @@ WHERE: dict[str, tuple[str, ...]] = {
     "no header": ("log/test_open::test_segments_without_a_manifest_are_corruption_not_a_new_log",),
     "trimming everything": ("log/test_hold_trim::test_trimming_everything_leaves_a_log_that_goes_on",),
     "a gap ends the log": ("log/test_holes::test_every_subset_of_frames_that_landed",),
+    "28 vectors of recovery: which blocks landed, what was trimmed, how far the window reaches": (
+        "log/test_holes::test_every_subset_of_frames_that_landed",
+        "log/test_holes::test_the_window_bounds_what_is_kept",
+        "log/test_trim_rewrite::test_a_hole_within_the_segment_is_passed_in_the_copy",
+        "format/test_walk::test_a_stale_frame_of_a_cut_history",
+    ),
     "a newer format": ("log/test_tools::test_what_is_no_log_raises",),
     # -- never tested there
     "callback order under shuffled completions": (
