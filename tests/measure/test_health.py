@@ -21,6 +21,12 @@ ROOT = Path(walkit.__file__).parent.parent
 MEMORY = "/dev/shm"
 
 
+@pytest.fixture(autouse=True)
+def short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loops on the raw device as long as it takes to have some writes: how many there are is not tested."""
+    monkeypatch.setattr("walkit.measure.health_checks.ROUND_S", 0.02)
+
+
 def by_name(findings: list[Finding]) -> dict[str, Finding]:
     return {finding.name: finding for finding in findings}
 
