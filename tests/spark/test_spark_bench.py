@@ -90,29 +90,6 @@ def test_the_command_measures_every_aim(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
-def test_sizes_and_queries_are_chosen(spark: SparkSession, tmp_path: Path) -> None:
-    """Two sizes of one group: what a million records cost is compared within the rounds, and nothing else is asked."""
-    seen: list[tuple[int, int]] = []
-    report = bench.bench_spark(
-        records=(4000, 2000, 4000),
-        record_bytes=10,
-        queries=["replay"],
-        runs=1,
-        path=str(tmp_path),
-        progress=lambda done, total: seen.append((done, total)),
-    )
-    assert report.records == (2000, 4000) and {row.group for row in report.rows} == {"replay"}
-    assert seen == [(n, 16) for n in range(1, 17)]
-    growth = report.rows[-1]
-    assert (growth.query, growth.against) == ("replay, each million records", "of 2,000 records")
-    first, second = (
-        next(r for r in report.rows if r.query == "replay" and r.records == n) for n in (2000, 4000)
-    )
-    assert growth.ratio == pytest.approx(second.times_s[0] / 4000 / (first.times_s[0] / 2000))
-    assert growth.bar == 1.2
-
-
 def test_the_report_in_words() -> None:
     """The table as text and HTML: a line a row with medians and spreads, what it was taken on above."""
     row = SparkBenchRow(

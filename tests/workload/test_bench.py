@@ -287,32 +287,6 @@ def test_crash_verdicts_stand_below_the_rates(capfd: pytest.CaptureFixture[str])
     assert len(lines) == 2 and all("none of " in line and "durability sync" in line for line in lines)
 
 
-@pytest.mark.slow  # 20 measurements; the others see one size each, and the medians of rows.
-def test_a_matrix_measures_every_combination(tmp_path: Path) -> None:
-    """Two record sizes, two runs: each size has its own raw loops, each row the rates of both runs, the lower shown."""
-    report = bench_write(
-        writers=[1],
-        tasks=[2],
-        record_bytes=[1, 90],
-        seconds=0.05,
-        runs=2,
-        path=str(tmp_path),
-        progress=False,
-    )
-    ways = ["append", "append_async", "submit", "append_many", "append_arrow"]
-    for size, rows in ((1, report.rows[:11]), (90, report.rows[11:])):
-        assert [row.way for row in rows] == ["raw", *(word for way in ways for word in (way, "raw"))]
-        assert {row.record_bytes for row in rows} == {size}
-    for row in report.rows:
-        assert len(row.all_per_s) == 2
-        assert row.records_per_s == min(row.all_per_s)
-    plain = report.to_dict()
-    assert (plain["record_bytes"], plain["runs"]) == ([1, 90], 2)
-    assert "record bytes" in report.text() and "medians of 2 runs" in report.text()
-    assert {r["durability"] for r in plain["rows"]} == {"sync"}
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_row_of_the_median_is_shown() -> None:
     """Of three rows the middle one, of four the lower of the middle two, with the rates of all in their order."""
     rows = [
