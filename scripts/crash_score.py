@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import builtins
 import difflib
+import faulthandler
 import json
 import os
 import select
@@ -82,6 +83,8 @@ def explored(
             while True:
                 if not select.select([child.stdout], [], [], silent_s)[0]:
                     why = "hangs"
+                    os.kill(child.pid, signal.SIGUSR1)  # its stacks go to the log
+                    select.select([child.stdout], [], [], BEAT_S)
                     break
                 if not (data := os.read(child.stdout.fileno(), 65536)):
                     break
@@ -157,6 +160,7 @@ def say(what: dict[str, Any]) -> None:
 
 def explore(wish: dict[str, Any]) -> dict[str, Any]:
     """Explore as wished for, in this process; return the rule that is broken first, and which beacons were reached."""
+    faulthandler.register(signal.SIGUSR1)
     builtins.__reached__ = set().add  # type: ignore[attr-defined]
     from walkit import crashlab
 
