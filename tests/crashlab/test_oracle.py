@@ -56,6 +56,8 @@ SPOILED: dict[str, Spoil] = {
     "more was promised": ("kept", None, lambda p: replace(p, kept=7, submitted=7)),
     "less was appended": ("genuine", None, lambda p: replace(p, submitted=5, kept=5)),
     "another record was appended": ("genuine", None, other_row),
+    "a cursor was put into place": ("stands", None, lambda p: replace(p, places=(("cursor a", 3, 4),))),
+    "a hold was taken": ("held", None, lambda p: replace(p, held=3)),
     "one after the end was acknowledged": ("kept", None, lambda p: replace(p, also=frozenset({9}))),
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from walkit.record import Kind
@@ -28,11 +30,24 @@ class Promise:
     """Whether a compaction has begun: then a record may be gone that is not the newest of its key."""
     transactions: tuple[tuple[int, int], ...] = field(repr=False)
     """First and last LSN of records that are all or nothing."""
+    held: int = 0
+    """A trim after the recovery has to keep records from this one on, for a hold or a claim; 0: none does."""
+    places: tuple[tuple[str, int, int], ...] = ()
+    """Kind and name of each cursor and claim, with its lowest and highest LSN; 0 if its file is missing."""
 
     @property
     def key(self) -> object:
         """What tells it from other promises of the same run."""
-        return (id(self.rows), self.submitted, self.kept, self.also, self.trimmed, self.compacted)
+        return (
+            id(self.rows),
+            self.submitted,
+            self.kept,
+            self.also,
+            self.trimmed,
+            self.compacted,
+            self.held,
+            self.places,
+        )
 
     def state_at(self, lsn: int) -> dict[bytes, bytes | None]:
         """Return the keyed state after the record of this LSN."""
@@ -55,6 +70,10 @@ class Ledger:
         self.kept = 0
         self.trimmed = 0
         self.compacted = False
+        self.kept_from: dict[str, int] = {}
+        """By name of a hold or claim: the first LSN that it keeps."""
+        self.places: dict[str, tuple[int, int]] = {}
+        """By "cursor NAME" or "claim NAME": its lowest and its highest LSN."""
         self._also: set[int] = set()
         self._transactions: list[tuple[int, int]] = []
 
@@ -78,6 +97,14 @@ class Ledger:
         self._also |= set(range(first_lsn, last_lsn + 1))
         self.keep(self.kept)
 
+    @contextmanager
+    def moving(self, place: str, lsn: int) -> Iterator[None]:
+        """Note that a cursor or claim is moved to this LSN within the block, and has it after the block."""
+        before = self.places.get(place, (0, 0))
+        self.places[place] = (min(before[0], lsn), max(before[1], lsn))
+        yield
+        self.places[place] = (lsn, lsn)
+
     def restart(self, last_lsn: int) -> None:
         """Note that the log was opened anew and ends there: what was after it was never promised, and is gone."""
         assert last_lsn >= self.kept
@@ -95,4 +122,6 @@ class Ledger:
             trimmed=self.trimmed,
             compacted=self.compacted,
             transactions=tuple(self._transactions),
+            held=min(self.kept_from.values(), default=0),
+            places=tuple((name, *lsns) for name, lsns in self.places.items()),
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from walkit.config import LogOptions
 from walkit.crashlab.ledger import Promise, Row
+from walkit.errors import GapError
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
@@ -25,6 +26,8 @@ RULES = {
     "readers": "a reader that opens it before the recovery sees the same records",
     "again": "opening it once more gives the same",
     "next": "what is appended after the recovery survives the next power cut, with everything before it",
+    "stands": "a cursor or claim is at the LSN that it was moved to, and reading from a cursor skips nothing",
+    "held": "a trim after the recovery keeps what a hold or a claim keeps",
     "verified": "verify finds no fault in it, before and after the recovery",
 }
 """By name."""
@@ -101,6 +104,8 @@ class Oracle:
             self._check_rows(rows, log.first_lsn, last, promise)
             if isinstance(opened, Store) and dict(opened.items()) != promise.state_at(last):
                 raise BrokenRuleError("state", f"at LSN {last:,} it is not that of the records up to it")
+            if promise.places:
+                _check_places(log, promise, rows)
             return rows
 
     def _check_rows(self, rows: dict[int, Row], first: int, last: int, promise: Promise) -> None:
@@ -142,11 +147,39 @@ class Oracle:
         options = replace(self.options, idle_marker_ms=0)
         with open_log(storage=after, options=options, events=quiet) as log:
             found = {r.lsn: _row(r) for r in log.read()}
+            if promise.held:
+                log.trim(lsn)
+                if log.first_lsn > promise.held:
+                    raise BrokenRuleError(
+                        "held", f"LSN {promise.held:,} is kept, and a trim to {lsn:,} left {log.first_lsn:,}"
+                    )
         if found != rows | {lsn: (1, None, PROBE)}:
             what = "that record" if lsn not in found else "records before it"
             raise BrokenRuleError(
                 "next", f"after LSN {lsn:,} was appended and synced, {what} did not survive"
             )
+
+
+def _check_places(log: WriteAheadLog, promise: Promise, rows: dict[int, Row]) -> None:
+    """Judge the cursors and claims of a log by their promises."""
+    found = {f"cursor {fact.name}": (fact.lsn, fact.fault) for fact in log.cursors()}
+    found |= {f"claim {fact.name}": (fact.first_lsn, fact.fault) for fact in log.claims()}
+    for place, low, high in promise.places:
+        lsn, fault = found.get(place, (0, None))
+        if lsn is None or not low <= lsn <= high:
+            raise BrokenRuleError("stands", f"{place} is at {lsn}, not {low:,} to {high:,} ({fault})")
+        kind, _, name = place.partition(" ")
+        if kind == "claim" or not lsn:
+            continue
+        cursor = log.cursor(name)
+        try:
+            seen = [record.lsn for record in cursor.read()]
+        except GapError:
+            if lsn >= promise.trimmed and not promise.compacted:
+                raise
+            continue
+        if seen != [other for other in rows if other > lsn]:
+            raise BrokenRuleError("stands", f"{place} is at {lsn:,}, and reads {len(seen)} records after it")
 
 
 def quiet(name: str, fields: object) -> None:

@@ -2,51 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from walkit.config import LogOptions, StoreOptions
-from walkit.crashlab.oracle import Oracle
-from walkit.crashlab.recording import RecordingStorage
+from walkit.config import StoreOptions
+from walkit.crashlab.consumer_scenarios import CONSUMER_SCENARIOS
+from walkit.crashlab.scenario import SMALL as SMALL
+from walkit.crashlab.scenario import Scenario as Scenario
 from walkit.crashlab.script import Script
-from walkit.errors import CommitFailedError, OptionsError, WalkitError
+from walkit.errors import CommitFailedError, OptionsError
 from walkit.record import Kind
-
-SMALL = LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_marker_ms=0)
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """One history: what is run, with which options, and by what its crash states are judged."""
-
-    name: str
-    text: str
-    """What happens in it, in a sentence."""
-    run: Callable[[Script], None] = field(repr=False)
-    options: LogOptions = SMALL
-    is_store: bool = False
-    covers: tuple[str, ...] = ()
-    """Names of `walkit.crashlab.COVERAGE`: the exploration fails if no state was cut during one of them."""
-
-    def play(self, seed: int = 0) -> RecordingStorage:
-        """Run it and return its storage, with all the points at which the power may be cut.
-
-        Where walkit raises what the scenario does not expect, that is the storage's `failure`, and the run ends there.
-        """
-        script = Script(self.options, seed)
-        storage = script.storage
-        try:
-            self.run(script)
-        except (WalkitError, AssertionError) as error:
-            storage.failure = error
-        storage.take("the end of the run")
-        storage.is_recording = False
-        return storage
-
-    def oracle(self) -> Oracle:
-        """Return what judges the states of its points."""
-        return Oracle(self.options, self.is_store)
 
 
 def _append(script: Script) -> None:
@@ -94,8 +59,8 @@ def _trim(script: Script) -> None:
         for _ in range(30):
             script.append(log, 4_000)
         claim = script.claim("reader", 40)
-        hold.release()
         script.let_go("consumer")
+        hold.release()
         script.trim(log, 50)
         script.keep_from("reader", 44)
         claim.advance(44)
@@ -320,6 +285,7 @@ _ALL = (
         replace(SMALL, in_flight=4, frame_bytes_max=4096, ack_order="completion", recovery="holes"),
         covers=("in flight",),
     ),
+    *CONSUMER_SCENARIOS,
 )
 SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _ALL}
 """By name."""

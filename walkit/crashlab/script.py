@@ -33,8 +33,6 @@ class Script:
         self.ledger = Ledger()
         self.chance = random.Random(seed)
         self.storage = RecordingStorage(CrashingStorage(), self.ledger, Turns(seed))
-        self.kept_from: dict[str, int] = {}
-        """By name of a hold or claim: the first LSN that it keeps."""
 
     def open(self) -> WriteAheadLog:
         """Open the log."""
@@ -125,11 +123,11 @@ class Script:
 
     def keep_from(self, name: str, first_lsn: int) -> None:
         """Note that nothing from this LSN on may be dropped, until `let_go` of the name."""
-        self.kept_from[name] = first_lsn
+        self.ledger.kept_from[name] = first_lsn
 
     def let_go(self, name: str) -> None:
         """Note that a hold or claim keeps nothing more."""
-        del self.kept_from[name]
+        del self.ledger.kept_from[name]
 
     def claim(self, name: str, first_lsn: int) -> Claim:
         """Take a claim, as a consumer in another process does."""
@@ -139,7 +137,7 @@ class Script:
 
     def may_drop(self, lsn: int) -> None:
         """Note that records up to this LSN may be gone from now on, except those that are kept."""
-        lsn = min([lsn, *(first - 1 for first in self.kept_from.values())])
+        lsn = min([lsn, *(first - 1 for first in self.ledger.kept_from.values())])
         self.ledger.trimmed = max(self.ledger.trimmed, lsn)
 
     def trim(self, log: WriteAheadLog, lsn: int, waste_ratio: float = 0.1) -> TrimReport:
