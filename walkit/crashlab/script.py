@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -120,6 +121,26 @@ class Script:
         self.ledger.keep(log.sync())
         if opened > 1:
             self.storage.note("two open", since)
+
+    @contextmanager
+    def beside(self, call: Callable[[], object]) -> Iterator[None]:
+        """Make a call on another thread while the block runs; both take turns. It is over at the end of the block."""
+        errors: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                call()
+            except BaseException as error:  # noqa: BLE001 - it is raised again on the script's thread
+                errors.append(error)
+
+        thread = threading.Thread(target=run, name="walkit-beside")
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join()
+        if errors:
+            raise errors[0]
 
     def keep_from(self, name: str, first_lsn: int) -> None:
         """Note that nothing from this LSN on may be dropped, until `let_go` of the name."""

@@ -288,7 +288,9 @@ def _take_after(fd: int, model: os.stat_result, mode: int) -> None:
             # A root without that right, as over NFS, may make a new log; in another user's log it may not.
             if owner != made.st_uid and not stat.S_ISDIR(model.st_mode):
                 raise
-            mode = mode & ~0o070 | (mode & 0o007) << 3  # the group that it has instead has the rights of everybody
+            mode = (
+                mode & ~0o070 | (mode & 0o007) << 3
+            )  # the group that it has instead has the rights of everybody
     os.fchmod(fd, mode | made.st_mode & stat.S_ISGID)
 
 
