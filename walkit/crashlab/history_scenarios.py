@@ -1,0 +1,115 @@
+"""Scenarios that ask a log or a Store for its history: past states, trims and their previews, drains, holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from walkit.crashlab.scenario import SMALL, Scenario
+from walkit.crashlab.script import Script
+from walkit.errors import HistoryTrimmedError
+
+
+def _past_states(script: Script) -> None:
+    with script.open_store() as store:
+        for number in range(22):
+            script.put(store, b"key %d" % (number % 3), 9_000)
+            if number in (3, 5):
+                script.checkpoint(store)
+        for _ in range(2):
+            exact = store.exact_from_lsn
+            for lsn in range(1, store.log.acked_lsn + 1):
+                try:
+                    state = dict(store.state_at(lsn).items())
+                except HistoryTrimmedError:
+                    assert lsn < exact, f"LSN {lsn} is refused, and states are exact from {exact} on"
+                else:
+                    assert state == script.ledger.promise().state_at(lsn)
+            script.compact(store)
+            script.put(store, b"key 0", 9_000)
+
+
+def _events(script: Script) -> None:
+    with script.open_store() as store:
+        script.put(store, b"early", 3_000)
+        script.append(store.log, 3_000)  # an event: it has no key and stays
+        script.delete(store, b"never")
+        for number in range(14):
+            script.put(store, b"key %d" % (number % 3), 12_000)
+            if number == 4:
+                script.delete(store, b"key 1")
+        script.delete(store, b"key 2")
+        script.compact(store)
+        script.put(store, b"key 0", 300)
+
+
+def _preview(script: Script) -> None:
+    with script.open() as log:
+        for _ in range(70):
+            script.append(log, 3_000)
+        script.settle(log)
+        seen = log.parts.trimmer.preview(24)
+        report = script.trim(log, 24, waste_ratio=0.0)
+        assert (seen.low_watermark, len(seen.segments)) == (report.low_watermark, report.segments)
+        assert seen.size_bytes == report.bytes_dropped
+        assert seen.straddling is not None and report.rewritten.bytes_before > seen.straddling.size_bytes
+        script.append(log, 3_000)
+
+
+def _drain(script: Script) -> None:
+    with script.open() as log:
+        for _ in range(9):
+            script.append(log, 14_000)
+        script.may_drop(9)
+        drained = log.drain(9)
+        script.ledger.keep(9)  # made durable before the first record is seen
+        assert [record.lsn for record in drained] == list(range(1, 10))
+        script.append(log, 100)
+
+
+def _held_while_closed(script: Script) -> None:
+    with script.open() as log:
+        for _ in range(9):
+            script.append(log, 14_000)
+        hold = log.hold("consumer", 3)
+        hold.move(6)
+        script.keep_from("consumer", 6)
+    with script.open() as log:
+        assert script.trim(log, 9).limit == "hold consumer" and log.first_lsn >= 5
+        script.append(log, 100)
+
+
+HISTORY_SCENARIOS = (
+    Scenario(
+        "past-states",
+        "a Store is asked for each past state, before and after a compaction",
+        _past_states,
+        is_store=True,
+        covers=("compaction", "checkpoint", "records dropped"),
+    ),
+    Scenario(
+        "events",
+        "a compaction of records without a key, of single records and of deletions of nothing",
+        _events,
+        is_store=True,
+        covers=("compaction", "records kept", "records dropped", "tombstones dropped"),
+    ),
+    Scenario(
+        "preview",
+        "a trim drops and rewrites the segments that its preview names",
+        _preview,
+        covers=("trim rewrite", "removal"),
+    ),
+    Scenario(
+        "drain",
+        "durability none: records are read and trimmed in one call, which makes them durable first",
+        _drain,
+        replace(SMALL, durability="none"),
+        covers=("append", "removal"),
+    ),
+    Scenario(
+        "held",
+        "a log is closed while a hold is in force, and limits a trim after it was opened again",
+        _held_while_closed,
+        covers=("hold limits", "manifest"),
+    ),
+)
