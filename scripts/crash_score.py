@@ -43,8 +43,8 @@ from scripts.mutant_sites import Site, beacons, compiles  # noqa: E402
 
 EQUIVALENT = ROOT / "docs" / "evidence" / "crash-equivalents.json"
 PROFILES = ("contract", "ext4-ordered")
-BUDGETS = (60, 500)
-"""States of a scenario in each round: few at first, since most mutants are found soon."""
+BUDGET = 500
+"""States of a scenario under each profile: as many as `walkit crashtest` judges by default."""
 SILENT_S, CAP_S = 90.0, 1800.0
 BEAT_S = 2.0
 
@@ -99,6 +99,7 @@ def explored(
         said: dict[str, Any] = json.loads(last or b"{}")
         seconds = {"seconds": round(monotonic() - began)}
         if why == "hangs":
+            shutil.copy(tree / "child.log", tree.parent / f"hang-{child.pid}.log")
             return {"found": "hangs", "why": f"in {said.get('at', 'its beginning')}"} | seconds
         if not why and "found" not in said:
             log.seek(0)
@@ -167,22 +168,20 @@ def explore(wish: dict[str, Any]) -> dict[str, Any]:
     assert Path(crashlab.__file__).is_relative_to(Path.cwd()), "this is not the copy"
     reached: dict[str, set[int]] = {}
     wanted = wish.get("scenarios")
-    for budget in wish["budgets"]:
-        for scenario in [n for n in crashlab.SCENARIOS if wanted is None or n in wanted]:
-            builtins.__reached__ = reached.setdefault(scenario, set()).add  # type: ignore[attr-defined]
-            for profile in PROFILES:
-                at = f"{scenario}, {profile}"
-                say({"at": at})
-                try:
-                    done = crashlab.explore(
-                        watched(crashlab.SCENARIOS[scenario], at), budget, profile=profile
-                    )
-                    if budget == wish["budgets"][-1] and not done.ok:
-                        raise Found("coverage", done.verdict)
-                except Found as found:
-                    return {"found": f"{found.rule} in {at}", "why": found.text[:300], "budget": budget}
-                except Exception as error:  # noqa: BLE001 - whatever the exploration raises is a finding
-                    return {"found": f"raises in {at}", "why": f"{type(error).__name__}: {error}"[:300]}
+    for scenario in [name for name in crashlab.SCENARIOS if wanted is None or name in wanted]:
+        builtins.__reached__ = reached.setdefault(scenario, set()).add  # type: ignore[attr-defined]
+        for profile in PROFILES:
+            at = f"{scenario}, {profile}"
+            say({"at": at})
+            try:
+                judged = watched(crashlab.SCENARIOS[scenario], at)
+                done = crashlab.explore(judged, wish["budget"], profile=profile)
+            except Found as found:
+                return {"found": f"{found.rule} in {at}", "why": found.text[:300]}
+            except Exception as error:  # noqa: BLE001 - whatever the exploration raises is a finding
+                return {"found": f"raises in {at}", "why": f"{type(error).__name__}: {error}"[:300]}
+            if not done.ok:
+                return {"found": f"coverage in {at}", "why": done.verdict}
     return {
         "found": None,
         "why": "no state breaks a rule",
@@ -204,7 +203,7 @@ def reach(tree: Path, sites: list[Site], budget: int) -> dict[str, list[str]]:
     for file, source in beacons(ROOT, shown).items():
         (tree / file).write_bytes(source)
     try:
-        said = explored(tree, {"budgets": [budget]}, cap_s=4 * CAP_S)
+        said = explored(tree, {"budget": budget}, cap_s=4 * CAP_S)
     finally:
         for site in shown:
             shutil.copy2(ROOT / site.file, tree / site.file)
@@ -220,9 +219,7 @@ def reach(tree: Path, sites: list[Site], budget: int) -> dict[str, list[str]]:
     return {name: by_place[n] for name, n in number.items()}
 
 
-def hunt(
-    tree: Path, site: Site, scenarios: list[str], budgets: tuple[int, ...], **limits: float
-) -> dict[str, Any]:
+def hunt(tree: Path, site: Site, scenarios: list[str], budget: int, **limits: float) -> dict[str, Any]:
     """Explore a mutant in the scenarios that reach it; return what came of it."""
     if not scenarios:
         return {"found": None, "why": "no scenario reaches it", "seconds": 0}
@@ -231,7 +228,7 @@ def hunt(
     assert mutated is not None and compiles(mutated)
     path.write_bytes(mutated)
     try:
-        said = explored(tree, {"budgets": budgets, "scenarios": scenarios}, **limits)
+        said = explored(tree, {"budget": budget, "scenarios": scenarios}, **limits)
     finally:
         shutil.copy2(original, path)
     return {key: value for key, value in said.items() if key != "reached"}
@@ -260,13 +257,13 @@ def run(
     work: Path,
     results: Path,
     first: Path | None,
-    budgets: tuple[int, ...],
+    budget: int,
 ) -> None:
     """Hunt each mutant that has no result yet."""
     tree, done, earlier = copied(work), read_results(results), read_results(first)
     known = results.with_suffix(".reach.json")
     if not known.exists():
-        known.write_text(json.dumps(reach(tree, sites, budgets[-1])))
+        known.write_text(json.dumps(reach(tree, sites, budget)))
     reached: dict[str, list[str]] = json.loads(known.read_text())
     for n, site in enumerate(drawn):
         name = name_of(site)
@@ -274,7 +271,7 @@ def run(
             continue
         result = earlier.get(name, {})
         if not result.get("found"):
-            result = {"name": name, "reached": reached[name]} | hunt(tree, site, reached[name], budgets)
+            result = {"name": name, "reached": reached[name]} | hunt(tree, site, reached[name], budget)
         with results.open("a") as file:
             file.write(json.dumps(result) + "\n")
         print(
@@ -331,9 +328,7 @@ def main() -> None:
         "--work", type=Path, default=ROOT / "build" / "crash-score", help="for the copy and the results"
     )
     parser.add_argument("--first", type=Path, help="earlier results: what they found is not hunted again")
-    parser.add_argument(
-        "--budget", type=int, default=BUDGETS[-1], help="states of each scenario in the last round"
-    )
+    parser.add_argument("--budget", type=int, default=BUDGET, help="states of each scenario")
     given = parser.parse_args()
     if given.what == "explore":
         say(explore(json.loads(given.wish)))
@@ -346,7 +341,7 @@ def main() -> None:
             print(f"{name_of(site)} {site.kind}, {site.file}:{site.line}\n{difference(site)}")
     elif given.what == "run":
         given.work.mkdir(parents=True, exist_ok=True)
-        run(drawn, sites, given.work.resolve(), results, given.first, (BUDGETS[0], given.budget))
+        run(drawn, sites, given.work.resolve(), results, given.first, given.budget)
     else:
         print("\n".join(table(drawn, passed, read_results(results))))
 

@@ -60,5 +60,5 @@ def test_a_promise_taken_away_is_found(
 ) -> None:
     """Explore one mutant of each of three kinds with few states: a rule is broken, and the copy is whole again."""
     site = next(s for s in sites if (s.kind, s.file) == (kind, file) and s.before.startswith(before))
-    assert hunt(tree, site, [scenario], (20,))["found"].endswith(f"in {scenario}, contract")
+    assert hunt(tree, site, [scenario], 20)["found"].endswith(f"in {scenario}, contract")
     assert (tree / file).read_bytes() == (ROOT / file).read_bytes()
