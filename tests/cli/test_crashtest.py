@@ -114,5 +114,5 @@ def test_ctrl_c_prints_what_was_found_until_then(
     code = main([*asked, *(part for name in names for part in ("--scenario", name))])
     assert code == 130
     lines = capsys.readouterr().out.splitlines()
-    assert "not begun: reopen (issued)" in lines[1] and lines[-1].startswith("so far none of")
+    assert "reopen (issued)" in lines[1] and lines[-1].startswith("so far none of")
     assert [line.split()[0] for line in lines[3:-1]] == ["append", "interrupted"]

@@ -137,7 +137,7 @@ def test_a_replica_in_a_cycle_is_collected_on_its_own_thread(primary: Primary) -
     dropped, caught = threading.Event(), list[Any]()
 
     class Collecting(MemoryStorage):
-        """Collects as a replica's own thread begins a segment."""
+        """Collects as a replica's own thread makes a segment."""
 
         def sync_directory(self, folder: str = "") -> None:
             super().sync_directory(folder)
