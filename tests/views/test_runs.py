@@ -164,6 +164,7 @@ def test_what_writers_of_the_live_page_did_is_a_run(shell: Shell) -> None:
     page = runs_of(shell)
     loads = [ContinuousLoad(writers=count) for count in (1, 4, 2)]
     for number, wanted in enumerate(loads, 1):
+        until(page, lambda: not session.busy)  # a job under way refuses another
         session.start(wanted)
         until(page, lambda: session.writing and not session.busy)
         assert session._writers[0].wait_for(50, 60)
