@@ -51,6 +51,9 @@ def test_a_bug_is_found_in_a_process_of_its_own(page: CrashLabPage) -> None:
     assert applied_mutant() == ""
     explored = page.lab.explored
     assert explored is not None and explored.exploration.mutant == "page-cache-believed"
+    assert (
+        explored.exploration.covered["recovery"] > 0 and "a recovery is under way" in page.found.text.object
+    )
     assert "is found" in page.found.text.object and "a bug in walkit" not in page.found.text.object
     assert page.found.figure.visible and "failed-sync" in page.found.figure.object.layout.title.text
     first = explored.violations[0]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from walkit._html import Markup, join, tag
+from walkit._html import Markup, join, red_lines, table, tag
 from walkit._text import counted
-from walkit.crashlab.exploration import large
+from walkit.crashlab.coverage import COVERAGE
+from walkit.crashlab.exploration import Exploration, large
 from walkit.crashlab.explore_process import Explored, ExploreWish, FoundViolation
 from walkit.crashlab.museum import MUTANTS
 from walkit.crashlab.profiles import PROFILES
@@ -203,7 +204,23 @@ def verdict_html(explored: Explored) -> str:
         ),
         ("time", f"{found.duration_s:.1f} s", "on this machine"),
     ]
-    return join([said, Markup(numbers_html(numbers))])
+    return join([said, Markup(numbers_html(numbers)), _covered_html(found)])
+
+
+def _covered_html(found: Exploration) -> Markup:
+    """Return how many states were cut during each thing; a red line names those of `covers` with no state."""
+    rows = [(name, COVERAGE.get(name, ""), f"{count:,}") for name, count in found.covered.items()]
+    missed = [f"No state was cut during: {', '.join(found.missed)}."] if found.missed and found.points else []
+    return join(
+        [
+            red_lines(missed),
+            tag(
+                "details",
+                tag("summary", f"States that were cut during {counted(len(rows), 'thing')}"),
+                table(rows, ("during", "which means", "states"), right=range(2, 3)),
+            ),
+        ]
+    )
 
 
 def violations_html(violations: tuple[FoundViolation, ...]) -> str:
