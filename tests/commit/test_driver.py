@@ -168,7 +168,7 @@ def test_a_failed_write_fails_its_frame_and_refuses_what_waits(rigs: list[Driver
         with pytest.raises(LogPoisonedError):
             ticket.result(GUARD_S)
     assert rig.core.acked_lsn == 1 and rig.core.appended_lsn == 2
-    assert [name for name, _ in rig.events] == ["walkit.log.poison"]
+    wait_until(lambda: [name for name, _ in rig.events] == ["walkit.log.poison"])
     assert rig.place.published == [(rig.place.frames[0].next_position, 1)]
 
 
@@ -347,7 +347,7 @@ def test_poison_is_told_once_and_carries_its_cause(rigs: list[DriverHarness]) ->
         assert error.__cause__ is causes[0]
         assert error.cause == repr(causes[0])
     assert pickle.loads(pickle.dumps(later.value)).cause == repr(causes[0])
-    assert [name for name, _ in rig.events] == ["walkit.log.poison"]
+    wait_until(lambda: [name for name, _ in rig.events] == ["walkit.log.poison"])
 
 
 def test_observers_that_come_between_two_frames_of_one_landing_miss_none_after(

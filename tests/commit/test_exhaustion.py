@@ -7,16 +7,22 @@ import subprocess
 import sys
 from _thread import get_ident
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import walkit
-from tests.commit.fake_segments import Task
+from tests.commit.fake_segments import DriverHarness, GatedPlace, Task, io_error, wait_until
 from tests.commit.starving_calls import CALLS, STORE_CALLS, prepared
 from tests.log.logs import run_python
 from walkit._threads import STACK_FRAMES
+from walkit.commit.policy import OneRecordPerFrame
+from walkit.errors import LogClosedError, WalkitError
+from walkit.segments.writer_lock import take_writer_lock
+from walkit.storage import FileStorage
 
 ENDLESS = """
 import threading, walkit, sys
@@ -117,3 +123,53 @@ def test_a_lead_is_given_back_though_its_first_allocation_fails(tmp_path: Path) 
             _testcapi.remove_mem_hooks()
         assert not election.leading
         Task(log.append, b"other").result()
+
+
+@pytest.mark.skipif(not find_spec("_testcapi"), reason="the interpreter has no _testcapi.set_nomemory")
+def test_a_failure_that_finds_no_memory_fails_all_the_same() -> None:
+    """Fail a log with frames in flight and in the queue, and each allocation of that in turn: every ticket fails."""
+    import _testcapi
+
+    for nth in range(1, 80):
+        rig = DriverHarness(place=GatedPlace(), in_flight_max=2, policy=OneRecordPerFrame())
+        rig.in_flight(2)
+        tickets: list[Any] = [frame.submissions[0] for frame in rig.core.in_flight]
+        tickets += [rig.queued(b"waits") for _ in range(3)]
+        woken: list[int] = []
+        with rig.driver.lock:
+            rig.driver.signal.call_next_locked(partial(woken.append, 1))
+        waiting = [Task(ticket.result) for ticket in tickets]
+        wait_until(lambda tickets=tickets: all(t.latch is not None for t in tickets))  # type: ignore[misc]
+        failure, cause = rig.driver.failure, io_error()
+        _testcapi.set_nomemory(nth, nth + 1)
+        try:
+            failure.fail(cause)
+        finally:
+            _testcapi.remove_mem_hooks()
+        for task in waiting:
+            assert isinstance(task.join().error, WalkitError), nth
+        assert rig.driver.refusal is failure.poisoned is not None and woken == [1], nth
+        assert not (rig.core.in_flight or rig.core.pending or rig.core.lost), nth
+        rig.place.release()
+        Task(rig.driver.stop, LogClosedError()).result()
+
+
+@pytest.mark.skipif(not find_spec("_testcapi"), reason="the interpreter has no _testcapi.set_nomemory")
+def test_a_release_that_finds_no_memory_can_be_repeated(tmp_path: Path) -> None:
+    """Let each allocation of giving a log's locks up fail once, and repeat it: another writer gets them."""
+    import _testcapi
+
+    walkit.open(tmp_path / "log").close()
+    storage, failed = FileStorage(tmp_path / "log"), 0
+    for nth in range(1, 40):
+        lock = take_writer_lock(storage)
+        _testcapi.set_nomemory(nth, nth + 1)
+        try:
+            lock.release()
+        except MemoryError:
+            failed += 1
+        finally:
+            _testcapi.remove_mem_hooks()
+        lock.release()
+        take_writer_lock(FileStorage(tmp_path / "log")).release()
+    assert failed > 5

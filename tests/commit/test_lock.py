@@ -24,7 +24,7 @@ from walkit.commit.frame_writer import FrameWriter
 from walkit.commit.seal_sequencer import SealSequencer
 
 CORE = ["submit", "submit_and_take", "take", "withdraw", "flush", "tick", "written"]
-CORE += ["seal_marker", "sync_begin", "synced", "fail", "refuse"]
+CORE += ["seal_marker", "sync_begin", "synced", "begin_failure", "refuse"]
 """What the driver may ask of the ordering core under its lock only."""
 
 FIELDS: list[tuple[type, str, str]] = [
@@ -153,7 +153,9 @@ def test_what_needs_a_lock_has_it(monkeypatch: pytest.MonkeyPatch, options: dict
             log.append(b"gone")
     assert watched.without == set()
     changed = {f"{owner.__name__}.{name}" for owner, _, names in FIELDS for name in names.split()}
-    wanted = {f"OrderingCore.{name}" for name in ("written", "flush", "fail", "sync_begin")} | changed
+    wanted = {
+        f"OrderingCore.{name}" for name in ("written", "flush", "begin_failure", "sync_begin")
+    } | changed
     spare = set() if "in_flight" in options else {"SealSequencer._current", "SealSequencer._abandoned"}
     spare |= {"DeviceWorker._doing", "DeviceWorker._thread"}  # busy where the level is not "sync"
     assert wanted - spare <= watched.seen

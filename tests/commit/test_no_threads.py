@@ -101,4 +101,4 @@ def test_a_policy_whose_time_cannot_be_waited_for_is_dropped() -> None:
     with no_threads():
         assert rig.append().result(0).last_lsn == 1
     Task(rig.driver.stop, LogClosedError()).result()
-    assert "walkit.policy.fail" in [name for name, _ in rig.events]
+    wait_until(lambda: "walkit.policy.fail" in [name for name, _ in rig.events])

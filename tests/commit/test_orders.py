@@ -138,4 +138,4 @@ def test_a_failed_frame_fails_its_suffix_at_once_on_threads(bad: int, completion
     Task(rig.driver.stop, LogClosedError("over")).result()
     assert rig.core.acked_lsn == rig.core.durable_lsn == bad
     assert [f.state for f in frames] == ["acked"] * bad + ["failed"] * (4 - bad)
-    assert [name for name, _ in rig.events] == ["walkit.log.poison"]
+    wait_until(lambda: [name for name, _ in rig.events] == ["walkit.log.poison"])

@@ -173,7 +173,7 @@ def test_a_policy_with_a_fault_loses_nothing_and_is_told_once(policy: Policy) ->
         assert rig.append().first_lsn == n + 1
     assert rig.queued().result(GUARD_S).first_lsn == 6
     Task(rig.driver.stop, LogClosedError("over")).result()
-    assert [name for name, _ in rig.events] == ["walkit.policy.fail"]
+    wait_until(lambda: [name for name, _ in rig.events] == ["walkit.policy.fail"])
     assert rig.core.policy is None
 
 

@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Any
 
 from walkit._locks import marked
+from walkit._threads import MEMORY_TRIES
 from walkit.commit.ticket import new_latch, open_latch
 
 
@@ -83,6 +84,13 @@ class CommitSignal:
 
 
 def call_all(callbacks: list[Callable[[], object]]) -> None:
-    """Make the calls that `CommitSignal.notify_locked` has returned, without the lock."""
-    for callback in callbacks:
-        callback()
+    """Make the calls that `CommitSignal.notify_locked` has returned, without the lock; again if one lacks memory."""
+    tries = 0
+    while callbacks:
+        try:
+            callbacks[0]()
+            del callbacks[0]
+        except MemoryError:
+            tries += 1
+            if tries >= MEMORY_TRIES:
+                raise

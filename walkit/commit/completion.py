@@ -99,7 +99,7 @@ class Completion:
         self.signal = signal
         self.delivery = delivery
         self.watch = watch
-        self._queue: deque[tuple[Callable[[SealedFrame], None], SealedFrame]] = deque()
+        self._queue: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._busy = threading.Lock()
 
     # -- what tickets ask
@@ -191,8 +191,9 @@ class Completion:
     # -- from several threads; the queue keeps the order, so the driver's lock is held
 
     def queue_in_order_locked(self, frames: list[SealedFrame]) -> None:
-        """Queue frames for `complete`."""
-        self._queue.extend([(self._complete, frame) for frame in frames])
+        """Queue frames for `complete`, all of them in one step."""
+        if frames:
+            self._queue.append((self._complete_each, frames))
 
     def queue_landed_locked(self, landed: list[SealedFrame], passed: list[SealedFrame]) -> None:
         """Completion order: queue frames that have landed, and take those that the prefix has passed."""
@@ -202,12 +203,25 @@ class Completion:
 
     def run(self) -> None:
         """Complete what is queued, unless another thread does, which then takes this too."""
-        queue = self._queue
+        queue, tries = self._queue, 0
         while queue and self._busy.acquire(blocking=False):
             try:
-                count = len(queue)
-                for _ in range(count):
-                    complete, frame = queue.popleft()
-                    self._insist(complete, frame)
+                while queue:
+                    complete, frames = queue[0]
+                    complete(frames)
+                    queue.popleft()  # only now: a completion that finds no memory is tried again
+            except MemoryError:
+                tries += 1
+                if tries >= MEMORY_TRIES:
+                    queue.popleft()
+                    raise
+            except BaseException:
+                queue.popleft()
+                raise
             finally:
                 self._busy.release()
+
+    def _complete_each(self, frames: list[SealedFrame]) -> None:
+        while frames:
+            self._complete(frames[0])
+            del frames[0]

@@ -72,7 +72,6 @@ class OrderingCore(SubmissionQueue[S]):
         self.interval_us = interval_us
         self.sealed_at_us = 0
         self.unsynced_since_us = 0
-        self.taken_frames = 0
         self.flush_lsn = 0
         self.in_flight: deque[SealedFrame] = deque()
         """Frames that are sealed and not yet passed by the contiguous written prefix, in append order."""
@@ -344,41 +343,41 @@ class OrderingCore(SubmissionQueue[S]):
     def fail(
         self, cause: BaseException, frame: SealedFrame | None = None, *, unsealed: bool = False
     ) -> tuple[list[SealedFrame], list[S]]:
-        """A write or sync failed: return (frames of unknown outcome, submissions that were never written).
+        """Do the steps of a failure: return (frames of unknown outcome, submissions that were never written)."""
+        self.begin_failure(cause, frame, unsealed=unsealed)
+        found = self.lost_frames(), self.waiting()
+        self.forget_failed()
+        return found
+
+    def begin_failure(
+        self, cause: BaseException, frame: SealedFrame | None = None, *, unsealed: bool = False
+    ) -> None:
+        """A write or sync failed: put the frames of unknown outcome to `lost`, and take no more.
 
         With `frame`, the one whose write failed, frames before it stay in flight: they are acknowledged if they land.
         With `unsealed` the failure struck before sealing, and all in flight may land. With neither, all in flight has
-        failed. Frames written but not acknowledged are among the first. From now on nothing is taken.
+        failed. Frames written but not acknowledged are among them. It can be repeated after a MemoryError.
         """
         if self.failure is None:
             self.failure = cause
         start = self.position if unsealed else self.written_position if frame is None else frame.position
         if self.failed_from is None or start < self.failed_from:
             self.failed_from = start
-        lost: list[SealedFrame] = []
+        # The places come first: after the pop nothing allocates, so each frame is always in one of the two lists.
+        count, places = 0, self.add_places(len(self.in_flight))
         # One by one from the end: a leader may be sealing a frame just now, which is failed the next time.
-        while self.in_flight and self.in_flight[-1].position >= start:
-            last = self.in_flight.pop()
+        while self.in_flight and self.in_flight[-1].position >= start and count < len(places):
+            places[count] = last = self.in_flight.pop()
+            count += 1
             self.landed -= last.written
             if last.state == "sealed":
                 last.error = cause
                 last.state = "failed"
-                lost.append(last)
-        lost.reverse()
         self._check_marks()
-        return lost, self.refuse()
 
     def has_failed(self, frame: SealedFrame) -> bool:
         """Say whether nothing may be acknowledged at this frame's position."""
         return self.failed_from is not None and frame.position >= self.failed_from
-
-    def refuse(self) -> list[S]:
-        """Return all that waits, never to be written: what comes later must not take its place.
-
-        Groups that were taken and not sealed are the caller's to give back, too.
-        """
-        self.taken_records = self.taken_frames = 0
-        return self._clear()
 
     def _check(self) -> None:
         """Assert what holds between two steps, where no other thread is in one: for tests and the end of a log."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 
+from walkit._threads import MEMORY_TRIES
 from walkit.commit.batch import Submitted
 from walkit.commit.commit_signal import call_all
 from walkit.commit.completion import Completion
@@ -37,6 +38,7 @@ class CommitFailure:
         self._core = completion.core
         self._signal = completion.signal
         self._events = events
+        self._reported = False
         self._parallel = self._core.in_flight_max > 1
 
     def refused(self) -> WalkitError:
@@ -52,39 +54,60 @@ class CommitFailure:
         """Refuse what is not sealed: there is no room or number for it, so later frames must not take its place."""
         with self.lock:
             waiting = [t for group in self.taken.values() for t in group]
-            waiting += self._core.refuse()
-            self.taken.clear()
+            waiting += self._core.waiting()
             self.completion.queue_in_order_locked([SealedFrame.refused(waiting, error)])
+            # Last, and without an allocation: what finds no memory before leaves all where it was.
+            self.taken.clear()
+            self._core.forget_waiting()
         self.completion.run()
 
     def fail(self, cause: BaseException, frame: SealedFrame | None = None, *, unsealed: bool = False) -> None:
-        """Fail what `OrderingCore.fail` says, at once, and take nothing more. The first failure poisons the log."""
+        """Fail what `OrderingCore.begin_failure` says, at once, and take no more. The first one poisons the log.
+
+        Tried again if it finds no memory, as threads wait for that: it continues where it was.
+        """
+        tries = 0
+        while True:
+            try:
+                self._fail(cause, frame, unsealed=unsealed)
+                return
+            except MemoryError:
+                tries += 1
+                if tries >= MEMORY_TRIES:
+                    raise
+
+    def _fail(self, cause: BaseException, frame: SealedFrame | None, *, unsealed: bool) -> None:
         core = self._core
         with self.lock:
-            first = core.failure is None
-            frames, waiting = core.fail(cause, frame, unsealed=unsealed)
-            if first:
-                self.poisoned = LogPoisonedError(
+            core.begin_failure(cause, frame, unsealed=unsealed)
+            if self.poisoned is None:
+                poisoned = LogPoisonedError(
                     f"an earlier write, or work beside it, failed ({cause!r}); close the log and open it again: "
                     "recovery finds out what survived",
                     cause=repr(cause),
                 )
-                self.poisoned.__cause__ = cause
-                self.refusal = self.refusal or self.poisoned
-            if self._parallel or unsealed:
-                # With one frame in flight the leader may be sealing its group now: it finds the failure itself.
+                poisoned.__cause__ = cause
+                self.refusal = self.refusal or poisoned
+                self.poisoned = poisoned
+            frames, waiting = core.lost_frames(), core.waiting()
+            # With one frame in flight the leader may be sealing its group now: it finds the failure itself.
+            takes = self._parallel or unsealed
+            if takes:
                 waiting[:0] = self._taken_locked()
-                self.taken.clear()
             if waiting:
-                frames.append(SealedFrame.refused(waiting, self.poisoned or cause))
-            callbacks = self._signal.notify_locked()
+                frames.append(SealedFrame.refused(waiting, self.poisoned))
             self.completion.queue_in_order_locked(frames)
-        if first and self._parallel:
+            core.forget_failed()
+            if takes:
+                self.taken.clear()
+            callbacks = self._signal.notify_locked()
+        call_all(callbacks)
+        if self._parallel:
             self.sequencer.abandon()
         self.completion.run()
-        call_all(callbacks)
         self.on_poison()
-        if first:
+        if not self._reported:
+            self._reported = True
             self._events.emit("walkit.log.poison", cause=repr(cause), acked_lsn=core.acked_lsn)
 
     def fail_group_or_raise(self, group: Sequence[Submitted], error: BaseException) -> None:

@@ -36,8 +36,6 @@ class SealedFrame:
     frame of state "refused", without LSNs. What the constructor takes stays as it is.
     """
 
-    state = "sealed"
-    error: BaseException | None = None
     written = False
     durable = False
     notified = False
@@ -69,6 +67,9 @@ class SealedFrame:
         self.buffers = buffers
         self.user_bytes = user_bytes
         self.columns = columns
+        self.state = "sealed"
+        self.error: BaseException | None = None
+        """Set here, so that a frame which fails needs no memory for it."""
         self.last_lsn = first_lsn + count - 1
         """LSN of the last record; first_lsn - 1 for a marker frame."""
         self.next_position = position + footprint

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
-from walkit.commit.frame import Submission
+from walkit.commit.frame import SealedFrame, Submission
 from walkit.commit.policy import TAKE_ALL, WAIT_US_MAX, Policy, QueueState, Take, Wait
 from walkit.format.layout import RECORDS_PER_FRAME_MAX
 
@@ -34,6 +34,9 @@ class SubmissionQueue(Generic[S]):
         self.taken_us = self.write_us = 0
         self.taken_records = 0
         """How many records were taken and are not sealed."""
+        self.taken_frames = 0
+        self.lost: list[list[SealedFrame | None]] = []
+        """Frames that have failed and left `in_flight`, newest first, until `forget_failed`."""
 
     @property
     def pending_bytes(self) -> int:
@@ -184,11 +187,38 @@ class SubmissionQueue(Generic[S]):
         self.seal_at_us = None if wait_us is None else now_us + wait_us
         return None
 
-    def _clear(self) -> list[S]:
-        """Return all that waits, and forget it."""
+    def waiting(self) -> list[S]:
+        """Return all that waits; none of it grows later."""
         self.take_in()
         self.end_batch()
-        waiting = list(self.pending)
-        self.pending = deque()
-        self._bytes = self._records = 0
+        return list(self.pending)
+
+    def add_places(self, count: int) -> list[SealedFrame | None]:
+        """Add places for frames to `lost`, and return them."""
+        places: list[SealedFrame | None] = [None] * count
+        self.lost.append(places)
+        return places
+
+    def lost_frames(self) -> list[SealedFrame]:
+        """Return the frames that have failed since the last `forget_failed`, in append order."""
+        frames = [frame for places in self.lost for frame in places if frame is not None]
+        return sorted((f for f in frames if f.state == "failed"), key=lambda frame: frame.position)
+
+    def forget_failed(self) -> None:
+        """Forget the lost frames and the waiting submissions: they are queued for completion."""
+        self.lost.clear()
+        self.forget_waiting()
+
+    def refuse(self) -> list[S]:
+        """Return all that waits, never to be written: what comes later must not take its place.
+
+        Groups that were taken and not sealed are the caller's to give back, too.
+        """
+        waiting = self.waiting()
+        self.forget_waiting()
         return waiting
+
+    def forget_waiting(self) -> None:
+        """Forget the waiting and the taken submissions; the lock was held since `waiting`. Allocates nothing."""
+        self.pending.clear()
+        self._bytes = self._records = self.taken_records = self.taken_frames = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from walkit.commit.ticket import new_latch
+from walkit.commit.ticket import new_latch, open_latch
 
 
 class SealSequencer:
@@ -54,6 +54,6 @@ class SealSequencer:
         """Let everything pass: nothing is sealed any more, and a number may be held by a thread that hangs."""
         with self._lock:
             self._abandoned = True
-            latches, self._latches = self._latches, {}
-        for latch in latches.values():
-            latch.release()
+            for latch in self._latches.values():
+                open_latch(latch)
+            self._latches.clear()  # only now: after a MemoryError above, the next call opens them all

@@ -8,12 +8,13 @@ that is still on its way to a slow disk must not land on that of another writer.
 from __future__ import annotations
 
 import errno
+from _thread import allocate_lock
 from collections.abc import Callable
 
 from walkit._interrupts import uninterrupted
 from walkit._locks import once
 from walkit._outbox import Outbox
-from walkit._threads import LogThread
+from walkit._threads import MEMORY_TRIES, LogThread
 from walkit.commit.driver import CommitDriver
 from walkit.errors import StorageError
 from walkit.events import EventSink
@@ -47,13 +48,15 @@ class Finisher:
         self._orphan_files = orphan_files
         self._events = events
         self._limit_ms = limit_ms
+        self._claim = allocate_lock()
+        """Taken by the thread that finishes, and never given back."""
 
     def _finish(self, ended: Callable[[], object]) -> None:
         """Seal what can be sealed and close the files; then `ended()`. The commit path has been stopped."""
         core = self._driver.core
         try:
             poisoned = core.failure is not None
-            self._segments.close(poisoned=poisoned, hung=self._driver.hung)
+            self._close_segments(poisoned=poisoned)
             if not poisoned:
                 with self._driver.lock:
                     core.synced(core.sync_begin())  # a seal is durable, with everything in it
@@ -61,9 +64,31 @@ class Finisher:
                 with self._events.held():
                     self._manifest_store.update(lambda m: m.next(holds=self._holds.live(m)))
         finally:
-            with once(self._orphan_files.lock), self._orphan_files.lock:
-                self._manifest_store.close()
-            ended()
+            tries = 0
+            while tries < MEMORY_TRIES:  # a loop and no call of another, which would allocate first
+                try:
+                    self._leave(ended)
+                    break
+                except MemoryError:
+                    tries += 1
+
+    def _close_segments(self, *, poisoned: bool) -> None:
+        try:
+            self._segments.close(poisoned=poisoned, hung=self._driver.hung)
+        except MemoryError:
+            # Their files have locks: those that are not sealed are left to recovery.
+            self._segments.close(poisoned=True, hung=self._driver.hung)
+            raise
+
+    def _leave(self, ended: Callable[[], object]) -> None:
+        with once(self._orphan_files.lock), self._orphan_files.lock:
+            self._manifest_store.close()
+        ended()
+
+    def finish_here(self, ended: Callable[[], object]) -> None:
+        """Finish on this thread, unless a thread already does: a MemoryError may leave that to the caller."""
+        if self._claim.acquire(False):
+            self._finish(ended)
 
     def finish(self, ended: Callable[[], object]) -> None:
         """Seal, close the files and call `ended()`, on another thread; wait while something moves within the limit.
@@ -76,16 +101,16 @@ class Finisher:
         def work() -> None:
             try:
                 with box:
-                    self._finish(ended)
+                    self.finish_here(ended)
             except BaseException as error:  # noqa: BLE001 - raised by the caller
                 failed.append(error)
 
-        thread = LogThread(target=work, name="walkit-closing", daemon=True)
         try:
+            thread = LogThread(target=work, name="walkit-closing", daemon=True)
             with uninterrupted():  # struck before the thread runs, the lock would never be freed
                 thread.start()
-        except RuntimeError:  # the interpreter is ending, and starts no thread any more
-            self._finish(ended)
+        except (RuntimeError, MemoryError):  # the interpreter is ending, or memory lacks for a thread
+            self.finish_here(ended)
             return
         try:
             if self._limit_ms is None:
@@ -95,6 +120,7 @@ class Finisher:
             box.send()
         finally:
             box.leave()
+        self.finish_here(ended)  # the thread may have found no memory to begin
         if failed:
             raise failed[0]
 

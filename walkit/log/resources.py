@@ -70,6 +70,9 @@ class LogResources:
                 raise
             try:
                 self._finisher.finish(self._end)
+            except MemoryError:
+                self._finisher.finish_here(self._end)
+                raise
             finally:
                 lifetime.end()
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
+from walkit._threads import MEMORY_TRIES
 from walkit.storage.interface import FileNumber
 from walkit.storage.io_errors import storage_error
 
@@ -79,8 +80,14 @@ class HeldFolder(Folder):
     def close(self) -> None:
         """Close the descriptor, for who knows that no call has it; closing twice does nothing."""
         opened = getattr(self, "_opened", ())  # an interrupted making has none
+        tries = 0
         while opened:
-            next(map(os.close, map(opened.pop, (0,))), None)  # one C call
+            try:
+                next(map(os.close, map(opened.pop, (0,))), None)  # one C call
+            except MemoryError:
+                tries += 1
+                if tries >= MEMORY_TRIES:
+                    raise
 
     __del__ = close
 

@@ -77,11 +77,12 @@ class FileLock:
         with once(_guard), _guard:
             if self._raw.closed:
                 return
-            _taken.discard(self)
             with Translated("release the lock", self._name, self._location), self._raw:
                 _write_information(self._raw.fileno(), b"")
                 # Closing alone would leave the lock to a child that was forked and has not called forget() yet.
                 unlock(self._raw.fileno())
+            # Last: a release that finds no memory is repeated, and until it is done the lock is known as ours.
+            _taken.discard(self)
 
     def forget(self) -> None:
         """Close this process's copy; the lock stays with every other copy, and with the last of them it goes."""
@@ -130,13 +131,14 @@ class FolderLock:
             self.forget()
             return
         with once(_guard), _guard:
-            folder, self._folder = self._folder, None
+            folder = self._folder
             if folder is None:
                 return
-            _taken.discard(self)
             self._bind(Folder(self._path))
             with contextlib.suppress(OSError):
                 fcntl.flock(folder.fd, fcntl.LOCK_UN)
+            _taken.discard(self)
+            self._folder = None  # last, as in `FileLock.release`
 
     def forget(self) -> None:
         """Close this process's copy; what another process has of it stays."""

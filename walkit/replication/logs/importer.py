@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from walkit._locks import marked
+from walkit._threads import MEMORY_TRIES
 from walkit.commit.commit_signal import CommitSignal
 from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions
@@ -262,8 +263,14 @@ class Importer:
                     self.segments.close(poisoned=self.failure is not None)
                     self.upkeep.save_holds(self.manifest_store, self.events)
             finally:
-                self.manifest_store.close()
-                self._lock.release()
+                tries = 0
+                while tries < MEMORY_TRIES:
+                    try:
+                        self.manifest_store.close()
+                        self._lock.release()
+                        break
+                    except MemoryError:
+                        tries += 1
                 self.lifetime.end()
                 self._notify_watchers()
         finally:
