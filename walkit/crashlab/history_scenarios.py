@@ -11,8 +11,8 @@ from walkit.errors import HistoryTrimmedError
 
 def _past_states(script: Script) -> None:
     with script.open_store() as store:
-        for number in range(22):
-            script.put(store, b"key %d" % (number % 3), 9_000)
+        for number in range(16):
+            script.put(store, b"key %d" % (number % 3), 13_000)
             if number in (3, 5):
                 script.checkpoint(store)
         for _ in range(2):
@@ -44,11 +44,11 @@ def _events(script: Script) -> None:
 
 def _preview(script: Script) -> None:
     with script.open() as log:
-        for _ in range(70):
-            script.append(log, 3_000)
+        for _ in range(14):
+            script.append_many(log, 5, 3_000)
         script.settle(log)
-        seen = log.parts.trimmer.preview(24)
-        report = script.trim(log, 24, waste_ratio=0.0)
+        seen = log.parts.trimmer.preview(31)
+        report = script.trim(log, 31, waste_ratio=0.0)
         assert (seen.low_watermark, len(seen.segments)) == (report.low_watermark, report.segments)
         assert seen.size_bytes == report.bytes_dropped
         assert seen.straddling is not None and report.rewritten.bytes_before > seen.straddling.size_bytes

@@ -22,8 +22,8 @@ def _compaction_beside(script: Script) -> None:
 
 def _trim_beside(script: Script) -> None:
     with script.open() as log:
-        for _ in range(40):
-            script.append(log, 4_000)
+        for _ in range(20):
+            script.append_many(log, 2, 4_000)
         script.may_drop(30)
         with script.beside(lambda: script.trim(log, 30)):
             for number in range(8):

@@ -53,20 +53,20 @@ def _unsynced(script: Script) -> None:
 
 def _trim(script: Script) -> None:
     with script.open() as log:
-        for _ in range(30):
-            script.append(log, 4_000)
+        for _ in range(20):
+            script.append_many(log, 2, 4_000)
         hold = log.hold("consumer", 9)
         script.keep_from("consumer", 9)
         script.trim(log, 20)
-        for _ in range(30):
-            script.append(log, 4_000)
-        claim = script.claim("reader", 40)
+        for _ in range(15):
+            script.append_many(log, 2, 4_000)
+        claim = script.claim("reader", 45)
         script.let_go("consumer")
         hold.release()
-        script.trim(log, 50)
-        script.keep_from("reader", 44)
-        claim.advance(44)
-        script.trim(log, 55)
+        script.trim(log, 60)
+        script.keep_from("reader", 49)
+        claim.advance(49)
+        script.trim(log, 65)
         script.append(log, 100)
 
 
