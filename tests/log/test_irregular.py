@@ -121,14 +121,19 @@ def test_a_pipe_under_a_files_name_hangs_nothing(whole: Path, tmp_path: Path, wh
         assert any(name in said for said in [*map(str, found.problems), *found.notes])
 
 
+@pytest.mark.parametrize(
+    ("name", "target", "said"), [("manifest", "nowhere", "manifest"), ("lock", "lock", "remove it")]
+)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_manifest_that_is_a_link_to_nothing_is_a_typed_error(whole: Path, tmp_path: Path, way: str) -> None:
-    """Put a link that leads nowhere in the manifest's place and use the log in each way: it is named, and not ours."""
+def test_a_link_that_leads_nowhere_is_a_typed_error(
+    whole: Path, tmp_path: Path, way: str, name: str, target: str, said: str
+) -> None:
+    """Put a link to nothing or to itself in a file's place and use the log in each way: the error names it."""
     shutil.copytree(whole, tmp_path / "log")
-    place = tmp_path / "log" / "manifest"
-    place.unlink()
-    place.symlink_to("nowhere")
-    with pytest.raises(StorageError, match="manifest"):
+    place = tmp_path / "log" / name
+    place.unlink(missing_ok=True)
+    place.symlink_to(target)
+    with pytest.raises(StorageError, match=said):
         Task(WAYS[way], tmp_path / "log").result()
     assert place.is_symlink()
 

@@ -165,7 +165,8 @@ def open_regular(
         if error.errno == errno.EISDIR:
             raise storage_error(action, name, folder.path, errno.EISDIR) from error
         if error.errno == errno.ELOOP:
-            raise storage_error(action, name, folder.path, errno.ELOOP, "it is a symbolic link") from error
+            reason = f"it is a symbolic link{_advice(action)}"
+            raise storage_error(action, name, folder.path, errno.ELOOP, reason) from error
         raise
     try:
         _refuse_irregular(os.fstat(raw.fileno()).st_mode, action, name, folder.path)
@@ -307,4 +308,10 @@ def _refuse_irregular(mode: int, action: str, name: str, location: str) -> None:
     if stat.S_ISDIR(mode):
         raise storage_error(action, name, location, errno.EISDIR)
     kind = _KINDS.get(stat.S_IFMT(mode), "something else")
-    raise storage_error(action, name, location, errno.EINVAL, f"it is {kind}, not a regular file")
+    reason = f"it is {kind}, not a regular file{_advice(action)}"
+    raise storage_error(action, name, location, errno.EINVAL, reason)
+
+
+def _advice(action: str) -> str:
+    """Return the advice for a file that walkit never makes so; a lock has no content that could be lost."""
+    return "; remove it, and try again: the next writer makes the file" if action.endswith("lock") else ""
