@@ -154,7 +154,8 @@ class LogOptions:
     on_full: Literal["block", "raise"] = "block"
     """What an append does when the queue is full."""
     recovery: RecoveryPolicy = "prefix"
-    """What opening does with damage: see `walkit.recovery.plan`."""
+    """What opening does with damage: see `walkit.recovery.plan`. A folder with several histories is refused by each of
+    them: `walkit repair --policy salvage` makes a log of each history."""
     retention: Retention = field(default_factory=Retention)
     """What may be dropped without being asked for."""
     idle_marker_ms: int = IDLE_MARKER_MS_DEFAULT

@@ -102,6 +102,19 @@ def test_other_policies_refuse_several_histories(make: Callable[[Path], Mixed], 
     )
 
 
+@pytest.mark.parametrize("policy", ["prefix", "salvage"])
+@pytest.mark.parametrize("make", [renamed_under_its_writer, old_manifest])
+def test_an_opening_makes_no_branches_and_names_the_tool(
+    make: Callable[[Path], Mixed], policy: Any, tmp_path: Path
+) -> None:
+    """Open a folder with two histories: refused by each policy, salvage too, and no log is made beside it."""
+    folder = make(tmp_path).folder
+    names = sorted(tmp_path.rglob("*"))
+    with pytest.raises(CorruptionError, match="walkit repair --policy salvage"):
+        walkit.open(folder, options=walkit.LogOptions(recovery=policy))
+    assert {path.name for path in {*tmp_path.rglob("*")} - {*names}} <= {"lock"}
+
+
 def test_a_place_that_is_taken_is_left_alone(tmp_path: Path) -> None:
     """Salvage a branch whose place another log has: that one stays as it is, and the branch has a number more."""
     mixed = two_epochs_branch(tmp_path)
