@@ -249,7 +249,11 @@ class Store(StoreSurface, CompactingSurface):
         return result
 
     def submit(self, key: Any, value: Any, timestamp: datetime | int | None = None) -> Ticket:
-        """Queue a put and return its Ticket at once; see `log.submit`. Once the ticket is done, the put is seen."""
+        """Queue a put and return its Ticket at once; see `log.submit`. Once the ticket is done, the put is seen.
+
+        CallbackError, with nothing queued, if the store has a journal and the caller is a finaliser or signal handler
+        that has interrupted a step of the store on its thread: a slot of the journal is counted under a lock.
+        """
         _require(key, "key")
         _require(value, "value")
         ticket = self.log.submit(value, key, timestamp)
