@@ -93,6 +93,11 @@ class Sender:
         else:
             self._lost += 1
 
+    def take_lost(self) -> int:
+        """Return how many events were not kept since the last call."""
+        lost, self._lost = self._lost, 0
+        return lost
+
     def start(self, send: Send) -> None:
         """See that a thread sends what is kept."""
         if self.kept and not self._sending.locked():
@@ -117,14 +122,11 @@ class Sender:
                 self._sending.release()
 
     def _send_all(self, send: Send) -> None:
-        while self.kept or self._lost:
+        while self.kept:
             try:
                 name, attributes = self.kept.popleft()
-            except IndexError:  # the others were lost, or another thread has sent the last one
-                lost, self._lost = self._lost, 0
-                if not lost:
-                    return
-                name, attributes = "walkit.event.lose", {"events": lost}
+            except IndexError:  # another thread has sent the last one
+                return
             send(name, attributes)
 
 

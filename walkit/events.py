@@ -336,14 +336,19 @@ class EventSink:
             return
         self._sender.add(name, attributes)
         if not self.is_leading() or on_log_thread():
-            self._sender.start(self._send)
+            self._sender.start(self._send_one)
 
     def send_kept(self) -> None:
         """Send what threads have kept that led a frame or held a lock; this one does neither. Raises as `emit` does."""
         if on_log_thread():
-            self._sender.start(self._send)
+            self._sender.start(self._send_one)
         else:
-            self._sender.send_here(self._send)
+            self._sender.send_here(self._send_one)
+
+    def _send_one(self, name: str, attributes: dict[str, Any]) -> None:
+        self._send(name, attributes)
+        if not self.kept and (lost := self._sender.take_lost()):
+            self.emit("walkit.event.lose", events=lost)
 
     def _send(self, name: str, attributes: dict[str, Any]) -> None:
         level, meaning = EVENTS[name]
