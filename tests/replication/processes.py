@@ -12,21 +12,32 @@ from functools import cache
 from typing import Any
 
 from tests.log.logs import Child
-from tests.replication.killing import FORKER_IMPORTS
 from tests.support.leftovers import KEPT
 
 TYPED = 3
 """The exit code of a process that has ended with one of walkit's errors."""
 UNHEALED = 4
 """The exit code of a heal whose report says that damage is left."""
-FORKER = (
-    (
-        FORKER_IMPORTS
-        + """
-    import resource
+FORKER = """
+    import fnmatch, json, os, resource, signal, sys, traceback
+    from tests.crash_recorder import CHANGES
     from tests.replication.delta.child import main as delta
     from tests.replication.writer import follow, serve, write
     from tests.stores import SMALL
+    from walkit.errors import WalkitError
+    from walkit.models import FaultyStorage
+    from walkit.replication import Replica, heal
+    from walkit.storage import FileStorage
+
+    class Killing(FaultyStorage):
+        left = 0
+        counted, pattern = CHANGES, "*"
+        def perform(self, operation, *how, **else_):
+            if operation.name in self.counted and fnmatch.fnmatchcase(operation.file, self.pattern):
+                self.left -= 1
+                if self.left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return super().perform(operation, *how, **else_)
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGUSR1))
@@ -71,11 +82,7 @@ FORKER = (
         except BaseException:
             traceback.print_exc()
             os._exit(1)
-    """
-    )
-    .replace("TYPED", str(TYPED))
-    .replace("UNHEALED", str(UNHEALED))
-)
+    """.replace("TYPED", str(TYPED)).replace("UNHEALED", str(UNHEALED))
 
 
 class Processes:

@@ -14,7 +14,6 @@ from tests.crash_recorder import Filmed
 from tests.log.imports import frames_of
 from tests.log.logs import lsns
 from tests.replication.callers import until
-from tests.replication.killing import kills
 from tests.replication.test_replica_checkpoint import put
 from tests.stores import SMALL
 from walkit.cli import main
@@ -115,26 +114,6 @@ def test_the_command_says_that_the_old_primary_is_not_fenced(
     said = json.loads(capsys.readouterr().out)
     assert said["already"] and said["old_primary_fenced"] is False and said["first_lsn"] == 61
     assert main(["promote", str(tmp_path / "old")]) == 2
-
-
-def test_a_promotion_that_is_killed_is_done_by_the_next(tmp_path: Path) -> None:
-    """SIGKILL a promotion before each of its changes: a replica or a promoted one, and the next promotion ends it."""
-    followed(tmp_path / "old", tmp_path / "replica")
-    found = set()
-    for kill in kills("promote"):
-        folder = tmp_path / "turn"
-        shutil.copytree(tmp_path / "replica", folder)
-        killed = kill(folder)
-        assert walkit.verify(folder).ok
-        found.add("promoted" in load_manifest(FileStorage(str(folder))).extra)
-        report = promote(folder)
-        assert report.first_lsn == 61
-        assert killed or report.already
-        with Store.open(folder, options=SMALL) as store:
-            assert store.put(b"new", b"value").last_lsn == 61
-            assert lsns(store.log.read()) == list(range(31, 62))
-        shutil.rmtree(folder)
-    assert found == {False, True}
 
 
 def test_a_power_cut_at_any_change_leaves_a_replica_or_a_promoted_one() -> None:

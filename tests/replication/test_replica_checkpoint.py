@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import walkit
 from tests.crash_recorder import Filmed
 from tests.log.logs import lsns, tiny
 from tests.replication.callers import until
-from tests.replication.killing import kills
 from tests.stores import SMALL
 from walkit.config import Retention
 from walkit.errors import GapError, LogNotFoundError, OptionsError
@@ -137,25 +135,6 @@ def kept(folder: Path) -> list[tuple[bytes, bytes | None]]:
     """The items of a replica that is opened without its primary."""
     with Replica(folder, "127.0.0.1:1", options=SMALL) as replica:
         return replica.store.items()
-
-
-def test_a_checkpoint_that_is_killed_loses_nothing(tmp_path: Path) -> None:
-    """SIGKILL a replica before each fifth change of a checkpoint: it opens with the same items and continues."""
-    with Store.open(tmp_path / "log", options=SMALL) as store, Primary(store) as primary:
-        with Replica(tmp_path / "replica", primary.address, options=SMALL) as replica:
-            replica.wait_for(put(store, 60), 30)
-            replica.checkpoint()
-            replica.wait_for(put(store, 60), 30)
-        items, turns = store.items(), 0
-        for kill in kills("checkpoint", step=5):
-            folder = tmp_path / "turn"
-            shutil.copytree(tmp_path / "replica", folder, ignore=shutil.ignore_patterns("replica-identity"))
-            kill(folder)
-            assert walkit.verify(folder).ok
-            assert kept(folder) == items
-            shutil.rmtree(folder)
-            turns += 1
-        assert turns > 3
 
 
 def test_a_power_cut_at_any_change_of_a_checkpoint(tmp_path: Path) -> None:

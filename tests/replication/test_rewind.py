@@ -15,7 +15,6 @@ from tests.crash_recorder import Filmed
 from tests.log.imports import bytes_of
 from tests.log.logs import lsns
 from tests.replication.callers import until
-from tests.replication.killing import kills
 from tests.replication.test_kill import Process
 from tests.replication.test_promote import followed
 from tests.replication.test_replica_checkpoint import put
@@ -194,28 +193,6 @@ def test_another_log_and_an_open_one_are_not_rewound(tmp_path: Path) -> None:
                 replica.wait_for(10, 30)
             assert caught.value.reason == "foreign"
             assert lsns(replica.log.read()) == [1, 2, 3, 4, 5]
-
-
-def test_a_rewind_that_is_killed_is_done_by_the_next(tmp_path: Path) -> None:
-    """SIGKILL a rewind before every fifth change: the log is as it was or rewound, and the next one ends it."""
-    with diverged(tmp_path, tmp_path / "old"):
-        pass
-    with Store.open(tmp_path / "old", options=SMALL) as store:
-        wanted = dict(store.state_at(60))
-        store.checkpoint(trim=False)
-    ends = set()
-    for kill in kills("rewind", 61, step=5):
-        folder = tmp_path / "turn"
-        shutil.copytree(tmp_path / "old", folder)
-        kill(folder)
-        ends.add(load_manifest(FileStorage(str(folder))).end.last_lsn)
-        assert rewind(folder, 61).end_lsn == 60
-        assert walkit.verify(folder).ok
-        with Store.open(folder, options=SMALL) as store:
-            assert dict(store.items()) == wanted
-            assert store.put(b"k", b"v").last_lsn == 61
-        shutil.rmtree(folder)
-    assert ends == {60, 100}
 
 
 def test_a_power_cut_at_any_change_of_a_rewind(tmp_path: Path) -> None:
