@@ -47,6 +47,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         yield {
             "LOG": str(folder / "log"),
             "NEW": str(folder / "new"),
+            "RUNS": str(folder / "runs"),
             "REPLICA": str(folder / "replica"),
             "HOST": primary.address,
         }
@@ -66,14 +67,18 @@ COMMANDS = {
     "walkit.crashtest.list": "crashtest --list",
     "walkit.simulate.world": "simulate world --schedules 1",
     "walkit.bench.write": "bench write --writers 1 --seconds 0.02",
+    "walkit.bench.order": "bench order --writers 2 --models= --seconds 0.02 --runs 1 --save-runs RUNS",
 }
 # It needs Spark, which takes seconds; it goes through the same call.
 NOT_RUN = {"walkit.diff.spark"}
 
 
 @pytest.mark.parametrize("schema", COMMANDS)
-def test_the_json_has_the_fields_of_the_page(schema: str, run: Run, logs: dict[str, str]) -> None:
+def test_the_json_has_the_fields_of_the_page(
+    schema: str, run: Run, logs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Run with --json: the schema comes first, the fields of the page are there, and no number is above 2^53."""
+    monkeypatch.setattr("walkit.measure.health_checks.ROUND_S", 0.02)
     words = [re.sub("|".join(logs), lambda name: logs[name[0]], word) for word in COMMANDS[schema].split()]
     ran = run(*words, "--json")
     plain = json.loads(ran.out)
@@ -81,6 +86,7 @@ def test_the_json_has_the_fields_of_the_page(schema: str, run: Run, logs: dict[s
     assert ROWS[re.sub(r"(bench)\..*", r"\1.KIND", schema)] <= plain.keys()
     assert max(map(abs, numbers_in(plain)), default=0) <= EXACT
     assert ("bench" in plain) == schema.startswith("walkit.bench.")
+    assert "--save-runs" not in words or any(Path(logs["RUNS"]).iterdir())
     log_id = plain.get("log_id", "0" * 16)
     assert re.fullmatch("[0-9a-f]{16}", log_id)
 
