@@ -9,7 +9,8 @@ A mutant is one edit of a copy of walkit, drawn by seed among the sites of scrip
 `run` explores every scenario under both profiles on each, in a child process, until a state breaks a rule; a child
 that says nothing for so long hangs, which counts as found. Before that it explores walkit as it is, which must break no
 rule, and notes which sites each scenario reaches: a mutant is run in those alone. Results stay in FOLDER by the tree of
-walkit/, and a run that was stopped continues. `--first RESULTS` takes what an earlier revision found as it is.
+walkit/, and a run that was stopped continues. `--first RESULTS` takes what was found at an earlier revision as it is,
+and hunts the other mutants only in scenarios that did not reach them then.
 
 A mutant that nothing can find goes into docs/evidence/crash-equivalents.json, with the line that makes it so, and the
 next one drawn takes its place: of one in four at most.
@@ -271,7 +272,9 @@ def run(
             continue
         result = earlier.get(name, {})
         if not result.get("found"):
-            result = {"name": name, "reached": reached[name]} | hunt(tree, site, reached[name], budget)
+            new = [scenario for scenario in reached[name] if scenario not in result.get("reached", ())]
+            if new or not result:
+                result = {"name": name, "reached": reached[name]} | hunt(tree, site, new, budget)
         with results.open("a") as file:
             file.write(json.dumps(result) + "\n")
         print(
