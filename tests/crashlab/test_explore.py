@@ -59,15 +59,13 @@ def test_a_run_is_the_same_each_time() -> None:
 
 
 def test_a_seed_is_a_race() -> None:
-    """Run a scenario with maintenance beside the writer under three seeds, four times each: a seed mostly repeats.
-
-    A thread that the kernel wakes late may miss its turn, so that not every run of a busy machine is the same.
-    """
+    """Run a scenario with maintenance beside the writer four times under each of three seeds: most runs repeat."""
 
     def order(seed: int) -> tuple[str, ...]:
         points = SCENARIOS["rotation"].play(seed).points
         return tuple(re.sub(r"\[.*\)", "", p.operation) for p in points)
 
+    # A thread that the kernel wakes late may miss its turn, so that not every run on a busy machine is the same.
     commonest = [Counter(order(seed) for _ in range(4)).most_common(1)[0] for seed in range(3)]
     assert all(count >= 2 for _, count in commonest)
     assert len({found for found, _ in commonest}) == 3

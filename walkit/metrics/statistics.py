@@ -39,7 +39,7 @@ class LogStatistics(_Metrics):
     durable_lsn: int = _metric("lsn", "last LSN on stable storage, with all before it")
     first_lsn: int = _metric("lsn", "oldest LSN that can be read")
     records_appended: int = _counter("records", "records given an LSN since opening")
-    records_acked: int = _counter("records", "records acknowledged since opening, up to the last LSN before which all are")
+    records_acked: int = _counter("records", "records since opening up to `acked_lsn`")
     user_bytes: int = _counter("bytes", "bytes of keys and values written since opening")
     frames_written: int = _counter("frames", "frames written since opening, marker frames included")
     frame_bytes: int = _counter("bytes", "bytes of frames written since opening, padding included")
