@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from walkit.models import CrashingStorage
 from walkit.record import Kind
 
 Row = tuple[int, bytes | None, bytes | None]
@@ -32,6 +33,12 @@ class Promise:
     """First and last LSN of records that are all or nothing."""
     held: int = 0
     """A trim after the recovery has to keep records from this one on, for a hold or a claim; 0: none does."""
+    lost: frozenset[int] = frozenset()
+    """Records that damage has hit: they may be gone."""
+    is_damaged: bool = False
+    """Whether an opening may need a repair before it."""
+    source: CrashingStorage | None = field(default=None, repr=False)
+    """The log that this is a copy of: an unfinished copy of it is continued."""
     places: tuple[tuple[str, int, int], ...] = ()
     """Kind and name of each cursor and claim, with its lowest and highest LSN; 0 if its file is missing."""
 
@@ -39,14 +46,8 @@ class Promise:
     def key(self) -> object:
         """What tells it from other promises of the same run."""
         return (
-            id(self.rows),
-            self.submitted,
-            self.kept,
-            self.also,
-            self.trimmed,
-            self.compacted,
-            self.held,
-            self.places,
+            *(id(self.rows), self.submitted, self.kept, self.also, self.trimmed, self.compacted, self.held),
+            *(self.places, self.lost, self.is_damaged, id(self.source)),
         )
 
     def state_at(self, lsn: int) -> dict[bytes, bytes | None]:
@@ -74,6 +75,9 @@ class Ledger:
         """By name of a hold or claim: the first LSN that it keeps."""
         self.places: dict[str, tuple[int, int]] = {}
         """By "cursor NAME" or "claim NAME": its lowest and its highest LSN."""
+        self.lost: frozenset[int] = frozenset()
+        self.is_damaged = False
+        self.source: CrashingStorage | None = None
         self._also: set[int] = set()
         self._transactions: list[tuple[int, int]] = []
 
@@ -122,6 +126,9 @@ class Ledger:
             trimmed=self.trimmed,
             compacted=self.compacted,
             transactions=tuple(self._transactions),
+            lost=self.lost,
+            is_damaged=self.is_damaged,
+            source=self.source,
             held=min(self.kept_from.values(), default=0),
             places=tuple((name, *lsns) for name, lsns in self.places.items()),
         )

@@ -54,7 +54,7 @@ class RecordingStorage(FaultyStorage):
         self.job: Callable[[], str | None] = lambda: None
         """Returns the kind of the maintenance job under way."""
         self._ledger = ledger
-        self._turns = turns
+        self.turns = turns
         self._taking = threading.RLock()
 
     def open(self, name: str, mode: OpenMode) -> StorageFile:
@@ -65,7 +65,7 @@ class RecordingStorage(FaultyStorage):
     def perform(self, operation: Operation, *how: Any, **else_: Any) -> Any:
         """See `FaultyStorage`."""
         if operation.name in CHANGES and self.is_recording:
-            self._turns.wait()
+            self.turns.wait()
             if operation.name != "synced_write":
                 self.take(words_of(operation))
         return super().perform(operation, *how, **else_)
@@ -89,7 +89,7 @@ class RecordingStorage(FaultyStorage):
     def interrupt_write(self, operation: Operation) -> None:
         """Take the point within a synced write, once other threads have had their turns."""
         if self.is_recording:
-            self._turns.wait()
+            self.turns.wait()
             self.take(words_of(operation))
 
 

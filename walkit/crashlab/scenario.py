@@ -33,11 +33,13 @@ class Scenario:
         Where walkit raises what the scenario does not expect, that is the storage's `failure`, and the run ends there.
         """
         script = Script(self.options, seed)
-        storage = script.storage
+        failure = None
         try:
             self.run(script)
         except (WalkitError, AssertionError) as error:
-            storage.failure = error
+            failure = error
+        storage = script.storage  # the scenario may have put another one there, to cut its power
+        storage.failure = failure
         storage.take("the end of the run")
         storage.is_recording = False
         return storage

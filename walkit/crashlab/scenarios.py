@@ -9,6 +9,7 @@ from walkit.config import StoreOptions
 from walkit.crashlab.consumer_scenarios import CONSUMER_SCENARIOS
 from walkit.crashlab.history_scenarios import HISTORY_SCENARIOS
 from walkit.crashlab.racing_scenarios import RACING_SCENARIOS
+from walkit.crashlab.rescue_scenarios import RESCUE_SCENARIOS
 from walkit.crashlab.scenario import SMALL as SMALL
 from walkit.crashlab.scenario import Scenario as Scenario
 from walkit.crashlab.script import Script
@@ -290,6 +291,7 @@ _ALL = (
     *CONSUMER_SCENARIOS,
     *RACING_SCENARIOS,
     *HISTORY_SCENARIOS,
+    *RESCUE_SCENARIOS,
 )
 SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _ALL}
 """By name."""

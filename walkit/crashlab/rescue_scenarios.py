@@ -1,0 +1,98 @@
+"""Scenarios about logs that are copied, damaged, repaired, and recovered more than once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from walkit.crashlab.ledger import Ledger
+from walkit.crashlab.recording import RecordingStorage
+from walkit.crashlab.scenario import Scenario
+from walkit.crashlab.script import Script
+from walkit.errors import CommitFailedError
+from walkit.models import CrashingStorage
+from walkit.record import Kind
+from walkit.state.log_copy import copy_into
+from walkit.store import Store
+
+
+class _Copy:
+    """A copy of the script's log, in a storage whose power is cut by itself."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._ledger = Ledger()
+        self._ledger.rows = script.ledger.rows
+        self.storage = RecordingStorage(CrashingStorage(), self._ledger, script.storage.turns)
+
+    def make(self, *meanwhile: Callable[[], object]) -> None:
+        """Copy the log, and do this meanwhile."""
+        script, its, left = self._script, self._ledger, list(meanwhile)
+        its.kept, its.trimmed = 0, script.ledger.trimmed
+        its.source = script.storage.inner.process_kill()
+
+        def progress(done: int, total: int) -> None:
+            if left:
+                left.pop(0)()
+                its.trimmed = script.ledger.trimmed
+
+        durable = script.ledger.kept
+        last_lsn = copy_into(script.storage, self.storage, progress, "the copy").last_lsn
+        assert last_lsn >= durable and not left
+        its.keep(last_lsn)
+        script.ledger.keep(last_lsn)
+
+
+def _puts(script: Script, store: Store, count: int) -> None:
+    for number in range(count):
+        script.put(store, b"key %d" % (number % 3), 12_000)
+
+
+def _source(script: Script) -> None:
+    _copied(script)
+
+
+def _target(script: Script) -> None:
+    copy = _copied(script)
+    script.storage.is_recording = False
+    script.storage = copy.storage
+
+
+def _copied(script: Script) -> _Copy:
+    """Copy a Store's log beside its writer, once more over that copy, and once more after a power cut."""
+    copy = _Copy(script)
+    with script.open_store() as store:
+        _puts(script, store, 6)
+        script.checkpoint(store)
+        _puts(script, store, 6)
+        copy.make(lambda: _puts(script, store, 1), lambda: script.checkpoint(store))
+        _puts(script, store, 5)
+        script.checkpoint(store)
+        _puts(script, store, 1)
+        copy.make(lambda: _puts(script, store, 2))
+        script.storage.fail("synced_write", "*.segment", short_bytes=900)
+        script.ledger.submit((Kind.PUT, b"key 4", value := script.value(2_000)))
+        with suppress(CommitFailedError):
+            store.put(b"key 4", value)
+        script.storage.clear()
+    script.cut_power(3)
+    copy.make()
+    return copy
+
+
+RESCUE_SCENARIOS = (
+    Scenario(
+        "copy",
+        "a Store's log is copied beside its writer, twice, and after a power cut: the copy's power is cut",
+        _target,
+        is_store=True,
+        covers=("copy", "manifest", "removal"),
+    ),
+    Scenario(
+        "copied",
+        "the same, and the power of the log that is copied is cut",
+        _source,
+        is_store=True,
+        covers=("claim", "checkpoint", "removal"),
+    ),
+)
