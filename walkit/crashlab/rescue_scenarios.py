@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
+from walkit.crashlab.consumer_scenarios import FRAME_BYTES
 from walkit.crashlab.ledger import Ledger
 from walkit.crashlab.recording import RecordingStorage
-from walkit.crashlab.scenario import Scenario
+from walkit.crashlab.scenario import SMALL, Scenario
 from walkit.crashlab.script import Script
 from walkit.errors import CommitFailedError
+from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.format.manifest import MANIFEST_NAME
 from walkit.models import CrashingStorage
 from walkit.record import Kind
+from walkit.recovery.repair import repair
+from walkit.segments.manifest_store import DURABLE_NAME
 from walkit.state.log_copy import copy_into
 from walkit.store import Store
 
@@ -80,7 +86,68 @@ def _copied(script: Script) -> _Copy:
     return copy
 
 
+def _damage(script: Script, name: str, offset: int, lost: int = 0) -> None:
+    """Damage a file of a closed log, durably; note the record that this hits."""
+    file = script.storage.inner.open(name, "write")
+    file.write(offset, [b"\xff" * 16], sync=True)
+    file.close()
+    script.ledger.is_damaged = True
+    if lost:
+        script.ledger.lost |= {lost}
+
+
+def _closed(script: Script) -> list[str]:
+    """Write a log of three segments, four records in each, and close it; return the names of its segments."""
+    with script.open() as log:
+        for number in range(10):
+            script.append(log, 14_000, b"key %d" % number)
+    script.ledger.keep(10)
+    return [name for name in script.storage.names() if name.endswith(".segment")]
+
+
+def _damaged(script: Script, segments: list[str]) -> None:
+    """Damage the header of the first segment and a frame of the second."""
+    _damage(script, segments[0], 0)
+    _damage(script, segments[1], SEGMENT_HEADER_BYTES + FRAME_BYTES + 300, lost=6)
+
+
+def _salvage(script: Script) -> None:
+    _damaged(script, _closed(script))
+    with script.open() as log:
+        script.ledger.is_damaged = False
+        script.append(log, 500)
+
+
+def _repair(script: Script) -> None:
+    segments = _closed(script)
+    damages: tuple[Callable[[], None], ...] = (
+        lambda: _damage(script, MANIFEST_NAME, 60),
+        lambda: _damage(script, DURABLE_NAME, 0),
+        lambda: _damaged(script, segments),
+    )
+    for damage in damages:
+        damage()
+        with script.during("repair"):
+            repair(script.storage, policy="salvage")
+        script.ledger.is_damaged = False
+    with script.open() as log:
+        script.append(log, 500)
+
+
 RESCUE_SCENARIOS = (
+    Scenario(
+        "salvage",
+        "a header and a frame are damaged, and an opening salvages the rest",
+        _salvage,
+        replace(SMALL, recovery="salvage"),
+        covers=("salvage", "manifest"),
+    ),
+    Scenario(
+        "repair",
+        "the manifest, the durable slot, a header and a frame are damaged and repaired, one after the other",
+        _repair,
+        covers=("repair", "salvage", "manifest"),
+    ),
     Scenario(
         "copy",
         "a Store's log is copied beside its writer, twice, and after a power cut: the copy's power is cut",
