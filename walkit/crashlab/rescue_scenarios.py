@@ -11,15 +11,25 @@ from walkit.crashlab.ledger import Ledger
 from walkit.crashlab.recording import RecordingStorage
 from walkit.crashlab.scenario import SMALL, Scenario
 from walkit.crashlab.script import Script
-from walkit.errors import CommitFailedError
+from walkit.errors import CommitFailedError, WalkitError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.models import CrashingStorage
+from walkit.models.faults import OperationName
 from walkit.record import Kind
 from walkit.recovery.repair import repair
 from walkit.segments.manifest_store import DURABLE_NAME
 from walkit.state.log_copy import copy_into
 from walkit.store import Store
+
+OPERATIONS: tuple[OperationName, ...] = (
+    "write",
+    "synced_write",
+    "sync",
+    "replace",
+    "sync_directory",
+    "remove",
+)
 
 
 class _Copy:
@@ -134,7 +144,36 @@ def _repair(script: Script) -> None:
         script.append(log, 500)
 
 
+def _second_recovery(script: Script) -> None:
+    log = script.open()
+    for _ in range(3):
+        script.append(log, 700)
+    script.storage.fail("synced_write", "*.segment", short_bytes=900)
+    script.ledger.submit((Kind.PUT, None, value := script.value(2_000)))
+    with suppress(CommitFailedError):
+        log.append(value)
+    script.storage.clear()
+    log.close()
+    for turn in range(6):
+        script.cut_power(turn)
+        for operation in OPERATIONS:
+            script.storage.fail(operation, nth=1 + script.chance.randrange(3), times=None)
+        with script.during("second recovery" if turn else "recovery"), suppress(WalkitError):
+            script.open().close()
+        script.storage.clear()
+    script.cut_power(9)
+    with script.during("second recovery"), script.open() as log:
+        script.restarted(log)
+        script.append(log, 100)
+
+
 RESCUE_SCENARIOS = (
+    Scenario(
+        "second-recovery",
+        "recoveries fail at drawn operations, each after another power cut, and the last one succeeds",
+        _second_recovery,
+        covers=("recovery", "second recovery"),
+    ),
     Scenario(
         "salvage",
         "a header and a frame are damaged, and an opening salvages the rest",
