@@ -111,10 +111,16 @@ class Ledger:
 
     def restart(self, last_lsn: int) -> None:
         """Note that the log was opened anew and ends there: what was after it was never promised, and is gone."""
-        assert last_lsn >= self.kept
+        self.take_back(last_lsn)
+        self.kept, self._also = last_lsn, set()
+
+    def take_back(self, last_lsn: int) -> None:
+        """Note that nothing of the records after this one was written, and that their LSNs are given again."""
+        assert last_lsn >= max(self.kept, *self._also, 0), (
+            f"LSN {self.kept:,} was promised, and {last_lsn:,} is the last"
+        )
         self.rows = self.rows[:last_lsn]  # a new list: promises of before keep theirs
         self._transactions = [t for t in self._transactions if t[1] <= last_lsn]
-        self.kept, self._also = last_lsn, set()
 
     def promise(self) -> Promise:
         """Return what is promised at this moment. Any thread."""

@@ -53,6 +53,8 @@ class RecordingStorage(FaultyStorage):
         """What ended the run before its end; None if it came to that."""
         self.job: Callable[[], str | None] = lambda: None
         """Returns the kind of the maintenance job under way."""
+        self.watch: Callable[[Operation], object] = lambda operation: None
+        """Called with each operation as it begins, on its thread: a fault may be set for it there."""
         self._ledger = ledger
         self.turns = turns
         self._taking = threading.RLock()
@@ -68,6 +70,7 @@ class RecordingStorage(FaultyStorage):
             self.turns.wait()
             if operation.name != "synced_write":
                 self.take(words_of(operation))
+        self.watch(operation)
         return super().perform(operation, *how, **else_)
 
     def take(self, operation: str) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 
 from walkit.config import LogOptions
 from walkit.crashlab.oracle import Oracle
 from walkit.crashlab.recording import RecordingStorage
 from walkit.crashlab.script import Script
-from walkit.errors import WalkitError
+from walkit.crashlab.turns import frames_of_threads
 
+LIMIT_S = 60.0
+"""A run that takes longer hangs; the longest that is right takes some seconds on a busy machine."""
 SMALL = LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_marker_ms=0)
 
 
@@ -30,16 +35,30 @@ class Scenario:
     def play(self, seed: int = 0) -> RecordingStorage:
         """Run it and return its storage, with all the points at which the power may be cut.
 
-        Where walkit raises what the scenario does not expect, that is the storage's `failure`, and the run ends there.
+        Where walkit raises what the scenario does not expect, or does not come back within `LIMIT_S`, that is the
+        storage's `failure`, and the run ends there.
         """
-        script = Script(self.options, seed)
-        failure = None
-        try:
-            self.run(script)
-        except (WalkitError, AssertionError) as error:
-            failure = error
+begun: SimpleQueue[Script] = SimpleQueue()
+        failures: list[Exception] = []
+
+        def run() -> None:
+            script = Script(self.options, seed)
+            begun.put(script)
+            try:
+                self.run(script)
+            except Exception as error:  # noqa: BLE001 - one without a type of walkit's is a finding the more
+                failures.append(error)
+
+        thread = threading.Thread(target=run, name="crashlab-script", daemon=True)
+        thread.start()
+        script = begun.get()
+        thread.join(LIMIT_S)
+        if thread.is_alive():
+            frame = frames_of_threads().get(thread.ident or 0)
+            where = " < ".join(f"{f.name}:{f.lineno}" for f in reversed(traceback.extract_stack(frame)[-8:]))
+            failures.append(TimeoutError(f"it hangs, in {where}"))
         storage = script.storage  # the scenario may have put another one there, to cut its power
-        storage.failure = failure
+        storage.failure = failures[0] if failures else None
         storage.take("the end of the run")
         storage.is_recording = False
         return storage

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from walkit.config import StoreOptions
 from walkit.crashlab.consumer_scenarios import CONSUMER_SCENARIOS
+from walkit.crashlab.fault_scenarios import FAULT_SCENARIOS
 from walkit.crashlab.history_scenarios import HISTORY_SCENARIOS
 from walkit.crashlab.racing_scenarios import RACING_SCENARIOS
 from walkit.crashlab.rescue_scenarios import RESCUE_SCENARIOS
@@ -289,6 +290,7 @@ _ALL = (
         covers=("in flight",),
     ),
     *CONSUMER_SCENARIOS,
+    *FAULT_SCENARIOS,
     *RACING_SCENARIOS,
     *HISTORY_SCENARIOS,
     *RESCUE_SCENARIOS,

@@ -32,6 +32,8 @@ class Turns:
         self._guard = threading.RLock()
         self._waiting: set[int] = set()
         """Threads that wait for a turn. Guarded by `_guard`, as all below."""
+        self._last: set[int] = set()
+        """Those of them that go on only if nothing else can."""
         self._next: int | None = None
         """The thread that was drawn and has not gone on yet."""
         self._seen: dict[int, tuple[int, int]] = {}
@@ -42,11 +44,13 @@ class Turns:
         self._turns = 0
         self._share = 0.5
 
-    def wait(self) -> None:
-        """Return when it is this thread's turn."""
+    def wait(self, *, last: bool = False) -> None:
+        """Return when it is this thread's turn; with `last`, once each other thread needs it to go on, or is done."""
         me = threading.get_ident()
         with once(self._guard), self._guard:
             self._waiting.add(me)
+            if last:
+                self._last.add(me)
         while True:
             with once(self._guard), self._guard:
                 if self._next is None and self._others_rest():
@@ -54,6 +58,7 @@ class Turns:
                 if self._next == me:
                     self._next = None
                     self._waiting.remove(me)
+                    self._last.discard(me)
                     self._seen, self._same = {}, 0
                     return
             time.sleep(LOOK_S)
@@ -73,7 +78,7 @@ class Turns:
             return True
         if None in others:  # it is being started
             return False
-        frames = _frames()
+        frames = frames_of_threads()
         where = {i: (id(frame), frame.f_lasti) for i, frame in frames.items() if i in others}
         at_rest = where == self._seen and not any(map(_is_runnable, others.values()))
         self._seen, self._looked_s = where, now_s
@@ -86,13 +91,14 @@ class Turns:
             self._share = self._chance.choice(SHARES)
         self._turns += 1
         draw = self._chance.random()
-        others = [t.ident for t in threading.enumerate() if t.ident in self._waiting - {self._script}]
-        if self._script in self._waiting and (draw < self._share or not others):
+        waiting = self._waiting - self._last or self._waiting
+        others = [t.ident for t in threading.enumerate() if t.ident in waiting - {self._script}]
+        if self._script in waiting and (draw < self._share or not others):
             return self._script
         return others[self._chance.randrange(len(others))]
 
 
-def _frames() -> dict[int, FrameType]:
+def frames_of_threads() -> dict[int, FrameType]:
     """Return the frame of each thread.
 
     A collection during it deadlocks CPython 3.11 (gh-106883): it would let other threads run, under a lock of theirs.
@@ -100,7 +106,7 @@ def _frames() -> dict[int, FrameType]:
     collects = gc.isenabled()
     gc.disable()
     try:
-        return sys._current_frames()
+        return sys._currentframes_of_threads()
     finally:
         if collects:
             gc.enable()
