@@ -21,7 +21,7 @@ from walkit.models import CrashingStorage
 from walkit.record import Kind
 
 REFUSED = (LogFullError, LogPoisonedError, LogClosedError)
-"""Nothing of the call was written, but for its acknowledged prefix."""
+"""Nothing of the call was written except its acknowledged prefix."""
 
 
 class FailingScript(Script):

@@ -20,10 +20,10 @@ from walkit.format.names import COMPACTION_NEW_NAME, SNAPSHOT_NEW_NAME, TRIM_NEW
 from walkit.models.faults import Operation
 from walkit.segments.manifest_store import LOCK_NAME
 
-Way: TypeAlias = Literal["error", "landed", "short", "full", "for ever", "hang"]
+Way: TypeAlias = Literal["error", "landed", "short", "full", "lasting", "hang"]
 """error: nothing is done, EIO is told. landed: it is done, and EIO is told. short: half of a write arrives. full: it
-is ENOSPC. for ever: each change fails from then on. hang: it goes on once every other thread waits for it."""
-WAYS: tuple[Way, ...] = ("error", "landed", "short", "full", "for ever", "hang")
+is ENOSPC. lasting: each change fails from then on. hang: it continues once every other thread waits for it."""
+WAYS: tuple[Way, ...] = ("error", "landed", "short", "full", "lasting", "hang")
 READS = frozenset(("read", "open"))
 POINTS_MAX = 24
 """So many points are kept of each draw, from the failure on."""
@@ -75,7 +75,7 @@ class _Failure:
         name, file = operation.name, operation.file
         if self._way == "hang":
             storage.turns.wait(last=True)
-        elif self._way == "for ever":
+        elif self._way == "lasting":
             for each in CHANGES:
                 storage.fail(each, times=None)  # type: ignore[arg-type]
         elif self._way == "short" and operation.size and name in ("write", "synced_write"):
@@ -88,7 +88,7 @@ class _Failure:
         return None if threading.get_ident() == self._reader else self._storage.job()
 
     def end(self) -> None:
-        """Let nothing fail any more, and keep the points from the failure on."""
+        """Let nothing fail from now on, and keep the points from the failure on."""
         self._storage.watch = lambda operation: None
         self._storage.clear()
         kept = self._since + POINTS_MAX if self.is_met else self._since
@@ -267,7 +267,7 @@ FAULT_SCENARIOS = (
         "durability none: the sync of a seal fails and hangs",
         _sealing,
         (
-            Target(1, SYNCS, "*.segment", "seal", ("error", "landed", "for ever"), "seal fails"),
+            Target(1, SYNCS, "*.segment", "seal", ("error", "landed", "lasting"), "seal fails"),
             Target(1, SYNCS, "*.segment", "seal", ("hang",), "sync hangs"),
             Target(60),
             Target(50, in_recovery=True),
@@ -286,7 +286,7 @@ FAULT_SCENARIOS = (
         "zeroing ahead of the frames fails",
         _zeroing,
         (
-            Target(2, CHANGES, "*.segment", "zero", ("error", "landed", "short", "for ever"), "zero fails"),
+            Target(2, CHANGES, "*.segment", "zero", ("error", "landed", "short", "lasting"), "zero fails"),
             Target(2, CHANGES, "*.segment", "zero", ("hang", "full"), "zero fails"),
         ),
         replace(SMALL, segment_bytes=3 << 20),
