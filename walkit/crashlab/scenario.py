@@ -38,7 +38,7 @@ class Scenario:
         Where walkit raises what the scenario does not expect, or does not come back within `LIMIT_S`, that is the
         storage's `failure`, and the run ends there.
         """
-begun: SimpleQueue[Script] = SimpleQueue()
+        begun: SimpleQueue[Script] = SimpleQueue()
         failures: list[Exception] = []
 
         def run() -> None:

@@ -106,7 +106,7 @@ def frames_of_threads() -> dict[int, FrameType]:
     collects = gc.isenabled()
     gc.disable()
     try:
-        return sys._currentframes_of_threads()
+        return sys._current_frames()
     finally:
         if collects:
             gc.enable()
