@@ -183,7 +183,7 @@ def test_a_hold_and_a_cursor_say_how_they_stand() -> None:
         assert all(text in said for text in ("Hold <a>", "held", "3,600 s", "Cursor c", "never"))
         hold.release()
         cursor.advance(4)
-        assert "given up" in hold._repr_html_() and "+00:00" in cursor._repr_html_()
+        assert "given up" in hold._repr_html_() and " UTC" in cursor._repr_html_()
         file = storage.open(cursor_file_name("c"), "write")
         file.write(0, [b"damage"])
         file.close()

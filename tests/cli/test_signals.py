@@ -17,7 +17,8 @@ import pytest
 import walkit
 from walkit.cli import main
 from walkit.cli.interrupts import interrupts_kept
-from walkit.crashlab import SCENARIOS, Scenario, Script
+from walkit.crashlab import SCENARIOS, Scenario
+from walkit.crashlab.oracle import Oracle
 
 ROOT = Path(__file__).resolve().parents[2]
 GUARD_S = 60.0
@@ -141,18 +142,21 @@ def test_an_interrupt_that_the_interpreter_drops_ends_the_command(
     """Interrupt a command where CPython ignores exceptions: it ends all the same, with 130, and says nothing else."""
     went_on: list[bool] = []
 
-    def interrupted(script: Script) -> None:
-        with script.open() as log:
-            script.append(log, 1)
+    class Interrupted(Scenario):
+        def oracle(self) -> Oracle:  # on the main thread, as no call of the scenario's own
             dropping()
             deadline = time.monotonic() + GUARD_S
             while time.monotonic() < deadline:
-                script.append(log, 1)
+                pass
             went_on.append(True)
+            return super().oracle()
 
-    monkeypatch.setitem(SCENARIOS, "interrupted", Scenario("interrupted", "is interrupted", interrupted))
+    monkeypatch.setitem(
+        SCENARIOS, "interrupted", Interrupted("interrupted", "is interrupted", lambda _: None)
+    )
     hook = sys.unraisablehook
-    assert main(["crashtest", "--budget", "1", "--scenario", "interrupted"]) == 130
+    asked = ("crashtest", "--budget", "1", "--jobs", "1", "--profile", "issued")
+    assert main([*asked, "--scenario", "interrupted"]) == 130
     assert not went_on and sys.unraisablehook is hook
     assert "Exception ignored" not in capsys.readouterr().err
 

@@ -97,6 +97,7 @@ def test_a_replica_that_is_too_far_behind(tmp_path: Path) -> None:
             replica.wait_for(last, WAIT_S)
             assert replica.store.items() == store.items()
             assert replica.log.first_lsn > 100
+            until(lambda: "walkit.replica.replace" in events, "the event, which another thread sends")
             assert events.count("walkit.replica.replace") == 1
             manifest = replica.log.manifest
         names = {path.name for path in (tmp_path / "r").iterdir() if path.name.endswith(".segment")}

@@ -77,7 +77,7 @@ class _Failure:
             storage.turns.wait(last=True)
         elif self._way == "lasting":
             for each in CHANGES:
-                storage.fail(each, times=None)  # type: ignore[arg-type]
+                storage.fail(each, times=None)
         elif self._way == "short" and operation.size and name in ("write", "synced_write"):
             storage.fail(name, file, short_bytes=operation.size // 2)
         else:

@@ -11,10 +11,10 @@ from walkit._locks import once
 from walkit.crashlab.ledger import Ledger, Promise
 from walkit.crashlab.turns import Turns
 from walkit.models import CrashingStorage, FaultyStorage
-from walkit.models.faults import FaultyFile, Operation
+from walkit.models.faults import FaultyFile, Operation, OperationName
 from walkit.storage.interface import Buffer, OpenMode, StorageFile
 
-CHANGES = frozenset(
+CHANGES: frozenset[OperationName] = frozenset(
     ("write", "synced_write", "sync", "allocate", "shorten", "create", "replace", "remove", "sync_directory")
 )
 
@@ -83,6 +83,12 @@ class RecordingStorage(FaultyStorage):
             if job := self.job():
                 point.during.add(job)
             self.points.append(point)
+
+    def give_up(self) -> None:
+        """Take no more points, and fail each change from now on: the run ends soon."""
+        self.is_recording = False
+        for operation in CHANGES:
+            self.fail(operation, times=None)
 
     def note(self, name: str, since: int) -> None:
         """Note what was under way at each point from that number on."""

@@ -52,7 +52,12 @@ class Scenario:
         thread = threading.Thread(target=run, name="crashlab-script", daemon=True)
         thread.start()
         script = begun.get()
-        thread.join(LIMIT_S)
+        try:
+            thread.join(LIMIT_S)
+        except KeyboardInterrupt:
+            script.storage.give_up()
+            thread.join(LIMIT_S)
+            raise
         if thread.is_alive():
             frame = frames_of_threads().get(thread.ident or 0)
             where = " < ".join(f"{f.name}:{f.lineno}" for f in reversed(traceback.extract_stack(frame)[-8:]))
