@@ -44,7 +44,7 @@ from scripts.mutant_sites import Site, beacons, compiles  # noqa: E402
 
 EQUIVALENT = ROOT / "docs" / "evidence" / "crash-equivalents.json"
 PROFILES = ("contract", "ext4-ordered")
-BUDGET = 500
+BUDGET = 100
 """States of a scenario under each profile: as many as `walkit crashtest` judges by default."""
 SILENT_S, CAP_S = 90.0, 1800.0
 BEAT_S = 2.0

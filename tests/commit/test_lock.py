@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import walkit
+from tests.commit.fake_segments import wait_until
 from tests.log.logs import SEGMENTS, FaultyMemory, tiny
 from walkit.commit import batch, commit_signal, completion, election, failure, submit, ticket
 from walkit.commit.commit_signal import CommitSignal
@@ -123,7 +124,7 @@ def use(log: walkit.WriteAheadLog, number: int) -> None:
     for observation in observations:
         observation.close()
     assert list(log.follow(1, timeout=0.01))
-    assert seen
+    wait_until(lambda: seen, "the ticket's callback, at the least")
 
 
 OPTIONS: list[dict[str, Any]] = [

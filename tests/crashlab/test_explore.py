@@ -28,7 +28,29 @@ from walkit.errors import OptionsError
 BUDGET = 60
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+VARIANTS = frozenset(
+    (
+        "rotation-zstd",
+        "checkpoint-every",
+        "cursors-unsynced",
+        "retention-records",
+        "retention-age",
+        "preview",
+        "faults-unsynced",
+        "faults-interval",
+        "faults-parallel",
+        "faults-completion",
+        "faults-store-by-itself",
+    )
+)
+"""Histories that another scenario has with other options."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    # A state of each point is judged at least, so that all of them take as long as the whole room may.
+    [pytest.param(name, marks=[pytest.mark.slow] if name in VARIANTS else []) for name in SCENARIOS],
+)
 def test_no_state_breaks_a_rule(name: str) -> None:
     """Explore a scenario with a small budget under the hardest profile: every state keeps every rule."""
     found = explore(name, budget=BUDGET, profile="contract")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from walkit.crashlab import Mutant, Profile, Scenario
     from walkit.crashlab.summary import Explorations
 
-BUDGET = 500
+BUDGET = 100
 DEFAULT_PROFILES = ("contract", "ext4-ordered")
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.format.names import (
     COMPACTION_NEW_NAME,
-    HEAL_NEW_NAME,
     SALVAGE_NEW_NAME,
     SNAPSHOT_NEW_NAME,
     TRIM_NEW_NAME,
@@ -25,7 +24,6 @@ COVERAGE = {
     "compaction": "a compacted segment is half written",
     "trim rewrite": "what a trim leaves of a segment is half written",
     "salvage": "a salvaged segment is half written",
-    "heal": "a healed segment is half written",
     "copy": "a copy is half written",
     "cursor": "a cursor's position is half written",
     "claim": "a claim is half written",
@@ -51,12 +49,7 @@ COVERAGE = {
     "transaction rotates": "a transaction or a batch does not fit into its segment, so that it rotates",
     "recovery": "a recovery is under way",
     "second recovery": "a recovery is under way after one that was cut in its midst",
-    "tail cut": "a recovery cuts a torn tail",
     "repair": "a repair is under way",
-    "bootstrap": "a replica gathers the files of its primary",
-    "import": "a replica writes frames of its primary",
-    "promotion": "a replica becomes a primary",
-    "rewind": "a replica cuts what its new primary does not have",
 }
 """By name. Crash states are counted that were cut while it happened."""
 
@@ -67,7 +60,6 @@ _BY_FILE = {
     COMPACTION_NEW_NAME: "compaction",
     TRIM_NEW_NAME: "trim rewrite",
     SALVAGE_NEW_NAME: "salvage",
-    HEAL_NEW_NAME: "heal",
     COPYING_NAME: "copy",
 }
 
