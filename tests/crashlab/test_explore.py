@@ -25,7 +25,7 @@ from walkit.crashlab import (
 )
 from walkit.errors import OptionsError
 
-BUDGET = 60
+BUDGET = 24
 
 
 VARIANTS = frozenset(

@@ -246,7 +246,8 @@ def test_a_full_disk_beside_the_frames_is_no_poison(monkeypatch: pytest.MonkeyPa
         while log.statistics().frame_bytes < log.options.segment_bytes * 3 // 4:
             log.append(bytes(4000))
         log.wait_idle()
-        assert full.hits == 1 and seen.count("walkit.upkeep.fail") == told
+        assert full.hits == 1
+        wait_until(lambda: seen.count("walkit.upkeep.fail") == told, "the event, which another thread sends")  # noqa: B023
         assert not log.statistics().poisoned
         if code != errno.EIO:
             with pytest.raises(LogFullError):

@@ -143,6 +143,8 @@ class CrashStates:
         points are not the same corner of each.
         """
         chance = random.Random(seed)
+        if not budget:
+            return
         if self.count <= budget:
             yield from chance.sample(range(self.count), self.count)
             return

@@ -6,6 +6,7 @@ model instead of a kernel: states are counted, explored whole where the budget a
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 
@@ -44,8 +45,9 @@ def explore(
     """Run a scenario, cut the power at each of its points, and judge the states that this may leave.
 
     `scenario` is one of `SCENARIOS`, or your own; `profile` says what may be lost (`PROFILES`). Some `budget` distinct
-    states are judged: points with few new states whole, of the others corners and states drawn by `seed`, one at
-    least, be the budget smaller. `progress` is True for a bar, or called with (states judged, states to judge).
+    states are judged: points with few new states whole, of the others corners and states drawn by `seed`. If there are
+    more points than the budget has states, points are drawn, at first one for each thing that the scenario covers.
+    `progress` is True for a bar, or called with (states judged, states to judge).
     Ctrl-C ends it early, and what was found until then is returned. Everything is in memory. OptionsError.
     """
     scenario, profile = scenario_of(scenario), profile_of(profile)
@@ -192,10 +194,11 @@ class _Explorer:
             if played.failure is not None:
                 self._violations.append(self._judge.failed(played))
             candidates = max(CANDIDATES * self._budget // max(len(points), 1), CANDIDATES_MIN)
-            for point in points:
+            found = [(point, CrashStates(point.storage, self._profile)) for point in points]
+            drawn = self._drawn(found)
+            for point, states in found:
                 seed = self._seed * 1_000_003 + point.number
-                states = CrashStates(point.storage, self._profile)
-                looks.append(_Look(point, states, candidates, seed))
+                looks.append(_Look(point, states, candidates if point.number in drawn else 0, seed))
             self._judge_all(looks, progress)
         except KeyboardInterrupt:
             interrupted = True
@@ -215,6 +218,19 @@ class _Explorer:
             duration_s=time.perf_counter() - began,
             interrupted=interrupted,
         )
+
+    def _drawn(self, found: list[tuple[CrashPoint, CrashStates]]) -> set[int]:
+        """Return the numbers of the points that are looked at: all, if the budget has a state for each."""
+        if len(found) <= self._budget:
+            return {point.number for point, _ in found}
+        chance = random.Random(self._seed)
+        during = {point.number: point.during | seen_in(states.changes) for point, states in found}
+        drawn: set[int] = set()
+        for name in self._scenario.covers:
+            if having := [number for number, names in during.items() if name in names]:
+                drawn.add(chance.choice(having))
+        others = sorted(during.keys() - drawn)
+        return drawn | set(chance.sample(others, max(self._budget - len(drawn), 0)))
 
     def _judge_all(self, looks: list[_Look], progress: bool | Progress) -> None:
         shares = _shares(_new(looks), self._budget)
