@@ -9,7 +9,7 @@ import pytest
 from walkit.crashlab import SCENARIOS, explore, museum
 from walkit.errors import OptionsError
 
-BUDGETS = {"promise-first": 150}
+BUDGETS = {"promise-first": 150, "hole-accepted": 240, "removed-first": 240}
 """States that it takes, if sixty are too few; some more than the fewest that find it under several seeds."""
 
 
