@@ -286,7 +286,7 @@ def test_the_keyboard_is_enough(site: Site, browser: Browser, width: int, name: 
     page.reload()
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    assert page.url.endswith("#main-content")
+    page.wait_for_url("**#main-content")
     page.keyboard.press("Tab")
     assert page.evaluate("document.querySelector('#main-content').contains(document.activeElement)")
     if width == 390:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,14 +88,17 @@ def checkpoint_and_compact(
 def _joined(store: Store, folder: Path, options: LogOptions) -> tuple[dict[bytes, bytes], int]:
     """Let a new replica follow the compacted primary; return its state, and how often its log came as a whole."""
     bootstraps: list[str] = []
+    noted = threading.Event()
 
     def note(event: str, _: Mapping[str, Any]) -> None:
         if event == "walkit.replica.replace":
             bootstraps.append(event)
+            noted.set()
 
     with (
         Primary(store) as primary,
         Replica(folder, primary.address, options=options, events=note) as replica,
     ):
         replica.wait_for(store.log.acked_lsn, JOIN_S)
+        noted.wait(JOIN_S)  # a thread of its own sends the events
         return {key: value for key, value in replica.store.items() if value is not None}, len(bootstraps)
