@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
 from _thread import allocate_lock
 from functools import partial
 from time import sleep
+from types import FrameType
 from typing import Any, Final
 
 STACK_FRAMES: Final = 32
@@ -40,6 +42,21 @@ MEMORY_TRIES: Final = 256
 """How often a step that others wait for is tried again if it finds no memory. Counting so far allocates nothing."""
 START_STEP_S: Final = 0.0001
 """The time between two looks at whether a thread that has started runs."""
+
+
+def current_frames() -> dict[int, FrameType]:
+    """Return the innermost frame of each thread, by its identifier.
+
+    CPython up to 3.12 holds the lock of its list of threads meanwhile. A collection that clears a `threading.local`
+    wants the same lock, and the process hangs for good (python/cpython#106883), so that none may begin.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if collects:
+            gc.enable()
 
 
 class Bell:

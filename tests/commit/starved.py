@@ -23,6 +23,7 @@ import walkit
 from tests.commit.fake_segments import GUARD_S
 from tests.commit.starving_calls import CALLS, STORE_CALLS, prepared
 from tests.log.logs import tiny
+from walkit._threads import current_frames
 from walkit.errors import WalkitError
 
 OWN_S = 3.0
@@ -39,7 +40,7 @@ OF_CPYTHON = {
 
 def stack_of(thread: threading.Thread) -> list[str]:
     """Return the functions that a thread is in, the innermost first."""
-    frame: Any = sys._current_frames().get(thread.ident or 0)
+    frame: Any = current_frames().get(thread.ident or 0)
     found = []
     while frame is not None:
         found.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_name}")

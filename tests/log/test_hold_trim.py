@@ -10,7 +10,7 @@ import pytest
 import walkit
 from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.log.logs import faulty_log, lsns, memory_log, tiny, values
-from tests.stacks import current_frames
+from walkit._threads import current_frames
 from walkit.errors import GapError, LogClosedError, StorageError
 from walkit.log.holds import RENEW_S_MIN
 from walkit.models import CrashingStorage, FaultyStorage

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from walkit._interrupts import MAIN, on_main_thread
-from walkit._threads import Bell
+from walkit._threads import Bell, current_frames
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
@@ -57,7 +57,7 @@ def _send_again(hook: FrameType, sent: Bell) -> None:
 
 
 def _runs(hook: FrameType) -> bool:
-    frame = sys._current_frames().get(MAIN or 0)
+    frame = current_frames().get(MAIN or 0)
     while frame is not None and frame is not hook:
         frame = frame.f_back
     return frame is hook

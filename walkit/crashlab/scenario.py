@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
+from walkit._threads import current_frames
 from walkit.config import LogOptions
 from walkit.crashlab.oracle import Oracle
 from walkit.crashlab.recording import RecordingStorage
 from walkit.crashlab.script import Script
-from walkit.crashlab.turns import frames_of_threads
 
 LIMIT_S = 60.0
 """A run that takes longer hangs; the longest that is right takes some seconds on a busy machine."""
@@ -59,7 +59,7 @@ class Scenario:
             thread.join(LIMIT_S)
             raise
         if thread.is_alive():
-            frame = frames_of_threads().get(thread.ident or 0)
+            frame = current_frames().get(thread.ident or 0)
             where = " < ".join(f"{f.name}:{f.lineno}" for f in reversed(traceback.extract_stack(frame)[-8:]))
             failures.append(TimeoutError(f"it hangs, in {where}"))
         storage = script.storage  # the scenario may have put another one there, to cut its power

@@ -6,14 +6,12 @@ maintenance races with the writer, and the same seed gives the same race.
 
 from __future__ import annotations
 
-import gc
 import random
-import sys
 import threading
 import time
-from types import FrameType
 
 from walkit._locks import once
+from walkit._threads import current_frames
 
 LOOK_S, LOOKS = 0.0001, 2
 """Time between two looks, and how many in a row find a thread where the one before did, if it is at rest."""
@@ -78,7 +76,7 @@ class Turns:
             return True
         if None in others:  # it is being started
             return False
-        frames = frames_of_threads()
+        frames = current_frames()
         where = {i: (id(frame), frame.f_lasti) for i, frame in frames.items() if i in others}
         at_rest = where == self._seen and not any(map(_is_runnable, others.values()))
         self._seen, self._looked_s = where, now_s
@@ -96,20 +94,6 @@ class Turns:
         if self._script in waiting and (draw < self._share or not others):
             return self._script
         return others[self._chance.randrange(len(others))]
-
-
-def frames_of_threads() -> dict[int, FrameType]:
-    """Return the frame of each thread.
-
-    A collection during it deadlocks CPython 3.11 (gh-106883): it would let other threads run, under a lock of theirs.
-    """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        return sys._current_frames()
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _is_runnable(native_id: int | None) -> bool:
