@@ -87,6 +87,7 @@ def test_an_observer_that_raises_is_named_once_counted_and_called_again() -> Non
     assert log.statistics().callback_errors == 6
     log.close()
     assert [o.errors for o in observations] == [3, 3, 0]
+    wait_until(lambda: [name for name, _ in events].count("walkit.callback.fail") == 2, "the events")
     told = [facts for name, facts in events if name == "walkit.callback.fail"]
     assert [facts["what"] for facts in told] == [f"{__name__}.raises"] * 2
     assert all("mine" in facts["error"] for facts in told)

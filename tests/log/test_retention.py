@@ -168,9 +168,12 @@ def test_a_log_keeps_itself_small() -> None:
         assert log.acked_lsn == 100 and 80 < log.first_lsn <= 100 - 8
         assert lsns(log.read()) == list(range(log.first_lsn, 101))
         assert len(log.parts.manifest_store.current.sealed) <= 2
-    drops = [a for n, a in seen if n == "walkit.retention.drop"]
-    assert drops and all(a["reasons"] == ("records",) for a in drops)
-    assert sum(a["segments"] for a in drops) == (log.first_lsn - 1) // 8
+
+    def drops() -> list[dict[str, Any]]:
+        return [a for n, a in seen if n == "walkit.retention.drop"]
+
+    wait_until(lambda: sum(a["segments"] for a in drops()) == (log.first_lsn - 1) // 8, "the events")
+    assert all(a["reasons"] == ("records",) for a in drops())
 
 
 def test_by_call_with_progress_and_report() -> None:
@@ -233,6 +236,7 @@ def test_a_slow_consumer_is_dropped_with_an_event_and_gets_a_gap() -> None:
             log.append_many([bytes(7000)] * 10)
             log.wait_idle()
             fast.move(n * 10 + 1)
+        wait_until(lambda: "walkit.hold.drop" in [n for n, _ in seen], "the event")
         assert [a["name"] for n, a in seen if n == "walkit.hold.drop"] == ["slow"]
         assert log.first_lsn > 60
         with pytest.raises(GapError) as gap:
@@ -336,6 +340,7 @@ def test_the_background_survives_a_failure() -> None:
         for _ in range(4):
             log.append_many([bytes(7000)] * 10)
             log.wait_idle()
+        wait_until(lambda: "walkit.upkeep.fail" in seen, "the event")
         assert seen.count("walkit.upkeep.fail") == 1
         named = {s.name for s in log.parts.manifest_store.current.segments}
         assert {n for n in storage.names() if n.endswith(".segment")} == named and len(named) <= 4

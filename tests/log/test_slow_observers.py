@@ -77,6 +77,7 @@ def test_an_observer_whose_frames_were_trimmed_is_ended_and_told() -> None:
     slow.go_on.set()
     wait_until(lambda: observation.error, "the end of the observer")
     assert isinstance(observation.error, GapError)
+    wait_until(lambda: "walkit.observer.lose" in [name for name, _ in events], "the event")
     told = [facts for name, facts in events if name == "walkit.observer.lose"]
     assert [facts["after_lsn"] for facts in told] == [slow.seen[-1].last_lsn]
     assert [frames.first_lsn for frames in slow.seen] == list(range(1, len(slow.seen) + 1))

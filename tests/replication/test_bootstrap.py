@@ -239,6 +239,7 @@ def test_a_damaged_snapshot_is_not_given_to_replicas(tmp_path: Path, all_of_them
             assert replica.store.items() == store.items()
             assert replica.store.snapshot_lsn == 60
             assert "the snapshot at LSN 120" in primary.status().trouble
+            until(lambda: "walkit.snapshot.skip" in events, "the event, which another thread sends")
             assert events.count("walkit.snapshot.skip") == 1
 
 
@@ -328,6 +329,7 @@ def test_a_part_that_was_damaged_is_fetched_again(tmp_path: Path) -> None:
         ) as replica:
             replica.wait_for(log.append(b"the last").last_lsn, WAIT_S)
             assert_equal(log, replica)
+        until(lambda: sum(map(bool, missing)) == 2, "the events, which another thread sends")
         first, again = [size for size in missing if size]
         assert again == len(data) < first
 

@@ -167,6 +167,7 @@ def test_replicas_with_the_same_records_follow_whichever_is_promoted(tmp_path: P
             ) as replica:
                 replica.wait_for(last, 30)
                 assert replica.store.items() == store.items()
+    until(lambda: [name for name, _ in events].count("walkit.replica.rewind") == 2, "the events")
     cuts = [about for name, about in events if name == "walkit.replica.rewind"]
     assert [(cut["end_lsn"], cut["last_lsn"]) for cut in cuts] == [(30, 30)] * 2
     assert walkit.verify(long).ok and walkit.verify(tmp_path / "old").ok
