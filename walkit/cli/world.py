@@ -28,7 +28,8 @@ def add_simulate(commands: Any) -> None:
         "let a primary, replicas and delta readers live through faults drawn from a seed",
         ": lost, repeated and late messages, cut links, crashes, failed writes, claims that expire. Each step is "
         "checked; of a schedule that breaks a rule the shortest that is found is printed, with the command that runs "
-        "it again. Exit code 1 where there is one",
+        "it again. Each kind of event is counted. Exit code 1 if a schedule breaks a rule, or if something that "
+        "100 schedules have to show never happens",
         "walkit simulate world --seed 1 --schedules 200",
         simulate_world,
     )
@@ -59,7 +60,7 @@ def add_simulate(commands: Any) -> None:
 
 
 def simulate_world(args: argparse.Namespace) -> int:
-    """Run the schedules, and print what came of them; 1 where one broke a rule."""
+    """Run the schedules, and print what came of them; 1 if one broke a rule, or something never happened."""
     from walkit.simulate.world_faults import CHAOS_MS
     from walkit.simulate.world_report import explore
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -32,6 +32,8 @@ from walkit.simulate.world_replica import Replica
 from walkit.simulate.world_rules import Rules
 
 CLIENTS = 2
+BURSTS = (1, 1, 1, 1, 1, 5)
+"""How many appends a client has under way at once: so many that some share a frame."""
 SETTLE_MS = 12_000.0
 """How long after the faults everything may take to become equal."""
 HEALTHY_APPENDS, HEALTHY_PAUSE_MS = 3, 40.0
@@ -72,10 +74,8 @@ class Outcome:
     """Records that became durable."""
     digest: int
     """A CRC-32 over every frame, every state and the number of events: equal for equal runs."""
-    reseeded: int
-    begun_anew: int
-    deltas: int
-    loads: int
+    counts: Mapping[str, int]
+    """How often each thing of `world_counts.COVERAGE` happened; without those that did not."""
     samples: tuple[Sample, ...] = ()
 
     @property
@@ -125,10 +125,7 @@ class World:
             events=self.clock.events,
             records=self.ledger.end.last_lsn,
             digest=self._digest(),
-            reseeded=sum(replica.reseeded for replica in self.replicas),
-            begun_anew=sum(reader.begun_anew for reader in self.readers),
-            deltas=sum(reader.deltas for reader in self.readers),
-            loads=sum(reader.loads for reader in self.readers),
+            counts=dict(self.clock.counts),
             samples=tuple(self._samples),
         )
 
@@ -169,7 +166,7 @@ class World:
         before = self.rules.connections()
         for number in range(HEALTHY_APPENDS):
             key, value = b"key %d" % number, b"healthy %d" % number
-            self._append(((key, value),), 0.0)
+            self._append(((key, value),))
             self._go_on(self.clock.now_ms + HEALTHY_PAUSE_MS)
         self._settle("healthy", HEALTHY_MS)
         if self.rules.connections() != before:
@@ -190,19 +187,25 @@ class World:
         if not process.up or process.stalled_until_ms > self.clock.now_ms:
             self.clock.after(think_ms + 5, self._client)
             return
+        for _ in range(self._random.choice(BURSTS) - 1):
+            self._append(self._drawn_rows())
+        self._append(self._drawn_rows(), lambda: self.clock.after(think_ms, self._client))
+
+    def _drawn_rows(self) -> Rows:
         size = self._random.choice((8, 8, 40, 300))
         rows = []
         for _ in range(self._random.choice((1, 1, 2, 5))):
             self._values += 1
             key = b"key %d" % self._random.randrange(12)
             rows.append((key, (b"%d " % self._values * size)[:size]))
-        self._append(rows, think_ms)
+        return rows
 
-    def _append(self, rows: Rows, think_ms: float) -> None:
+    def _append(self, rows: Rows, then: Callable[[], None] | None = None) -> None:
         def done(append: Append | None) -> None:
             if append is not None:
                 self._check_acknowledged(append)
-            self.clock.after(think_ms, self._client)
+            if then is not None:
+                then()
 
         self.primary.append(rows, done)
 
@@ -220,9 +223,13 @@ class World:
             self.network.begin(fault)
             end = lambda: self.network.end(fault)  # noqa: E731
         elif fault.kind == "crash":
-            self._nodes[fault.target].kill()
-            self._down_until[fault.target] = max(fault.until_ms, self._down_until.get(fault.target, 0))
-            end = lambda: self._restart(fault)  # noqa: E731
+            node = self._nodes[fault.target]
+            if fault.amount and isinstance(node, Primary | Replica) and node.process.up:
+                writer = node
+                writer.crashes_in_write = lambda: self._crash(fault, writer)
+                self.clock.after(fault.amount, lambda: self._crash_idle(fault, writer))
+            else:
+                self._crash(fault, node)
         elif fault.kind == "stall":
             process = self.processes[fault.target]
             process.stalled_until_ms = max(process.stalled_until_ms, fault.until_ms)
@@ -238,6 +245,18 @@ class World:
             end = lambda: self._mend(reader)  # noqa: E731
         if end is not None:
             self.clock.after(fault.for_ms, end)
+
+    def _crash(self, fault: Fault, node: Primary | Replica | Reader) -> None:
+        node.kill()
+        until_ms = self.clock.now_ms + fault.for_ms
+        self._down_until[fault.target] = max(until_ms, self._down_until.get(fault.target, 0))
+        self.clock.at(until_ms, lambda: self._restart(fault))
+
+    def _crash_idle(self, fault: Fault, node: Primary | Replica) -> None:
+        """End a process that has written nothing for as long as it was waited for."""
+        if node.crashes_in_write is not None:
+            node.crashes_in_write = None
+            self._crash(fault, node)
 
     def _restart(self, fault: Fault) -> None:
         node = self._nodes[fault.target]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from heapq import heappop, heappush
 
@@ -15,6 +16,8 @@ class Clock:
         self.now_ms = 0.0
         self.events = 0
         """How many events have happened."""
+        self.counts: Counter[str] = Counter()
+        """How often each thing of `world_counts.COVERAGE` has happened."""
         self._order = 0
         self._heap: list[tuple[float, int, Act]] = []
 
@@ -26,6 +29,11 @@ class Clock:
         """Have `act` called once at exactly this time, or now where that is past."""
         self._order += 1
         heappush(self._heap, (max(at_ms, self.now_ms), self._order, act))
+
+    def count(self, name: str, times: int = 1) -> None:
+        """Count what happens now, by its name in `world_counts.COVERAGE`."""
+        if times:
+            self.counts[name] += times
 
     def step(self, until_ms: float) -> bool:
         """Let the next event happen; False, with the clock at `until_ms`, where none is left before that."""
@@ -74,6 +82,7 @@ class Process:
         if not self.up or life != self.life:
             return
         if self.stalled_until_ms > self.clock.now_ms:
+            self.clock.count("stall")
             self.clock.at(self.stalled_until_ms, lambda: self._run(life, act))
         else:
             act()

@@ -12,6 +12,8 @@ READERS = ("reader-1", "reader-2")
 NODES = (PRIMARY, *REPLICAS, *READERS)
 CHAOS_MS = 1_500.0
 """How long faults begin, and clients append."""
+CRASH_WAITS_MS = 200.0
+"""How long a crash that is to come in a write waits for one."""
 FAULTS_MIN, FAULTS_MAX = 4, 12
 
 KINDS = {
@@ -41,14 +43,16 @@ class Fault:
     target: str
     for_ms: float
     amount: float = 0.0
-    """The part of the messages, from 0 to 1, or milliseconds of delay."""
+    """The part of the messages, from 0 to 1; or milliseconds of delay; or how long a crash waits for a write."""
 
     @property
     def until_ms(self) -> float:
         """When it is over."""
-        return self.at_ms + self.for_ms
+        return self.at_ms + self.for_ms + (self.amount if self.kind == "crash" else 0)
 
     def __str__(self) -> str:
+        if self.kind == "crash" and self.amount:
+            return f"{self.number}: {self.at_ms:.0f} ms, crash {self.target} in its next write for {self.for_ms:.0f} ms"
         part = {"reorder": f" by up to {self.amount:.0f} ms", "delay": f" by {self.amount:.0f} ms"}
         amount = part.get(self.kind, f" {self.amount:.0%}" if self.amount else "")
         return (
@@ -117,4 +121,6 @@ def _draw(random: Random, number: int, at_ms: float) -> Sequence[Fault]:
         for_ms = round(random.uniform(50, 900), 1)
     elif kind == "crash":
         for_ms = round(random.uniform(5, 300), 1)
+        if target in (PRIMARY, *REPLICAS):
+            amount = random.choice((0.0, CRASH_WAITS_MS))
     return (Fault(number=number, at_ms=at_ms, kind=kind, target=target, for_ms=for_ms, amount=amount),)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Protocol
 
-from walkit.replication.delta.messages import DeltaEnd, PollRefusal, PollRequest
+from walkit.replication.delta.messages import DELTA_VERSION_MAX, DeltaEnd, PollRefusal, PollRequest
 from walkit.replication.delta.polls import DeltaOptions, DeltaPolls, Reply
 from walkit.simulate.world_clock import Alarm, Process
 from walkit.simulate.world_faults import PRIMARY
@@ -13,7 +14,7 @@ from walkit.simulate.world_log import WorldFrame
 from walkit.simulate.world_network import Network
 
 OPTIONS = DeltaOptions(
-    buffer_bytes=1024, long_poll_ms=60, interval_ms=5, expiry_ms=800, retry_ms=200, sessions_max=16
+    buffer_bytes=1024, long_poll_ms=60, interval_ms=5, expiry_ms=800, retry_ms=200, sessions_max=3
 )
 DELIVERY_MS = (0.1, 0.3, 1.0, 8.0)
 """How long after its acknowledgement a frame may come to its observer."""
@@ -55,14 +56,26 @@ class Feed:
         self._seen_after_lsn: int | None = None
         self._newest_ms = 0.0
         self._alarm = Alarm(owner.process, self._tick)
+        self._counted = (0, 0)
+        """Answers that were given again, and sessions that ended, which are counted."""
+
+    def _kept(self) -> set[str]:
+        """Return the sessions for which frames are kept."""
+        assert self.polls is not None
+        return {session.id for session in self.polls.described() if session.state == "syncing"}
+
+    def _count(self, name: str, times: int = 1) -> None:
+        self._owner.process.clock.count(name, times)
 
     def start(self, log_id: int, epoch_id: int) -> None:
         """Begin with an opening of the log."""
+        options = replace(OPTIONS, waiting_max=self._random.choice((1, 2, 4)))
         self.polls = DeltaPolls(
-            log_id, epoch_id, options=OPTIONS, new_id=lambda: self._random.getrandbits(64)
+            log_id, epoch_id, options=options, new_id=lambda: self._random.getrandbits(64)
         )
         self._alarm = Alarm(self._owner.process, self._tick)
         self._seen_after_lsn = None
+        self._counted = (0, 0)
 
     def forget(self) -> None:
         """The process has ended."""
@@ -82,6 +95,7 @@ class Feed:
             return
         if request is None:
             for token in [t for t in self._calls if t[:2] == (asker.name, number)]:
+                self._count("poll given up")
                 self.polls.on_disconnect(token, self._now_ms)
                 del self._calls[token]
         else:
@@ -113,7 +127,9 @@ class Feed:
         if self.polls is None or self._seen_after_lsn is None or frame.first_lsn <= self._seen_after_lsn:
             return
         self._give(self.polls.tick(self._owner.durable_end, self._now_ms))
+        kept = self._kept()
         self._give(self.polls.appended(frame, self._now_ms))
+        self._count("delta: overflow", len(kept - self._kept()))
         self._wake()
 
     def _tick(self) -> None:
@@ -123,6 +139,10 @@ class Feed:
 
     def _wake(self) -> None:
         assert self.polls is not None
+        counts, (again, ended) = self.polls.counts, self._counted
+        self._count("answer again", counts.repeated - again)
+        self._count("delta: closed", counts.sessions_closed - ended)
+        self._counted = counts.repeated, counts.sessions_closed
         if not self.polls.sessions:
             self._seen_after_lsn = None
         self._alarm.set(self.polls.wake_at_ms)
@@ -136,6 +156,7 @@ class Feed:
             assert isinstance(token, tuple)
             asker = self._calls.pop(token, None)
             if not isinstance(answer, PollRefusal):
+                self._count("old reader", answer.version < DELTA_VERSION_MAX)
                 self.answered_lsn = max(self.answered_lsn, answer.end.lsn)
             if asker is not None:
                 self._network.send(PRIMARY, asker.name, (token[1], answer), asker.hear)

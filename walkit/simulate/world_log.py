@@ -12,7 +12,7 @@ from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.replication.protocol.frame_run import FrameLimits, FrameRun
 
 ALIGNMENT = 64
-FRAME_BYTES_MAX = 16 * 1024
+FRAME_BYTES_MAX = 4096
 LIMITS = FrameLimits(ALIGNMENT, FRAME_BYTES_MAX)
 Rows = Sequence[tuple[bytes, bytes]]
 

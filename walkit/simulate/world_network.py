@@ -10,9 +10,12 @@ from typing import TypeAlias
 from walkit.replication.delta.messages import PollAnswer
 from walkit.replication.protocol.messages import Batch
 from walkit.simulate.world_clock import Clock, Process
+from walkit.simulate.world_counts import message_name
 from walkit.simulate.world_faults import Fault, random_of
 
 Message: TypeAlias = object
+AGAIN_MS = 100.0
+"""How much later a message may come the second time; or it comes right after the first."""
 
 
 class _Link:
@@ -23,6 +26,8 @@ class _Link:
         self.faults: list[Fault] = []
         self.newest_ms = 0.0
         """When the message sent last arrives: the next one does not overtake it."""
+        self.latest_ms = 0.0
+        """When the last of all that was sent arrives, reordered or not."""
 
     def amount(self, kind: str) -> float | None:
         """Return how much of this fault there is now; None where there is none."""
@@ -33,6 +38,10 @@ class _Link:
         amount = self.amount(kind)
         return amount is not None and self.random.random() < amount
 
+    def free_ms(self) -> float:
+        """Return until when messages wait on this link."""
+        return max((fault.until_ms for fault in self.faults if fault.kind == "clog"), default=0.0)
+
 
 class Network:
     """Carries values between processes. Messages are values here: their encoding has tests of its own."""
@@ -40,32 +49,62 @@ class Network:
     def __init__(self, clock: Clock, seed: int, processes: Mapping[str, Process]) -> None:
         self._clock, self._seed, self._processes = clock, seed, processes
         self._links: dict[str, _Link] = {}
-        self.sent = self.dropped = 0
+        self.sent = 0
 
     def send(self, source: str, target: str, message: Message, take: Callable[[Message], None]) -> None:
         """Have the target's process take a message some time from now, or never, or twice."""
         link = self._link(f"{source}>{target}")
         self.sent += 1
-        if link.amount("cut") is not None or link.happens("lose"):
-            self.dropped += 1
+        count = self._clock.count
+        if link.amount("cut") is not None:
+            count("cut")
             return
-        for _ in range(2 if link.happens("repeat") else 1):
-            carried = spoiled(message, link.random) if link.happens("damage") else message
-            if carried is None:
-                self.dropped += 1
-                continue
-            self._carry(link, target, carried, take)
+        if link.happens("lose"):
+            count("lose")
+            return
+        repeated = link.happens("repeat")
+        count("repeat", repeated)
+        again_ms = link.random.choice((None, AGAIN_MS)) if repeated else None
+        for spread_ms in (link.amount("reorder"), again_ms)[: 1 + repeated]:
+            carried: Message | None = message
+            if link.happens("damage"):
+                carried = spoiled(message, link.random)
+                count("damage seen" if carried is None else "damage")
+            if carried is not None:
+                self._carry(link, target, carried, take, spread_ms)
 
-    def _carry(self, link: _Link, target: str, message: Message, take: Callable[[Message], None]) -> None:
-        now_ms, process = self._clock.now_ms, self._processes[target]
-        at_ms = now_ms + link.random.uniform(0.5, 2.0) + (link.amount("delay") or 0.0)
-        at_ms = max([at_ms, *(fault.until_ms for fault in link.faults if fault.kind == "clog")])
-        spread_ms = link.amount("reorder")
+    def _carry(
+        self,
+        link: _Link,
+        target: str,
+        message: Message,
+        take: Callable[[Message], None],
+        spread_ms: float | None,
+    ) -> None:
+        """Have a message come in its order, or up to `spread_ms` later than it would and in any order."""
+        now_ms, process, count = self._clock.now_ms, self._processes[target], self._clock.count
+        late_ms = link.amount("delay") or 0.0
+        count("delay", late_ms > 0)
+        at_ms = now_ms + link.random.uniform(0.5, 2.0) + late_ms
+        free_ms = link.free_ms()
+        count("clog", free_ms > at_ms)
+        at_ms = max(at_ms, free_ms)
         if spread_ms is None:
             at_ms = link.newest_ms = max(at_ms, link.newest_ms)
         else:
             at_ms += link.random.uniform(0, spread_ms)
-        self._clock.after(at_ms - now_ms, lambda: process.deliver(lambda: take(message)))
+        count("reorder", at_ms < link.latest_ms)
+        link.latest_ms = max(at_ms, link.latest_ms)
+
+        def taken() -> None:
+            count(message_name(message))
+            take(message)
+
+        self._clock.after(at_ms - now_ms, lambda: process.deliver(taken))
+
+    def is_up(self, name: str) -> bool:
+        """Return whether this process is up."""
+        return self._processes[name].up
 
     def begin(self, fault: Fault) -> None:
         """Let a fault of a link begin."""

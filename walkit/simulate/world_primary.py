@@ -14,7 +14,7 @@ from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns
 from walkit.format.frame import FrameHeader, FrameIdentity, prepare_body
 from walkit.format.layout import HAS_KEY, HAS_VALUE
 from walkit.format.manifest import EpochRecord, HoldRecord
-from walkit.log.retention import RetentionFacts, plan_retention
+from walkit.log.retention import RetentionFacts, RetentionPlan, plan_retention
 from walkit.record import Kind
 from walkit.replication.delta.messages import DeltaEnd
 from walkit.simulate.world_clock import Process
@@ -38,6 +38,8 @@ RECORDS_KEPT = 8
 UPKEEP_MS = 100.0
 REOPEN_MS = 30.0
 IN_FLIGHT = 2
+SKIPS = (0, 0, 64, 192)
+"""How many bytes after the end of the log an epoch may begin."""
 _KIND = Kind.PUT | HAS_KEY | HAS_VALUE
 SURVIVAL = 0.5
 """The chance that a frame is on the disk that was being written when the process ended."""
@@ -63,12 +65,14 @@ class Primary:
     """The writer's process: appends, the commit path, retention, sessions of replicas and of delta readers."""
 
     def __init__(self, process: Process, network: Network, ledger: Ledger, seed: int) -> None:
-        self.process, self.ledger = process, ledger
+        self.process, self.ledger, self._network = process, ledger, network
         self.disk = PrimaryDisk()
         self.sessions = Sessions(self, network, random_of(seed, "primary", "ids"))
         self.feed = Feed(self, network, random_of(seed, "primary", "delta"))
         self.core: OrderingCore[Append] | None = None
         self.fails_next_write = False
+        self.crashes_in_write: Callable[[], None] | None = None
+        """Ends the process; called while its next write is under way."""
         self._random = random_of(seed, "primary", "disk")
         self._landed: set[int] = set()
         """Positions of frames that are written and not yet in the store, as one before them is not."""
@@ -103,9 +107,11 @@ class Primary:
         """Begin: recover what is on the disk, and open a new epoch."""
         self.process.start()
         self._recover()
-        disk, end = self.disk, self.disk.store.end
+        disk, end, count = self.disk, self.disk.store.end, self.process.clock.count
         disk.epochs += 1
-        position = end.position + self._random.choice((0, 0, 64, 192)) * (end.position > 0)
+        position = end.position + self._random.choice(SKIPS) * (end.position > 0)
+        count("epoch begins", disk.epochs > 1)
+        count("epoch skips", position > end.position)
         self.core = OrderingCore(
             FrameIdentity(LOG_ID, disk.epochs, self._random.getrandbits(64)),
             last_lsn=end.last_lsn,
@@ -123,6 +129,7 @@ class Primary:
         survives = True
         for frame in self._crashed:
             survives = survives and (frame.position in self._landed or self._random.random() < SURVIVAL)
+            self.process.clock.count("frame survives" if survives else "frame lost")
             if survives:
                 self._put(frame)
         self._crashed, self._landed = [], set()
@@ -138,6 +145,9 @@ class Primary:
         self.process.kill()
         store_end = self.disk.store.end.position
         self._crashed = [frame for frame in self.core.in_flight if frame.position >= store_end]
+        if self.core.failure is None:
+            self.process.clock.count("primary crashes")
+            self.process.clock.count("crash in a write", bool(self._crashed))
         waiting = [*(a for frame in self.core.in_flight for a in frame.submissions), *self.core.pending]
         self.core = None
         self.sessions.forget()
@@ -148,6 +158,7 @@ class Primary:
     def _poisoned(self, frame: SealedFrame) -> None:
         """A write has failed: the log is closed, and opened again by another process."""
         assert self.core is not None
+        self.process.clock.count("primary fails")
         store_end = self.disk.store.end.position
         under_way = [each for each in self.core.in_flight if each.position >= store_end]
         lost, waiting = self.core.fail(StorageError("the modelled disk failed", errno=errno.EIO), frame)
@@ -168,9 +179,11 @@ class Primary:
         self._seal_what_may()
 
     def _seal_what_may(self) -> None:
-        core = self.core
+        core, count = self.core, self.process.clock.count
         assert core is not None
         while group := core.take(self.now_us):
+            count("shared frame", len(group) > 1)
+            count("frames in flight", len(core.in_flight) > core.landed)
             rows = [row for append in group for row in append.rows]
             keys, values = zip(*rows, strict=True)
             body = prepare_body(Columns(len(rows), _KIND, keys, values))
@@ -179,11 +192,15 @@ class Primary:
                 core.segment_ready(core.position + max(SEGMENT_BYTES, footprint))
                 if core.position > self.disk.starts[-1][0]:
                     self.disk.starts.append((core.position, self.now_us))
+                    count("segment begins")
             self._begin_epoch(core)
             frame = core.seal(group, body, self.now_us)
             fails, self.fails_next_write = self.fails_next_write, False
             took_ms = self._random.choice((0.3, 0.5, 1.0, 4.0))
             self.process.after(took_ms, lambda frame=frame, fails=fails: self._written(frame, fails))  # type: ignore[misc]
+            if self.crashes_in_write is not None:
+                crash, self.crashes_in_write = self.crashes_in_write, None
+                self.process.clock.after(took_ms * self._random.random(), crash)
 
     def _begin_epoch(self, core: OrderingCore[Append]) -> None:
         """Note the epoch in the lineage before its first frame is written, as the manifest does."""
@@ -206,6 +223,7 @@ class Primary:
             self._poisoned(frame)
             return
         self._landed.add(frame.position)
+        self.process.clock.count("writes overtake", core.in_flight[0] is not frame)
         for done in core.written(frame, durable=True, now_us=self.now_us):
             if done.position not in self._landed:
                 raise Violation("durable", f"LSN {done.first_lsn} is acknowledged before it is written")
@@ -229,7 +247,9 @@ class Primary:
 
     def save_holds(self) -> None:
         """Write the holds of now into the manifest; those whose lease is over are left out."""
-        self.disk.holds = dict(self.held)
+        held = self.held
+        self.process.clock.count("hold lapsed", len(self.disk.holds.keys() - held.keys()))
+        self.disk.holds = held
 
     def _upkeep(self) -> None:
         """Take a snapshot now and then, save holds, and drop what retention asks for."""
@@ -245,7 +265,7 @@ class Primary:
         self._trim()
 
     def _trim(self) -> None:
-        now_us, disk = self.now_us, self.disk
+        now_us, disk, held = self.now_us, self.disk, self.held
         sealed = disk.sealed()
         open_from = sealed[-1].end_position if sealed else disk.store.base.position
         open_frames = disk.store.frames[disk.store.after(open_from) :]
@@ -254,7 +274,7 @@ class Primary:
             begun_us=disk.starts[-1][1] if open_frames else None,
             open_bytes=sum(len(frame.data) for frame in open_frames),
             open_records=sum(len(frame.rows) for frame in open_frames),
-            holds=tuple(hold for _, hold in sorted(self.held.items())),
+            holds=tuple(hold for _, hold in sorted(held.items())),
             claims=tuple(
                 HoldRecord(name=name, first_lsn=first_lsn, lease_until_us=round(until_ms * 1000))
                 for name, (first_lsn, until_ms) in sorted(disk.claims.items())
@@ -264,5 +284,24 @@ class Primary:
             now_us=now_us,
         )
         plan = plan_retention(Retention(records_max=RECORDS_KEPT), facts)
+        self._count_retention(plan)
         if plan.segments:
             disk.drop_through(plan.up_to_lsn)
+
+    def _count_retention(self, plan: RetentionPlan) -> None:
+        """Count what a plan drops, what keeps the rest, and which lapsed leases would have kept what it drops."""
+        disk, count, live = self.disk, self.process.clock.count, self.sessions.holds()
+        count("segments dropped", bool(plan.segments))
+        for name in plan.kept_by:
+            _, is_claim, reader = name.rpartition("claim ")
+            if is_claim:
+                count("claim keeps")
+                count("claim of the dead keeps", not self._network.is_up(reader))
+            elif name == "state":
+                count("state keeps")
+            else:
+                count("hold keeps")
+                count("saved hold keeps", name not in live)
+        now_ms = self.process.clock.now_ms
+        for first_lsn, until_ms in disk.claims.values():
+            count("claim lapsed", until_ms <= now_ms and disk.oldest_lsn <= first_lsn <= plan.up_to_lsn)

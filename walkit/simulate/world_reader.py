@@ -27,7 +27,10 @@ from walkit.simulate.world_primary import Primary
 LIMITS = ReplayLimits(loads_max=3, load_bytes=1500, bytes_max=6000, parts_max=8, tries_max=3)
 CLAIM_LEASE_MS = 500.0
 CHECKPOINT_MS = 100.0
-POLL_TIMEOUT_MS = 150.0
+POLL_TIMEOUTS_MS = (40.0, 150.0, 150.0)
+"""The shortest ends before a poll without news is answered."""
+VERSIONS = (*(2,) * 14, 1, 0)
+"""Of the protocol, one for each poller."""
 RETRY_MS = 30.0
 
 
@@ -44,10 +47,6 @@ class Reader:
         self.storage_fails = 0
         """How many faults keep it from the shared storage."""
         self.replayer: DeltaReplayer | None = None
-        self.begun_anew = 0
-        """How often it began with the primary's snapshot, as what it needed next was gone."""
-        self.deltas = self.loads = 0
-        """Ranges that were applied, by the way that they came."""
         self._network, self._primary, self._ledger = network, primary, ledger
         self._random = random_of(seed, process.name)
         self._poller = self._new_poller()
@@ -55,6 +54,8 @@ class Reader:
         self._numbers = 0
         self._generation = 0
         """Counts replays: what a given-up one has asked for comes to nothing."""
+        self._loads: dict[int, bool] = {}
+        """By the number of each load of this replay, whether it is being read."""
         self._alarm = self._replay_alarm = Alarm(process, lambda: None)
 
     @property
@@ -71,9 +72,13 @@ class Reader:
     def _now_ms(self) -> float:
         return self.process.clock.now_ms
 
+    def _count(self, name: str, times: int = 1) -> None:
+        self.process.clock.count(name, times)
+
     def _new_poller(self) -> DeltaPoller:
         backoff = Backoff(5.0, 60.0, self._random.random)
-        return DeltaPoller(interval_ms=self._random.choice((2.0, 8.0, 25.0)), backoff=backoff)
+        version, interval_ms = self._random.choice(VERSIONS), self._random.choice((2.0, 8.0, 25.0))
+        return DeltaPoller(version=version, interval_ms=interval_ms, backoff=backoff)
 
     # -- a life of the process
 
@@ -94,16 +99,18 @@ class Reader:
         if self.process.up:
             self.process.kill()
             self.replayer = None
+            self._count("reader crashes")
 
     def _begin(self) -> None:
         """Claim what is needed and replay from the state's end; from the snapshot where that is gone."""
         self._generation += 1
+        self._loads.clear()
         if self.storage_fails:
             self.process.after(RETRY_MS, self._begin)
             return
         disk = self._primary.disk
         if self.state.lsn + 1 < disk.oldest_lsn:
-            self.begun_anew += 1
+            self._count("begun anew")
             self.state = disk.snapshot.copy()
         if self.saved.lsn + 1 < disk.oldest_lsn:  # a claim on what is gone would be refused
             self.saved = self.state.copy()
@@ -121,6 +128,7 @@ class Reader:
         """Save the state, then advance the claim; where it has lapsed and something is gone, begin anew."""
         self.process.after(CHECKPOINT_MS, self._checkpoint)
         if self.storage_fails or self.replayer is None:
+            self._count("claim stays", self.storage_fails > 0)
             return
         self.saved = self.state.copy()
         if self.saved.lsn + 1 < self._primary.disk.oldest_lsn:
@@ -156,7 +164,7 @@ class Reader:
         number = self._numbers
         self._calls[number] = request
         self._send(number, request)
-        self.process.after(POLL_TIMEOUT_MS, lambda: self._time_out(number, request))
+        self.process.after(self._random.choice(POLL_TIMEOUTS_MS), lambda: self._time_out(number, request))
 
     def _send(self, number: int, request: PollRequest | None) -> None:
         message = (number, request)
@@ -194,8 +202,12 @@ class Reader:
             taken = self._poller.answered(request, answer, self._now_ms)
         except ProtocolError as error:
             raise Violation("answers", f"{self.name} was answered what no server answers: {error}") from error
+        self._count("late answer", taken is None)
         if taken is not None:
-            self._do(self.replayer.answered(taken, self._now_ms))
+            before = self.replayer.counts.unfit
+            steps = self.replayer.answered(taken, self._now_ms)
+            self._count("delta unfit", self.replayer.counts.unfit - before)
+            self._do(steps)
 
     # -- replay
 
@@ -210,6 +222,9 @@ class Reader:
                 return
             if isinstance(step, LoadRange):
                 took_ms = self._random.choice((1.0, 3.0, 10.0, 40.0))
+                self._count("load again", step.number in self._loads)
+                self._count("parallel loads", any(self._loads.values()))
+                self._loads[step.number] = True
                 self._later(took_ms, lambda step=step: self._load(step))  # type: ignore[misc]
             elif isinstance(step, ApplyRange):
                 took_ms = self._random.choice((0.1, 1.0, 10.0))
@@ -232,15 +247,18 @@ class Reader:
         """Read a range from the shared log: all of it, less than that, or an error."""
         replayer, now_ms = self.replayer, self._now_ms
         assert replayer is not None
+        self._loads[step.number] = False
         oldest, last = self._primary.disk.oldest_lsn, step.last_lsn
         if step.first_lsn < oldest:
             self._do(replayer.load_failed(step.number, GapError(step.first_lsn, oldest), now_ms))
             return
         if self.storage_fails:
             if self._random.random() < 0.6 or last == step.first_lsn:
+                self._count("load fails")
                 error = StorageError("the modelled storage failed", errno=errno.EIO)
                 self._do(replayer.load_failed(step.number, error, now_ms))
                 return
+            self._count("load short")
             last -= 1
         if last > self._ledger.end.last_lsn:
             raise Violation("answers", f"{self.name} was answered LSN {last}, which is not durable")
@@ -253,13 +271,13 @@ class Reader:
         assert self.replayer is not None
         payload = step.payload
         if isinstance(payload, list):
-            self.deltas += 1
+            self._count("delta")
             for header, data in payload:
                 self.state.apply(header.first_lsn, rows_of(header, data))
         else:
             assert isinstance(payload, tuple)
             first_lsn, rows = payload
-            self.loads += 1
+            self._count("load")
             self.state.apply(first_lsn, rows)
         self._do(self.replayer.done(step.number, self._now_ms))
 
@@ -269,4 +287,5 @@ class Reader:
             raise Violation("refused", f"{self.name} gave up: {type(step.error).__name__}: {step.error}")
         if isinstance(step.error, GapError) and step.error.wanted >= self._primary.disk.oldest_lsn:
             raise Violation("refused", f"{self.name} gave up: {step.error}, and nothing is gone")
+        self._count(f"replay ends: {'gap' if isinstance(step.error, GapError) else 'storage'}")
         self._give_up()

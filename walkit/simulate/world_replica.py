@@ -24,6 +24,7 @@ from walkit.replication.protocol.frame_run import FrameRun, join_runs
 from walkit.replication.protocol.identity import Identity
 from walkit.replication.protocol.messages import Ack, Batch
 from walkit.simulate.world_clock import Alarm, Process
+from walkit.simulate.world_counts import count_moves
 from walkit.simulate.world_faults import PRIMARY, random_of
 from walkit.simulate.world_log import (
     FRAME_BYTES_MAX,
@@ -68,8 +69,8 @@ class Replica:
         self.disk = ReplicaDisk()
         self.core: Subscriber | None = None
         self.fails_next_write = False
-        self.reseeded = 0
-        """How often it began again with a copy, as what it needed next was gone."""
+        self.crashes_in_write: Callable[[], None] | None = None
+        """Ends the process; called while its next import is under way."""
         self._network, self._primary, self._ledger = network, primary, ledger
         self._random = random_of(seed, process.name)
         self._connection = 0
@@ -107,9 +108,12 @@ class Replica:
             return
         self.process.kill()
         self.core = None
+        self._count("replica crashes")
         if self._writing:
             run = join_runs([step.run for step in self._writing])
             kept = self._random.randint(0, len(run.headers))
+            self._count("crash in an import")
+            self._count(f"import {'lost' if not kept else 'kept' if kept == len(run.headers) else 'torn'}")
             self._put(run, kept, self._writing[-1].lineage)
 
     @property
@@ -120,6 +124,9 @@ class Replica:
     @property
     def _now_ms(self) -> float:
         return self.process.clock.now_ms
+
+    def _count(self, name: str) -> None:
+        self.process.clock.count(name)
 
     # -- the loop
 
@@ -133,9 +140,19 @@ class Replica:
                 return []
             if said is None:
                 return self._core.lost("the primary has hung up", self._now_ms)
-            return self._core.receive(said, self._now_ms)
+            return self._count_stream(lambda core: core.receive(said, self._now_ms))
 
         self._queue(heard, is_batch=isinstance(said, Batch))
+
+    def _count_stream(self, event: Callable[[Subscriber], list[SubscriberStep]]) -> list[SubscriberStep]:
+        """Handle an event of the stream, and count which frames did not fit."""
+        core = self._core
+        before = core.duplicates, core.gaps, core.damaged
+        steps = event(core)
+        after = core.duplicates, core.gaps, core.damaged
+        for name, was, now in zip(("duplicate", "gap", "damage"), before, after, strict=True):
+            self.process.clock.count(f"stream {name}", now - was)
+        return steps
 
     def _tick(self) -> None:
         self._queue(lambda: self._core.tick(self._now_ms))
@@ -160,6 +177,7 @@ class Replica:
             self._alarm.set(self.core.wake_at_ms)
 
     def _take(self, steps: list[SubscriberStep]) -> None:
+        count_moves(self._core.states, self.process.clock)
         for step in steps:
             if isinstance(step, SendToPublisher):
                 self._say(step)
@@ -167,8 +185,9 @@ class Replica:
                 self._waiting.append(step)
             elif isinstance(step, Connect):
                 self._connection += 1
-                self._take(self._core.connected(self._now_ms))
+                self._take(self._connect())
             elif isinstance(step, Disconnect):
+                self._count_end()
                 self._send(None)
                 self._connection += 1
             elif isinstance(step, Keep):
@@ -178,6 +197,17 @@ class Replica:
             else:
                 assert isinstance(step, Fail)
                 self._failed(step.error)
+
+    def _connect(self) -> list[SubscriberStep]:
+        """Connect; if the primary is down, its host refuses half of the attempts and ignores the others."""
+        if not self._primary.process.up and self._random.random() < 0.5:
+            return self._core.lost("the connection is refused", self._now_ms, "connect")
+        return self._core.connected(self._now_ms)
+
+    def _count_end(self) -> None:
+        """Count a connection that ends without a refusal, by its reason."""
+        if self._core.reason in ("connection", "connect", "silence", "frames"):
+            self._count(f"lost: {self._core.reason}")
 
     def _say(self, step: SendToPublisher) -> None:
         if isinstance(step.message, Ack):
@@ -210,7 +240,7 @@ class Replica:
         if store.base.position <= self.disk.end.position:
             text = f"{self.name} was refused LSN {error.wanted}, and the primary has all from {store.oldest_lsn} on"
             raise Violation("refused", text)
-        self.reseeded += 1
+        self._count("reseeded")
         disk = self.disk = ReplicaDisk()
         disk.store = FrameStore(store.frames, store.base)
         disk.lineage = tuple(e for e in self._ledger.lineage if e.position < max(store.end.position, 1))
@@ -226,14 +256,19 @@ class Replica:
         count = 1
         while count < len(waiting) and waiting[count - 1].run.is_followed_by(waiting[count].run):
             count += 1
+        self.process.clock.count("joined import", count > 1)
         self._writing, self._waiting = waiting[:count], waiting[count:]
         took_ms = self._random.choice((0.3, 1.0, 5.0, 20.0))
         self.process.after(took_ms, self._imported)
+        if self.crashes_in_write is not None:
+            crash, self.crashes_in_write = self.crashes_in_write, None
+            self.process.clock.after(took_ms * self._random.random(), crash)
 
     def _imported(self) -> None:
         steps, self._writing = self._writing, []
         if self.fails_next_write:
             self.fails_next_write = False
+            self._count("replica fails")
             self._take(
                 self._core.fail(StorageError("the modelled disk failed", errno=errno.EIO), self._now_ms)
             )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from walkit._report import Cells, TableReport
 from walkit.errors import OptionsError
 from walkit.simulate.world import Outcome, run_schedule
+from walkit.simulate.world_counts import COVERAGE, wanted_of
 from walkit.simulate.world_faults import CHAOS_MS, Schedule
 from walkit.simulate.world_rules import RULES
 
@@ -43,18 +44,18 @@ class WorldReport(TableReport):
     real_s: float
     events: int
     records: int
-    reseeded: int
-    begun_anew: int
-    deltas: int
-    loads: int
+    counts: Mapping[str, int]
+    """How often each thing of `world_counts.COVERAGE` happened, in the order of that; 0 for what never did."""
     digest: int
     """A CRC-32 over the digests of all schedules."""
     failures: tuple[Failure, ...] = ()
+    missed: tuple[str, ...] = ()
+    """What never happened and has to, in so many schedules."""
 
     @property
     def failed(self) -> bool:
-        """Whether any schedule broke a rule."""
-        return bool(self.failures)
+        """Whether any schedule broke a rule, or something never happened."""
+        return bool(self.failures or self.missed)
 
     def _head(self) -> Cells:
         return ("what", "how much")
@@ -67,19 +68,27 @@ class WorldReport(TableReport):
             ("virtual seconds per second", f"{self.virtual_s / max(self.real_s, 1e-9):,.0f}"),
             ("events, each with every rule checked after it", f"{self.events:,}"),
             ("records", f"{self.records:,}"),
-            ("ranges applied by delta, by load", f"{self.deltas:,}, {self.loads:,}"),
-            ("replicas begun again with a copy", f"{self.reseeded:,}"),
-            ("readers begun again with a snapshot", f"{self.begun_anew:,}"),
             ("digest", f"{self.digest:08x}"),
             ("failing schedules", f"{len(self.failures):,}"),
+            *((name, f"{times:,}") for name, times in self.counts.items()),
         ]
 
     def _facts(self) -> dict[str, Any]:
         facts = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "failures"}
-        return {**facts, "failures": [_plain(failure) for failure in self.failures]}
+        before = {"reseeded": "reseeded", "begun_anew": "begun anew", "deltas": "delta", "loads": "load"}
+        facts |= {field: self.counts[name] for field, name in before.items()}
+        return {
+            **facts,
+            "missed": list(self.missed),
+            "failures": [_plain(failure) for failure in self.failures],
+        }
+
+    def _row_titles(self) -> list[str]:
+        return [COVERAGE.get(name, "") for name, _ in self._cells()]
 
     def _lines_below(self) -> list[str]:
-        return [line for failure in self.failures for line in failure_lines(failure)]
+        never = [f"never happened: {'; '.join(self.missed)}"] if self.missed else []
+        return [*never, *(line for failure in self.failures for line in failure_lines(failure))]
 
 
 def failure_lines(failure: Failure) -> list[str]:
@@ -125,13 +134,16 @@ def explore(
     _require("seed", seed, 0 <= seed < SEED_MAX, "a whole number from 0")
     _require("schedules", schedules, schedules >= 1, "a whole number from 1")
     _require("chaos_ms", chaos_ms, 0 < chaos_ms <= CHAOS_MS, f"milliseconds above 0, up to {CHAOS_MS:g}")
+    wanted = wanted_of(schedules) if keep is None and chaos_ms == CHAOS_MS else ()
     began_s = time.perf_counter()
-    counts = dict.fromkeys(("events", "records", "reseeded", "begun_anew", "deltas", "loads"), 0)
-    virtual_ms, digest, done = 0.0, 0, 0
+    counts = dict.fromkeys(COVERAGE, 0)
+    virtual_ms, digest, done, events, records = 0.0, 0, 0, 0, 0
     failures: list[Failure] = []
     for number in range(seed, seed + schedules):
         outcome = run_schedule(Schedule(seed=number, keep=keep, chaos_ms=chaos_ms))
-        counts = {name: counts[name] + getattr(outcome, name) for name in counts}
+        for name, times in outcome.counts.items():
+            counts[name] = counts.get(name, 0) + times
+        events, records = events + outcome.events, records + outcome.records
         virtual_ms += outcome.at_ms
         digest = (digest * 31 + outcome.digest) % (1 << 32)
         done += 1
@@ -148,7 +160,10 @@ def explore(
         real_s=time.perf_counter() - began_s,
         digest=digest,
         failures=tuple(failures),
-        **counts,
+        events=events,
+        records=records,
+        counts=counts,
+        missed=tuple(name for name in wanted if not failures and not counts[name]),
     )
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from walkit.format.manifest import LogEnd
 from walkit.simulate.world_feed import OPTIONS
-from walkit.simulate.world_log import Ledger, Violation
-from walkit.simulate.world_primary import Primary
+from walkit.simulate.world_log import FRAME_BYTES_MAX, Ledger, Violation
+from walkit.simulate.world_primary import SKIPS, Primary
 from walkit.simulate.world_reader import LIMITS, Reader
 from walkit.simulate.world_replica import Replica
 from walkit.simulate.world_session import BATCH_BYTES, WINDOW_BYTES
@@ -25,8 +25,8 @@ RULES = {
     "healthy": "without a fault what is appended reaches everyone soon, in the sessions that there are",
     "assertion": "no core raises",
 }
-LARGEST_FRAME_BYTES = 4096
-"""A window, a batch or a load may be passed by one frame."""
+LARGEST_FRAME_BYTES = FRAME_BYTES_MAX + SKIPS[-1]
+"""A window, a batch or a load may be passed by one frame, and by the bytes that an epoch skips before it."""
 
 
 class Rules:

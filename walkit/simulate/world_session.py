@@ -14,6 +14,7 @@ from walkit.replication.protocol.identity import Identity, KnownReplica
 from walkit.replication.protocol.lineage import PrimaryState, why_refused
 from walkit.replication.protocol.messages import FromSubscriber, Hello, Refusal
 from walkit.simulate.world_clock import Alarm, Process
+from walkit.simulate.world_counts import count_moves
 from walkit.simulate.world_disk import HOLD_LEASE_MS, LOG_ID, PrimaryDisk
 from walkit.simulate.world_faults import PRIMARY
 from walkit.simulate.world_network import Network
@@ -164,12 +165,15 @@ class Sessions:
                 )
                 self._end(session)
         session.alarm.set(session.core.wake_at_ms)
+        count_moves(session.core.states, self.process.clock)
+        self.process.clock.count("window full", session.core.in_flight_bytes >= WINDOW_BYTES)
 
     def _read(self, session: Session, step: Read) -> None:
         if not self._is_live(session):
             return
         disk = self._owner.disk
         if step.after.position < disk.store.base.position:
+            self.process.clock.count("gone before it is read")
             self._gap(session, step.after.last_lsn + 1)
             return
         run = disk.store.read(step.after, step.limit_bytes)
@@ -210,6 +214,7 @@ class Sessions:
     def _move_hold(self, session: Session, first_lsn: int) -> None:
         oldest = self._owner.disk.oldest_lsn
         if session.hold is None and first_lsn < oldest:
+            self.process.clock.count("gone before it is held")
             self._gap(session, first_lsn)
             return
         taken = session.hold is None
@@ -226,6 +231,8 @@ class Sessions:
 
     def _end(self, session: Session) -> None:
         """Forget a session; its hold stands until its lease is over."""
+        session.core.gone(self._now_ms, "the replica has hung up")
+        count_moves(session.core.states, self.process.clock)
         self._note(session)
         self._owner.save_holds()
         del self.live[session.caller.name, session.connection]
