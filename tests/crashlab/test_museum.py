@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from walkit.crashlab import SCENARIOS, explore, museum
+from walkit.crashlab import RULES, SCENARIOS, explore, museum
+from walkit.crashlab.mutant import Patch
 from walkit.errors import OptionsError
 
 BUDGETS = {"promise-first": 150, "hole-accepted": 240, "removed-first": 240}
@@ -15,11 +20,28 @@ BUDGETS = {"promise-first": 150, "hole-accepted": 240, "removed-first": 240}
 
 @pytest.mark.parametrize("name", museum.MUTANTS)
 def test_each_mutant_is_found(name: str) -> None:
-    """Put a bug back and explore its scenario: a state breaks a rule. The mutant says where it was seen."""
+    """Put a bug back and explore its scenario: each patch is entered, and states break a rule that the bug is about."""
     mutant = museum.MUTANTS[name]
-    with mutant.applied():
+    entered: Counter[str] = Counter()
+
+    def counted(patch: Patch) -> Patch:
+        def change(own: Callable[..., Any]) -> Callable[..., Any]:
+            changed = patch.change(own)
+
+            def call(*given: Any, **named: Any) -> Any:
+                entered[patch.name] += 1
+                return changed(*given, **named)
+
+            return call
+
+        return replace(patch, change=change)
+
+    with replace(mutant, patches=tuple(map(counted, mutant.patches))).applied():
         found = explore(mutant.scenario, budget=BUDGETS.get(name, 60))
-    assert not found.ok and found.broken <= found.distinct, found.text()
+    assert entered.keys() == {patch.name for patch in mutant.patches}
+    assert mutant.rules and set(mutant.rules) <= RULES.keys() - {"next"}
+    assert any(found.rules.get(rule) for rule in mutant.rules), found.text()
+    assert found.broken == sum(found.rules.values()) <= found.distinct and not found.ok
     assert mutant.scenario in SCENARIOS and mutant.seen_in and mutant.text and name == mutant.name
 
 

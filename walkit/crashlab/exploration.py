@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -134,6 +134,8 @@ class Exploration(TableReport):
     """The first ones, each made as small as it can be."""
     broken: int
     """How many states broke a rule."""
+    rules: Mapping[str, int] = field(default_factory=dict)
+    """How many states broke each rule: the first one that the judge meets."""
     duration_s: float
     interrupted: bool = False
     """Whether it ended early (Ctrl-C): then the points after that have no explored state."""
@@ -226,6 +228,7 @@ class Exploration(TableReport):
             ("of them explored whole", f"{self.whole_points:,}"),
             ("coverage, mean over points", f"{self.coverage:.1%}"),
             ("states that break a rule", f"{self.broken:,}"),
+            *((f"states that break {rule!r}", f"{count:,}") for rule, count in self.rules.items()),
             *((f"states cut during: {name}", f"{count:,}") for name, count in self.covered.items()),
             ("time", f"{self.duration_s:.1f} s"),
         ]
@@ -253,6 +256,7 @@ class Exploration(TableReport):
             "whole_points": self.whole_points,
             "coverage": round(self.coverage, 4),
             "broken": self.broken,
+            "rules": dict(self.rules),
             "covered": self.covered,
             "missed": list(self.missed),
             "interrupted": self.interrupted,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from walkit._arguments import check_progress
@@ -178,8 +179,8 @@ class _Explorer:
     def __init__(self, scenario: Scenario, profile: Profile, seed: int, budget: int) -> None:
         self._scenario, self._profile, self._seed, self._budget = scenario, profile, seed, budget
         self._judge = _Judge(scenario, profile, seed)
-        self._held: dict[object, bool] = {}
-        """Whether a rule is broken, by the bytes of a state and what was promised of it."""
+        self._held: dict[object, str] = {}
+        """The broken rule or "", by the bytes of a state and what was promised of it."""
         self._violations: list[Violation] = []
         self._told: set[tuple[str, int]] = set()
 
@@ -213,7 +214,8 @@ class _Explorer:
             mutant=applied_mutant(),
             points=tuple(look.result() for look in looks),
             distinct=len(self._held),
-            broken=sum(self._held.values()),
+            broken=sum(map(bool, self._held.values())),
+            rules=Counter(sorted(filter(None, self._held.values()))),
             violations=tuple(self._violations),
             duration_s=time.perf_counter() - began,
             interrupted=interrupted,
@@ -244,22 +246,22 @@ class _Explorer:
                         if not left:
                             continue
                         left -= 1
-                        self._held[key] = self._is_broken(look, numbers[0])
+                        self._held[key] = self._broken_rule(look, numbers[0])
                         done += 1
                         bar.update(1)
                         if callable(progress):
                             progress(done, total)
-                    look.violations += self._held[key]
+                    look.violations += bool(self._held[key])
                     look.explored += len(numbers)
 
-    def _is_broken(self, look: _Look, number: int) -> bool:
-        """Judge one state, and note the first of its kind as a violation."""
+    def _broken_rule(self, look: _Look, number: int) -> str:
+        """Judge one state, and note the first of its kind as a violation; "" if it breaks no rule."""
         error = self._judge.broken(look.point, look.states, number)
         if error is not None and (error.rule, look.point.number) not in self._told:
             self._told.add((error.rule, look.point.number))
             if len(self._violations) < VIOLATIONS_MAX:
                 self._violations.append(self._judge.smallest(look.point, look.states, number, error))
-        return error is not None
+        return "" if error is None else error.rule
 
 
 def _new(looks: list[_Look]) -> list[int]:

@@ -175,6 +175,7 @@ _ALL = (
         "a record is acknowledged when it was written, and not when it is on stable storage",
         "etcd #14370",
         "append",
+        ("kept",),
         (Patch(SegmentSet, "write", _write_unsynced),),
     ),
     Mutant(
@@ -182,6 +183,7 @@ _ALL = (
         "a failed sync is done again and believed: the kernel reports a failed page once, and it looks clean then",
         "PostgreSQL (fsyncgate, 2018), LevelDB, SQLite, Redis: Rebello et al., ATC 2020",
         "failed-sync",
+        ("kept",),
         (Patch(SegmentSet, "write", _retry),),
     ),
     Mutant(
@@ -189,6 +191,7 @@ _ALL = (
         "a recovery trusts what reads show of the last segment, which after a failed sync may not be on the disk",
         "etcd, TigerBeetle's reading of Alagappan et al., FAST 2018",
         "failed-sync",
+        ("verified",),
         (Patch(apply, "sync_unsealed", _constant(None)),),
     ),
     Mutant(
@@ -196,6 +199,7 @@ _ALL = (
         "the durable position is published before the write that it speaks of: a cut in between is called corruption",
         "raft-wal #10 (a last index that an unsynced record has moved)",
         "append",
+        ("verified",),
         (Patch(SegmentSet, "write", _promise_first),),
     ),
     Mutant(
@@ -203,6 +207,7 @@ _ALL = (
         "the header of a new segment is written without a sync, as if the sync of the first frame covered it",
         "every log that takes O_DSYNC for more than its own bytes",
         "rotation",
+        ("kept", "verified"),
         (Patch(SegmentSet, "begin_segment", _header_unsynced),),
     ),
     Mutant(
@@ -210,6 +215,7 @@ _ALL = (
         "a full segment is called complete before it was synced, while the next one is",
         "LevelDB #193",
         "unsynced",
+        ("kept", "verified"),
         (
             Patch(FrameWriter, "__init__", _rotate_unsynced),
             Patch(SegmentSet, "_seal_one", _seal_unsynced),
@@ -220,6 +226,7 @@ _ALL = (
         "a segment is taken for the next one although the one before it lost its end",
         "memgraph #4528; RocksDB with wal_bytes_per_sync",
         "parallel-unsynced",
+        ("dense", "kept"),
         (
             Patch(FrameWriter, "__init__", _rotate_unsynced),
             Patch(findings, "follows_exactly", _constant(True)),
@@ -230,6 +237,7 @@ _ALL = (
         "the file that says what the log is takes its name before its bytes are on the disk",
         "persist-queue #180",
         "append",
+        ("verified",),
         (Patch(manifest_store, "write_whole", _write_whole_without("sync")),),
     ),
     Mutant(
@@ -237,6 +245,7 @@ _ALL = (
         "a rename is not followed by a sync of its directory",
         "LevelDB #196",
         "append",
+        ("verified",),
         (Patch(manifest_store, "write_whole", _write_whole_without("sync_directory")),),
     ),
     Mutant(
@@ -244,6 +253,7 @@ _ALL = (
         "a frame whose header is right is taken as a whole, without a look at the checksum of its body",
         "samyama-graph #1335; LevelDB #251",
         "recovery",
+        ("genuine",),
         (Patch(frame_format, "check_body", _constant(None)),),
     ),
     Mutant(
@@ -251,6 +261,7 @@ _ALL = (
         "a torn tail, which every power cut may leave, is treated as corruption: the log does not start",
         "malachite #1594, SmartBFT #101",
         "recovery",
+        ("verified",),
         (Patch(decision, "decide", _refuse_torn),),
     ),
     Mutant(
@@ -258,6 +269,7 @@ _ALL = (
         "the files of a trim are removed before the manifest without them is durable",
         "turbokv #8, Litestream (retention)",
         "trim",
+        ("verified",),
         (Patch(Trimmer, "move_watermark", _remove_first),),
     ),
     Mutant(
@@ -265,6 +277,7 @@ _ALL = (
         "a snapshot takes its name before its bytes are on the disk, and the log that it replaces is dropped",
         "turbokv #8",
         "checkpoint",
+        ("verified",),
         (Patch(SnapshotWrite, "_write", _snapshot_unsynced),),
     ),
     Mutant(
@@ -272,6 +285,7 @@ _ALL = (
         "a snapshot is durable before the records that it holds: the log ends before it after a cut",
         "a hazard of every state machine that is faster than its log",
         "checkpoint-unsynced",
+        ("opens", "verified"),
         (Patch(Checkpointer, "__init__", _never_durable),),
     ),
     Mutant(
@@ -279,6 +293,7 @@ _ALL = (
         "a compacted segment is named in the manifest before it is on the disk",
         "Litestream #1323, #1028 (a gap that shows at the restore)",
         "compaction",
+        ("verified",),
         (Patch(rewriter, "rewrite", _compact_unsynced),),
     ),
 )

@@ -56,6 +56,9 @@ class Mutant:
     """Where the bug was: engines, with the number of the report."""
     scenario: str
     """The scenario in which it shows."""
+    rules: tuple[str, ...]
+    """The bug is found if states of the scenario break one of these. "next" is in none: there the oracle's own
+    append meets the bug, whatever the scenario did."""
     patches: tuple[Patch, ...] = field(repr=False)
 
     @contextmanager
