@@ -8,6 +8,7 @@ import tempfile
 from hypothesis import settings
 
 from tests.support.examples import examples
+from tests.support.machines import that_did
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.storage import FileStorage, Storage
 from walkit.testing.storage_machines import CrashPromises, StorageComparison
@@ -26,8 +27,14 @@ class FileAgainstMemory(StorageComparison):
             shutil.rmtree(self.place)
 
 
-TestFileAgainstMemory = FileAgainstMemory.TestCase
-TestFileAgainstMemory.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
+TestFileAgainstMemory = that_did(
+    FileAgainstMemory, "write", "read", "allocate", "shorten", "sync", "drop", "close", "replace", "remove"
+)
+TestFileAgainstMemory.settings = settings(max_examples=examples(240), stateful_step_count=40, deadline=None)
 
-TestCrashPromises = CrashPromises.TestCase
-TestCrashPromises.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)
+TestCrashPromises = that_did(
+    CrashPromises,
+    *("write", "synced write", "sync", "resize", "replace", "remove"),
+    *("sync of names", "name lost", "bytes lost"),
+)
+TestCrashPromises.settings = settings(max_examples=examples(400), stateful_step_count=40, deadline=None)

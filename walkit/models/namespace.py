@@ -18,12 +18,20 @@ class NameChange:
     name: str
     inode: Inode
     target: str = ""
+    replaced: Inode | None = None
+    """The other file that had the target's name."""
     number: int = field(default_factory=lambda: next(numbers))
 
     @property
     def folder(self) -> str:
         """The folder whose sync makes the change durable: for a replacement between folders, that of the target."""
         return parent_folder(self.target or self.name)
+
+    @property
+    def of_the_replaced(self) -> NameChange:
+        """The part of a replacement that is about the other file: it has the name no longer."""
+        assert self.replaced is not None
+        return replace(self, kind="remove", name=self.target, target="", inode=self.replaced, replaced=None)
 
     def apply(self, names: dict[str, Inode]) -> None:
         """Do the change."""
@@ -50,8 +58,13 @@ class Names(MemoryNames[Inode]):
                 left.append(change)
                 continue
             change.apply(self._durable)
-            # What happened before to a file that has moved here must not give it back its old name.
-            left = [earlier for earlier in left if earlier.inode is not change.inode]
+            # What happened before to a file that has moved here must not give it back its old name. A file that it has
+            # replaced on its way is still replaced.
+            left = [
+                earlier.of_the_replaced if earlier.inode is change.inode else earlier
+                for earlier in left
+                if earlier.inode is not change.inode or earlier.replaced is not None
+            ]
         self._pending = left
 
     def copy(self) -> Names:
@@ -65,7 +78,9 @@ class Names(MemoryNames[Inode]):
         other.created, other._folders = self.created, set(self._folders)
         other.current = {name: twin(inode) for name, inode in self.current.items()}
         other._durable = {name: twin(inode) for name, inode in self._durable.items()}
-        other._pending = [replace(c, inode=twin(c.inode)) for c in self._pending]
+        other._pending = [
+            replace(c, inode=twin(c.inode), replaced=c.replaced and twin(c.replaced)) for c in self._pending
+        ]
         return other
 
     def survivors(self, keep: Keep, chance: random.Random) -> tuple[dict[str, Inode], list[str], list[str]]:
@@ -112,5 +127,6 @@ class Names(MemoryNames[Inode]):
         self.current, self._durable = dict(inodes), dict(inodes)
 
     def _do(self, kind: NameChangeKind, name: str, inode: Inode, target: str = "") -> None:
+        there = self.current.get(target)
         super()._do(kind, name, inode, target)
-        self._pending.append(NameChange(kind, name, inode, target))
+        self._pending.append(NameChange(kind, name, inode, target, None if there is inode else there))

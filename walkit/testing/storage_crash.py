@@ -221,6 +221,14 @@ class CrashTests:
         storage.sync_directory("sub")
         for keep in KEEPS:
             assert all_files(storage.crash(keep=keep)) == ["sub/again"]
+        for name in ("first", "second"):
+            storage.open(name, "create").close()
+        storage.sync_directory()
+        for source, onto in (("first", "way"), ("second", "way"), ("way", "sub/second")):
+            storage.replace(source, onto)  # the first file is replaced, and the name of both is free again
+        storage.sync_directory("sub")
+        assert all_files(storage.crash(keep="all")) == ["sub/again", "sub/second"]
+        assert all_files(storage.crash(keep="none")) == ["first", "sub/again", "sub/second"]
 
     def test_cells_hold_anything_or_nothing(self, tmp_path: Path) -> None:
         """A cell is lost, at its newest, or at any earlier content after a power cut; never at bytes not stored."""

@@ -12,9 +12,10 @@ Import it where hypothesis is installed; a test module makes a `TestCase` of a s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
+from typing import ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -25,10 +26,13 @@ from walkit.models.page_cache import Keep
 from walkit.storage import LockHolder, Storage, StorageFile
 from walkit.storage.io_errors import parent_folder
 from walkit.testing.storage_hooks import all_files
+from walkit.testing.storage_model import ModelFile, whole
 
 NAMES = ("a", "b", "c", "sub/a", "sub/b", "x/y/a")
 FOLDERS = ("", "sub", "x/y")
 names = st.sampled_from(NAMES)
+some_names = st.lists(names, min_size=1, max_size=3, unique=True)
+indexes = st.integers(0, len(NAMES) - 1)
 offsets = st.integers(0, 3000)
 pieces = st.lists(
     st.builds(lambda byte, size: bytes([byte]) * size, st.integers(1, 255), st.integers(0, 1500)), max_size=4
@@ -38,17 +42,22 @@ pieces = st.lists(
 class StorageComparison(RuleBasedStateMachine):
     """Does the same random operations, without crashes, to two storages, and compares all answers and errors."""
 
+    did: ClassVar[Counter[str]] = Counter()
+    """How often each operation on a file was done, and not refused, in all runs: 0 says that nothing was compared."""
+
     def make_storages(self) -> tuple[Storage, Storage]:
         """Return two storages that are not created yet."""
         raise NotImplementedError
 
-    @initialize()
-    def begin(self) -> None:
-        """Create both storages."""
+    @initialize(made=some_names)
+    def begin(self, made: list[str]) -> None:
+        """Create both storages, with some files."""
         self.both = self.make_storages()
         self.files: dict[str, tuple[StorageFile, StorageFile]] = {}
         for storage in self.both:
             storage.create()
+        for name in made:
+            self.create(name)
 
     def compare(self, ask: Callable[[int], object]) -> object:
         """Ask both storages (0 and 1) and return the answer, which has to be the same, errno included."""
@@ -71,57 +80,57 @@ class StorageComparison(RuleBasedStateMachine):
         """Open a file that may not be there."""
         self._open(name, lambda side: self.both[side].open(name, "write"))
 
-    @rule(name=names, offset=offsets, buffers=pieces, sync=st.booleans())
-    def write(self, name: str, offset: int, buffers: list[bytes], sync: bool) -> None:
+    @rule(which=indexes, offset=offsets, buffers=pieces, sync=st.booleans())
+    def write(self, which: int, offset: int, buffers: list[bytes], sync: bool) -> None:
         """Write to an open file, also one that was removed or replaced since."""
-        if name in self.files:
-            self.compare(lambda side: self.files[name][side].write(offset, buffers, sync=sync))
+        name = self._known(which)
+        self._do("write", lambda side: self.files[name][side].write(offset, buffers, sync=sync))
 
-    @rule(name=names, offset=offsets, size=st.integers(0, 5000))
-    def read(self, name: str, offset: int, size: int) -> None:
+    @rule(which=indexes, offset=offsets, size=st.integers(0, 5000))
+    def read(self, which: int, offset: int, size: int) -> None:
         """Read from an open file."""
-        if name in self.files:
-            self.compare(lambda side: self.files[name][side].read(offset, size))
+        name = self._known(which)
+        self._do("read", lambda side: self.files[name][side].read(offset, size))
 
-    @rule(name=names, size=st.integers(0, 8000))
-    def allocate(self, name: str, size: int) -> None:
+    @rule(which=indexes, size=st.integers(0, 8000))
+    def allocate(self, which: int, size: int) -> None:
         """Reserve space."""
-        if name in self.files:
-            self.compare(lambda side: self.files[name][side].allocate(size))
+        name = self._known(which)
+        self._do("allocate", lambda side: self.files[name][side].allocate(size))
 
-    @rule(name=names, size=st.integers(0, 8000))
-    def shorten(self, name: str, size: int) -> None:
+    @rule(which=indexes, size=st.integers(0, 8000))
+    def shorten(self, which: int, size: int) -> None:
         """Cut a file."""
-        if name in self.files:
-            self.compare(lambda side: self.files[name][side].shorten(size))
+        name = self._known(which)
+        self._do("shorten", lambda side: self.files[name][side].shorten(size))
 
-    @rule(name=names)
-    def sync_and_drop(self, name: str) -> None:
+    @rule(which=indexes)
+    def sync_and_drop(self, which: int) -> None:
         """Sync a file and drop its pages."""
-        if name in self.files:
-            self.compare(lambda side: self.files[name][side].sync())
-            self.compare(lambda side: self.files[name][side].drop_cached())
+        name = self._known(which)
+        self._do("sync", lambda side: self.files[name][side].sync())
+        self._do("drop", lambda side: self.files[name][side].drop_cached())
 
-    @rule(name=names)
-    def close(self, name: str) -> None:
+    @rule(which=indexes)
+    def close(self, which: int) -> None:
         """Close a file; it stays known, so that later calls on it are refused by both."""
-        if name in self.files:
-            self.compare(lambda side: self.files[name][side].close())
+        name = self._known(which)
+        self._do("close", lambda side: self.files[name][side].close())
 
     @rule(source=names, onto=names)
     def replace(self, source: str, onto: str) -> None:
         """Rename."""
-        self.compare(lambda side: self.both[side].replace(source, onto))
+        self._do("replace", lambda side: self.both[side].replace(source, onto))
 
     @rule(name=names)
     def remove(self, name: str) -> None:
         """Remove."""
-        self.compare(lambda side: self.both[side].remove(name))
+        self._do("remove", lambda side: self.both[side].remove(name))
 
     @rule(folder=st.sampled_from(FOLDERS))
     def sync_directory(self, folder: str) -> None:
         """Sync a folder that may not be there."""
-        self.compare(lambda side: self.both[side].sync_directory(folder))
+        self._do("sync_directory", lambda side: self.both[side].sync_directory(folder))
 
     @rule(name=names)
     def take_and_release(self, name: str) -> None:
@@ -178,6 +187,15 @@ class StorageComparison(RuleBasedStateMachine):
             for file in files:
                 file.close()
 
+    def _known(self, which: int) -> str:
+        """Return the name of a file that was opened once."""
+        return sorted(self.files)[which % len(self.files)]
+
+    def _do(self, operation: str, ask: Callable[[int], object]) -> None:
+        """Compare an operation, and count it if it was not refused."""
+        answer = self.compare(ask)
+        self.did[operation] += not (isinstance(answer, tuple) and answer[:1] == ("refused",))
+
     def _open(self, name: str, opening: Callable[[int], StorageFile]) -> None:
         opened: list[StorageFile] = []
 
@@ -192,56 +210,6 @@ class StorageComparison(RuleBasedStateMachine):
             self.files[name] = (opened[0], opened[1])
 
 
-@dataclass
-class ModelFile:
-    """What may be in a file after a power cut: for each position the bytes that could be there.
-
-    -1 means "beyond the end". One possibility is a promise.
-    """
-
-    content: bytearray = field(default_factory=bytearray)
-    possible: list[set[int]] = field(default_factory=list)
-
-    def reach(self, size: int) -> None:
-        """Know positions up to `size`; nothing was promised there."""
-        self.possible += [{-1} for _ in range(size - len(self.possible))]
-
-    def change(self, size: int) -> None:
-        """Set the size of the content, unsynced: what goes may stay, what comes may be missing or zero."""
-        self.reach(size)
-        for position in range(min(size, len(self.content)), len(self.possible)):
-            self.possible[position] |= {0, -1}
-        self.content = self.content[:size].ljust(size, b"\0")
-
-    def write(self, offset: int, data: bytes, sync: bool) -> None:
-        """Write; with sync these bytes are promised, and that all before them is within the file."""
-        end = offset + len(data)
-        if not data:
-            return
-        if end > len(self.content):
-            self.change(end)
-        self.content[offset:end] = data
-        for position in range(offset, end):
-            byte = self.content[position]
-            self.possible[position] = {byte} if sync else self.possible[position] | {byte}
-        if sync:
-            for position in range(offset):
-                self.possible[position] = (self.possible[position] - {-1}) | (
-                    {0} if -1 in self.possible[position] else set()
-                )
-
-    def sync(self) -> None:
-        """Promise everything."""
-        self.possible = [{byte} for byte in self.content]
-
-    def allows(self, image: bytes) -> bool:
-        """Say whether a power cut may leave these bytes."""
-        padded: list[int] = [*image, *[-1] * (len(self.possible) - len(image))]
-        if len(padded) > len(self.possible):
-            return False
-        return all(byte in allowed for byte, allowed in zip(padded, self.possible, strict=True))
-
-
 class CrashPromises(RuleBasedStateMachine):
     """Holds every image of a crash to a model that knows the contract and nothing of the implementation.
 
@@ -249,18 +217,28 @@ class CrashPromises(RuleBasedStateMachine):
     notices what was promised and is lost, and what was never written and is there.
     """
 
+    did: ClassVar[Counter[str]] = Counter()
+    """How often each operation was done to a file in all runs, and how often an image lost something."""
+
     def make_crashable(self) -> CrashingStorage:
         """Return a storage that is not created yet."""
         return CrashingStorage()
 
-    @initialize()
-    def begin(self) -> None:
-        """Create the storage, with nothing in it."""
+    @initialize(made=some_names, named=st.booleans())
+    def begin(self, made: list[str], named: bool) -> None:
+        """Create the storage, with some bytes that no sync covers, in files whose names one may cover."""
         self.storage = self.make_crashable()
         self.storage.create()
         self.current: dict[str, ModelFile] = {}
         self.possible: dict[str, list[ModelFile | None]] = {name: [None] for name in NAMES}
-        self.moved_to: dict[str, str] = {}
+        self.moves: list[tuple[ModelFile, set[str], str]] = []
+        """By renames: the file, the names that it had before, and the folder whose sync takes these from it."""
+        for name in made:
+            self.create(name)
+        for which in range(len(made)):
+            self.write(which, 0, [b"begun"], False)
+        for folder in FOLDERS if named else ():
+            self.sync_directory(folder)
 
     def _may_be(self, name: str, file: ModelFile | None) -> None:
         if not any(file is other for other in self.possible[name]):
@@ -274,62 +252,85 @@ class CrashPromises(RuleBasedStateMachine):
             self.current[name] = ModelFile()
             self._may_be(name, self.current[name])
 
-    @rule(name=names, offset=st.integers(0, 1500), buffers=pieces, sync=st.booleans())
-    def write(self, name: str, offset: int, buffers: list[bytes], sync: bool) -> None:
+    @rule(which=indexes, offset=st.integers(0, 1500), buffers=pieces, sync=st.booleans())
+    @precondition(lambda self: bool(self.current))
+    def write(self, which: int, offset: int, buffers: list[bytes], sync: bool) -> None:
         """Write, with or without sync."""
-        if name in self.current:
-            self.storage.open(name, "write").write(offset, buffers, sync=sync)
-            self.current[name].write(offset, b"".join(buffers), sync)
+        name = self._known(which)
+        self.storage.open(name, "write").write(offset, buffers, sync=sync)
+        self.current[name].write(offset, b"".join(buffers), sync)
+        self.did["synced write" if sync else "write"] += any(buffers)
 
-    @rule(name=names)
-    def sync(self, name: str) -> None:
+    @rule(which=indexes)
+    @precondition(lambda self: bool(self.current))
+    def sync(self, which: int) -> None:
         """Sync a file."""
-        if name in self.current:
-            self.storage.open(name, "read").sync()
-            self.current[name].sync()
+        name = self._known(which)
+        self.storage.open(name, "read").sync()
+        self.current[name].sync()
+        self.did["sync"] += 1
 
-    @rule(name=names, size=st.integers(0, 3000), grow=st.booleans())
-    def resize(self, name: str, size: int, grow: bool) -> None:
+    @rule(which=indexes, size=st.integers(0, 3000), grow=st.booleans())
+    @precondition(lambda self: bool(self.current))
+    def resize(self, which: int, size: int, grow: bool) -> None:
         """Allocate or shorten."""
-        if name in self.current:
-            file = self.storage.open(name, "write")
-            if grow:
-                file.allocate(size)
-            else:
-                file.shorten(size)
-            if (size > len(self.current[name].content)) == grow:
-                self.current[name].change(size)
+        name = self._known(which)
+        file = self.storage.open(name, "write")
+        if grow:
+            file.allocate(size)
+        else:
+            file.shorten(size)
+        if (size > len(self.current[name].content)) == grow:
+            self.current[name].change(size)
+            self.did["resize"] += 1
 
-    @rule(source=names, onto=names)
-    def replace(self, source: str, onto: str) -> None:
+    @rule(which=indexes, onto=names)
+    @precondition(lambda self: bool(self.current))
+    def replace(self, which: int, onto: str) -> None:
         """Rename; old and new may be at the target, and the source may come back."""
-        if source in self.current and source != onto:
+        source = self._known(which)
+        if source != onto:
+            self.did["replace"] += 1
             self.storage.replace(source, onto)
-            self.current[onto] = self.current.pop(source)
-            self._may_be(onto, self.current[onto])
+            file = self.current[onto] = self.current.pop(source)
+            before = {name for name, files in self.possible.items() if any(file is each for each in files)}
+            for other, had, _ in self.moves:
+                if other is file:
+                    had.discard(onto)
+            self.moves.append((file, before - {onto}, parent_folder(onto)))
+            self._may_be(onto, file)
             self._may_be(source, None)
-            self.moved_to[source] = parent_folder(onto)
 
-    @rule(name=names)
-    def remove(self, name: str) -> None:
+    @rule(which=indexes)
+    @precondition(lambda self: bool(self.current))
+    def remove(self, which: int) -> None:
         """Remove a file."""
-        if name in self.current:
-            self.storage.remove(name)
-            del self.current[name]
-            self._may_be(name, None)
-            self.moved_to[name] = parent_folder(name)
+        name = self._known(which)
+        self.storage.remove(name)
+        del self.current[name]
+        self._may_be(name, None)
+        self.did["remove"] += 1
 
     @rule(folder=st.sampled_from(FOLDERS))
     @precondition(lambda self: bool(self.current))
     def sync_directory(self, folder: str) -> None:
-        """Promise the names of one folder as they are; that a file has moved away, the other folder's sync promises."""
+        """Promise the names of one folder as they are, and that a file that moved there has no name elsewhere."""
         if folder and not any(name.startswith(f"{folder}/") for name in all_files(self.storage)):
             return
         self.storage.sync_directory(folder)
+        for file, had, onto_folder in self.moves:
+            for name in had if onto_folder == folder else ():
+                self.possible[name] = [other for other in self.possible[name] if other is not file]
+                self.did["move promised"] += 1
+        self.moves = [move for move in self.moves if move[2] != folder]
         for name in NAMES:
-            file = self.current.get(name)
-            if (parent_folder(name) if file is not None else self.moved_to.get(name)) == folder:
-                self.possible[name] = [file]
+            if parent_folder(name) == folder:
+                self.did["sync of names"] += len(self.possible[name]) > 1
+                self.possible[name] = [self.current.get(name)]
+                if (
+                    name not in self.current
+                ):  # a file that moved elsewhere is there until that folder is synced
+                    self.possible[name] += [file for file, had, _ in self.moves if name in had]
 
     @rule(keep=st.sampled_from(("none", "all", "random")), seed=st.integers(0, 999), torn=st.booleans())
     def look_at_an_image(self, keep: Keep, seed: int, torn: bool) -> None:
@@ -348,7 +349,7 @@ class CrashPromises(RuleBasedStateMachine):
         self._check(image)
         self.storage = image
         self.current = {}
-        self.possible, self.moved_to = {name: [None] for name in NAMES}, {}
+        self.possible, self.moves = {name: [None] for name in NAMES}, []
         for name in all_files(image):
             self.current[name] = ModelFile(bytearray(whole(image, name)))
             self.current[name].sync()
@@ -367,11 +368,18 @@ class CrashPromises(RuleBasedStateMachine):
             for name, file in self.current.items():
                 assert whole(self.storage, name) == file.content, name
 
+    def _known(self, which: int) -> str:
+        """Return the name of a file that is there."""
+        return sorted(self.current)[which % len(self.current)]
+
     def _check(self, image: CrashingStorage) -> None:
         present = set(all_files(image))
         assert present <= set(NAMES)
         for name in NAMES:
             data = whole(image, name) if name in present else None
+            file = self.current.get(name)
+            self.did["name lost"] += file is not None and data is None
+            self.did["bytes lost"] += file is not None and data is not None and data != file.content
             allowed = self.possible[name]
             fits = [file for file in allowed if (file is None) == (data is None)]
             assert any(file is None or data is None or file.allows(data) for file in fits), (name, data)
@@ -387,12 +395,3 @@ def _names_of(both: tuple[Storage, Storage], folder: str, side: int) -> list[str
 
 def _whole_of(both: tuple[Storage, Storage], name: str, side: int) -> bytes:
     return whole(both[side], name)
-
-
-def whole(storage: Storage, name: str) -> bytes:
-    """Return all bytes of a file."""
-    file = storage.open(name, "read")
-    try:
-        return file.read(0, file.size())
-    finally:
-        file.close()
