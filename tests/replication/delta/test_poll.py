@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 from hypothesis import settings
@@ -11,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.replication.delta.frames import EPOCH_ID, LOG_ID, Frames, Readers
 from tests.support.examples import examples
+from tests.support.machines import that_did
 from walkit.errors import OptionsError
 from walkit.replication import ProtocolError
 from walkit.replication.delta.messages import (
@@ -399,6 +402,8 @@ def test_a_mismatch_leaves_nothing_that_takes_frames() -> None:
 class PollMachine(RuleBasedStateMachine):
     """One reader over a network that loses, repeats and delays, beside the list of all frames: it skips none."""
 
+    did: ClassVar[Counter[str]] = Counter()
+
     @initialize(version=st.sampled_from([0, 1, 2, 2, 2]))
     def begin(self, version: int) -> None:
         """Begin with an empty log."""
@@ -429,6 +434,20 @@ class PollMachine(RuleBasedStateMachine):
         )
         self.asked = [*self.asked[-5:], (request, self.readers.ask(request))]
 
+    @rule(size=st.sampled_from([0, 64, 128, 320]), late=st.booleans(), gives_up=st.booleans())
+    def read_on(self, size: int, late: bool, gives_up: bool) -> None:
+        """Ask over a good link, before or after a frame becomes durable, and give up or take the answer."""
+        if late and size:
+            self.append(size, 1)
+        self.ask(None)
+        if gives_up:
+            self.on_disconnect(len(self.asked) - 1)
+        if size and not late:
+            self.append(size, 1)
+        self.wait(100)
+        if not gives_up:
+            self.take()
+
     @precondition(lambda self: self.asked)
     @rule(which=st.integers(0, 5))
     def repeat_an_old_request(self, which: int) -> None:
@@ -442,6 +461,7 @@ class PollMachine(RuleBasedStateMachine):
         """Give a poll up."""
         _, token = self.asked.pop(which % len(self.asked))
         if token not in self.readers.given:
+            self.did["given up"] += 1
             self.readers.core.on_disconnect(token, self.readers.now_ms)
 
     @precondition(lambda self: any(token in self.readers.given for _, token in self.asked))
@@ -452,12 +472,15 @@ class PollMachine(RuleBasedStateMachine):
         self.asked.remove((request, token))
         (answer,) = self.readers.given[token]
         if (request.session_id, request.session_epoch) != (self.session_id, self.number):
+            self.did["late"] += 1
             return  # an answer to an older request: a reader drops it whole
         if isinstance(answer, PollRefusal):
+            self.did["refused"] += 1
             self.session_id, self.number = 0, 1
             return
         if answer.session_id == self.session_id and answer.delta is not None:
             assert answer.first is not None
+            self.did["delta" if answer.delta else "nothing new"] += 1
             assert answer.first.lsn == self.taken.lsn, "a delta that does not continue where the reader is"
         self.session_id, self.number = answer.session_id, answer.session_epoch + 1
         assert answer.end.lsn >= self.taken.lsn
@@ -486,5 +509,5 @@ class PollMachine(RuleBasedStateMachine):
         assert core.held_bytes <= 2 * 256 * max(core.sessions, 1)
 
 
-PollMachine.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=40)
-TestPolls = PollMachine.TestCase
+PollMachine.TestCase.settings = settings(max_examples=examples(800), stateful_step_count=40)
+TestPolls = that_did(PollMachine, "delta", "nothing new", "given up", "late", "refused")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import settings
@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import walkit
 from tests.log.logs import tiny
 from tests.support.examples import examples
+from tests.support.machines import that_did
 from walkit.errors import CorruptionError, DivergenceError, GapError, StorageError
 from walkit.format.frame import FrameHeader
 from walkit.format.layout import LSN_MAX, POSITION_MAX
@@ -299,6 +300,8 @@ def test_a_delta_that_would_cut_a_range_that_waits_in_two_is_not_taken() -> None
 class ReplayMachine(RuleBasedStateMachine):
     """The replayer with loads and applications that end in any order, or fail: the state is a prefix, with no hole."""
 
+    did: ClassVar[Counter[str]] = Counter()
+
     @initialize(applied=st.integers(0, 5))
     def begin(self, applied: int) -> None:
         """Begin at some end."""
@@ -312,7 +315,10 @@ class ReplayMachine(RuleBasedStateMachine):
         """Note the steps."""
         self.loading += loads(steps)
         self.applying += [step for step in steps if isinstance(step, ApplyRange)]
-        assert not any(isinstance(step, EndReplay) for step in steps) or self.core.failure is not None
+        if any(isinstance(step, EndReplay) for step in steps):
+            assert self.core.failure is not None
+            self.loading, self.applying = [], []  # as each shell does
+            self.did["ended"] += 1
 
     @rule(records=st.integers(0, 30))
     def answer(self, records: int) -> None:
@@ -325,12 +331,23 @@ class ReplayMachine(RuleBasedStateMachine):
     def end_load(self, which: int, outcome: str) -> None:
         """End one of the loads, well or not."""
         load = self.loading.pop(which % len(self.loading))
+        self.did[outcome] += 1
+        self.did["overtaken"] += any(load.first_lsn > other.first_lsn for other in self.loading)
         if outcome == "error":
             self.take(self.core.load_failed(load.number, StorageError("no"), self.now))
             return
         last = load.last_lsn - (outcome == "short")
         size = 64 * (last - load.first_lsn + 1)
         self.take(self.core.loaded(load.number, (load.first_lsn, last), size, end(last), self.now))
+
+    @rule(records=st.integers(1, 30), which=st.integers(0, 9))
+    def read_on(self, records: int, which: int) -> None:
+        """Learn of more records, let a load end well, and apply the next range."""
+        self.answer(records)
+        if self.loading:
+            self.end_load(which, "loaded")
+        if self.applying:
+            self.apply()
 
     @precondition(lambda self: self.applying)
     @rule()
@@ -339,6 +356,7 @@ class ReplayMachine(RuleBasedStateMachine):
         (step,) = self.applying
         self.applying = []
         assert step.payload == (step.first_lsn, step.last_lsn)
+        self.did["applied"] += 1
         self.state += range(step.first_lsn, step.last_lsn + 1)
         self.take(self.core.done(step.number, self.now))
 
@@ -359,9 +377,17 @@ class ReplayMachine(RuleBasedStateMachine):
         idle = not self.loading and not self.applying and self.core.wake_at_ms is None
         assert not idle or self.core.applied.lsn == self.newest or self.core.failure is not None
 
+    def teardown(self) -> None:
+        """Let every load fail until one has had all its tries: that ends the replay where the state is."""
+        while getattr(self, "loading", []):
+            while self.loading:
+                self.end_load(0, "error")
+            self.wait(500)
+        self.the_state_is_a_prefix()
 
-ReplayMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40)
-TestReplay = ReplayMachine.TestCase
+
+ReplayMachine.TestCase.settings = settings(max_examples=examples(400), stateful_step_count=40)
+TestReplay = that_did(ReplayMachine, "loaded", "short", "error", "overtaken", "applied", "ended")
 
 
 # -- the poller

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import ClassVar
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.replication.delta.frames import Frames, frames_after
 from tests.support.examples import examples
+from tests.support.machines import that_did
 from walkit.replication.delta.buffer import DELTA_BYTES_MAX, DeltaBuffer
 from walkit.replication.delta.messages import DeltaEnd
 from walkit.replication.delta.session import EDGES, DeltaEvent, DeltaSession, DeltaState
@@ -89,6 +93,8 @@ BOUND = 256
 class SessionMachine(RuleBasedStateMachine):
     """A session beside a list of frames: every delta is the frames of its range, every range begins where one ended."""
 
+    did: ClassVar[Counter[str]] = Counter()
+
     @initialize(unseen=st.integers(0, 2), before=st.integers(0, 2))
     def begin(self, unseen: int, before: int) -> None:
         """Open a session on a log of some frames, of which the last `unseen` are not durable yet and never given."""
@@ -132,6 +138,14 @@ class SessionMachine(RuleBasedStateMachine):
         """Say how far the log is durable, which the notices may not have reached."""
         self.session.durable(self.frames[self.durable - 1].end)
 
+    @precondition(lambda self: self.given == len(self.frames))
+    @rule(size=st.sampled_from([64, 128, BOUND + 64]))
+    def write_give_and_collect(self, size: int) -> None:
+        """Let a frame become durable, give it, and collect."""
+        self.write(size)
+        self.give()
+        self.collect(True)
+
     @rule(with_delta=st.booleans())
     def collect(self, with_delta: bool) -> None:
         """Collect: the range begins where the last one ended, ends at a frame, and a delta is all frames between."""
@@ -143,11 +157,16 @@ class SessionMachine(RuleBasedStateMachine):
         if delta is not None:
             assert delta == b"".join(each.data for each in self.frames[first.lsn : end.lsn])
             assert len(delta) <= BOUND
+            self.did["delta" if delta else "nothing new"] += 1
+        elif with_delta and state is DeltaState.NOT_SYNC and end != first:
+            self.did["end alone"] += 1
         self.ends.append(end)
 
+    @precondition(lambda self: len(self.ends) > 6)
     @rule()
     def close(self) -> None:
-        """Close it."""
+        """Close it, after some answers."""
+        self.did["closed"] += not self.closed
         self.session.close()
         self.closed = True
 
@@ -161,5 +180,5 @@ class SessionMachine(RuleBasedStateMachine):
         assert (self.session.state is DeltaState.CLOSED) == self.closed
 
 
-SessionMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40)
-TestSession = SessionMachine.TestCase
+SessionMachine.TestCase.settings = settings(max_examples=examples(800), stateful_step_count=40)
+TestSession = that_did(SessionMachine, "delta", "nothing new", "end alone", "closed")
