@@ -6,12 +6,12 @@ import contextlib
 import threading
 import time
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import settings
@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import walkit
 from tests.invariants import changed, check_log, check_store, inside
+from tests.support.machines import that_did
 from walkit.commit.commit_signal import CommitSignal
 from walkit.commit.core import OrderingCore
 from walkit.commit.delivery import Delivery
@@ -77,6 +78,8 @@ KEYS = st.sampled_from((b"a", b"b", b"c", b"d"))
 class Logs(RuleBasedStateMachine):
     """All that one process does with a log, one thing after the other."""
 
+    did: ClassVar[Counter[str]] = Counter()
+
     @initialize(in_flight=st.sampled_from((1, 4)), completion=st.booleans())
     def begin(self, in_flight: int, completion: bool) -> None:
         """Open an empty log."""
@@ -119,9 +122,22 @@ class Logs(RuleBasedStateMachine):
         first = self.claim.first_lsn
         self.claim.advance(first + int((self.log.acked_lsn + 1 - first) * share))
 
+    @rule(consumed=st.floats(0.5, 1), elsewhere=st.floats(0.5, 1), share=st.floats(0.5, 1))
+    def fill_consume_and_trim(self, consumed: float, elsewhere: float, share: float) -> None:
+        for _ in range(4):
+            self.submit([12_000] * 3)
+        self.log.wait_idle()
+        self.consume(consumed)
+        self.consume_elsewhere(elsewhere)
+        self.trim(share)
+
     @rule(share=st.floats(0, 1))
     def trim(self, share: float) -> None:
-        self.log.trim(int(self.log.acked_lsn * share))
+        first, wanted = self.log.first_lsn, int(self.log.acked_lsn * share)
+        needed = min(self.cursor.lsn, self.claim.first_lsn - 1)
+        self.log.trim(wanted)
+        self.did["limited"] += wanted > needed
+        self.did["dropped"] += self.log.first_lsn > first
         assert self.log.first_lsn <= self.cursor.lsn + 1, "a hold was passed"
         assert self.log.first_lsn <= self.claim.first_lsn, "a claim was passed"
 
@@ -152,6 +168,8 @@ class Logs(RuleBasedStateMachine):
 
 class Stores(RuleBasedStateMachine):
     """The same of a store with a journal."""
+
+    did: ClassVar[Counter[str]] = Counter()
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,11 +202,22 @@ class Stores(RuleBasedStateMachine):
 
     @rule(trim=st.booleans())
     def checkpoint(self, trim: bool) -> None:
+        first = self.store.log.first_lsn
         self.store.checkpoint(trim=trim)
+        self.did["trimmed"] += self.store.log.first_lsn > first
+
+    @rule(trim=st.booleans(), share=st.floats(0.5, 1))
+    def fill_and_compact(self, trim: bool, share: float) -> None:
+        for turn in range(24):
+            self.put(b"abcd"[turn % 4 : turn % 4 + 1], 9000)
+        self.delete(b"a")
+        self.consume_elsewhere(share)
+        self.checkpoint(trim)
+        self.compact()
 
     @rule()
     def compact(self) -> None:
-        self.store.compact()
+        self.did["compacted"] += self.store.compact().segments_rewritten > 0
 
     @rule()
     def reopen(self) -> None:
@@ -204,8 +233,9 @@ class Stores(RuleBasedStateMachine):
         self.store.close()
 
 
-TestLogs, TestStores = Logs.TestCase, Stores.TestCase
-TestLogs.settings = TestStores.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
+TestLogs = that_did(Logs, "limited", "dropped")
+TestStores = that_did(Stores, "trimmed", "compacted")
+TestLogs.settings = TestStores.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
 
 
 def _core() -> OrderingCore[Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import settings
@@ -14,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import walkit
 from tests.stores import SMALL, copy, filled, memory_store
+from tests.support.machines import that_did
 from walkit.errors import (
     HistoryTrimmedError,
     LogClosedError,
@@ -304,6 +307,8 @@ def test_checkpoints_of_one_log_wait_for_each_other_and_closing_waits_for_them()
 class Saved(RuleBasedStateMachine):
     """Appends, checkpoints, trims below the snapshot, openings, in any order: recovery counts every record."""
 
+    did: ClassVar[collections.Counter[str]] = collections.Counter()
+
     def __init__(self) -> None:
         super().__init__()
         self.storage = CrashingStorage()
@@ -319,17 +324,28 @@ class Saved(RuleBasedStateMachine):
         walkit.replay(self.log, self.machine)
         walkit.checkpoint(self.log, self.machine, trim=trim)
 
+    @rule(records=st.integers(20, 40), more=st.integers(0, 3))
+    def append_checkpoint_and_trim(self, records: int, more: int) -> None:
+        self.append(records)
+        self.checkpoint(False)
+        self.trim(self.log.acked_lsn)
+        if more:
+            self.append(more)
+            self.reopen()
+
     @rule(lsn=st.integers(0, 100))
     def trim(self, lsn: int) -> None:
-        saved = snapshot_lsns(self.storage)
+        saved, first = snapshot_lsns(self.storage), self.log.first_lsn
         self.log.trim(min(lsn, saved[-1] if saved else 0))
+        self.did["trimmed"] += self.log.first_lsn > first
 
     @rule()
     def reopen(self) -> None:
         self.log.close()
         self.log = opened(self.storage)
         self.machine = Counter()
-        walkit.recover(self.log, self.machine)
+        report = walkit.recover(self.log, self.machine)
+        self.did["from a snapshot"] += report.snapshot is not None and report.replay.records > 0
 
     @invariant()
     def recovered(self) -> None:
@@ -340,5 +356,5 @@ class Saved(RuleBasedStateMachine):
         self.log.close()
 
 
-TestSaved = Saved.TestCase
-TestSaved.settings = settings(max_examples=15, stateful_step_count=15, deadline=None)
+TestSaved = that_did(Saved, "trimmed", "from a snapshot")
+TestSaved.settings = settings(max_examples=30, stateful_step_count=15, deadline=None)
