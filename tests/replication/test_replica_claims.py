@@ -68,10 +68,12 @@ def test_a_replica_below_the_low_watermark_streams_on_and_is_kept_from_there(tmp
             until(lambda: [c.first_lsn for c in log.claims()] == [2_001], "the claim")
             assert replica.log.first_lsn == 1
             until(lambda: [f.held_from for f in primary.status().followers] == [2_001], "the status")
-    names = [name for name, _ in told]
-    assert "walkit.replica.unclaimed" not in names
-    states = [about["state"] for name, about in told if name == "walkit.session.move"]
-    assert states.count("streaming") == 1
+
+    def streams() -> int:
+        return [about["state"] for name, about in told if name == "walkit.session.move"].count("streaming")
+
+    until(lambda: streams() == 1, "the event")
+    assert "walkit.replica.unclaimed" not in [name for name, _ in told]
 
 
 def test_a_session_moves_and_renews_its_claim(tmp_path: Path) -> None:
