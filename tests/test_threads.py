@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from pathlib import Path
 
 import pytest
 
 from tests.commit.fake_segments import GUARD_S, Task
 from tests.interrupts import interrupt_in
-from walkit._threads import Bell, EndingThread
+from walkit._threads import Bell, EndingThread, Latch
+
+ROOT = Path(__file__).parent.parent
 
 
 def test_an_interrupted_join_takes_no_running_thread_for_ended() -> None:
@@ -65,3 +69,22 @@ def test_a_bell_wakes_once_for_any_number_of_rings() -> None:
     waiter = Task(bell.wait, GUARD_S)
     bell.set()
     assert waiter.result() is True
+
+
+def test_a_latch_lets_all_through_once_it_is_set() -> None:
+    """Let three threads wait, and set it twice: each continues, as does a later one; before that a wait has an end."""
+    latch = Latch()
+    assert not latch.wait(0) and not latch.is_set()
+    waiting = [Task(latch.wait) for _ in range(3)]
+    latch.set()
+    latch.set()
+    assert all(task.result() for task in waiting) and latch.wait() and latch.wait(0) and latch.is_set()
+
+
+def test_no_lock_that_others_wait_for_is_made_of_python_code() -> None:
+    """Look for threading's Event, Condition and Semaphore where calls wait: an error inside one leaves it taken."""
+    made = re.compile(r"threading\.(Event|Condition|Semaphore|BoundedSemaphore|Barrier)\(|queue\.Queue\(")
+    rooms = ["commit", "compaction", "log", "metrics", "read", "recovery", "replication", "segments", "state"]
+    files = [*ROOT.glob("walkit/*.py"), *(f for room in rooms for f in ROOT.glob(f"walkit/{room}/**/*.py"))]
+    found = [f"{file.relative_to(ROOT)}: {m[0]}" for file in files for m in made.finditer(file.read_text())]
+    assert len(files) > 200 and found == []

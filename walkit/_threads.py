@@ -90,6 +90,39 @@ class Bell:
         return self._gate.acquire(timeout=min(max(timeout, 0), threading.TIMEOUT_MAX))
 
 
+class Latch:
+    """Is set once, for good; any number of threads wait for that. Made of one lock, for the reason that `Bell` has."""
+
+    __slots__ = ("_gate", "_is_set")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._gate = allocate_lock()
+        self._gate.acquire()
+
+    def is_set(self) -> bool:
+        """Whether it was set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Let the threads continue that wait, and those that will."""
+        self._is_set = True
+        try:
+            self._gate.release()
+        except RuntimeError:
+            return  # it was set already
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set; False after `timeout` seconds."""
+        seconds = -1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX)
+        if not self._is_set and self._gate.acquire(timeout=seconds):
+            try:
+                self._gate.release()  # for the next one that waits
+            except RuntimeError:
+                return True  # it was set a second time
+        return self._is_set
+
+
 class EndingThread(threading.Thread):
     """A thread that says itself when it has ended, so that an interrupted `join` can be done again.
 

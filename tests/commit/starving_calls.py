@@ -8,6 +8,8 @@ from pathlib import Path
 import walkit
 from tests.commit.fake_segments import GUARD_S
 from tests.log.logs import tiny
+from walkit.replication.delta.feed import DeltaFeed
+from walkit.replication.delta.messages import PollRequest
 
 CALLS: dict[str, Callable[[walkit.WriteAheadLog], object]] = {
     "append": lambda log: log.append(b"own"),
@@ -30,6 +32,15 @@ def claim(store: walkit.Store) -> None:
     claimed.release()
 
 
+def poll(store: walkit.Store) -> None:
+    """Answer a delta reader's poll, and end its session."""
+    feed = DeltaFeed(store.log)
+    try:
+        feed.poll(PollRequest(wait_ms=0))
+    finally:
+        feed.stop()
+
+
 STORE_CALLS: dict[str, Callable[[walkit.Store], object]] = {
     "put": lambda store: store.put(b"own", b"own"),
     "read": lambda store: (store.get(b"own"), store.items()),
@@ -39,6 +50,7 @@ STORE_CALLS: dict[str, Callable[[walkit.Store], object]] = {
     "trim a store": lambda store: store.log.trim(store.log.acked_lsn - 10),
     "retain": lambda store: store.log.enforce_retention(walkit.Retention(records_max=10)),
     "consume": lambda store: store.log.cursor("own").advance(store.log.acked_lsn),
+    "poll": poll,
     "close a store": lambda store: store.close(),
 }
 

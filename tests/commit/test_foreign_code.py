@@ -230,8 +230,6 @@ UNMARKED = {
     "replication/logs/importer.py _closing": "a close on the thread that has it returns",
     "replication/primary/range_service.py _unpacking": "of the threads of gRPC",
     "replication/primary/session.py _unpacking": "of the threads of gRPC",
-    "replication/*/*service.py _room": "it is tried, and never waited for",
-    "replication/transport/threads.py _changed": "of the threads of gRPC",
     "models/tcp_link.py _lock": "of a cable between processes",
 }
 """Locks that are entered without a mark, by file and name, each with its reason."""

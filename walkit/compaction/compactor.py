@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from walkit._arguments import check_progress
 from walkit._locks import WORK, alone, marked, once
+from walkit._threads import Latch
 from walkit.commit.to_end import end_if_given_up, relayed, run_to_end
 from walkit.compaction.groups import Group, check_options, file_bytes, frame_bytes, header_of, part
 from walkit.compaction.planner import SegmentLoad, candidates, plan_groups
@@ -93,7 +94,7 @@ class Compactor:
         self._holds, self._orphan_files, self._lifetime = holds, orphan_files, lifetime
         self._sync_and_apply, self._snapshot_lsns = sync_and_apply, snapshot_lsns
         self._lock = threading.Lock()
-        self._ended = threading.Event()
+        self._ended = Latch()
         self._needless: list[str] = []
         """Segments of compactions that failed; to be removed by the next one."""
         lifetime.on_close(self.end, first=True)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import atexit
-import threading
 import warnings
 from collections.abc import Callable
 
 from walkit._interrupts import uninterrupted
 from walkit._locks import WORK, holds
-from walkit._threads import LogThread, on_log_thread
+from walkit._threads import Latch, LogThread, on_log_thread
 from walkit.errors import WalkitError
 from walkit.events import EventSink
 from walkit.log.resources import LogResources
 
 DROP_WAIT_S = 5.0
 
-_exiting = threading.Event()
+_exiting = Latch()
 
 
 def close_dropped(resources: LogResources) -> None:

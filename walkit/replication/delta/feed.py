@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Self
 
 from walkit._locks import once
+from walkit._threads import Bell
 from walkit.errors import LogClosedError
 from walkit.log.level import require_promises
 from walkit.log.observe import Observation, ObservedFrames
@@ -32,7 +33,7 @@ class PollCall:
     """One poll that is under way. `wake` is set after `answer`, after `gone`, and where it is to be answered sooner."""
 
     def __init__(self) -> None:
-        self.wake = threading.Event()
+        self.wake = Bell()
         self.gone = False
         self.answer: PollAnswer | PollRefusal | None = None
 
@@ -96,7 +97,6 @@ class DeltaFeed:
         try:
             while call.answer is None and not call.gone:
                 call.wake.wait(self._pause_s())
-                call.wake.clear()
                 self.tick()
         except BaseException:  # an interrupt: the answer, if one is made, is kept for a retry
             self.on_disconnect(call)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from walkit._locks import once
+from walkit._threads import Latch
 from walkit.errors import OptionsError
 from walkit.log.wal import WriteAheadLog
 from walkit.metrics import DeltaServedStatistics
@@ -68,9 +70,9 @@ class DeltaService:
         self._log = log
         self._feed: DeltaFeed | None = None
         self._lock = threading.RLock()
-        self._room = threading.Semaphore(self.callers_max)
+        self._places = deque(range(self.callers_max))
         self._pace = PollPace(self.options.interval_ms, self.options.sessions_max)
-        self._stopped = threading.Event()
+        self._stopped = Latch()
         self._refused = 0
 
     def poll(self, data: bytes, context: Any) -> Iterator[bytes]:
@@ -84,7 +86,9 @@ class DeltaService:
             request = decode_poll(data)
         except WireError as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        if not self._room.acquire(blocking=False):
+        try:
+            place = self._places.pop()
+        except IndexError:
             yield self._refuse("busy", f"{self.callers_max:,} polls wait already")
             return
         try:
@@ -92,7 +96,7 @@ class DeltaService:
         except ProtocolError as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
-            self._room.release()
+            self._places.append(place)
         yield reply
 
     def tick(self) -> None:
@@ -130,7 +134,7 @@ class DeltaService:
         """Serve; again, too, after a stop."""
         with once(self._lock), self._lock:
             self._feed = None
-            self._stopped.clear()
+            self._stopped = Latch()
 
     def stop(self) -> None:
         """Refuse the polls that wait, and all later ones. Stopping twice does nothing."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -34,12 +35,14 @@ class RangeService:
         self._source, self._clock = source, clock
         self._taken: dict[Any, float] = {}
         """When each call under way has taken something."""
-        self._room = threading.Semaphore(CALLS_MAX)
+        self._places = deque(range(CALLS_MAX))
         self._unpacking = threading.Lock()
 
     def frames(self, data: bytes, context: Any) -> Iterator[bytes]:
         """Yield batches of the durable frames after the end in a hello, while the caller reads; a refusal ends them."""
-        if not self._room.acquire(blocking=False):
+        try:
+            place = self._places.pop()
+        except IndexError:
             yield encode_from_publisher(
                 Refusal(reason="full", message=f"{CALLS_MAX} calls are served already")
             )
@@ -57,7 +60,7 @@ class RangeService:
         finally:
             reader.close()
             self._taken.pop(context, None)
-            self._room.release()
+            self._places.append(place)
 
     def tick(self) -> None:
         """Cancel the calls of callers that take nothing: to be called now and then."""

@@ -203,20 +203,21 @@ class Primary:
 
     def stop(self) -> None:
         """End every session and free the address. The log stays open. Stopping twice does nothing."""
-        server, self._server = self._server, None
+        server = self._server
         if server is None:
             return
         self._stopped.set()
-        with once(self._lock), self._lock:
-            sessions = list(self._sessions)
-        for session in sessions:
-            session.stop()
-        self._delta.stop()
         try:
+            with once(self._lock), self._lock:
+                sessions = list(self._sessions)
+            for session in sessions:
+                session.stop()
+            self._delta.stop()
             server.stop(grace=1.0).wait()
         finally:  # an interrupt of the wait leaves no thread
             self._claims.stop()
             self._registry.save(now=True)
+        self._server = None  # last: what found no memory is done by the next call
 
     def __enter__(self) -> Self:
         return self if self._server is not None else self.start()

@@ -10,7 +10,7 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 from walkit._interrupts import uninterrupted
-from walkit._threads import LogThread
+from walkit._threads import Bell, LogThread
 
 
 class LoopThread:
@@ -90,37 +90,38 @@ class LoopThread:
 
 
 class ByteBudget:
-    """Counts the bytes that one thread has taken in and another has not dealt with yet. Safe from any thread.
+    """Counts the bytes that one thread has taken in and another has not dealt with yet. `close` is for any thread.
 
     What is taken in may be over the limit once; then nothing more is until the rest is dealt with.
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit, self._used = limit, 0
+        self._limit = limit
+        self._taken = 0
+        """Written by the thread that takes in."""
+        self._given = 0
+        """Written by the thread that deals with it."""
         self._closed = False
-        self._changed = threading.Condition()
+        self._changed = Bell()
 
     def take(self, size: int) -> None:
         """Count so many bytes more."""
-        with self._changed:
-            self._used += size
+        self._taken += size
 
     def give(self, size: int) -> None:
-        """Say that so many of them are dealt with."""
-        with self._changed:
-            self._used -= size
-            self._changed.notify_all()
+        """Count so many bytes as dealt with."""
+        self._given += size
+        self._changed.set()
 
     def wait(self) -> None:
-        """Wait until there is room, or until the budget is closed. To be called before more is taken in."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._used < self._limit)
+        """Wait until there is room or the budget is closed. Called by the thread that takes in, before the next."""
+        while not self._closed and self._taken - self._given >= self._limit:
+            self._changed.wait()
 
     def close(self) -> None:
         """End every wait: nothing runs that could receive more."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        self._closed = True
+        self._changed.set()
 
 
 class DaemonExecutor(Executor):
