@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from walkit.format.manifest import MANIFEST_NAME
@@ -15,6 +16,8 @@ from walkit.models import PendingChange
 from walkit.segments.manifest_store import NEW_NAME
 from walkit.state.copy_files import COPYING_NAME
 
+NAMES = ("create", "replace", "remove")
+"""Kinds of changes that are about names."""
 COVERAGE = {
     "append": "a frame is being written and synced",
     "in flight": "two frames or more are being written at once",
@@ -86,3 +89,9 @@ def seen_in(changes: Iterable[PendingChange]) -> set[str]:
     if len(unsynced) > 1:
         seen.add("in flight")
     return seen
+
+
+def names_in(changes: Iterable[PendingChange]) -> frozenset[tuple[str, ...]]:
+    """Return the changes of names among these, with files of one kind under one name."""
+    found = ((c.kind, c.file, c.target) for c in changes if c.kind in NAMES)
+    return frozenset(tuple(re.sub("[0-9]+", "#", part) for part in change) for change in found)

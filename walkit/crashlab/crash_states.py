@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
+from walkit.crashlab.coverage import NAMES
 from walkit.crashlab.profiles import Profile
 from walkit.models import CrashingStorage, PendingChange
 from walkit.models.page_cache import KEPT, LOST, Fate
@@ -20,7 +21,6 @@ BIASES = (0.1, 0.5, 0.9)
 """How much survives in a state that is drawn: nearly nothing and nearly everything come up as well as halves."""
 DRAWS_PER_STATE = 4
 """So often a state is drawn for each one that is wanted, as one that came before is no new one."""
-NAMES = ("create", "replace", "remove")
 
 
 class Choice:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from walkit._arguments import check_progress
 from walkit._progress import progress_bar
-from walkit.crashlab.coverage import seen_in
+from walkit.crashlab.coverage import names_in, seen_in
 from walkit.crashlab.crash_states import CrashStates
 from walkit.crashlab.exploration import Exploration, PointResult, Violation
 from walkit.crashlab.mutant import applied_mutant
@@ -27,6 +27,8 @@ BUDGET = 2000
 """States that are judged, where nothing else is said: some seconds."""
 VIOLATIONS_MAX = 10
 """So many violations are kept, and made small."""
+RARE, RARE_STATES = 6, 4
+"""One point in so many of the budget is drawn for the changes of names that wait there, and has so many states."""
 CANDIDATES, CANDIDATES_MIN = 10, 12
 """For each state of the budget so many are made, and for each point so many at least: the equal ones count once."""
 SMALLER_MAX = 300
@@ -47,7 +49,8 @@ def explore(
 
     `scenario` is one of `SCENARIOS`, or your own; `profile` says what may be lost (`PROFILES`). Some `budget` distinct
     states are judged: points with few new states whole, of the others corners and states drawn by `seed`. If there are
-    more points than the budget has states, points are drawn, at first one for each thing that the scenario covers.
+    more points than the budget has states, points are drawn: first one for each thing that the scenario covers, and
+    for the rarest sets of names that wait for a sync, as a name that arrives before another breaks most.
     `progress` is True for a bar, or called with (states judged, states to judge).
     Ctrl-C ends it early, and what was found until then is returned. Everything is in memory. OptionsError.
     """
@@ -196,11 +199,11 @@ class _Explorer:
                 self._violations.append(self._judge.failed(played))
             candidates = max(CANDIDATES * self._budget // max(len(points), 1), CANDIDATES_MIN)
             found = [(point, CrashStates(point.storage, self._profile)) for point in points]
-            drawn = self._drawn(found)
+            first, drawn = self._drawn(found)
             for point, states in found:
                 seed = self._seed * 1_000_003 + point.number
                 looks.append(_Look(point, states, candidates if point.number in drawn else 0, seed))
-            self._judge_all(looks, progress)
+            self._judge_all(looks, first, progress)
         except KeyboardInterrupt:
             interrupted = True
         return Exploration(
@@ -221,21 +224,30 @@ class _Explorer:
             interrupted=interrupted,
         )
 
-    def _drawn(self, found: list[tuple[CrashPoint, CrashStates]]) -> set[int]:
-        """Return the numbers of the points that are looked at: all, if the budget has a state for each."""
+    def _drawn(self, found: list[tuple[CrashPoint, CrashStates]]) -> tuple[set[int], set[int]]:
+        """Return the numbers of the points that are looked at, and before them of those that have more than one state.
+
+        All of them, if the budget has a state for each.
+        """
         if len(found) <= self._budget:
-            return {point.number for point, _ in found}
+            return set(), {point.number for point, _ in found}
         chance = random.Random(self._seed)
         during = {point.number: point.during | seen_in(states.changes) for point, states in found}
-        drawn: set[int] = set()
+        waiting: dict[frozenset[tuple[str, ...]], list[int]] = {}
+        for point, states in found:
+            waiting.setdefault(names_in(states.changes), []).append(point.number)
+        rare = sorted(waiting.values(), key=lambda numbers: (len(numbers), chance.random()))
+        first = {chance.choice(numbers) for numbers in rare[: self._budget // RARE]}
+        drawn = first.copy()
         for name in self._scenario.covers:
             if having := [number for number, names in during.items() if name in names]:
                 drawn.add(chance.choice(having))
         others = sorted(during.keys() - drawn)
-        return drawn | set(chance.sample(others, max(self._budget - len(drawn), 0)))
+        left = self._budget - len(drawn) - (RARE_STATES - 1) * len(first)
+        return first, drawn | set(chance.sample(others, max(left, 0)))
 
-    def _judge_all(self, looks: list[_Look], progress: bool | Progress) -> None:
-        shares = _shares(_new(looks), self._budget)
+    def _judge_all(self, looks: list[_Look], first: set[int], progress: bool | Progress) -> None:
+        shares = _shares(_new(looks), self._budget, first)
         total, done = sum(shares), 0
         with progress_bar("crash states", total, unit="states", show=progress is True) as bar:
             for look, share in zip(looks, shares, strict=True):
@@ -275,14 +287,15 @@ def _new(looks: list[_Look]) -> list[int]:
     return counts
 
 
-def _shares(counts: list[int], budget: int) -> list[int]:
+def _shares(counts: list[int], budget: int, first: set[int]) -> list[int]:
     """Return how many states of each point are judged: small points whole, the rest shared evenly; one at least.
 
-    Points without a state of their own have none.
+    Those that come first have `RARE_STATES` before that. Points without a state of their own have none.
     """
-    shares = [0] * len(counts)
-    left = budget
-    for done, index in enumerate(sorted(range(len(counts)), key=lambda i: counts[i])):
-        shares[index] = max(min(counts[index], left // (len(counts) - done)), min(counts[index], 1))
+    shares = [min(count, RARE_STATES) if n in first else 0 for n, count in enumerate(counts)]
+    left = budget - sum(shares)
+    others = sorted((n for n in range(len(counts)) if n not in first), key=lambda n: counts[n])
+    for done, index in enumerate(others):
+        shares[index] = max(min(counts[index], left // (len(others) - done)), min(counts[index], 1))
         left = max(left - shares[index], 0)
     return shares
