@@ -51,7 +51,9 @@ def _preview(script: Script) -> None:
         report = script.trim(log, 31, waste_ratio=0.0)
         assert (seen.low_watermark, len(seen.segments)) == (report.low_watermark, report.segments)
         assert seen.size_bytes == report.bytes_dropped
-        assert seen.straddling is not None and report.rewritten.bytes_before > seen.straddling.size_bytes
+        assert seen.straddling is not None and seen.straddling.first_lsn <= 31 < seen.straddling.last_lsn
+        assert report.rewritten.bytes_before > max(seen.straddling.size_bytes, report.rewritten.bytes_after)
+        assert report.rewritten.bytes_after
         script.append(log, 3_000)
 
 

@@ -2,9 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from time import monotonic, sleep
+
 from walkit.config import StoreOptions
-from walkit.crashlab.scenario import Scenario
+from walkit.crashlab.scenario import SMALL, Scenario
 from walkit.crashlab.script import Script
+from walkit.errors import JournalFullError, StorageError
+from walkit.format.names import COMPACTION_NEW_NAME
+from walkit.store import Store
+
+ROOM_S = 5.0
+"""No checkpoint takes longer."""
+
+
+def _puts(script: Script, store: Store, count: int) -> None:
+    for number in range(count):
+        script.put(store, b"key %d" % (number % 3), 12_000)
+
+
+class _Meanwhile:
+    """An action, done once: when a compaction comes to a phase."""
+
+    def __init__(self, phase: str, do: Callable[[], object]) -> None:
+        self._phase, self._do = phase, do
+        self.is_done = False
+
+    def __call__(self, phase: str, done: int, total: int) -> None:
+        if phase == self._phase and not self.is_done:
+            self.is_done = True
+            self._do()
+
+
+def _compaction_meets(script: Script) -> None:
+    """Compact as a hold comes, beside that hold, as a checkpoint drops the surveyed segments, and after a failure."""
+    with script.open_store() as store:
+
+        def hold() -> None:
+            store.log.hold("late", 6)
+            script.keep_from("late", 6)
+
+        def fail() -> None:
+            script.storage.fail("sync", COMPACTION_NEW_NAME)
+            script.storage.fail("remove", COMPACTION_NEW_NAME)
+
+        _puts(script, store, 12)
+        coming = _Meanwhile("rewrite", hold)
+        assert not script.compact(store, coming).segments_rewritten and coming.is_done
+        assert script.compact(store).segments_rewritten  # what is older than the hold
+        _puts(script, store, 6)
+        script.let_go("late")
+        store.log.hold("late", store.log.acked_lsn).release()
+        trimming = _Meanwhile("survey", lambda: script.checkpoint(store))
+        script.compact(store, trimming)
+        assert trimming.is_done and store.log.first_lsn > 12
+        _puts(script, store, 16)
+        with suppress(StorageError):
+            script.compact(store, _Meanwhile("rewrite", fail))
+        assert COMPACTION_NEW_NAME in script.storage.names()
+        script.storage.clear()
+        assert script.compact(store).segments_rewritten
+        script.put(store, b"key 1", 300)
 
 
 def _compaction_beside(script: Script) -> None:
@@ -41,7 +101,35 @@ def _journal(script: Script) -> None:
             script.put(store, b"key %d" % (number % 4), 5_000)
 
 
+def _refusing_journal(script: Script) -> None:
+    """Refuse a transaction that does not fit: this alone demands the checkpoint that makes room."""
+    with script.open_store(StoreOptions(journal_slots=8)) as store:
+        assert store.journal is not None
+        for _ in range(3):
+            _puts(script, store, 4)
+            before = len(script.ledger.rows)
+            script.may_drop(before + 5)
+            with suppress(JournalFullError):
+                script.transaction(store, 5, 3_000)
+                raise AssertionError("it does not fit")
+            script.ledger.take_back(before)
+            until_s = monotonic() + ROOM_S
+            while store.journal.checkpoint_lsn < before:
+                assert monotonic() < until_s, "no checkpoint has made room"
+                sleep(0.001)
+            script.transaction(store, 5, 3_000)
+            script.settle(store)
+            script.checkpoint(store)
+
+
 RACING_SCENARIOS = (
+    Scenario(
+        "compaction-meets",
+        "compactions meet a new hold, a checkpoint that drops their segments, and the file of one that failed",
+        _compaction_meets,
+        is_store=True,
+        covers=("compaction", "records dropped", "checkpoint", "removal"),
+    ),
     Scenario(
         "compaction-beside",
         "a Store's log is compacted while another thread writes and takes a checkpoint",
@@ -61,5 +149,13 @@ RACING_SCENARIOS = (
         _journal,
         is_store=True,
         covers=("snapshot", "removal", "seal"),
+    ),
+    Scenario(
+        "journal-refuses",
+        "a Store refuses what its journal has no room for, and takes a checkpoint for it",
+        _refusing_journal,
+        replace(SMALL, on_full="raise"),
+        is_store=True,
+        covers=("snapshot", "removal"),
     ),
 )

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 import walkit.read.claim
 from walkit.commit.ticket import Ticket
+from walkit.compaction.compactor import CompactionProgress
+from walkit.compaction.report import CompactionReport
 from walkit.config import LogOptions, StoreOptions
 from walkit.crashlab.coverage import COVERAGE
 from walkit.crashlab.ledger import Ledger, Row
@@ -178,11 +180,11 @@ class Script:
         with self.during("checkpoint"):
             self.ledger.keep(store.checkpoint(trim=trim).lsn)
 
-    def compact(self, store: Store) -> None:
-        """Compact the log of a Store."""
+    def compact(self, store: Store, meanwhile: CompactionProgress | None = None) -> CompactionReport:
+        """Compact the log of a Store; `meanwhile` is its progress callback, and may do something."""
         self.ledger.compacted = True
         since, deletions = len(self.storage.points), sum(r[0] == Kind.DELETE for r in self.ledger.rows)
-        report = store.compact()
+        report = store.compact(progress=meanwhile)
         happened = {
             "records kept": report.segments_rewritten and report.records_after,
             "records dropped": report.records_dropped,
@@ -192,6 +194,7 @@ class Script:
         for name, count in happened.items():
             if count:
                 self.storage.note(name, since)
+        return report
 
     def cut_power(self, seed: int) -> None:
         """Cut the power, and continue on one state that this leaves: the next opening is a recovery."""
