@@ -40,6 +40,7 @@ COVERAGE = {
     "manifest fails": "the sync of a manifest has failed",
     "snapshot fails": "the sync of a snapshot has failed",
     "sync hangs": "the sync of a seal hangs while the writer goes on",
+    "device hangs": "a write or a sync of a segment hangs until the log has failed",
     "hold limits": "a trim drops less than it was asked for, as a hold keeps the rest",
     "claim limits": "a trim drops less than it was asked for, as a claim keeps the rest",
     "retention drops": "retention drops segments",

@@ -8,6 +8,7 @@ from dataclasses import replace
 from walkit.config import StoreOptions
 from walkit.crashlab.consumer_scenarios import CONSUMER_SCENARIOS
 from walkit.crashlab.fault_scenarios import FAULT_SCENARIOS
+from walkit.crashlab.hanging_scenarios import HANGING_SCENARIOS
 from walkit.crashlab.history_scenarios import HISTORY_SCENARIOS
 from walkit.crashlab.racing_scenarios import RACING_SCENARIOS
 from walkit.crashlab.rescue_scenarios import RESCUE_SCENARIOS
@@ -291,6 +292,7 @@ _ALL = (
     ),
     *CONSUMER_SCENARIOS,
     *FAULT_SCENARIOS,
+    *HANGING_SCENARIOS,
     *RACING_SCENARIOS,
     *HISTORY_SCENARIOS,
     *RESCUE_SCENARIOS,
