@@ -37,6 +37,8 @@ class Promise:
     """Records that damage has hit: they may be gone."""
     is_damaged: bool = False
     """Whether an opening may need a repair before it."""
+    aside: frozenset[str] = frozenset()
+    """Files under lost+found that a repair has put there."""
     source: CrashingStorage | None = field(default=None, repr=False)
     """The log that this is a copy of: an unfinished copy of it is continued."""
     places: tuple[tuple[str, int, int], ...] = ()
@@ -47,7 +49,7 @@ class Promise:
         """What tells it from other promises of the same run."""
         return (
             *(id(self.rows), self.submitted, self.kept, self.also, self.trimmed, self.compacted, self.held),
-            *(self.places, self.lost, self.is_damaged, id(self.source)),
+            *(self.places, self.lost, self.is_damaged, self.aside, id(self.source)),
         )
 
     def state_at(self, lsn: int) -> dict[bytes, bytes | None]:
@@ -77,6 +79,7 @@ class Ledger:
         """By "cursor NAME" or "claim NAME": its lowest and its highest LSN."""
         self.lost: frozenset[int] = frozenset()
         self.is_damaged = False
+        self.aside: frozenset[str] = frozenset()
         self.source: CrashingStorage | None = None
         self._also: set[int] = set()
         self._transactions: list[tuple[int, int]] = []
@@ -134,6 +137,7 @@ class Ledger:
             transactions=tuple(self._transactions),
             lost=self.lost,
             is_damaged=self.is_damaged,
+            aside=self.aside,
             source=self.source,
             held=min(self.kept_from.values(), default=0),
             places=tuple((name, *lsns) for name, lsns in self.places.items()),

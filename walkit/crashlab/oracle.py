@@ -14,6 +14,7 @@ from walkit.models import CrashingStorage
 from walkit.record import Kind, Record
 from walkit.recovery.repair import repair
 from walkit.recovery.verify import verify
+from walkit.segments.manifest_store import LOST_FOLDER
 from walkit.state.log_copy import copy_into
 from walkit.store import Store
 
@@ -30,6 +31,7 @@ RULES = {
     "next": "what is appended after the recovery survives the next power cut, with everything before it",
     "stands": "a cursor or claim is at the LSN that it was moved to, and reading from a cursor skips nothing",
     "held": "a trim after the recovery keeps what a hold or a claim keeps",
+    "aside": "what a repair has put under lost+found is there",
     "verified": "verify finds no fault in it, before and after the recovery",
 }
 """By name."""
@@ -57,6 +59,8 @@ class Oracle:
         rule = "verified"
         try:
             self._finish(image, promise)
+            if missing := promise.aside.difference(image.names(LOST_FOLDER) if promise.aside else ()):
+                raise BrokenRuleError("aside", f"{min(missing)} is not there")
             if not promise.is_damaged:
                 self._verify(image, "before the recovery")
             rule = "readers"

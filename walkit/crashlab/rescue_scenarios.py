@@ -6,19 +6,24 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from walkit.config import RecoveryPolicy
 from walkit.crashlab.consumer_scenarios import FRAME_BYTES
 from walkit.crashlab.ledger import Ledger
+from walkit.crashlab.oracle import quiet
 from walkit.crashlab.recording import RecordingStorage
 from walkit.crashlab.scenario import SMALL, Scenario
 from walkit.crashlab.script import Script
 from walkit.errors import CommitFailedError, WalkitError
-from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.format.layout import DURABLE_SLOT_STRIDE, DURABLE_SLOTS_BYTES, SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME
+from walkit.format.segment import segment_name
+from walkit.log.open import open_log
+from walkit.log.wal import WriteAheadLog
 from walkit.models import CrashingStorage
 from walkit.models.faults import OperationName
 from walkit.record import Kind
 from walkit.recovery.repair import repair
-from walkit.segments.manifest_store import DURABLE_NAME
+from walkit.segments.manifest_store import DURABLE_NAME, LOST_FOLDER, load_manifest
 from walkit.state.log_copy import copy_into
 from walkit.store import Store
 
@@ -64,6 +69,15 @@ def _puts(script: Script, store: Store, count: int) -> None:
         script.put(store, b"key %d" % (number % 3), 12_000)
 
 
+def _fail_append(script: Script, log: WriteAheadLog) -> None:
+    """Append a record of which a part is written: the log has failed, and does not seal its segment."""
+    script.storage.fail("synced_write", "*.segment", short_bytes=900)
+    script.ledger.submit((Kind.PUT, b"key 4", value := script.value(2_000)))
+    with suppress(CommitFailedError):
+        log.append(value, b"key 4")
+    script.storage.clear()
+
+
 def _source(script: Script) -> None:
     _copied(script)
 
@@ -86,39 +100,38 @@ def _copied(script: Script) -> _Copy:
         script.checkpoint(store)
         _puts(script, store, 1)
         copy.make(lambda: _puts(script, store, 2))
-        script.storage.fail("synced_write", "*.segment", short_bytes=900)
-        script.ledger.submit((Kind.PUT, b"key 4", value := script.value(2_000)))
-        with suppress(CommitFailedError):
-            store.put(b"key 4", value)
-        script.storage.clear()
+        _fail_append(script, store.log)
     script.cut_power(3)
     copy.make()
     return copy
 
 
-def _damage(script: Script, name: str, offset: int, lost: int = 0) -> None:
+def _damage(script: Script, name: str, offset: int, lost: int = 0, data: bytes = b"\xff" * 16) -> None:
     """Damage a file of a closed log, durably; note the record that this hits."""
-    file = script.storage.inner.open(name, "write")
-    file.write(offset, [b"\xff" * 16], sync=True)
+    disk = script.storage.inner
+    file = disk.open(name, "write" if name in disk.names() else "create")
+    file.write(offset, [data], sync=True)
     file.close()
+    disk.sync_directory()
     script.ledger.is_damaged = True
     if lost:
         script.ledger.lost |= {lost}
 
 
 def _closed(script: Script) -> list[str]:
-    """Write a log of three segments, four records in each, and close it; return the names of its segments."""
-    with script.open() as log:
-        for number in range(10):
-            script.append(log, 14_000, b"key %d" % number)
+    """Write a log of two epochs, each of which has a full segment and one of a record; return their names."""
+    for epoch in range(2):
+        with script.open() as log:
+            for number in range(5):
+                script.append(log, 14_000, b"key %d" % (5 * epoch + number))
     script.ledger.keep(10)
     return [name for name in script.storage.names() if name.endswith(".segment")]
 
 
 def _damaged(script: Script, segments: list[str]) -> None:
-    """Damage the header of the first segment and a frame of the second."""
+    """Damage the header of the first segment and a frame of the third."""
     _damage(script, segments[0], 0)
-    _damage(script, segments[1], SEGMENT_HEADER_BYTES + FRAME_BYTES + 300, lost=6)
+    _damage(script, segments[2], SEGMENT_HEADER_BYTES + FRAME_BYTES + 300, lost=7)
 
 
 def _salvage(script: Script) -> None:
@@ -128,31 +141,81 @@ def _salvage(script: Script) -> None:
         script.append(log, 500)
 
 
+def _headless_epoch(script: Script, segments: list[str]) -> None:
+    """Damage the manifest and the header with which an epoch begins."""
+    _damage(script, MANIFEST_NAME, 60)
+    _damage(script, segments[2], 0)
+
+
+def _foreign_slot(script: Script) -> None:
+    """Overwrite the durable slot by that of another log."""
+    other = CrashingStorage()
+    with open_log(storage=other, options=script.options, events=quiet) as log:
+        log.append(b"another log's record")
+    file = other.open(DURABLE_NAME, "read")
+    _damage(script, DURABLE_NAME, 0, data=file.read(0, DURABLE_SLOTS_BYTES))
+
+
+def _unreadable(script: Script) -> None:
+    """Put a segment beside the log that cannot be read."""
+    name = segment_name(90)
+    _damage(script, name, 0)
+    script.storage.fail("read", name, times=None)
+
+
+def _repaired(script: Script, policy: RecoveryPolicy = "salvage") -> None:
+    """Repair a damaged log; what is under lost+found stays there."""
+    with script.during("repair"):
+        repair(script.storage, policy=policy)
+        script.ledger.is_damaged = False
+        script.ledger.aside = frozenset(script.storage.names(LOST_FOLDER))
+        script.storage.take("the repair is done")
+    script.storage.clear()
+
+
 def _repair(script: Script) -> None:
     segments = _closed(script)
+    lineage = load_manifest(script.storage).lineage
     damages: tuple[Callable[[], None], ...] = (
         lambda: _damage(script, MANIFEST_NAME, 60),
         lambda: _damage(script, DURABLE_NAME, 0),
+        lambda: _headless_epoch(script, segments),
+        lambda: _foreign_slot(script),
+        lambda: _unreadable(script),
         lambda: _damaged(script, segments),
     )
     for damage in damages:
         damage()
-        with script.during("repair"):
-            repair(script.storage, policy="salvage")
-        script.ledger.is_damaged = False
+        _repaired(script)
+        assert load_manifest(script.storage).lineage == lineage
     with script.open() as log:
         script.append(log, 500)
+
+
+def _repair_store(script: Script) -> None:
+    """Lose the last record and the promise of it: a snapshot holds it, and its LSN is not given again."""
+    with script.open_store() as store:
+        _puts(script, store, 6)
+    with script.open_store() as store:
+        _puts(script, store, 1)
+        script.checkpoint(store, trim=False)
+        _fail_append(script, store.log)
+    script.cut_power(1)  # else a stored slot may still reach the disk after its damage
+    last = max(name for name in script.storage.names() if name.endswith(".segment"))
+    for offset in range(0, DURABLE_SLOTS_BYTES, DURABLE_SLOT_STRIDE):
+        _damage(script, DURABLE_NAME, offset)
+    _damage(script, last, SEGMENT_HEADER_BYTES + 300, lost=7)
+    _repaired(script)
+    with script.open_store() as store:
+        script.restarted(store.log)
+        script.put(store, b"key 1", 300)
 
 
 def _second_recovery(script: Script) -> None:
     log = script.open()
     for _ in range(3):
         script.append(log, 700)
-    script.storage.fail("synced_write", "*.segment", short_bytes=900)
-    script.ledger.submit((Kind.PUT, None, value := script.value(2_000)))
-    with suppress(CommitFailedError):
-        log.append(value)
-    script.storage.clear()
+    _fail_append(script, log)
     log.close()
     for turn in range(6):
         script.cut_power(turn)
@@ -183,9 +246,16 @@ RESCUE_SCENARIOS = (
     ),
     Scenario(
         "repair",
-        "the manifest, the durable slot, a header and a frame are damaged and repaired, one after the other",
+        "manifest, durable slot, headers and a frame are damaged or foreign, and repaired, one after the other",
         _repair,
         covers=("repair", "salvage", "manifest"),
+    ),
+    Scenario(
+        "repair-store",
+        "a Store's last record and the promise of it are lost, and a snapshot vouches for it",
+        _repair_store,
+        is_store=True,
+        covers=("repair", "checkpoint", "manifest"),
     ),
     Scenario(
         "copy",
