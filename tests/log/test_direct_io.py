@@ -15,8 +15,7 @@ from tests.storage.test_direct import Ways
 from walkit.errors import CorruptionError, OptionsError
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.replication.logs.imported_log import ImportedLog
-from walkit.storage import FileStorage, StorageFile
-from walkit.storage.interface import OpenMode
+from walkit.storage import FileStorage, MemoryStorage
 
 SIZES = {"segment_bytes": 256 * 1024, "frame_bytes_max": 32 * 1024, "idle_marker_ms": 0}
 DIRECT = walkit.LogOptions(**SIZES, direct_io=True)  # type: ignore[arg-type]
@@ -30,16 +29,6 @@ def place(tmp_path: Path) -> Path:
     if why_not is not None:
         pytest.skip(f"no direct I/O here: {why_not}")
     return tmp_path / "log"
-
-
-class DirectMemory(CrashingStorage):
-    """A memory storage that takes direct files, to let the power fail under a log that uses them."""
-
-    def why_not_direct(self) -> str | None:
-        return None
-
-    def open_direct(self, name: str, mode: OpenMode) -> StorageFile:
-        return self.open(name, mode)
 
 
 @pytest.mark.parametrize("durability", ["sync", "interval", "none"])
@@ -113,9 +102,9 @@ def test_a_reader_in_another_process_sees_what_is_acknowledged(place: Path) -> N
 
 def test_where_the_place_refuses_the_log_is_buffered_and_says_so(tmp_path: Path) -> None:
     """Ask for direct I/O in memory, behind a wrapper and on a memory file system: an event, and frames at 64."""
-    places: list[CrashingStorage | FaultyStorage | FileStorage] = [
-        CrashingStorage(),
-        FaultyStorage(CrashingStorage()),
+    places: list[MemoryStorage | FaultyStorage | FileStorage] = [
+        MemoryStorage(),
+        FaultyStorage(MemoryStorage()),
     ]
     shm = Path("/dev/shm")
     if shm.is_dir():
@@ -135,7 +124,7 @@ def test_where_the_place_refuses_the_log_is_buffered_and_says_so(tmp_path: Path)
 
 def test_every_acknowledged_record_survives_a_power_cut() -> None:
     """Cut the power after each acknowledgement, in every way: the direct log's records are a prefix with all acked."""
-    storage = DirectMemory()
+    storage = CrashingStorage()
     storage.create()
     script = Script()
     log = log_of(storage, DIRECT)
@@ -183,7 +172,7 @@ def test_options_that_cannot_go_with_it() -> None:
         ImportedLog(storage, DIRECT)
     assert not storage.exists()
     with walkit.open(
-        storage=DirectMemory(), options=walkit.LogOptions(direct_io=True, frame_bytes_max=8192)
+        storage=CrashingStorage(), options=walkit.LogOptions(direct_io=True, frame_bytes_max=8192)
     ) as log:
         log.append(b"x" * 3000)
         assert rows_of(log) == [(1, None, b"x" * 3000)]

@@ -12,8 +12,7 @@ import pytest
 
 from tests.storage.test_file import FileHooks
 from walkit.errors import StorageError
-from walkit.models import CrashingStorage
-from walkit.storage import DirectStorage, FileStorage, Storage, StorageFile
+from walkit.storage import DirectStorage, FileStorage, MemoryStorage, Storage, StorageFile
 from walkit.storage import direct as direct_module
 from walkit.storage.direct import BUFFER_BYTES_MAX, O_DIRECT, AlignedBuffers
 from walkit.storage.interface import OpenMode
@@ -148,7 +147,7 @@ def test_a_file_system_that_refuses_is_told(
 
 def test_memory_has_no_way_past_the_page_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask the memory storage, a file system in memory, and a platform without O_DIRECT: none of them claims it."""
-    assert not isinstance(CrashingStorage(), DirectStorage)
+    assert not isinstance(MemoryStorage(), DirectStorage)
     storage = FileStorage(tmp_path)
     monkeypatch.setattr(direct_module, "O_DIRECT", 0)
     assert "platform" in str(storage.why_not_direct()) or "memory" in str(storage.why_not_direct())

@@ -81,6 +81,8 @@ def test_every_operation_can_fail_without_being_done(faulty: FaultyStorage) -> N
     """Each operation in turn fails once with the errno asked for, changes nothing, and works the next time."""
     file = faulty.open("file", "create")
     file.write(0, [b"data"])
+    cell = faulty.cell("cell", 4, writable=True)
+    assert cell is not None
     calls: dict[OperationName, Callable[[], object]] = {
         "write": lambda: file.write(0, [b"XXXX"]),
         "allocate": lambda: file.allocate(100),
@@ -92,17 +94,30 @@ def test_every_operation_can_fail_without_being_done(faulty: FaultyStorage) -> N
         "remove": lambda: faulty.remove("file"),
         "sync_directory": faulty.sync_directory,
         "create_folder": faulty.create,
+        "exists": faulty.exists,
+        "names": faulty.names,
+        "lock": lambda: faulty.lock("taken"),
+        "is_locked": lambda: faulty.is_locked("taken"),
+        "cell": lambda: faulty.cell("file", 4, writable=False),
+        "cell_read": cell.read,
+        "cell_write": lambda: cell.write(0, b"XXXX"),
+        "size": file.size,
     }
     for name, call in calls.items():
         fault = faulty.fail(name, errno=errno.ENOSPC)
         with Refused(errno.ENOSPC) as caught:
             call()
         assert f"cannot {ACTIONS.get(name, name)} " in str(caught.error)
-        assert (faulty.names(), file.size(), file.read(0, 9)) == (["file"], 4, b"data"), name
+        assert (faulty.names(), file.size(), file.read(0, 9)) == (["cell", "file"], 4, b"data"), name
         assert fault.hits == 1
     file.allocate(100)
-    assert file.size() == 100
+    assert file.size() == 100 and faulty.open_files == {file}
+    faulty.fail("close")
+    with Refused(errno.EIO):
+        file.close()
     file.close()
+    assert not faulty.open_files and cell.read() == bytes(4)
+    cell.close()
 
 
 def test_what_fails_is_said_with_a_verb(faulty: FaultyStorage) -> None:

@@ -62,7 +62,11 @@ class RecordingStorage(FaultyStorage):
     def open(self, name: str, mode: OpenMode) -> StorageFile:
         """See `Storage`; what is written with a sync can be struck in its midst."""
         operation = Operation(name="create" if mode == "create" else "open", file=name)
-        return _RecordedFile(self, self.perform(operation, lambda: self.inner.open(name, mode)))
+        return _RecordedFile(self, self.perform(operation, lambda: self.inner.open(name, mode)), mode)
+
+    def open_direct(self, name: str, mode: OpenMode) -> StorageFile:
+        """See `CrashingStorage`: to a crash a direct write is as any other."""
+        return self.open(name, mode)
 
     def perform(self, operation: Operation, *how: Any, **else_: Any) -> Any:
         """See `FaultyStorage`."""
@@ -105,8 +109,8 @@ class RecordingStorage(FaultyStorage):
 class _RecordedFile(FaultyFile):
     """An open file of which each synced write is written first and synced in a later turn."""
 
-    def __init__(self, storage: RecordingStorage, inner: StorageFile) -> None:
-        super().__init__(storage, inner)
+    def __init__(self, storage: RecordingStorage, inner: StorageFile, mode: OpenMode) -> None:
+        super().__init__(storage, inner, mode)
         self._recording = storage
 
     def _write(self, operation: Operation, buffers: Sequence[Buffer]) -> None:

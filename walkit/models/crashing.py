@@ -40,6 +40,14 @@ class CrashingStorage(MemoryStorage):
             inode = self._tree.create(name) if mode == "create" else self._tree.get(name)
         return CrashingFile(self._guard, inode, name, self._location, writable=mode != "read")
 
+    def why_not_direct(self) -> str | None:
+        """Return None: a file is written past the page cache; see `DirectStorage`."""
+        return None
+
+    def open_direct(self, name: str, mode: OpenMode) -> CrashingFile:
+        """Open a file. Its writes stay in the device's cache until a sync: they can be lost, kept or torn as any."""
+        return self.open(name, mode)
+
     def crash(
         self, *, keep: Keep = "none", seed: int = 0, torn: bool = True, sector_bytes: int = 512
     ) -> CrashingStorage:

@@ -10,129 +10,29 @@ from __future__ import annotations
 
 import errno as errno_codes
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from walkit._locks import once
-from walkit.errors import OptionsError
+from walkit.models.fault_rules import ACTIONS as ACTIONS
+from walkit.models.fault_rules import ASIDE as ASIDE
+from walkit.models.fault_rules import Fault as Fault
+from walkit.models.fault_rules import Operation as Operation
+from walkit.models.fault_rules import OperationName as OperationName
 from walkit.models.passing import PassingFile, PassingStorage
 from walkit.storage.interface import (
     Buffer,
+    Cell,
     DirectStorage,
+    LockHolder,
     OpenMode,
     Storage,
     StorageFile,
+    StorageLock,
 )
 from walkit.storage.io_errors import storage_error
 
-OperationName: TypeAlias = Literal[
-    "read",
-    "write",
-    "synced_write",
-    "sync",
-    "allocate",
-    "shorten",
-    "drop_cached",
-    "open",
-    "create",
-    "replace",
-    "remove",
-    "sync_directory",
-    "create_folder",
-]
-"""`write` is a write without sync, `synced_write` one with; `create` is `open(name, "create")`, `open` the other
-modes, `create_folder` the storage's own `create()`. A `replace` has the target as its file."""
-
 _Result = TypeVar("_Result")
-ACTIONS: Mapping[str, str] = {
-    "synced_write": "write and sync",
-    "sync_directory": "sync the folder",
-    "create_folder": "create the folder",
-    "drop_cached": "drop the cached pages of",
-}
-"""What an operation that is no verb is called in "cannot ...", as storage on files says it."""
-_SKIPPABLE = ("sync", "synced_write", "sync_directory")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Operation:
-    """One operation as it began. `file` is "" or the folder where none is meant; `offset` and `size` are bytes.
-
-    `source` is the old name of a replacement.
-    """
-
-    name: OperationName
-    file: str = ""
-    offset: int = 0
-    size: int = 0
-    sync: bool = False
-    source: str = ""
-
-
-class Fault:
-    """One rule of a `FaultyStorage`. Threads may ask and cancel it at any time.
-
-    `hits` counts the operations it met. A hang has two events: `entered` is set when an operation waits in it,
-    `release` releases all, those that come later too.
-    """
-
-    def __init__(
-        self,
-        kind: Literal["fail", "delay", "hang", "skip"],
-        operation: OperationName,
-        file: str,
-        nth: int,
-        times: int | None,
-    ) -> None:
-        if operation not in get_args(OperationName):
-            names = get_args(OperationName)
-            raise OptionsError(f"operation={operation!r}: it is one of {names}", option="operation")
-        if kind == "skip" and operation not in _SKIPPABLE:
-            raise OptionsError(f"only {_SKIPPABLE} can be skipped, not {operation!r}", option="operation")
-        if nth < 1 or (times is not None and times < 1):
-            raise OptionsError(f"nth={nth}, times={times}: both count from 1", option="nth")
-        self.kind, self.operation, self.file = kind, operation, file
-        self.nth, self.times = nth, times
-        self.errno = errno_codes.EIO
-        self.short_bytes: int | None = None
-        self.landed = False
-        self.seconds = 0.0
-        self.hits = 0
-        self.entered = threading.Event()
-        self._go_on = threading.Event()
-        self._seen = 0
-        self._cancelled = False
-
-    def release(self) -> None:
-        """Release the operations that hang here; those that come later do not hang."""
-        self._go_on.set()
-
-    def cancel(self) -> None:
-        """Meet no more operations."""
-        self._cancelled = True
-        self.release()
-
-    def meets(self, operation: Operation) -> bool:
-        """Count the operation if it matches, and say whether this is one of those to fail. Called under a lock."""
-        if self._cancelled or operation.name != self.operation or not fnmatchcase(operation.file, self.file):
-            return False
-        self._seen += 1
-        last = None if self.times is None else self.nth + self.times - 1
-        if self._seen < self.nth or (last is not None and self._seen > last):
-            return False
-        self.hits += 1
-        return True
-
-    def wait(self) -> None:
-        """Do what a delay or a hang does; nothing for others."""
-        if self.kind == "delay":
-            time.sleep(self.seconds)
-        elif self.kind == "hang":
-            self.entered.set()
-            self._go_on.wait()
 
 
 @runtime_checkable
@@ -151,13 +51,16 @@ class _HasPageCache(Protocol):
 class FaultyStorage(PassingStorage):
     """A storage that passes everything on to `inner`, except where a fault says otherwise.
 
-    `trace` lists the operations in the order in which they began, the failed ones too. Rules that are added first
-    are asked first; all delays and hangs of an operation are waited for, then its first failure or skip happens.
+    `trace` lists the operations in the order in which they began, the failed ones too; those `ASIDE` are not in it.
+    Rules that are added first are asked first; all delays and hangs of an operation are waited for, then its first
+    failure or skip happens.
     """
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)
         self.trace: list[Operation] = []
+        self.open_files: set[FaultyFile] = set()
+        """Files that are open for writing."""
         self._faults: list[Fault] = []
         self._guard = threading.RLock()
 
@@ -217,14 +120,37 @@ class FaultyStorage(PassingStorage):
         for fault in faults:
             fault.cancel()
 
+    def exists(self) -> bool:
+        """Say whether the folder is there."""
+        return self.perform(Operation(name="exists"), self.inner.exists)
+
     def create(self) -> None:
         """Make the folder."""
         self.perform(Operation(name="create_folder"), self.inner.create)
 
+    def names(self, folder: str = "") -> list[str]:
+        """Return the names in one folder."""
+        return self.perform(Operation(name="names", file=folder), lambda: self.inner.names(folder))
+
+    def lock(self, name: str) -> StorageLock | LockHolder:
+        """Take a lock; one that fails has none, also where it landed."""
+        operation = Operation(name="lock", file=name)
+        return self.perform(operation, lambda: self.inner.lock(name), failed=lambda _: None)
+
+    def is_locked(self, name: str) -> bool:
+        """Ask about a lock."""
+        return self.perform(Operation(name="is_locked", file=name), lambda: self.inner.is_locked(name))
+
+    def cell(self, name: str, size: int, *, writable: bool) -> Cell | None:
+        """Return a cell; what is read and written there passes through the faults of this storage."""
+        operation = Operation(name="cell", file=name, size=size)
+        cell = self.perform(operation, lambda: self.inner.cell(name, size, writable=writable))
+        return None if cell is None else _FaultyCell(self, cell, name)
+
     def open(self, name: str, mode: OpenMode) -> StorageFile:
         """Open a file; its operations pass through the faults of this storage."""
         operation = Operation(name="create" if mode == "create" else "open", file=name)
-        return FaultyFile(self, self.perform(operation, lambda: self.inner.open(name, mode)))
+        return FaultyFile(self, self.perform(operation, lambda: self.inner.open(name, mode)), mode)
 
     def why_not_direct(self) -> str | None:
         """Return what the inner storage says; see `DirectStorage`."""
@@ -236,7 +162,7 @@ class FaultyStorage(PassingStorage):
         inner = self.inner
         assert isinstance(inner, DirectStorage)
         operation = Operation(name="create" if mode == "create" else "open", file=name)
-        return FaultyFile(self, self.perform(operation, lambda: inner.open_direct(name, mode)))
+        return FaultyFile(self, self.perform(operation, lambda: inner.open_direct(name, mode)), mode)
 
     def replace(self, source: str, target: str) -> None:
         """Rename `source` to `target`."""
@@ -270,7 +196,8 @@ class FaultyStorage(PassingStorage):
         `skipped` is done in place of an operation that is skipped.
         """
         with once(self._guard), self._guard:
-            self.trace.append(operation)
+            if operation.name not in ASIDE:
+                self.trace.append(operation)
             met = [fault for fault in self._faults if fault.meets(operation)]
         for fault in met:
             fault.wait()
@@ -301,9 +228,11 @@ class FaultyStorage(PassingStorage):
 class FaultyFile(PassingFile):
     """An open file of a `FaultyStorage`; `inner` is the file below."""
 
-    def __init__(self, storage: FaultyStorage, inner: StorageFile) -> None:
+    def __init__(self, storage: FaultyStorage, inner: StorageFile, mode: OpenMode) -> None:
         super().__init__(inner)
         self._storage = storage
+        if mode != "read":
+            storage.open_files.add(self)
         self._cached = inner if isinstance(inner, _HasPageCache) else None
 
     def read(self, offset: int, size: int) -> bytes:
@@ -364,3 +293,36 @@ class FaultyFile(PassingFile):
     def drop_cached(self) -> None:
         """Read clean bytes from the device again."""
         self._storage.perform(Operation(name="drop_cached", file=self.name), self.inner.drop_cached)
+
+    def size(self) -> int:
+        """Return the file's size in bytes."""
+        return self._storage.perform(Operation(name="size", file=self.name), self.inner.size)
+
+    def close(self) -> None:
+        """Close the file. A descriptor is gone also if that fails, which tells of writes: reading leaves none."""
+        if self not in self._storage.open_files:
+            self.inner.close()
+            return
+        self._storage.open_files.discard(self)
+        operation = Operation(name="close", file=self.name)
+        self._storage.perform(operation, self.inner.close, failed=lambda _: self.inner.close())
+
+
+class _FaultyCell:
+    """A cell of a `FaultyStorage`. Releasing one cannot fail."""
+
+    def __init__(self, storage: FaultyStorage, inner: Cell, name: str) -> None:
+        self._storage, self._inner, self._name = storage, inner, name
+
+    def read(self) -> bytes:
+        """Return all bytes of the cell."""
+        return self._storage.perform(Operation(name="cell_read", file=self._name), self._inner.read)
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Store `data` at `offset`."""
+        operation = Operation(name="cell_write", file=self._name, offset=offset, size=len(data))
+        self._storage.perform(operation, lambda: self._inner.write(offset, data))
+
+    def close(self) -> None:
+        """Release the cell."""
+        self._inner.close()
