@@ -210,6 +210,7 @@ def test_a_power_cut_at_any_change_of_a_rewind(tmp_path: Path) -> None:
     seen = set()
     for moment, image in film.images:
         before = snapshot_lsns(image)
+        assert walkit.verify(image).ok, moment
         with Store.open(storage=image, options=SMALL) as opened:
             seen.add(opened.applied_lsn)
             assert dict(opened.items()) == {30: wanted, 50: old}[opened.applied_lsn], (moment, before)

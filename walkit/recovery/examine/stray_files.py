@@ -24,6 +24,7 @@ from walkit.format.segment import SegmentHeader
 from walkit.recovery.examine.report import RangeVerdict, Verdict
 from walkit.recovery.examine.scan_context import ScanContext
 from walkit.recovery.findings import region_within, start_of
+from walkit.recovery.lost_found import is_kept
 from walkit.recovery.probe import nonzero_until
 from walkit.recovery.snapshot_reader import read_frames, read_header
 from walkit.recovery.survey import FrameSpan, SegmentSurvey
@@ -221,6 +222,12 @@ def _note_stray(context: ScanContext, name: str) -> None:
             )
             for s in survey if s.intact
         ]  # fmt: skip
+        rewound = f"{LOST_FOLDER}/{name}.rewound"
+        kept = [n for n in context.storage.names(LOST_FOLDER) if n.startswith(rewound)]
+        end = (
+            header.offset_of(ranges[-1].end_position) if ranges else size
+        )  # it may have its reserved space again
+        was_rewound = any(is_kept(context.storage, n, file, 0, stop) for n in kept for stop in (end, size))
     finally:
         file.close()
     context.ranges += ranges
@@ -229,6 +236,11 @@ def _note_stray(context: ScanContext, name: str) -> None:
         context.notes.append(
             f"{name} is of a log that a replica gathered, to put it in the place of this one: the next opening as a "
             "replica does the rest"
+        )
+        return
+    if was_rewound:
+        context.notes.append(
+            f"{name} was cut off by a rewind, which has kept it under {LOST_FOLDER}: the next opening removes it"
         )
         return
     promised = 0 if header.flags & SegmentFlag.IMPORTED else survey.promised_position
