@@ -21,7 +21,7 @@ LEFT_OUT = ("walkit/log/scratch.py",)
 
 CALLS = {
     "sync of a directory": r"sync_directory",
-    "sync": r"sync|sync_now|sync_for_leader|sync_unsealed|sync_and_apply|make_durable|drop_cached",
+    "sync": r"sync|sync_now|sync_for_leader|sync_unsealed|sync_segments|sync_and_apply|make_durable|drop_cached",
     "replace": r"(storage|target)\.replace|rename|write_whole|store\.update",
     "remove": r"(storage|target)\.remove|remove_if_there|remove_claims|table\.remove|orphan_files\.(remove|give_up)",
     "poison": r"(on_)?poison|poisoning|(failure|segment|self)\.fail",

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from walkit.config import RecoveryPolicy
 from walkit.crashlab.consumer_scenarios import FRAME_BYTES
+from walkit.crashlab.failing_script import FailingScript
 from walkit.crashlab.ledger import Ledger
 from walkit.crashlab.oracle import quiet
 from walkit.crashlab.recording import RecordingStorage
@@ -20,7 +21,7 @@ from walkit.format.segment import segment_name
 from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
 from walkit.models import CrashingStorage
-from walkit.models.faults import OperationName
+from walkit.models.faults import Operation, OperationName
 from walkit.record import Kind
 from walkit.recovery.repair import repair
 from walkit.segments.manifest_store import DURABLE_NAME, LOST_FOLDER, load_manifest
@@ -211,6 +212,36 @@ def _repair_store(script: Script) -> None:
         script.put(store, b"key 1", 300)
 
 
+def _repair_cached(given: Script) -> None:
+    """Fail the sync of a seal, and lose the manifest: a repair believes no page that only reads show."""
+    script = FailingScript(given)
+    storage = script.storage
+    first = segment_name(1)
+    log = script.open()
+
+    def fail_seal(operation: Operation) -> None:
+        if (operation.name, operation.file, storage.job()) == ("sync", first, "seal"):
+            storage.watch = lambda operation: None
+            storage.fail("sync", first)
+
+    storage.watch = fail_seal
+    with script.during("seal fails"):
+        script.submit(log, 40, 3_500)
+        with script.failing():
+            script.sync(log)
+        script.note_durable(log)
+        log.close()
+    storage.clear()
+    _damage(script, MANIFEST_NAME, 60)
+    script.ledger.lost = frozenset(range(script.ledger.kept + 1, 41))  # a salvage may leave any of them out
+    with script.during("repair"):
+        script.ledger.restart(repair(storage).last_lsn)  # on return it is durable
+        script.ledger.is_damaged, script.ledger.lost = False, frozenset()
+        storage.take("the repair is done")
+    with script.open() as log:
+        script.append(log, 500)
+
+
 def _second_recovery(script: Script) -> None:
     log = script.open()
     for _ in range(3):
@@ -256,6 +287,13 @@ RESCUE_SCENARIOS = (
         _repair_store,
         is_store=True,
         covers=("repair", "checkpoint", "manifest"),
+    ),
+    Scenario(
+        "repair-cached",
+        "durability none: the sync of a seal fails, and a repair rebuilds the damaged manifest",
+        _repair_cached,
+        replace(SMALL, durability="none", in_flight=4, frame_bytes_max=4096),
+        covers=("seal fails", "repair", "in flight"),
     ),
     Scenario(
         "copy",

@@ -6,6 +6,7 @@ The manifest comes first, then the files. Doing it again, also after a crash at 
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 from contextlib import suppress
 
 from walkit.errors import CorruptionError, StorageError
@@ -169,15 +170,20 @@ def _is_leftover(storage: Storage, name: str, manifest: Manifest) -> bool:
 
 
 def sync_unsealed(storage: Storage, manifest: Manifest, *, salvage: bool = False) -> None:
-    """Before anything of an unsealed segment is trusted: sync it and drop its cached pages.
+    """Before anything of an unsealed segment is trusted: see `sync_segments`."""
+    sync_segments(storage, (record.name for record in manifest.unsealed), salvage=salvage)
+
+
+def sync_segments(storage: Storage, names: Iterable[str], *, salvage: bool = False) -> None:
+    """Sync segments and drop their cached pages.
 
     What was only in the page cache, of a killed writer or after a failed fsync, must not be sealed as if it were on
     disk: after a failed fsync the pages look clean, and only the device says what is there. With `salvage` a file that
     does not open is passed over; one that opens and does not sync never is.
     """
-    for record in manifest.unsealed:
+    for name in names:
         try:
-            file = storage.open(record.name, "write")
+            file = storage.open(name, "write")
         except StorageError as error:
             if error.errno == errno.ENOENT or (salvage and error.errno not in PASSING_ERRNOS):
                 continue

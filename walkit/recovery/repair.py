@@ -15,14 +15,14 @@ from walkit.config import RecoveryPolicy
 from walkit.errors import LogLockedError, OptionsError
 from walkit.format.manifest import MANIFEST_NAME, HoleRecord, LostRecord
 from walkit.format.names import lsn_of_name
-from walkit.recovery.apply import apply_plan, sync_unsealed
+from walkit.recovery.apply import apply_plan, sync_segments
 from walkit.recovery.branches import Branch, BranchPlan, copy_branch
 from walkit.recovery.choice import Choice, choose_manifest
 from walkit.recovery.log_scan import Progress
 from walkit.recovery.lost_found import keep_part
 from walkit.recovery.plan import RecoveryPlan
 from walkit.recovery.planning import plan_recovery
-from walkit.recovery.rebuild import completed, manifest_of, refuse_without_log
+from walkit.recovery.rebuild import completed, refuse_without_log
 from walkit.recovery.report import Cut, SegmentDecision, loss_text, outcome_lines
 from walkit.recovery.tolerant_file import TolerantFile
 from walkit.segments.manifest_store import ManifestStore
@@ -172,8 +172,8 @@ def _repair(
     salvage = policy == "salvage"
     lock = take_writer_lock(storage)
     try:
-        manifest, _, _ = manifest_of(storage)
-        sync_unsealed(storage, manifest, salvage=salvage)
+        # Each of them, as the manifest that says which ones are sealed may itself come from their bytes.
+        sync_segments(storage, [n for n in storage.names() if n.endswith(".segment")], salvage=salvage)
         choice = choose_manifest(storage, salvage=salvage)
         plan = _plan(storage, choice, policy, progress)
         # Before anything in the folder is changed, so that a repeated repair finds the same histories in it.
