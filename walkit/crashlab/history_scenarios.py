@@ -7,6 +7,11 @@ from dataclasses import replace
 from walkit.crashlab.scenario import SMALL, Scenario
 from walkit.crashlab.script import Script
 from walkit.errors import HistoryTrimmedError
+from walkit.models.faults import Operation
+from walkit.state.diff import diff
+from walkit.state.exact_state import exact_state
+from walkit.state.snapshot import snapshot_lsns
+from walkit.store import Store
 
 
 def _past_states(script: Script) -> None:
@@ -26,6 +31,41 @@ def _past_states(script: Script) -> None:
                     assert state == script.ledger.promise().state_at(lsn)
             script.compact(store)
             script.put(store, b"key 0", 9_000)
+
+
+def _diff(script: Script) -> None:
+    """Take a checkpoint, which removes files, at the moment at which a diff and a state are about to open one."""
+    with script.open_store() as store:
+        for kind in ("segment", "snapshot-"):
+            for number in range(6):
+                script.put(store, b"key %d" % (number % 3), 13_000)
+            script.checkpoint(store)
+            script.delete(store, b"key 1")
+            for _ in range(6):
+                script.put(store, b"key 0", 13_000)
+            script.checkpoint(store, trim=False)
+            before = store.log.acked_lsn
+            script.put(store, b"key 1", 200)
+            names = sorted(name for name in script.storage.names() if kind in name)
+            _checkpoint_at(script, store, names[0] if kind == "segment" else names[-1])
+            if kind == "segment":
+                found = diff((store.log, before), store.log)
+                assert found["key"].to_pylist() == [b"key 1"] and found["change"].to_pylist() == ["I"]
+            else:
+                assert exact_state(store.log).base_lsn == store.log.acked_lsn
+            assert snapshot_lsns(script.storage)[-1] == store.log.acked_lsn, "no checkpoint came between"
+
+
+def _checkpoint_at(script: Script, store: Store, name: str) -> None:
+    """Take a checkpoint on another thread before a file is opened the next time."""
+
+    def look(operation: Operation) -> None:
+        if (operation.name, operation.file) == ("open", name):
+            script.storage.watch = lambda operation: None
+            with script.beside(lambda: script.checkpoint(store)):
+                pass
+
+    script.storage.watch = look
 
 
 def _events(script: Script) -> None:
@@ -87,6 +127,13 @@ HISTORY_SCENARIOS = (
         _past_states,
         is_store=True,
         covers=("compaction", "checkpoint", "records dropped"),
+    ),
+    Scenario(
+        "diff",
+        "a checkpoint removes the segment, and the snapshot, that a diff is about to read",
+        _diff,
+        is_store=True,
+        covers=("checkpoint", "removal"),
     ),
     Scenario(
         "events",

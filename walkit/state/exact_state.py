@@ -42,8 +42,8 @@ def exact_state(
         view, newest = log._now()
         try:
             return _state_of(view, _wanted(view, newest, at_lsn), progress)
-        except GapError:
-            # A trim or a compaction has taken away what the view names. What is left gives the state, or refuses.
+        except (GapError, SnapshotError):
+            # A trim, a compaction or a checkpoint has removed a file of the view. What is left has the state, or not.
             if log._now()[0].manifest.generation == view.manifest.generation:
                 raise
 
