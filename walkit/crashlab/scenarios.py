@@ -17,6 +17,7 @@ from walkit.crashlab.scenario import Scenario as Scenario
 from walkit.crashlab.script import Script
 from walkit.errors import CommitFailedError, OptionsError
 from walkit.record import Kind
+from walkit.segments.manifest_store import DURABLE_NAME
 
 
 def _append(script: Script) -> None:
@@ -174,6 +175,15 @@ def _reopen(script: Script) -> None:
         with log:
             script.append(log, 300)
             script.append(log, 600)
+    disk = script.storage.inner
+    for name in disk.names():  # the log is removed by hand, but for its durable slot
+        if name != DURABLE_NAME:
+            disk.remove(name)
+    disk.sync_directory()
+    vars(script.ledger).update(vars(type(script.ledger)()))
+    for _ in range(2):
+        with script.open() as log:
+            script.append(log, 300)
 
 
 _ALL = (

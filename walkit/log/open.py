@@ -202,6 +202,7 @@ def _create(storage: Storage, options: LogOptions) -> Manifest:
     )
     if DURABLE_NAME in storage.names():
         storage.remove(DURABLE_NAME)  # of a log that was removed by hand: its promises are not this log's
+        storage.sync_directory()  # a manifest beside it would be refused
     write_whole(storage, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
     return manifest
 
