@@ -31,6 +31,7 @@ BUDGET = 24
 VARIANTS = frozenset(
     (
         "rotation-zstd",
+        "rotation-direct",
         "checkpoint-every",
         "cursors-unsynced",
         "retention-records",
@@ -41,6 +42,12 @@ VARIANTS = frozenset(
         "faults-parallel",
         "faults-completion",
         "faults-store-by-itself",
+        "faults-ways",
+        "faults-repair",
+        "faults-salvage",
+        "faults-retention",
+        "faults-import",
+        "promotion",
     )
 )
 """Histories that another scenario has with other options."""
@@ -58,6 +65,18 @@ def test_no_state_breaks_a_rule(name: str) -> None:
     assert found.distinct >= min(BUDGET, 40) and found.states >= found.distinct
     assert len(found.points) > 20 and found.durability == SCENARIOS[name].options.durability
     assert all(1 <= point.explored <= point.possible for point in found.points if point.explored)
+
+
+FAULTS = [name for name in SCENARIOS if name.startswith("faults")]
+
+
+@pytest.mark.parametrize("seed", [*range(4), pytest.param(range(4, 200), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("name", FAULTS)
+def test_no_failure_loses_what_was_promised(name: str, seed: int | range) -> None:
+    """Fail operations that seeds draw, at the speed of the log: errors are typed, nothing is lost or left open."""
+    for each in (seed,) if isinstance(seed, int) else seed:
+        failure = SCENARIOS[name].play(each, record=False).failure
+        assert failure is None, f"seed {each}: {failure!r}"
 
 
 @pytest.mark.slow

@@ -54,6 +54,10 @@ COVERAGE = {
     "recovery": "a recovery is under way",
     "second recovery": "a recovery is under way after one that was cut in its midst",
     "repair": "a repair is under way",
+    "import": "a replica imports frames",
+    "bootstrap": "a replica gathers its primary's log, and replaces its own by it",
+    "promotion": "a replica is promoted",
+    "rewind": "a log is rewound",
 }
 """By name. Crash states are counted that were cut while it happened."""
 

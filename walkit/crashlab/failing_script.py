@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pyarrow as pa
+
 from walkit.commit.ticket import Ticket
 from walkit.crashlab.ledger import Row
+from walkit.crashlab.oracle import Oracle
 from walkit.crashlab.script import Script
 from walkit.errors import (
     CommitFailedError,
@@ -16,9 +20,13 @@ from walkit.errors import (
     SnapshotError,
     StorageError,
 )
+from walkit.format.names import CLAIMS_LOCK_NAME
 from walkit.log.wal import WriteAheadLog
 from walkit.models import CrashingStorage
-from walkit.record import Kind
+from walkit.read.reader import LogReader
+from walkit.record import Kind, Record, encode_bundle
+from walkit.recovery.repair import repair
+from walkit.segments.manifest_store import LOCK_NAME
 
 REFUSED = (LogFullError, LogPoisonedError, LogClosedError)
 """Nothing of the call was written except its acknowledged prefix."""
@@ -29,11 +37,14 @@ class FailingScript(Script):
 
     def __init__(self, script: Script) -> None:
         vars(self).update(vars(script))
+        self.is_slow = False
+        """Whether the failure is a slow device: then no call may raise."""
 
     def begin(self) -> None:
         """Go on with an empty disk."""
         self.storage.inner = CrashingStorage()
         vars(self.ledger).update(vars(type(self.ledger)()))
+        self.is_slow = False
 
     def _given(self, rows: list[Row], call: Callable[[], object], *, together: bool = False) -> None:
         before = len(self.ledger.rows)
@@ -45,7 +56,7 @@ class FailingScript(Script):
         try:
             super()._given(rows, checked, together=together)
         except (CommitFailedError, *REFUSED) as error:
-            _check_cause(error)
+            self._check_cause(error)
             if self.options.durability == "sync" and error.acknowledged_prefix:
                 self.ledger.keep(before + error.acknowledged_prefix)
             if not isinstance(error, CommitFailedError):
@@ -61,17 +72,17 @@ class FailingScript(Script):
             try:
                 tickets.append((lsn, log.submit(value)))
             except REFUSED as error:
-                _check_cause(error)
+                self._check_cause(error)
                 refused.append(lsn)
         for lsn, ticket in tickets:
             try:
                 ticket.result()
             except (CommitFailedError, *REFUSED) as error:
-                _check_cause(error)
+                self._check_cause(error)
                 if not isinstance(error, CommitFailedError):
                     refused.append(lsn)
                 continue
-            assert not refused, f"LSN {lsn:,} was written, and not that before it"
+            assert lsn < min(refused, default=lsn + 1), f"LSN {lsn:,} was written, and not one before it"
             if self.options.durability == "sync" and self.options.ack_order == "completion":
                 self.ledger.keep_also(lsn, lsn)
             elif self.options.durability == "sync":
@@ -85,17 +96,52 @@ class FailingScript(Script):
         try:
             yield
         except (StorageError, SnapshotError, CommitFailedError, *REFUSED) as error:
-            _check_cause(error)
+            self._check_cause(error)
 
-    def note_durable(self, log: WriteAheadLog) -> None:
+    def append_in_other_ways(self, log: WriteAheadLog, size: int) -> None:
+        """Append by each call that `Script` has none for."""
+        value, other = self.value(size), self.value(size)
+        rows: list[Row] = [(Kind.PUT, b"x", value), (Kind.PUT, b"y", other)]
+        batch = pa.RecordBatch.from_pydict({"n": [value]})
+        table = pa.table({"key": pa.array([b"x", b"y"], pa.binary()), "value": pa.array([value, other])})
+        self._given(rows, lambda: log.append_arrow(table))
+        self._given([(Kind.BUNDLE, b"z", encode_bundle(batch))], lambda: log.append_bundle(batch, b"z"))
+        self._given(rows, lambda: log.submit_many([value, other], [b"x", b"y"]).result())
+        self._given(rows[:1], lambda: asyncio.run(log.append_async(value, b"x")))
+        self._given(rows[1:], lambda: log.append(other, b"y", timeout=20.0))
+
+    def check(self, record: Record) -> None:
+        """Assert that a record is the one that was appended under its LSN."""
+        row = int(record.kind), record.key, record.value
+        assert row == self.ledger.rows[record.lsn - 1], f"LSN {record.lsn:,} is another record"
+
+    def check_left(self, oracle: Oracle) -> None:
+        """Assert that a log that was closed has left neither lock nor file, and that a power cut now breaks no rule."""
+        inner, files = self.storage.inner, self.storage.open_files
+        assert not any(map(inner.is_locked, (LOCK_NAME, CLAIMS_LOCK_NAME))), "a lock is taken"
+        assert not files, f"still open: {sorted(file.name for file in files)}"
+        oracle.judge(inner.crash(keep="none"), self.ledger.promise())
+
+    def repair(self) -> None:
+        """Repair what is damaged, unless the opening does."""
+        if self.ledger.is_damaged and self.options.recovery != "salvage":
+            repair(self.storage, policy="salvage")
+            self.ledger.is_damaged = False
+
+    def restarted(self, log: WriteAheadLog) -> WriteAheadLog:
+        """See `Script`; the opening has repaired the damage."""
+        self.ledger.is_damaged = False
+        return super().restarted(log)
+
+    def note_durable(self, log: WriteAheadLog | LogReader) -> None:
         """Note that what the log calls durable is promised."""
         self.ledger.keep(min(log.durable_lsn, len(self.ledger.rows)))
 
-
-def _check_cause(error: BaseException) -> None:
-    """Assert that the storage caused it, and no error of another kind in one of the log's threads."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, StorageError):
-        cause = cause.__cause__
-    assert isinstance(error, LogClosedError) or cause is not None, f"no error of the storage: {error!r}"
-    assert cause is None or cause.errno is not None, f"no errno: {cause!r}"
+    def _check_cause(self, error: BaseException) -> None:
+        """Assert that the storage caused it, and no error of another kind in one of the log's threads."""
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, StorageError):
+            cause = cause.__cause__
+        assert isinstance(error, LogClosedError) or cause is not None, f"no error of the storage: {error!r}"
+        assert cause is None or cause.errno is not None, f"no errno: {cause!r}"
+        assert not self.is_slow, f"a slow device raised {error!r}"

@@ -10,21 +10,38 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Literal, TypeAlias
 
-from walkit.config import LogOptions, Retention, StoreOptions
+from walkit.config import LogOptions, Retention
+from walkit.crashlab.failing_histories import (
+    consuming,
+    damaged,
+    each_way,
+    parallel,
+    retaining,
+    sealing,
+    store,
+    store_by_itself,
+    trimming,
+    without_manifest,
+    writing,
+    zeroing,
+)
 from walkit.crashlab.failing_script import FailingScript
+from walkit.crashlab.oracle import Oracle
 from walkit.crashlab.recording import CHANGES, words_of
 from walkit.crashlab.scenario import SMALL, Scenario
 from walkit.crashlab.script import Script
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.format.names import COMPACTION_NEW_NAME, SNAPSHOT_NEW_NAME, TRIM_NEW_NAME
-from walkit.models.faults import Operation
-from walkit.segments.manifest_store import LOCK_NAME
+from walkit.models.faults import ASIDE, Operation, OperationName
 
-Way: TypeAlias = Literal["error", "landed", "short", "full", "lasting", "hang"]
+Way: TypeAlias = Literal["error", "landed", "short", "full", "lasting", "hang", "slow"]
 """error: nothing is done, EIO is told. landed: it is done, and EIO is told. short: half of a write arrives. full: it
-is ENOSPC. lasting: each change fails from then on. hang: it continues once every other thread waits for it."""
-WAYS: tuple[Way, ...] = ("error", "landed", "short", "full", "lasting", "hang")
-READS = frozenset(("read", "open"))
+is ENOSPC. lasting: each change fails from then on, and each operation of the target. hang: it continues once every
+other thread waits for it. slow: each change hangs from then on."""
+WAYS: tuple[Way, ...] = ("error", "landed", "short", "full", "lasting", "hang", "slow")
+History: TypeAlias = Callable[[FailingScript], None]
+READS = frozenset[OperationName](("read", "open", "drop_cached"))
+OTHERS = ASIDE | READS
 POINTS_MAX = 24
 """So many points are kept of each draw, from the failure on."""
 
@@ -34,7 +51,7 @@ class Target:
     """Which operations may fail, and how: one of the first `up_to` of them does."""
 
     up_to: int
-    operations: frozenset[str] = CHANGES
+    operations: frozenset[OperationName] = CHANGES
     file: str = "*"
     job: str | None = None
     """The kind of maintenance job that does it; None if that does not matter."""
@@ -60,8 +77,7 @@ class _Failure:
     def meet(self, operation: Operation) -> None:
         """Fail the operation if it is the one."""
         target = self._target
-        mine = operation.name in READS and threading.get_ident() == self._reader and target.in_recovery
-        if self.is_met or not (operation.name in target.operations or mine):
+        if self.is_met or operation.name not in target.operations:
             return
         if not fnmatchcase(operation.file, target.file) or target.job not in (None, self._job()):
             return
@@ -73,10 +89,13 @@ class _Failure:
         del storage.points[self._since :]  # what comes before is that of other scenarios
         storage.take(f"{words_of(operation)}: {self._way}")
         name, file = operation.name, operation.file
-        if self._way == "hang":
+        if self._way in ("hang", "slow"):
+            self._script.is_slow = True
             storage.turns.wait(last=True)
+            if self._way == "slow":
+                storage.watch = self._slow
         elif self._way == "lasting":
-            for each in CHANGES:
+            for each in CHANGES | target.operations:
                 storage.fail(each, times=None)
         elif self._way == "short" and operation.size and name in ("write", "synced_write"):
             storage.fail(name, file, short_bytes=operation.size // 2)
@@ -84,13 +103,22 @@ class _Failure:
             code = errno.ENOSPC if self._way == "full" else errno.EIO
             storage.fail(name, file, errno=code, landed=self._way == "landed")
 
+    def _slow(self, operation: Operation) -> None:
+        if operation.name in CHANGES:
+            self._storage.turns.wait(last=True)
+
     def _job(self) -> str | None:
         return None if threading.get_ident() == self._reader else self._storage.job()
 
-    def end(self) -> None:
-        """Let nothing fail from now on, and keep the points from the failure on."""
+    def stop(self) -> None:
+        """Let nothing fail from now on."""
         self._storage.watch = lambda operation: None
         self._storage.clear()
+        self._script.is_slow = False
+
+    def end(self) -> None:
+        """Let nothing fail from now on, and keep the points from the failure on."""
+        self.stop()
         kept = self._since + POINTS_MAX if self.is_met else self._since
         del self._storage.points[kept:]
         if self._target.covers:
@@ -98,32 +126,33 @@ class _Failure:
 
 
 def _failing(
-    history: Callable[[FailingScript], None], targets: tuple[Target, ...], is_store: bool, given: Script
+    history: History, resume: History, targets: tuple[Target, ...], oracle: Oracle, given: Script
 ) -> None:
-    """Run the history once for each target."""
+    """Run the history once for each target, and resume it."""
     script = FailingScript(given)
     for target in targets:
         script.begin()
         if target.in_recovery:
+            since = len(script.storage.points)
             history(script)
+            del script.storage.points[since:]
             script.cut_power(script.chance.randrange(1000))
         failure = _Failure(script, target)
         script.storage.watch = failure.meet
         if not target.in_recovery:
             with script.failing():
                 history(script)
-            _check_closed(script)
+            script.check_left(oracle)
         if script.options.ack_order == "completion":
             failure.end()
             continue
         with script.failing():
-            _continue(script, is_store)
-        _check_closed(script)
-        script.storage.watch = lambda operation: None
-        script.storage.clear()
+            resume(script)
+        script.check_left(oracle)
+        failure.stop()
         if script.chance.random() < 0.3:
             script.cut_power(script.chance.randrange(1000))
-        _continue(script, is_store)
+        resume(script)
         failure.end()
 
 
@@ -137,6 +166,7 @@ def _continue(script: FailingScript, is_store: bool) -> None:
             script.put(store, b"key 1", 300)
         return
     with script.during("recovery"):
+        script.repair()
         log = script.open()
     with log:
         script.restarted(log)
@@ -144,197 +174,174 @@ def _continue(script: FailingScript, is_store: bool) -> None:
         script.note_durable(log)
 
 
-def _check_closed(script: FailingScript) -> None:
-    assert not script.storage.inner.is_locked(LOCK_NAME), "the lock is taken"
-
-
-def _writing(script: FailingScript) -> None:
-    with script.open() as log:
-        script.append(log, 300, b"k")
-        script.transaction(log, 3, 400)
-        script.append_many(log, 3, 5_000)
-        for number in range(10):
-            script.append(log, 12_000)
-            script.note_durable(log)
-            if number == 5:
-                with script.failing():
-                    script.sync(log)
-        script.delete(log, b"k")
-
-
-def _sealing(script: FailingScript) -> None:
-    with script.open() as log:
-        for _ in range(16):
-            script.append(log, 12_000)
-            script.note_durable(log)
-
-
-def _zeroing(script: FailingScript) -> None:
-    with script.open() as log:
-        for _ in range(22):
-            script.append(log, 14_000)
-        script.settle(log)
-        script.append(log, 100)
-        script.note_durable(log)
-
-
-def _trimming(script: FailingScript) -> None:
-    with script.open() as log:
-        for _ in range(30):
-            script.append(log, 4_000)
-        hold = log.hold("slow", 10)
-        script.keep_from("slow", 10)
-        with script.failing():
-            script.trim(log, 15)
-        script.let_go("slow")
-        with script.failing():
-            hold.release()
-        for lsn in (20, 22, 22):
-            with script.failing():
-                script.trim(log, lsn)
-            script.append(log, 4_000)
-        script.may_drop(len(script.ledger.rows))
-        with script.failing():
-            log.enforce_retention(Retention(records_max=5))
-        script.append(log, 100)
-
-
-def _parallel(script: FailingScript) -> None:
-    with script.open() as log:
-        for _ in range(3):
-            script.submit(log, 12, 3_500)
-            script.note_durable(log)
-
-
-def _store(script: FailingScript) -> None:
-    with script.open_store() as store:
-        for number in range(9):
-            script.put(store, b"key %d" % (number % 3), 12_000)
-        with script.failing():
-            script.checkpoint(store, trim=False)
-        script.delete(store, b"key 1")
-        for _ in range(6):
-            script.put(store, b"key 0", 12_000)
-        for _ in range(2):
-            with script.failing():
-                script.compact(store)
-        script.put(store, b"key 2", 200)
-        with script.failing():
-            script.checkpoint(store)
-        script.put(store, b"key 3", 200)
-
-
-def _store_by_itself(script: FailingScript) -> None:
-    with script.open_store(StoreOptions(checkpoint_every=4, journal_slots=64)) as store:
-        for number in range(12):
-            script.may_drop(number + 1)
-            script.put(store, b"key %d" % (number % 4), 9_000)
-
-
-SYNCS = frozenset(("sync",))
-NAMING = frozenset(("sync", "replace", "sync_directory"))
+SYNCS = frozenset[OperationName](("sync",))
+NAMING = frozenset[OperationName](("sync", "replace", "sync_directory"))
+NOT_FULL = tuple(way for way in WAYS if way != "full")
+"""For records in flight together: a full disk may refuse one and take the next, which then has the other's LSN."""
+FRAMES_FAIL = (
+    *(Target(25, frozenset(("synced_write",)), ways=NOT_FULL),) * 2,
+    Target(60, ways=NOT_FULL),
+)
 PARALLEL = replace(SMALL, in_flight=4, frame_bytes_max=4096)
 
 
-def _scenario(
+def failing_scenario(
     name: str,
     text: str,
-    history: Callable[[FailingScript], None],
+    history: History,
     targets: tuple[Target, ...],
     options: LogOptions = SMALL,
     is_store: bool = False,
+    *,
+    resume: History | None = None,
+    kind: type[Scenario] = Scenario,
 ) -> Scenario:
+    """Return a scenario of a history in which an operation fails; by default what is left is opened and appended to."""
     covers = tuple(dict.fromkeys(target.covers for target in targets if target.covers))
-    run = partial(_failing, history, targets, is_store)
-    return Scenario(name, text, run, options, is_store, covers)
+    resume = resume or partial(_continue, is_store=is_store)
+    oracle = kind(name, text, lambda script: None, options, is_store).oracle()
+    return kind(name, text, partial(_failing, history, resume, targets, oracle), options, is_store, covers)
 
 
 FAULT_SCENARIOS = (
-    _scenario(
+    failing_scenario(
         "faults",
         "operations of appends, rotations and openings fail, and the log is opened again",
-        _writing,
+        writing,
         (
             Target(60),
             Target(30, file="*.segment"),
             Target(60),
             Target(12, job="prepare"),
-            Target(50, in_recovery=True),
+            Target(90, OTHERS),
+            Target(50, CHANGES | READS, in_recovery=True),
+            Target(60, OTHERS, in_recovery=True),
         ),
     ),
-    _scenario(
+    failing_scenario(
+        "faults-ways",
+        "eight frames in flight, durability none: records are appended in each way that there is",
+        each_way,
+        (Target(40, ways=NOT_FULL), Target(90, OTHERS, ways=NOT_FULL), Target(60, ways=NOT_FULL)),
+        replace(SMALL, durability="none", in_flight=8, frame_bytes_max=8192),
+    ),
+    failing_scenario(
+        "faults-consumers",
+        "cursors, a claim, a drain and readers meet failing operations of every kind",
+        consuming,
+        (
+            Target(60),
+            Target(90, OTHERS),
+            Target(20, file="claim*"),
+            Target(8, file="cursor-*"),
+            Target(220, OTHERS),
+        ),
+    ),
+    failing_scenario(
+        "faults-retention",
+        "a log keeps itself small on its maintenance thread, which fails",
+        retaining,
+        (Target(12, job="retain"), Target(12, OTHERS, job="retain"), Target(100)),
+        replace(SMALL, retention=Retention(bytes_max=70_000)),
+    ),
+    *(
+        failing_scenario(
+            name,
+            text,
+            history,
+            tuple(
+                Target(up_to, operations, in_recovery=True)
+                for operations in (CHANGES, ASIDE - {"size"})
+                for up_to in (12, 50)
+            ),
+            options,
+        )
+        for name, text, history, options in (
+            (
+                "faults-salvage",
+                "a header and a frame are damaged, and the opening that salvages the rest fails",
+                damaged,
+                replace(SMALL, recovery="salvage"),
+            ),
+            ("faults-repair", "the same, and the manifest: its repair fails", without_manifest, SMALL),
+        )
+    ),
+    failing_scenario(
         "faults-unsynced",
         "durability none: the sync of a seal fails and hangs",
-        _sealing,
+        sealing,
         (
             Target(1, SYNCS, "*.segment", "seal", ("error", "landed", "lasting"), "seal fails"),
             Target(1, SYNCS, "*.segment", "seal", ("hang",), "sync hangs"),
             Target(60),
-            Target(50, in_recovery=True),
+            Target(50, CHANGES | READS, in_recovery=True),
         ),
         replace(SMALL, durability="none"),
     ),
-    _scenario(
+    failing_scenario(
         "faults-interval",
         "durability interval: an operation fails, among them the log's own syncs",
-        _writing,
+        writing,
         (Target(60), Target(4, SYNCS, "*.segment"), Target(60)),
         replace(SMALL, durability="interval", interval_ms=5),
     ),
-    _scenario(
+    failing_scenario(
         "faults-zeroing",
         "zeroing ahead of the frames fails",
-        _zeroing,
+        zeroing,
         (
             Target(2, CHANGES, "*.segment", "zero", ("error", "landed", "short", "lasting"), "zero fails"),
             Target(2, CHANGES, "*.segment", "zero", ("hang", "full"), "zero fails"),
         ),
         replace(SMALL, segment_bytes=3 << 20),
     ),
-    _scenario(
+    failing_scenario(
         "faults-trim",
         "trims, a rewriting and a retention fail at one of their operations, and are asked for again",
-        _trimming,
+        trimming,
         (
             Target(8, NAMING, f"{MANIFEST_NAME}*", covers="manifest fails"),
             Target(4, file=TRIM_NEW_NAME),
             Target(4, frozenset(("remove", "replace"))),
             Target(140),
+            Target(160, OTHERS),
         ),
     ),
-    _scenario(
+    failing_scenario(
         "faults-store",
         "checkpoints and compactions fail at one of their operations, and are asked for again",
-        _store,
+        store,
         (
             Target(2, SYNCS, SNAPSHOT_NEW_NAME, covers="snapshot fails"),
             Target(3, NAMING, "snapshot-*"),
             Target(6, file=COMPACTION_NEW_NAME),
             Target(6, frozenset(("remove", "replace"))),
             Target(160),
-            Target(50, in_recovery=True),
+            Target(200, OTHERS),
+            Target(50, CHANGES | READS, in_recovery=True),
+            Target(60, OTHERS, in_recovery=True),
         ),
         is_store=True,
     ),
-    _scenario(
+    failing_scenario(
         "faults-store-by-itself",
         "a Store with a journal, which takes its checkpoints by itself: one of them fails",
-        _store_by_itself,
+        store_by_itself,
         (Target(3, file=SNAPSHOT_NEW_NAME), Target(3, NAMING), Target(90)),
         is_store=True,
     ),
-    _scenario(
+    failing_scenario(
         "faults-parallel",
         "four frames in flight, of which one fails or hangs",
-        _parallel,
-        (Target(25, frozenset(("synced_write",))), Target(25, frozenset(("synced_write",))), Target(60)),
+        parallel,
+        FRAMES_FAIL,
         PARALLEL,
     ),
-    _scenario(
+    failing_scenario(
         "faults-completion",
         "the same, acknowledged as they are written",
-        _parallel,
-        (Target(25, frozenset(("synced_write",))), Target(25, frozenset(("synced_write",))), Target(60)),
+        parallel,
+        FRAMES_FAIL,
         replace(PARALLEL, ack_order="completion", recovery="holes"),
     ),
 )

@@ -32,9 +32,10 @@ class Scenario:
     covers: tuple[str, ...] = ()
     """Names of `walkit.crashlab.COVERAGE`: the exploration fails if no state was cut during one of them."""
 
-    def play(self, seed: int = 0) -> RecordingStorage:
+    def play(self, seed: int = 0, *, record: bool = True) -> RecordingStorage:
         """Run it and return its storage, with all the points at which the power may be cut.
 
+        Without `record` it takes no points, threads take no turns, and the scenario alone judges.
         Where walkit raises what the scenario does not expect, or does not come back within `LIMIT_S`, that is the
         storage's `failure`, and the run ends there.
         """
@@ -43,6 +44,7 @@ class Scenario:
 
         def run() -> None:
             script = Script(self.options, seed)
+            script.storage.is_recording = record
             begun.put(script)
             try:
                 self.run(script)

@@ -11,6 +11,7 @@ from walkit.crashlab.fault_scenarios import FAULT_SCENARIOS
 from walkit.crashlab.hanging_scenarios import HANGING_SCENARIOS
 from walkit.crashlab.history_scenarios import HISTORY_SCENARIOS
 from walkit.crashlab.racing_scenarios import RACING_SCENARIOS
+from walkit.crashlab.replica_scenarios import REPLICA_SCENARIOS
 from walkit.crashlab.rescue_scenarios import RESCUE_SCENARIOS
 from walkit.crashlab.scenario import SMALL as SMALL
 from walkit.crashlab.scenario import Scenario as Scenario
@@ -207,6 +208,13 @@ _ALL = (
         covers=("append", "prepare", "seal", "manifest"),
     ),
     Scenario(
+        "rotation-direct",
+        "the same past the page cache, in frames of whole pages",
+        _rotation,
+        replace(SMALL, direct_io=True, frame_bytes_max=20 * 1024),
+        covers=("append", "prepare", "seal", "manifest"),
+    ),
+    Scenario(
         "groups",
         "transactions and batches that meet the end of a segment",
         _groups,
@@ -306,6 +314,7 @@ _ALL = (
     *RACING_SCENARIOS,
     *HISTORY_SCENARIOS,
     *RESCUE_SCENARIOS,
+    *REPLICA_SCENARIOS,
 )
 SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _ALL}
 """By name."""
