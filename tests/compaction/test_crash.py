@@ -132,6 +132,7 @@ def test_a_failure_of_every_operation(case: str) -> None:
             assert store.log.acked_lsn == last_lsn and dict(store.items()) == state
             image = storage.crash(keep="random", seed=nth)
             store.compact()
+        assert not faulty.open_files, operation
         for left in (image, storage):
             check_opening(left, state, last_lsn, str(operation))
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 import walkit
 from tests.commit.fake_segments import GUARD_S, Task, wait_until
-from tests.log.everycall import EveryCall, Fault
 from tests.log.logs import SEGMENTS, FaultyMemory, faulty_log, lsns, reopened, tiny, values
 from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError, StorageError
 from walkit.models import CrashingStorage
+from walkit.models.faults import OperationName
 
 WAYS_TO_FAIL: dict[str, dict[str, Any]] = {
     "nothing arrives": {},
@@ -256,7 +256,7 @@ def test_the_poison_event_names_the_cause_once() -> None:
 
 def test_closing_lets_go_of_every_file_where_the_device_fails_for_good() -> None:
     """Keep three segments open, let every call fail from then on, and close: the error is told, no file stays open."""
-    storage = EveryCall(CrashingStorage())
+    storage = FaultyMemory()
     log = walkit.open(storage=storage, options=tiny())
     held = threading.Event()
     segments = log.parts.segments
@@ -267,15 +267,15 @@ def test_closing_lets_go_of_every_file_where_the_device_fails_for_good() -> None
     segments.maintenance.submit("seal", hold_up)
     while len(segments.open_segments) < 3:
         log.append(bytes(7000))
-    storage.arm(Fault("error", 1, forever=True))
+    for name in get_args(OperationName):
+        storage.fail(name, times=None)
     with pytest.raises(CommitFailedError):
         log.append(b"lost")
     held.set()
     with pytest.raises(StorageError):
         log.close()
     assert log.closed and not storage.open_files and not storage.inner.is_locked("lock")
-    storage.disarm()
-    assert lsns(reopened(storage)) == list(range(1, log.acked_lsn + 1))
+    assert lsns(reopened(storage.inner)) == list(range(1, log.acked_lsn + 1))
 
 
 def test_a_sync_during_which_the_log_fails_is_not_reported_as_done() -> None:
