@@ -216,7 +216,7 @@ class Compactor:
         if not work.segments:
             return []
         after = work.segments[-1].last_lsn + 1
-        for batch in view.batches(after, work.exact_lsn) if after <= work.exact_lsn else ():
+        for batch in view.batches(after, work.exact_lsn):
             self._refuse_ended()
             work.keys.add_later(batch)
             work.throttle.spend(batch.nbytes)

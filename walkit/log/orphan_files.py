@@ -22,7 +22,6 @@ class OrphanFiles:
         self.lock = threading.RLock()
         self._storage, self._look = storage, look
         self._names: list[str] = []
-        self._unsynced = False
 
     def add(self, names: Iterable[str]) -> None:
         """Note files; only once the manifest on stable storage does not name them. Needs the lock held."""
@@ -40,8 +39,10 @@ class OrphanFiles:
                 names.clear()
 
     def remove(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Remove them, durably. What a StorageError leaves is removed by the next call. Needs the lock held.
+        """Remove them. What a StorageError leaves is removed by the next call. Needs the lock held.
 
+        The next manifest makes it durable. A power cut before that may bring one back: no manifest names it, and the
+        next opening removes it.
         `progress` is called with (files removed, files to remove).
         """
         total = len(self._names)
@@ -50,12 +51,8 @@ class OrphanFiles:
         while self._names:
             remove_if_there(self._storage, self._names[0])
             del self._names[0]
-            self._unsynced = True
             if progress is not None:
                 progress(total - len(self._names), total)
-        if self._unsynced:
-            self._storage.sync_directory()
-            self._unsynced = False
 
     def forget(self) -> None:
         """In a forked child: forget a lock that a thread of the parent may hold."""

@@ -272,7 +272,7 @@ class SegmentSet:
             segment.zero_step()
             segment.hold_size()
             self.maintenance.steps += 1
-            self.storage.sync_directory()
+            # It syncs the directory: the file has its name before anything is written to it.
             self.store.update(lambda m: self._with_prepared(m, number))
             self.maintenance.steps += 1
         except StorageError:

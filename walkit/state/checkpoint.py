@@ -278,8 +278,6 @@ class Checkpointer:
         needless = [lsn for lsn in standing if lsn not in usable[-SNAPSHOTS_KEPT:]]
         for lsn in needless:
             remove_if_there(storage, snapshot_name(lsn))
-        if needless:
-            storage.sync_directory()
         return len(needless)
 
 

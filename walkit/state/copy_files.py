@@ -221,8 +221,7 @@ def _copy_snapshot(source: Storage, target: Storage, lsn: int, meter: Meter) -> 
     except (SnapshotError, FormatVersionError) as error:
         if isinstance(error.__cause__, StorageError):
             raise
-        target.remove(snapshot_name(lsn))
-        return False
+        return False  # `keep_only` removes it
     return True
 
 
