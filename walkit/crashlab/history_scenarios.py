@@ -7,6 +7,7 @@ from dataclasses import replace
 from walkit.crashlab.scenario import SMALL, Scenario
 from walkit.crashlab.script import Script
 from walkit.errors import HistoryTrimmedError
+from walkit.format.names import TRIM_NEW_NAME
 from walkit.models.faults import Operation
 from walkit.state.diff import diff
 from walkit.state.exact_state import exact_state
@@ -94,6 +95,18 @@ def _preview(script: Script) -> None:
         assert seen.straddling is not None and seen.straddling.first_lsn <= 31 < seen.straddling.last_lsn
         assert report.rewritten.bytes_before > max(seen.straddling.size_bytes, report.rewritten.bytes_after)
         assert report.rewritten.bytes_after
+
+        def fail(operation: Operation) -> None:
+            if (operation.name, operation.file) == ("create", TRIM_NEW_NAME):
+                script.storage.watch = lambda operation: None
+                script.storage.fail("sync", TRIM_NEW_NAME)
+                script.storage.fail("remove", TRIM_NEW_NAME)
+
+        script.storage.watch = fail
+        assert script.trim(log, 36, waste_ratio=0.0).rewritten.failure
+        assert TRIM_NEW_NAME in script.storage.names()
+        script.storage.clear()
+        assert script.trim(log, 37, waste_ratio=0.0).rewritten.bytes_written
         script.append(log, 3_000)
 
 
@@ -144,7 +157,7 @@ HISTORY_SCENARIOS = (
     ),
     Scenario(
         "preview",
-        "a trim drops and rewrites the segments that its preview names",
+        "trims drop and rewrite the segments that a preview names; one fails, and the next one removes its file",
         _preview,
         covers=("trim rewrite", "removal"),
     ),
