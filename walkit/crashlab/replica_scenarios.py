@@ -270,7 +270,7 @@ class _ReplicaScenario(Scenario):
         return _ReplicaOracle(self.options, self.is_store)
 
 
-REPLICA_SCENARIOS = (
+REPLICA_SCENARIOS: tuple[Scenario, ...] = (
     _ReplicaScenario(
         "import",
         "a replica imports two epochs of its primary, over several segments and a power cut",

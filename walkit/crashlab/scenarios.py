@@ -11,14 +11,18 @@ from walkit.crashlab.fault_scenarios import FAULT_SCENARIOS
 from walkit.crashlab.hanging_scenarios import HANGING_SCENARIOS
 from walkit.crashlab.history_scenarios import HISTORY_SCENARIOS
 from walkit.crashlab.racing_scenarios import RACING_SCENARIOS
-from walkit.crashlab.replica_scenarios import REPLICA_SCENARIOS
 from walkit.crashlab.rescue_scenarios import RESCUE_SCENARIOS
 from walkit.crashlab.scenario import SMALL as SMALL
 from walkit.crashlab.scenario import Scenario as Scenario
 from walkit.crashlab.script import Script
-from walkit.errors import CommitFailedError, OptionsError
+from walkit.errors import CommitFailedError, MissingExtraError, OptionsError
 from walkit.record import Kind
 from walkit.segments.manifest_store import DURABLE_NAME
+
+try:
+    from walkit.crashlab.replica_scenarios import REPLICA_SCENARIOS
+except MissingExtraError:  # without gRPC no log becomes a replica
+    REPLICA_SCENARIOS = ()
 
 
 def _append(script: Script) -> None:
