@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from _thread import _count
 from typing import Any
 
 import pytest
@@ -165,3 +166,15 @@ def test_a_writer_thread_that_is_being_started_is_ended_too(monkeypatch: pytest.
     monkeypatch.undo()
     closing[0].result()
     wait_until(lambda: not started[0].is_alive(), "the writer thread to end")
+
+
+def test_a_writer_thread_is_not_started_after_close() -> None:
+    """Close while a start that the main thread has handed on waits for its turn: it starts none."""
+    looks = list[str]()
+    writers, others = WriterPool("test", 2, lambda: looks.append(threading.current_thread().name)), _count()
+    with writers.starting:
+        writers.wake()
+        wait_until(lambda: _count() == others + 1, "the start to be handed on")
+        writers.close()
+    wait_until(lambda: _count() == others, "the thread that starts others to end")
+    assert not looks and not writers.running

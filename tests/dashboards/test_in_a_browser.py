@@ -188,7 +188,13 @@ def test_start_writes_and_stop_ends_it(
         ask_for(seen, "arrivals/s", ARRIVALS)
         count_redraws(seen)
         seen.press("Start")
-        eventually(lambda: len([y for y in curves(seen)["records/s"] if y]) >= 4)
+        # Each figure is drawn anew for itself.
+        eventually(
+            lambda: all(
+                len([y for y in curves(seen, plot)[name] if y]) >= 4
+                for plot, name in ((0, "records/s"), (1, "p50"))
+            )
+        )
         rates, latency = curves(seen), curves(seen, 1)
         for found, names in (
             (rates, ("frames/s", "raw device", "records that wait", "records a frame", "bytes a frame")),

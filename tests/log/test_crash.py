@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from tests.crash_recorder import crashed_at_each_step
 from tests.log.crashes import SMALL, Script, dirty_image, log_of, recovered_rows, rows_of
 from tests.log.damaged_logs import contents
 from walkit.errors import CommitFailedError, LogFullError, LogPoisonedError, StorageError
+from walkit.format.manifest import MANIFEST_NAME
 from walkit.models import CrashingStorage
 from walkit.models.faults import FaultyStorage
 
@@ -97,6 +99,25 @@ def test_what_an_opening_leaves_is_on_the_disk(torn_tail: str, policy: str) -> N
         )
         assert after == left and any(name.endswith(".tail") for name in left)
         assert recovered_rows(image.crash(keep="none")) == appended
+
+
+@pytest.mark.parametrize("operation", ["write", "create", "sync"])
+def test_an_opening_syncs_its_folder_first(operation: str) -> None:
+    """Fail the sync after a manifest, and the next opening's first change: a power cut leaves the new manifest."""
+    storage = CrashingStorage()
+    faulty = FaultyStorage(storage)
+    with suppress(StorageError, LogPoisonedError), log_of(faulty) as log:
+        Script().run(log, lambda: None, 40)
+        faulty.fail("sync_directory", times=None)
+        log.trim(log.durable_lsn)
+    newest = contents(storage)[MANIFEST_NAME]
+    assert contents(storage.crash(keep="none"))[MANIFEST_NAME] != newest
+    opening = FaultyStorage(storage.process_kill())
+    opening.fail(operation)  # type: ignore[arg-type]
+    with suppress(StorageError):
+        log_of(opening).close()
+    assert isinstance(opening.inner, CrashingStorage)
+    assert contents(opening.inner.crash(keep="none"))[MANIFEST_NAME] == newest
 
 
 def test_nothing_is_sealed_that_is_in_the_page_cache_only() -> None:

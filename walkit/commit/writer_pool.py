@@ -117,11 +117,12 @@ class WriterPool:
             except BaseException as error:  # noqa: BLE001 - it counts as running, and is asked to look again
                 self._broken(error)
         self._serving.discard(thread)
-        self.calls.put(False)  # for the next one, and for one that starts only now
+        self.calls.put(False)  # for the next one
 
     def close(self, *, wait: bool = True) -> None:
         """End the threads; `wake` may not be called any more. May be called again where it was interrupted."""
         with marked(), self.starting:  # one that runs already, and is about to be noted, counts too
+            self._count = 0  # a start that is on its way finds no place
             threads = list(self._threads)
         self.calls.put(False)
         for thread in threads:

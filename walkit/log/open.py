@@ -157,6 +157,8 @@ def _open_locked(
             created = not existed and MANIFEST_NAME not in storage.names()
             if mode == "x" and not created:
                 raise LogExistsError(storage.location)
+            if not created:
+                storage.sync_directory()  # the sync after the newest manifest may have failed
             manifest = _create(storage, options) if created else load_manifest(storage)
             _check_stored(manifest, options)
             slot = read_durable_slot(storage)
