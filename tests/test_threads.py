@@ -10,6 +10,7 @@ import pytest
 
 from tests.commit.fake_segments import GUARD_S, Task
 from tests.interrupts import interrupt_in
+from walkit._locks import holds, marked
 from walkit._threads import Bell, EndingThread, Latch
 
 ROOT = Path(__file__).parent.parent
@@ -88,3 +89,23 @@ def test_no_lock_that_others_wait_for_is_made_of_python_code() -> None:
     files = [*ROOT.glob("walkit/*.py"), *(f for room in rooms for f in ROOT.glob(f"walkit/{room}/**/*.py"))]
     found = [f"{file.relative_to(ROOT)}: {m[0]}" for file in files for m in made.finditer(file.read_text())]
     assert len(files) > 200 and found == []
+
+
+def test_a_mark_that_a_dead_thread_has_left_is_no_other_threads() -> None:
+    """End a thread inside its mark, and start threads until one has its number: that one holds nothing."""
+    numbers = list[int]()
+
+    def leave_a_mark() -> None:
+        marked().acquire()
+        assert holds()
+        numbers.append(threading.get_ident())
+
+    def look() -> bool:
+        numbers.append(threading.get_ident())
+        return holds()
+
+    left = Task(leave_a_mark)
+    left.result()
+    while len(numbers) < 2 or numbers[-1] != numbers[0]:
+        assert len(numbers) < 1000, "the number comes back"
+        assert not Task(look).result()

@@ -5,13 +5,13 @@ walkit's, and its calls must not wait for that very thread. Each lock is an RLoc
 on that takes it, and is entered after a mark of the thread: `with once(self._lock), self._lock:`.
 
 A mark is an RLock, too, that only its own thread takes: whether the thread has locks, and of which rank, is asked of
-the mark. Marks are given back in C, so nothing that fails can leave one.
+the mark. Marks end with their thread: CPython's exit of a `with` over a lock needs memory for its arguments, and a mark
+that it leaves taken must not pass to a later thread with the same number.
 """
 
 from __future__ import annotations
 
-import os
-from _thread import RLock, get_ident
+from _thread import RLock, _local
 from typing import Any, Final
 
 from walkit.errors import CallbackError
@@ -23,16 +23,15 @@ STATE: Final = 1
 STEP: Final = 2
 """Rank of a step that the commit path or the maintenance thread may wait for: it waits for neither."""
 
-MARKS: Final[tuple[dict[int, Any], ...]] = ({}, {}, {})
-"""By rank: the mark of each thread, by its number."""
-_steps: Final = MARKS[STEP]
+HERE: Final[Any] = _local()
+"""In its `__dict__`: the marks of the calling thread, by rank."""
 
 
 def marked(rank: int = STEP) -> Any:
     """Return the mark of this thread, to be entered before a lock of this rank."""
-    marks, thread = MARKS[rank], get_ident()
-    mark = marks.get(thread)
-    return marks.setdefault(thread, RLock()) if mark is None else mark
+    marks = HERE.__dict__
+    mark = marks.get(rank)
+    return marks.setdefault(rank, RLock()) if mark is None else mark
 
 
 def once(lock: Any) -> Any:
@@ -40,7 +39,7 @@ def once(lock: Any) -> Any:
     if lock._is_owned():
         raise CallbackError
     try:
-        return _steps[get_ident()]
+        return HERE.__dict__[STEP]
     except KeyError:
         return marked()
 
@@ -53,9 +52,9 @@ def alone(rank: int) -> Any:
 
 def holds(rank: int = STEP) -> bool:
     """Say whether this thread has locks of this rank or a later one."""
-    thread = get_ident()
-    for marks in MARKS[rank:]:
-        mark = marks.get(thread)
+    marks = HERE.__dict__
+    for each in range(rank, STEP + 1):
+        mark = marks.get(each)
         if mark is not None and mark._is_owned():
             return True
     return False
@@ -65,15 +64,3 @@ def refuse_holder(rank: int = STEP) -> None:
     """CallbackError if this thread has locks of this rank or a later one: it must not wait for what needs them."""
     if holds(rank):
         raise CallbackError
-
-
-def _after_fork_in_child() -> None:
-    thread = get_ident()
-    for marks in MARKS:
-        mine = marks.get(thread)
-        marks.clear()
-        if mine is not None:
-            marks[thread] = mine
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

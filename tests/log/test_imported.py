@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +30,9 @@ from walkit.format.manifest import LogEnd
 from walkit.models import CrashingStorage, FaultyStorage, Operation
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.replication.protocol.frame_run import FrameRun, check_run
+from walkit.replication.replica.rewind import RewindReport, rewind_storage
 from walkit.segments.manifest_store import DURABLE_NAME, LOCK_NAME, load_manifest
+from walkit.storage.file import FileStorage
 
 
 @pytest.fixture(scope="module")
@@ -344,3 +350,36 @@ def test_who_closes_second_returns_when_the_lock_is_free(primary: CrashingStorag
     hang.release()
     first.result()
     assert second.result() is False
+
+
+def test_a_log_is_opened_again_in_its_own_folder_alone(tmp_path: Path, primary: CrashingStorage) -> None:
+    """Reopen, and rewind, a log whose folder was renamed, with another log at its path: refused, both are unharmed."""
+    place, moved = tmp_path / "replica", tmp_path / "moved"
+    log = replica_on(FileStorage(str(place)), load_manifest(primary))
+    import_all(log, primary)
+    rows = list(log.read())
+
+    def rewind() -> RewindReport:
+        again, events = log.folder, EventSink()
+        return rewind_storage(
+            log.storage, 9, force=False, records=True, options=SMALL, events=events, again=again
+        )
+
+    for act in (log.reopen, log.close, rewind):
+        os.rename(place, moved)
+        with walkit.open(place) as other:
+            other.append(b"another log")
+        files = {path.name: path.read_bytes() for path in place.iterdir()}
+        if act == log.close:
+            log.close()
+        else:
+            with pytest.raises(StorageError) as caught:
+                act()
+            assert caught.value.errno == errno.ESTALE
+        assert {path.name: path.read_bytes() for path in place.iterdir()} == files
+        shutil.rmtree(place)
+        os.rename(moved, place)
+        if act == log.reopen:
+            log.reopen()
+            assert list(log.read()) == rows
+    assert walkit.verify(place).ok and rewind().end_lsn < 9

@@ -13,7 +13,7 @@ from time import perf_counter_ns
 from typing import Any, Final
 
 from walkit._interrupts import MAIN, Uninterrupted
-from walkit._locks import MARKS, STEP
+from walkit._locks import HERE, STEP
 from walkit._threads import reserve_stack
 from walkit.commit.batch import PUT_KEYED, PUT_VALUE, BatchQueue, Submitted
 from walkit.commit.commit_signal import call_all
@@ -67,7 +67,7 @@ class Leader:
         self._failure = writer.failure
         self._taken = writer.failure.taken
         self._leading = election.leading
-        self._serving, self._marks = writer.watch.serving, MARKS[STEP]
+        self._serving = writer.watch.serving
         self._signal = writer.completion.signal
         self._delivery = writer.completion.delivery
         self._frame_sink = writer.frame_sink
@@ -97,7 +97,7 @@ class Leader:
             single = SingleTicket(self._completion, kind, key or b"", value)
             return single.result(0) if self.append(single) else None
         reserve_stack()
-        leading, mark = self._leading, self._marks.get(thread)
+        leading, mark = self._leading, HERE.__dict__.get(STEP)
         if thread in leading or thread in self._serving or self.lock._is_owned():
             raise CallbackError
         if mark is not None and mark._is_owned():
@@ -147,7 +147,7 @@ class Leader:
         The caller may write its own and others' frames meanwhile. Raises what refuses the log.
         """
         reserve_stack()
-        thread, mark = get_ident(), self._marks.get(get_ident())
+        thread, mark = get_ident(), HERE.__dict__.get(STEP)
         if thread in self._leading or thread in self._serving or self.lock._is_owned():
             raise CallbackError
         if mark is not None and mark._is_owned():

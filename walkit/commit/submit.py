@@ -12,7 +12,7 @@ from _thread import get_ident
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
-from walkit._locks import MARKS, STEP
+from walkit._locks import HERE, STEP
 from walkit._threads import reserve_stack
 from walkit.commit import asyncio_wait
 from walkit.commit.asyncio_wait import is_woken_at_once
@@ -59,7 +59,6 @@ class Submitter:
         self._queue_bytes_max = batches.queue_bytes_max
         self._record_bytes_max = min(core.body_bytes_max, batches.queue_bytes_max)
         self._asks_time = election.asks_time
-        self._marks = MARKS[STEP]
 
     def enqueue(self, ticket: SingleTicket) -> bool:
         """Queue the ticket and return at once; False where the queue has no room. Raises what refuses the log.
@@ -67,7 +66,7 @@ class Submitter:
         An interrupt (Ctrl-C) strikes before the ticket is queued or after it: `SubmissionQueue.submit` sees to that. So
         the writer threads ask the policy, which may set the timer: that could not be interrupted anywhere.
         """
-        mark = self._marks.get(get_ident())
+        mark = HERE.__dict__.get(STEP)
         if self.lock._is_owned() or (mark is not None and mark._is_owned()):
             self._put_in(ticket)
             return True
@@ -89,7 +88,7 @@ class Submitter:
             batch = self._batches.join(ticket, kind, get_ident(), key, value, size_bytes)
         if batch is not None and (not batch.ended or self._is_of(batch, ticket.index)):
             return ticket
-        mark = self._marks.get(get_ident())
+        mark = HERE.__dict__.get(STEP)
         if self._asks_time or self.lock._is_owned() or (mark is not None and mark._is_owned()):
             return self._enqueue_single(
                 kind, key, value
@@ -131,7 +130,7 @@ class Submitter:
                 if not batch.ended or self._is_of(batch, index):
                     return put_awaited(batch, index)
         loop = asyncio_wait.running_loop()
-        mark = self._marks.get(get_ident())
+        mark = HERE.__dict__.get(STEP)
         foreign = self.lock._is_owned() or (mark is not None and mark._is_owned())
         if foreign or self._asks_time or not (ALONE and is_woken_at_once(loop)):
             return self._enqueue_single(kind, key, value)

@@ -35,11 +35,15 @@ _held: set[WriterLock] = set()
 """Those that were not given up: one that is dropped is not free, as what hangs may still write there."""
 
 
-def take_writer_lock(storage: Storage) -> WriterLock:
-    """Take the folder, `lock` and the unsealed segments. LogLockedError, which names the holder, if another has one."""
+def take_writer_lock(storage: Storage, again: FileNumber | None = None) -> WriterLock:
+    """Take the folder, `lock` and the unsealed segments. LogLockedError, which names the holder, if another has one.
+
+    `again` is the number of the folder of which a lock was released: StorageError (ESTALE) if the location leads to
+    another one by now.
+    """
     taken = WriterLock(storage)
     try:
-        taken._take()
+        taken._take(again)
         _held.add(taken)
     except BaseException:
         taken.release()
@@ -68,11 +72,17 @@ class WriterLock:
         """Whether there is anything to look at: a folder, in which names can change."""
         return self._folder is not None
 
-    def _take(self) -> None:
+    def folder(self) -> FileNumber | None:
+        """Return the number of the folder, to take the lock of the same one again. StorageError."""
+        return None if self._folder is None else self._folder.number()
+
+    def _take(self, again: FileNumber | None) -> None:
         folder = hold_folder(self._storage, LOCK_NAME)
         if isinstance(folder, LockHolder):
             raise self._refusal(folder)
         self._folder = folder
+        if again is not None and self.folder() != again:
+            raise replaced_error(self._storage.location, "")
         lock = self._storage.lock(LOCK_NAME)
         if isinstance(lock, LockHolder):
             raise self._refusal(lock)

@@ -33,7 +33,7 @@ from walkit.replication.logs.importer import Importer, close_dropped
 from walkit.replication.logs.upkeep import ReplicaUpkeep
 from walkit.replication.protocol.frame_run import FrameRun
 from walkit.segments.manifest_store import ManifestStore
-from walkit.storage.interface import Storage
+from walkit.storage.interface import FileNumber, Storage
 
 LOOK_S = 1.0
 """Time between two looks of a thread that waits for a log to be replaced: a ring can be lost."""
@@ -48,9 +48,16 @@ class ImportedLog(ReadSurface):
     """
 
     def __init__(
-        self, storage: Storage, options: LogOptions | None = None, events: EventSink | None = None
+        self,
+        storage: Storage,
+        options: LogOptions | None = None,
+        events: EventSink | None = None,
+        again: FileNumber | None = None,
     ) -> None:
-        """Raises what opening a log for writing raises; then nothing is held and nothing was changed."""
+        """Raises what opening a log for writing raises; then nothing is held and nothing was changed.
+
+        `again` is the `folder` of an earlier opening: StorageError (ESTALE) if another is at this place by now.
+        """
         given = options or LogOptions()
         if given.direct_io:
             raise OptionsError(
@@ -66,12 +73,12 @@ class ImportedLog(ReadSurface):
                 wanted=given.retention,
             )
         self._is_reopening, self._reopened = False, Bell()
-        self._open(storage, given, events or EventSink())
+        self._open(storage, given, events or EventSink(), again)
 
-    def _open(self, storage: Storage, given: LogOptions, sink: EventSink) -> None:
+    def _open(self, storage: Storage, given: LogOptions, sink: EventSink, again: FileNumber | None) -> None:
         def opened() -> Importer:
             # All of it where no interrupt comes: one after the lock and before the finaliser would leave it taken.
-            self._importer = importer = Importer(storage, given, sink)
+            self._importer = importer = Importer(storage, given, sink, again)
             self._finalizer = weakref.finalize(self, close_dropped, importer)
             watch_exit()
             return importer
@@ -97,7 +104,7 @@ class ImportedLog(ReadSurface):
             before = self._importer
             before.close()
             self._finalizer.detach()
-            self._open(before.storage, before.options, before.events)
+            self._open(before.storage, before.options, before.events, before.folder)
             self._importer.watched_by(before)
         except StorageError:
             raise
@@ -109,6 +116,11 @@ class ImportedLog(ReadSurface):
     def _end_reopening(self) -> None:
         self._is_reopening = False
         self._reopened.set()
+
+    @property
+    def folder(self) -> FileNumber | None:
+        """The number of the folder that this log is in; None if its storage has no folder."""
+        return self._importer.folder
 
     @property
     def is_reopening(self) -> bool:

@@ -42,7 +42,7 @@ from walkit.segments.manifest_store import (
     write_whole,
 )
 from walkit.segments.writer_lock import take_writer_lock
-from walkit.storage.interface import Storage, create_private
+from walkit.storage.interface import FileNumber, Storage, create_private
 
 NO_IDENTITY = FrameIdentity(0, 0, 0)
 
@@ -56,8 +56,13 @@ class Importer:
     `run_to_end`.
     """
 
-    def __init__(self, storage: Storage, options: LogOptions, events: EventSink) -> None:
-        """Take the writer's lock and recover. Raises what opening a log for writing raises; then nothing is held."""
+    def __init__(
+        self, storage: Storage, options: LogOptions, events: EventSink, again: FileNumber | None = None
+    ) -> None:
+        """Take the writer's lock and recover. Raises what opening a log for writing raises; then nothing is held.
+
+        `again` is the `folder` of an earlier importer: StorageError (ESTALE) if another is at this place by now.
+        """
         self.storage, self.options, self.events = storage, options, events
         self.adopted = False
         self.lifetime = Lifetime()
@@ -66,8 +71,10 @@ class Importer:
         self.failure: BaseException | None = None
         self.advanced, self._closing = CommitSignal(), cast(Any, threading.RLock())
         self._watchers: list[Callable[[], object]] = []
-        create_private(storage)
-        self._lock = lock = take_writer_lock(storage)
+        if again is None:
+            create_private(storage)
+        self._lock = lock = take_writer_lock(storage, again)
+        self.folder = lock.folder()
         self.manifest_store = ManifestStore(storage, Manifest(log_id=0))
         try:
             self._open()

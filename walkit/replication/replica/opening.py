@@ -17,9 +17,9 @@ from walkit.replication.logs.role import REPLICA_KEY
 from walkit.replication.protocol.failures import RewindError
 from walkit.replication.protocol.messages import NAME_CHARS_MAX
 from walkit.replication.replica.identity_file import OwnIdentity, drop_identity
-from walkit.replication.replica.rewind import rewind
+from walkit.replication.replica.rewind import rewind_storage
 from walkit.replication.replica.store import ReplicaStore
-from walkit.storage.interface import Storage
+from walkit.storage.interface import FileNumber, Storage
 
 FRAME_BYTES_TAKEN = 64 << 20
 """The largest frame that any replica takes; `frame_bytes_max` of its options may say more."""
@@ -49,9 +49,11 @@ class ReplicaOpening:
     """Whether a diverged suffix is to be cut off."""
     forced: bool
 
-    def open(self, own: OwnIdentity | None, *, new_identity: bool = False) -> Opened:
-        """Open the folder, with the writer's lock; nothing is held where this raises."""
-        log = ImportedLog(self.storage, self.options, self.events)
+    def open(
+        self, own: OwnIdentity | None, *, new_identity: bool = False, again: FileNumber | None = None
+    ) -> Opened:
+        """Open the folder, with the writer's lock; nothing is held where this raises. `again`: see ImportedLog."""
+        log = ImportedLog(self.storage, self.options, self.events, again)
         try:
             if new_identity:
                 drop_identity(self.storage)  # with the writer's lock: no other replica is in this folder
@@ -96,13 +98,14 @@ class ReplicaOpening:
         identity = before.core.identity
         own = None if identity is None else OwnIdentity(identity, before.core.name)
         try:
-            report = rewind(
+            report = rewind_storage(
                 self.storage,
                 error.first_lsn,
                 force=self.forced,
                 records=self.rewinds,
-                options=self.options,
+                options=self.options or LogOptions(),
                 events=self.events,
+                again=before.log.folder,
             )
             own = None
             # The difference is not in this log: doing it again would not end.
@@ -110,7 +113,7 @@ class ReplicaOpening:
                 refused = error
         except RewindError as refusal:
             refused = refusal if self.rewinds else error
-        after = self.open(own)
+        after = self.open(own, again=before.log.folder)
         after.core.continue_as(before.core)
         return after, refused
 

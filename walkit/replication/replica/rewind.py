@@ -35,7 +35,7 @@ from walkit.segments.manifest_store import DURABLE_NAME, REGISTRY_NAME, load_man
 from walkit.state.base_snapshots import base_at
 from walkit.state.snapshot import snapshot_lsns
 from walkit.storage.address import Place, storage_at
-from walkit.storage.interface import Storage, remove_if_there
+from walkit.storage.interface import FileNumber, Storage, remove_if_there
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,15 +115,35 @@ def rewind(
     """
     storage = storage_at(dir)
     sink = events if isinstance(events, EventSink) else EventSink(events)
+    return rewind_storage(
+        storage, first_lsn, force=force, records=records, options=options or LogOptions(), events=sink
+    )
+
+
+def rewind_storage(
+    storage: Storage,
+    first_lsn: int,
+    *,
+    force: bool,
+    records: bool,
+    options: LogOptions,
+    events: EventSink,
+    again: FileNumber | None = None,
+) -> RewindReport:
+    """Do what `rewind` does for a replica that has just released its lock: in the folder with the number `again`."""
     return run_to_end(
-        lambda: _rewind(storage, first_lsn, force, records, options or LogOptions(), sink),
-        "rewind",
-        events=sink,
+        lambda: _rewind(storage, first_lsn, force, records, options, events, again), "rewind", events=events
     )
 
 
 def _rewind(
-    storage: Storage, first_lsn: int, force: bool, records: bool, options: LogOptions, events: EventSink
+    storage: Storage,
+    first_lsn: int,
+    force: bool,
+    records: bool,
+    options: LogOptions,
+    events: EventSink,
+    again: FileNumber | None,
 ) -> RewindReport:
     load_manifest(storage)  # where there is no log, none is made
     if first_lsn <= 1:
@@ -133,7 +153,7 @@ def _rewind(
             first_lsn=first_lsn,
             reason="foreign",
         )
-    importer = Importer(storage, options, events)
+    importer = Importer(storage, options, events, again)
     try:
         report = _rewind_locked(importer, first_lsn, force, records)
     finally:
