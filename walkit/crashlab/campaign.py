@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 
 from walkit.crashlab.exploration import Exploration
@@ -56,5 +56,9 @@ def explore_all(
 
 
 def _explore(pair: Pair, budget: int, seed: int, mutant: str) -> Exploration:
-    with MUTANTS[mutant].applied() if mutant else nullcontext():
-        return explore(pair[0], budget, seed, pair[1])
+    # On another thread than the main one, on which each opening and closing of a log starts a thread.
+    with (
+        MUTANTS[mutant].applied() if mutant else nullcontext(),
+        ThreadPoolExecutor(1) as thread,
+    ):
+        return thread.submit(explore, pair[0], budget, seed, pair[1]).result()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from walkit.config import LogOptions
@@ -68,17 +70,28 @@ class Oracle:
             rule = "opens"
             if promise.is_damaged and self.options.recovery != "salvage":
                 repair(image, policy="salvage")
-            rows = self._recover(image, promise)
+            with self._recovered(image, promise) as (_, rows):
+                pass
             if seen is not None and seen != rows:
                 raise BrokenRuleError(
                     "readers", f"{len(seen)} records before the recovery, {len(rows)} after it"
                 )
             rule = "again"
-            again = self._recover(image, promise)
-            if again != rows:
-                raise BrokenRuleError("again", f"{len(rows)} records at first, {len(again)} the second time")
-            rule = "next"
-            self._append_after(image, promise, rows)
+            with self._recovered(image, promise) as (log, again):
+                if again != rows:
+                    raise BrokenRuleError(
+                        "again", f"{len(rows)} records at first, {len(again)} the second time"
+                    )
+                rule = "next"
+                lsn = log.append(PROBE).first_lsn
+                if lsn <= promise.kept:
+                    raise BrokenRuleError(
+                        "next", f"LSN {lsn:,} was given again: {promise.kept:,} was promised"
+                    )
+                log.sync()
+                after = image.crash(keep="none")
+            self._verify(image, "after the recovery")
+            self._check_after(after, promise, rows, lsn)
         except BrokenRuleError:
             raise
         except (
@@ -111,7 +124,11 @@ class Oracle:
             return Store.open(storage=image, options=options, events=quiet)
         return open_log(storage=image, options=options, events=quiet)
 
-    def _recover(self, image: CrashingStorage, promise: Promise) -> dict[int, Row]:
+    @contextmanager
+    def _recovered(
+        self, image: CrashingStorage, promise: Promise
+    ) -> Iterator[tuple[WriteAheadLog, dict[int, Row]]]:
+        """Open the log for the block, with its records; it keeps the promise."""
         with self._open(image) as opened:
             log = opened.log if isinstance(opened, Store) else opened
             rows = {r.lsn: _row(r) for r in log.read()}
@@ -121,7 +138,7 @@ class Oracle:
                 raise BrokenRuleError("state", f"at LSN {last:,} it is not that of the records up to it")
             if promise.places:
                 _check_places(log, promise, rows)
-            return rows
+            yield log, rows
 
     def _check_rows(self, rows: dict[int, Row], first: int, last: int, promise: Promise) -> None:
         if last > promise.submitted:
@@ -151,15 +168,8 @@ class Oracle:
             if begin >= first and there not in (0, end - begin + 1) and not promise.compacted:
                 raise BrokenRuleError("whole", f"{there} records of LSN {begin:,} to {end:,} are there")
 
-    def _append_after(self, image: CrashingStorage, promise: Promise, rows: dict[int, Row]) -> None:
-        with self._open(image) as opened:
-            log = opened.log if isinstance(opened, Store) else opened
-            lsn = log.append(PROBE).first_lsn
-            if lsn <= promise.kept:
-                raise BrokenRuleError("next", f"LSN {lsn:,} was given again: {promise.kept:,} was promised")
-            log.sync()
-            after = image.crash(keep="none")
-        self._verify(image, "after the recovery")
+    def _check_after(self, after: CrashingStorage, promise: Promise, rows: dict[int, Row], lsn: int) -> None:
+        """Judge what the next power cut leaves of the log and the record that was appended to it."""
         options = replace(self.options, idle_marker_ms=0)
         with open_log(storage=after, options=options, events=quiet) as log:
             found = {r.lsn: _row(r) for r in log.read()}
