@@ -91,7 +91,7 @@ def test_no_lock_that_others_wait_for_is_made_of_python_code() -> None:
     assert len(files) > 200 and found == []
 
 
-def test_a_mark_that_a_dead_thread_has_left_is_no_other_threads() -> None:
+def test_marks_end_with_their_thread() -> None:
     """End a thread inside its mark, and start threads until one has its number: that one holds nothing."""
     numbers = list[int]()
 
