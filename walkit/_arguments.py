@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, NoReturn
 
 from walkit.errors import OptionsError
 
 NUMBER_MAX = (1 << 63) - 1
 """The largest LSN there can be: Arrow's int64, and what a manifest holds."""
+
+
+def refuse(option: str, value: object, text: str, stored: object = None) -> NoReturn:
+    """Raise the OptionsError for a value that a caller gave: "option=value: text"."""
+    raise OptionsError(f"{option}={value!r}: {text}", option=option, wanted=value, stored=stored) from None
 
 
 def as_lsn(value: Any, option: str = "lsn") -> int:
@@ -22,15 +27,9 @@ def as_lsn(value: Any, option: str = "lsn") -> int:
                 raise TypeError
             value = operator.index(value)
         except TypeError:
-            raise OptionsError(
-                f"{option}={value!r}: an LSN is a whole number; nothing was changed",
-                option=option,
-                wanted=value,
-            ) from None
+            refuse(option, value, "an LSN is a whole number; nothing was changed")
     if not -NUMBER_MAX <= value <= NUMBER_MAX:
-        raise OptionsError(
-            f"{option}={value}: an LSN has 64 bits; nothing was changed", option=option, wanted=value
-        )
+        refuse(option, value, "an LSN has 64 bits; nothing was changed")
     plain: int = value
     return plain
 
@@ -50,9 +49,7 @@ def as_seconds(value: Any, option: str = "timeout") -> float:
         if isinstance(value, str | bytes) or seconds != seconds:
             raise ValueError
     except (TypeError, ValueError, OverflowError):
-        raise OptionsError(
-            f"{option}={value!r}: a number of seconds; nothing was written", option=option, wanted=value
-        ) from None
+        refuse(option, value, "a number of seconds; nothing was written")
     return seconds
 
 
@@ -62,14 +59,10 @@ def check_progress(value: object, arguments: str) -> None:
     `arguments` are what it takes, for the message. To be called before anything is begun.
     """
     if value is not None and not callable(value):
-        raise OptionsError(
-            f"progress={value!r}: a callable that takes {arguments}, or None; nothing was changed",
-            option="progress",
-            wanted=value,
-        )
+        refuse("progress", value, f"a callable that takes {arguments}, or None; nothing was changed")
 
 
 def check_bool(value: object, option: str) -> None:
     """OptionsError for what is neither True nor False, also where it counts as one: 1 may have meant a number."""
     if type(value) is not bool:
-        raise OptionsError(f"{option}={value!r}: True or False", option=option, wanted=value)
+        refuse(option, value, "True or False")

@@ -30,8 +30,10 @@ HERE: Final[Any] = _local()
 def marked(rank: int = STEP) -> Any:
     """Return the mark of this thread, to be entered before a lock of this rank."""
     marks = HERE.__dict__
-    mark = marks.get(rank)
-    return marks.setdefault(rank, RLock()) if mark is None else mark
+    try:
+        return marks.get(rank) or marks.setdefault(rank, RLock())
+    except RuntimeError as error:
+        raise MemoryError from error  # for a lock that finds no memory CPython raises a RuntimeError
 
 
 def once(lock: Any) -> Any:

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
-from walkit._arguments import check_bool
+from walkit._arguments import check_bool, refuse
 from walkit._progress import progress_bar
 from walkit.bench.modelled import bench_modelled
 from walkit.bench.peers import PEERS, LevelDb, measure_peer, require_peers
@@ -115,10 +115,8 @@ def bench_write(
         require_fits("record_bytes", size, options[0].options)
     if model is not None:
         if peers or tasks or outstanding or direct_io or path is not None:
-            raise OptionsError(
-                f"model={model!r}: in virtual time there are writers alone, no tasks, direct_io, peers or path",
-                option="model",
-                wanted=model,
+            refuse(
+                "model", model, "in virtual time there are writers alone, no tasks, direct_io, peers or path"
             )
         return bench_modelled(
             model,
@@ -351,9 +349,9 @@ def _check(
         ("outstanding", outstanding),
     ):
         if any(type(count) is not int or count < 1 for count in counts):
-            raise OptionsError(f"{name}={counts}: whole numbers from 1 on", option=name, wanted=counts)
+            refuse(name, counts, "whole numbers from 1 on")
     if not sizes:
         raise OptionsError("record_bytes is empty: give at least one size", option="record_bytes")
     if not seconds > 0:
-        raise OptionsError(f"seconds={seconds}: more than 0", option="seconds", wanted=seconds)
+        refuse("seconds", seconds, "more than 0")
     require_folder(path)

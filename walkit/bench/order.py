@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from walkit._arguments import check_bool
+from walkit._arguments import check_bool, refuse
 from walkit._progress import progress_bar
 from walkit._report import Cells, TableReport
 from walkit.config import LogOptions
-from walkit.errors import OptionsError
 from walkit.log.limits import require_fits
 from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
@@ -184,9 +183,9 @@ def bench_order(
 def _check(writers: Sequence[int], rounds: int, seconds: float, path: str | None) -> None:
     for option, counts in (("writers", writers), ("rounds", [rounds])):
         if not counts or any(type(count) is not int or count < 1 for count in counts):
-            raise OptionsError(f"{option}={counts}: whole numbers from 1 on", option=option, wanted=counts)
+            refuse(option, counts, "whole numbers from 1 on")
     if not seconds > 0:
-        raise OptionsError(f"seconds={seconds}: more than 0", option="seconds", wanted=seconds)
+        refuse("seconds", seconds, "more than 0")
     require_folder(path)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from walkit._arguments import check_bool
+from walkit._arguments import check_bool, refuse
 from walkit._progress import progress_bar
 from walkit.bench.peers import require_peers
 from walkit.bench.recovery_load import LAST_KEY, RecoveryLoad, leveldb, rocksdb, sqlite
@@ -296,18 +296,12 @@ def _check(
     counts = {"operations": operations, "frame_records": frame_records, "runs": [runs], "keys": [keys or 1]}
     for option, numbers in counts.items():
         if not numbers or any(type(n) is not int or n < 1 for n in numbers):
-            raise OptionsError(f"{option}={numbers!r}: whole numbers from 1", option=option, wanted=numbers)
+            refuse(option, numbers, "whole numbers from 1")
     if not 1 <= record_bytes <= READ_BYTES:
-        raise OptionsError(
-            f"record_bytes={record_bytes!r}: 1 to {READ_BYTES:,}", option="record_bytes", wanted=record_bytes
-        )
+        refuse("record_bytes", record_bytes, f"1 to {READ_BYTES:,}")
     if not checkpoint_age or any(not 0 < age <= 1 for age in checkpoint_age):
-        raise OptionsError(
-            f"checkpoint_age={checkpoint_age!r}: shares above 0, up to 1 (no checkpoint)",
-            option="checkpoint_age",
-            wanted=checkpoint_age,
-        )
+        refuse("checkpoint_age", checkpoint_age, "shares above 0, up to 1 (no checkpoint)")
     if not cache or any(state not in CACHES for state in cache):
-        raise OptionsError(f"cache={cache!r}: warm, cold or both", option="cache", wanted=cache)
+        refuse("cache", cache, "warm, cold or both")
     if "cold" in cache and not hasattr(os, "posix_fadvise"):
         raise OptionsError("cache='cold': this platform drops no cached pages", option="cache", wanted=cache)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from walkit.errors import OptionsError
+from walkit._arguments import refuse
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import SegmentRecord
 from walkit.format.segment import SegmentHeader
@@ -21,9 +21,7 @@ def check_options(waste_ratio: float, bytes_per_s: float | None) -> None:
     if bytes_per_s is not None and (
         type(bytes_per_s) not in (int, float) or not 1 <= bytes_per_s < float("inf")
     ):
-        raise OptionsError(
-            f"bytes_per_s={bytes_per_s!r}: bytes a second, or None", option="bytes_per_s", wanted=bytes_per_s
-        )
+        refuse("bytes_per_s", bytes_per_s, "bytes a second, or None")
 
 
 def frame_bytes(records: Sequence[SegmentRecord]) -> int:

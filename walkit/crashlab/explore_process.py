@@ -14,12 +14,13 @@ from dataclasses import asdict, dataclass, fields
 from time import monotonic
 from typing import Any
 
+from walkit._arguments import refuse
 from walkit.crashlab.exploration import Exploration, PointResult
 from walkit.crashlab.explorer import explore
 from walkit.crashlab.museum import MUTANTS
 from walkit.crashlab.profiles import profile_of
 from walkit.crashlab.scenarios import scenario_of
-from walkit.errors import OptionsError, WalkitError
+from walkit.errors import WalkitError
 from walkit.workload.parent_watch import end_with
 
 LINE_S = 0.2
@@ -41,11 +42,7 @@ class ExploreWish:
         scenario_of(self.scenario)
         profile_of(self.profile)
         if self.mutant and self.mutant not in MUTANTS:
-            raise OptionsError(
-                f"mutant={self.mutant!r}: it is one of {', '.join(MUTANTS)}",
-                option="mutant",
-                wanted=self.mutant,
-            )
+            refuse("mutant", self.mutant, f"it is one of {', '.join(MUTANTS)}")
 
 
 @dataclass(frozen=True, kw_only=True)

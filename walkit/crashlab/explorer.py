@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from walkit._arguments import check_progress
+from walkit._arguments import check_progress, refuse
 from walkit._progress import progress_bar
 from walkit.crashlab.coverage import names_in, seen_in
 from walkit.crashlab.crash_states import CrashStates
@@ -56,9 +56,7 @@ def explore(
     """
     scenario, profile = scenario_of(scenario), profile_of(profile)
     if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
-        raise OptionsError(
-            f"budget={budget!r}: a number of states, at least 1", option="budget", wanted=budget
-        )
+        refuse("budget", budget, "a number of states, at least 1")
     if not isinstance(progress, bool):
         check_progress(progress, "(states judged, states to judge)")
     return _Explorer(scenario, profile, seed, budget).run(progress)

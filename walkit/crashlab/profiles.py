@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from walkit._arguments import refuse
 from walkit._report import Cells, TableReport
-from walkit.errors import OptionsError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,11 +76,7 @@ def profile_of(given: str | Profile) -> Profile:
     if isinstance(given, Profile):
         return given
     if given not in PROFILES:
-        raise OptionsError(
-            f"profile={given!r}: it is one of {', '.join(PROFILES)}, or a walkit.crashlab.Profile",
-            option="profile",
-            wanted=given,
-        )
+        refuse("profile", given, f"it is one of {', '.join(PROFILES)}, or a walkit.crashlab.Profile")
     return PROFILES[given]
 
 

@@ -51,14 +51,19 @@ class Finisher:
         self._claim = allocate_lock()
         """Taken by the thread that finishes, and never given back."""
 
-    def _finish(self, ended: Callable[[], object]) -> None:
-        """Seal what can be sealed and close the files; then `ended()`. The commit path has been stopped."""
-        core = self._driver.core
-        try:
-            poisoned = core.failure is not None
+    def finish_here(self, ended: Callable[[], object]) -> None:
+        """Seal what can be sealed, close the files, call `ended()`: here, unless a thread already does or has done it.
+
+        The commit path has been stopped.
+        """
+        if not self._claim.acquire(False):
+            return
+        try:  # at once: a call between the two might find no memory, and nobody would finish
+            poisoned = self._driver.core.failure is not None
             self._close_segments(poisoned=poisoned)
             if not poisoned:
                 with self._driver.lock:
+                    core = self._driver.core
                     core.synced(core.sync_begin())  # a seal is durable, with everything in it
             if self._holds.mine and self._manifest_store.lost is None:
                 with self._events.held():
@@ -85,11 +90,6 @@ class Finisher:
             self._manifest_store.close()
         ended()
 
-    def finish_here(self, ended: Callable[[], object]) -> None:
-        """Finish on this thread, unless a thread already does: a MemoryError may leave that to the caller."""
-        if self._claim.acquire(False):
-            self._finish(ended)
-
     def finish(self, ended: Callable[[], object]) -> None:
         """Seal, close the files and call `ended()`, on another thread; wait while something moves within the limit.
 
@@ -112,11 +112,16 @@ class Finisher:
         except (RuntimeError, MemoryError):  # the interpreter is ending, or memory lacks for a thread
             self.finish_here(ended)
             return
+        tries = 0
         try:
-            if self._limit_ms is None:
-                thread.wait()
-            else:
-                self._wait_moving(thread, self._limit_ms)
+            while (
+                tries < MEMORY_TRIES
+            ):  # the lock is free when this returns, also where waiting finds no memory
+                try:
+                    self._wait_for(thread)
+                    break
+                except MemoryError:
+                    tries += 1
             box.send()
         finally:
             box.leave()
@@ -124,8 +129,11 @@ class Finisher:
         if failed:
             raise failed[0]
 
-    def _wait_moving(self, thread: LogThread, limit_ms: float) -> None:
-        maintenance = self._segments.maintenance
+    def _wait_for(self, thread: LogThread) -> None:
+        maintenance, limit_ms = self._segments.maintenance, self._limit_ms
+        if limit_ms is None:
+            thread.wait()
+            return
         while not thread.wait(limit_ms / 1000):
             steps = maintenance.steps
             if not thread.wait(GRACE_S) and maintenance.steps == steps:

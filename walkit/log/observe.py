@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from walkit._arguments import refuse
 from walkit._text import counted
 from walkit.commit.delivery import Delivery
 from walkit.commit.frame import SealedFrame
-from walkit.errors import GapError, OptionsError
+from walkit.errors import GapError
 from walkit.format.frame import FrameHeader
 from walkit.log.contents import LogContents
 from walkit.read.view import frames_to_batches
@@ -126,11 +127,7 @@ class Observation:
     ) -> None:
         """Begin. With `durable_lsn`, which returns the last durable LSN, frames are shown when they are durable."""
         if not callable(callback):
-            raise OptionsError(
-                f"callback={callback!r}: a callable that takes ObservedFrames",
-                option="callback",
-                wanted=callback,
-            )
+            refuse("callback", callback, "a callable that takes ObservedFrames")
         self.error: Exception | None = None
         self._delivery = delivery
         self._callback = callback

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from walkit._arguments import check_progress
@@ -229,11 +229,12 @@ class Retainer:
         trimmed = Trimmed(self._manifest_store.current.low_watermark, ())
         plan = plan_retention(limits or self._limits, self._facts(now_us))
         try:
-            with ExitStack() as locks:
-                locks.enter_context(self._events.held())
-                shut = locks.enter_context(self._holds.claims.shut(wait_s)) if plan.segments else None
-                locks.enter_context(once(self._orphan_files.lock))
-                locks.enter_context(self._orphan_files.lock)
+            with (
+                self._events.held(),
+                self._holds.claims.shut(wait_s) if plan.segments else nullcontext() as shut,
+                once(self._orphan_files.lock),
+                self._orphan_files.lock,
+            ):
                 if shut is not None:
                     # Once more: from here on no hold and no claim comes.
                     plan = plan_retention(limits or self._limits, self._facts(now_us))

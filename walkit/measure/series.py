@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from walkit.errors import MissingExtraError, OptionsError
+from walkit._arguments import refuse
+from walkit.errors import MissingExtraError
 from walkit.measure.histogram import LatencyHistogram
 from walkit.measure.timeline import Timeline
 
@@ -64,7 +65,7 @@ def latency_frame(latency: Mapping[str, LatencyHistogram]) -> pd.DataFrame:
 def require_part(part: object) -> None:
     """OptionsError for what is no part of a Run that is a table."""
     if part not in PARTS:
-        raise OptionsError(f"part={part!r}: series or latency", option="part", wanted=part)
+        refuse("part", part, "series or latency")
 
 
 def require_pandas() -> Any:

@@ -11,6 +11,7 @@ from dataclasses import Field, dataclass, field, fields
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from walkit._arguments import refuse
 from walkit._locks import once
 from walkit.errors import MissingExtraError, OptionsError
 from walkit.events import EVENTS, EventCallback, logger
@@ -110,11 +111,7 @@ class LogTelemetry:
         watch = Watch(log, dict(attributes), self._end)
         with once(self._lock), self._lock:
             if any(other.attributes == watch.attributes for other in self._watched):
-                raise OptionsError(
-                    f"attributes={dict(attributes)!r}: another watched log has them",
-                    option="attributes",
-                    wanted=dict(attributes),
-                )
+                refuse("attributes", dict(attributes), "another watched log has them")
             if len(self._watched) >= WATCHED_MAX:
                 raise OptionsError(f"{WATCHED_MAX:,} logs are watched", option="log", wanted=dict(attributes))
             self._watched.append(watch)

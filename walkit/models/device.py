@@ -16,6 +16,7 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from walkit import _plugins
+from walkit._arguments import refuse
 from walkit._html import options, shown
 from walkit.errors import OptionsError
 
@@ -28,12 +29,12 @@ COSTS_MAX = 4096
 
 def _positive(option: str, value: float) -> None:
     if not (value > 0 and math.isfinite(value)):
-        raise OptionsError(f"{option}={value!r}: a number above 0", option=option, wanted=value)
+        refuse(option, value, "a number above 0")
 
 
 def _not_negative(option: str, value: float) -> None:
     if not (value >= 0 and math.isfinite(value)):
-        raise OptionsError(f"{option}={value!r}: a number from 0", option=option, wanted=value)
+        refuse(option, value, "a number from 0")
 
 
 class Latency(Protocol):
@@ -148,24 +149,16 @@ class DeviceModel:
 
     def __post_init__(self) -> None:
         if not hasattr(self.latency, "mean_us"):
-            raise OptionsError(
-                f"latency={self.latency!r}: a distribution, such as walkit.models.ConstantLatency(us=700)",
-                option="latency",
-                wanted=self.latency,
-            )
+            refuse("latency", self.latency, "a distribution, such as walkit.models.ConstantLatency(us=700)")
         for option in ("iops", "bytes_per_s"):
             if getattr(self, option) is not None:
                 _positive(option, getattr(self, option))
         for option in ("io_bytes_max", "queue_depth"):
             value = getattr(self, option)
             if value is not None and (type(value) is not int or value < 1):
-                raise OptionsError(f"{option}={value!r}: a whole number from 1", option=option, wanted=value)
+                refuse(option, value, "a whole number from 1")
         if not 0 <= self.failure_rate <= 1:
-            raise OptionsError(
-                f"failure_rate={self.failure_rate!r}: from 0 to 1",
-                option="failure_rate",
-                wanted=self.failure_rate,
-            )
+            refuse("failure_rate", self.failure_rate, "from 0 to 1")
 
     def with_latency(self, latency: Latency, *, stalls: Stalls | None = None) -> DeviceModel:
         """Return the same device with another latency, and with these stalls or none."""
@@ -308,9 +301,7 @@ def device_model(device: str | DeviceModel) -> DeviceModel:
         offered = _plugins.load("walkit.devices", device)
     except KeyError:
         known = ", ".join(sorted({*PRESETS, *_plugins.offered("walkit.devices")}))
-        raise OptionsError(
-            f"device={device!r}: one of {known}, or a DeviceModel", option="device", wanted=device
-        ) from None
+        refuse("device", device, f"one of {known}, or a DeviceModel")
     made = offered if isinstance(offered, DeviceModel) or not callable(offered) else offered()
     if not isinstance(made, DeviceModel):
         raise OptionsError(f"device {device!r} is {made!r}, no DeviceModel", option="device", wanted=device)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias, get_args
 
+from walkit._arguments import refuse
 from walkit.errors import OptionsError
 
 OperationName: TypeAlias = Literal[
@@ -92,7 +93,7 @@ class Fault:
     ) -> None:
         if operation not in get_args(OperationName):
             names = get_args(OperationName)
-            raise OptionsError(f"operation={operation!r}: it is one of {names}", option="operation")
+            refuse("operation", operation, f"it is one of {names}")
         if kind == "skip" and operation not in _SKIPPABLE:
             raise OptionsError(f"only {_SKIPPABLE} can be skipped, not {operation!r}", option="operation")
         if nth < 1 or (times is not None and times < 1):

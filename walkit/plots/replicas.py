@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from walkit.errors import OptionsError
+from walkit._arguments import refuse
 from walkit.metrics import TrafficStatistics
 from walkit.plots.facts import drawn_by
 from walkit.plots.style import (
@@ -98,7 +98,7 @@ def lag_over_time(
     None all of it. OptionsError for another unit.
     """
     if unit not in UNITS:
-        raise OptionsError(f"unit={unit!r}: one of {', '.join(UNITS)}", option="unit", wanted=unit)
+        refuse("unit", unit, f"one of {', '.join(UNITS)}")
     curves = [(one, one.ms / 1000 if unit == "ms" else getattr(one, unit)) for one in series]
     told = "; ".join(f"{one.name}: {_last(values, unit)}" for one, values in curves) or "no replica yet"
     drawing = figure(

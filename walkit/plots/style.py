@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from html import escape, unescape
 from typing import Any, Literal, TypeAlias
 
-from walkit.errors import OptionsError
+from walkit._arguments import refuse
 from walkit.plots.display import Figure, go, make_subplots
 
 __all__ = [
@@ -115,7 +115,7 @@ def _pattern(shape: str | Sequence[str]) -> dict[str, Any]:
 def template(theme: Theme = None) -> go.layout.Template:
     """Return the plotly template of a theme: colours, paper, lines. OptionsError for a theme that is none."""
     if theme not in _TEXT:
-        raise OptionsError(f'theme={theme!r}: "light", "dark" or None', option="theme")
+        refuse("theme", theme, '"light", "dark" or None')
     text = _TEXT[theme]
     axis = {
         "gridcolor": GRID,

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from walkit._arguments import as_lsn
-from walkit.errors import OptionsError
+from walkit._arguments import as_lsn, refuse
 from walkit.format.frame import FrameHeader
 from walkit.read.ranges import FrameRange, ranges_of, read_headers, read_range
 from walkit.read.reader import view_of
@@ -88,11 +87,7 @@ def _last_begun(view: LogView, spans: Sequence[Span], wanted_us: int) -> int | N
 
 def _time_us(time: datetime) -> int:
     if not isinstance(time, datetime) or time.tzinfo is None:
-        raise OptionsError(
-            f"time={time!r}: a datetime with a time zone, such as datetime.now(UTC)",
-            option="time",
-            wanted=time,
-        )
+        refuse("time", time, "a datetime with a time zone, such as datetime.now(UTC)")
     wanted_us = to_microseconds(time)
     assert wanted_us is not None
     return wanted_us

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from walkit._arguments import as_lsn
+from walkit._arguments import as_lsn, refuse
 from walkit._arrow import pa
-from walkit.errors import GapError, OptionsError
+from walkit.errors import GapError
 from walkit.events import EventSink
 from walkit.read.damage_seen import DamageSeen, Seen
 from walkit.read.resumable_scan import Batches, ResumableScan
@@ -91,7 +91,7 @@ class ReadSurface(ABC):
         from walkit.read.damaged import records_with_damage
 
         if word != "unverified":
-            raise OptionsError(f"damaged={word!r}: 'unverified' or None", option="damaged", wanted=word)
+            refuse("damaged", word, "'unverified' or None")
         first = 1 if first_lsn is None else max(as_lsn(first_lsn, "first_lsn"), 1)
         last = None if last_lsn is None else as_lsn(last_lsn, "last_lsn")
 

@@ -22,10 +22,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from walkit._arguments import refuse
 from walkit.commit.core import OrderingCore
 from walkit.commit.frame import SealedFrame
 from walkit.commit.policy import Policy
-from walkit.errors import OptionsError, StorageError
+from walkit.errors import StorageError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD
 from walkit.format.frame import FrameIdentity, PreparedBody
 from walkit.format.layout import ALIGNMENT_BUFFERED, CODEC_NONE, FRAME_HEADER_BYTES
@@ -47,7 +48,7 @@ class Host:
         for option in ("frame_us", "record_us"):
             value = getattr(self, option)
             if not value >= 0:
-                raise OptionsError(f"{option}={value!r}: a number from 0", option=option, wanted=value)
+                refuse(option, value, "a number from 0")
 
     def prepare_ns(self, records: int) -> int:
         """Return the nanoseconds that a frame of so many records takes."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from walkit._arguments import refuse
 from walkit.errors import OptionsError
 from walkit.models.device import Device, DeviceModel
 from walkit.models.remote_storage import REMOTE
@@ -191,7 +192,7 @@ def delta_lag(
     }
     for name, value in given.items():
         if not (value > 0 and math.isfinite(value)):
-            raise OptionsError(f"{name}={value!r}: a number above 0", option=name, wanted=value)
+            refuse(name, value, "a number above 0")
     if device.failure_rate:
         raise OptionsError("device: one without failures", option="device", wanted=device.failure_rate)
     world = _World(

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from walkit._arguments import refuse
 from walkit._report import Cells, TableReport
-from walkit.errors import OptionsError
 from walkit.simulate.world import Outcome, run_schedule
 from walkit.simulate.world_counts import COVERAGE, wanted_of
 from walkit.simulate.world_faults import CHAOS_MS, Schedule
@@ -169,7 +169,7 @@ def explore(
 
 def _require(option: str, wanted: object, holds: bool, rule: str) -> None:
     if not holds:
-        raise OptionsError(f"{option}={wanted!r}: {rule}", option=option, wanted=wanted)
+        refuse(option, wanted, f"{rule}")
 
 
 def shrink(found: Outcome, runs_max: int = SHRINK_RUNS_MAX) -> Failure:

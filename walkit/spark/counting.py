@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from walkit._arguments import as_lsn
-from walkit.errors import OptionsError
+from walkit._arguments import as_lsn, refuse
 from walkit.read.counting import count_records
 from walkit.spark.facts import SOURCE_NAME
 from walkit.spark.options import local_path
@@ -28,7 +27,7 @@ def count(path: str | os.PathLike[str], first_lsn: int | None = None, last_lsn: 
     record, as Spark pushes no aggregation down to a source written in Python. GapError where `first_lsn` is trimmed.
     """
     if first_lsn is not None and as_lsn(first_lsn, "first_lsn") < 0:
-        raise OptionsError(f"first_lsn={first_lsn!r}: 0 or more", option="first_lsn", wanted=first_lsn)
+        refuse("first_lsn", first_lsn, "0 or more")
     return count_records(local_path(os.fspath(path)), first_lsn, last_lsn)
 
 
@@ -50,7 +49,7 @@ def stats(path: str | os.PathLike[str], *, buckets: int = BUCKETS_DEFAULT) -> Lo
     Raises what `load()` raises; `OptionsError` for `buckets` below 1.
     """
     if as_lsn(buckets, "buckets") < 1:
-        raise OptionsError(f"buckets={buckets!r}: 1 or more", option="buckets", wanted=buckets)
+        refuse("buckets", buckets, "1 or more")
     spark = session()
     location = local_path(os.fspath(path))
     records = spark.read.format(SOURCE_NAME).load(location)

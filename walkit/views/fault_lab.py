@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from walkit._arguments import refuse
 from walkit._text import counted
 from walkit.bench.recovery import fill_and_kill
 from walkit.bench.recovery_load import RecoveryLoad
@@ -90,9 +91,7 @@ class FaultLab:
             "sync": self._sync,
         }
         if fault not in doing:
-            raise OptionsError(
-                f"fault={fault!r}: it is done to the scratch log", option="fault", wanted=fault
-            )
+            refuse("fault", fault, "it is done to the scratch log")
         return doing[fault](self.begin(), job)
 
     def salvage(self, report: FaultReport, job: Job) -> FaultReport:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from walkit._arguments import refuse
 from walkit.errors import OptionsError
 from walkit.format.layout import FRAME_HEADER_BYTES
 from walkit.plots import frame_bytes
@@ -115,9 +116,7 @@ class LogChooser(View):
             return path
         path = self._workspace.root.resolve(text)
         if not path.is_dir():
-            raise OptionsError(
-                f"path={text!r}: it is a file, and a log is a folder", option="path", wanted=text
-            )
+            refuse("path", text, "it is a file, and a log is a folder")
         self._workspace.root.check_links(path)
         return path
 

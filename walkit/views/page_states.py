@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from walkit._arguments import refuse
 from walkit.errors import OptionsError
 from walkit.plots import states_timeline
 from walkit.views.inspector_parts import LogChooser, html_pane
@@ -176,9 +177,7 @@ class StatesPage(View):
             return left
         path = self._root.resolve(text)
         if not path.is_dir():
-            raise OptionsError(
-                f"path={text!r}: it is a file, and a log is a folder", option="path", wanted=text
-            )
+            refuse("path", text, "it is a file, and a log is a folder")
         self._root.check_links(path)
         return path
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from walkit.errors import OptionsError
+from walkit._arguments import refuse
 
 
 def require(holds: bool, option: str, value: object, wanted: str) -> None:
     """Raise OptionsError that names the option unless it `holds`."""
     if not holds:
-        raise OptionsError(f"{option}={value!r}: {wanted}", option=option, wanted=value)
+        refuse(option, value, f"{wanted}")
 
 
 def is_count(value: object, least: int = 1) -> bool:

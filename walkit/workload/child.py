@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from walkit._arguments import refuse
 from walkit.config import LogOptions
 from walkit.errors import OptionsError
 from walkit.measure import Run, RunEvent, RunRecorder
@@ -47,11 +48,11 @@ class ChildOutcome:
 
 def _require_possible(workload: Workload, stream: OperationStream) -> None:
     if workload.tasks:
-        raise OptionsError(
-            f"tasks={workload.tasks}: a child drives threads; a task would hold up its loop while it waits for its "
-            "group to be announced",
-            option="tasks",
-            wanted=workload.tasks,
+        refuse(
+            "tasks",
+            workload.tasks,
+            "a child drives threads; a task would hold up its loop while it waits for its group to be "
+            "announced",
         )
     if bool((stream.kinds == READ).any()):
         raise OptionsError("a child drives no reads: drive() does", option="mix", wanted="read")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
+from walkit._arguments import refuse
 from walkit._html import options
 from walkit.errors import OptionsError
 from walkit.workload.calls import call_columns
@@ -111,13 +112,9 @@ class Workload:
             value = getattr(self, option)
             require(is_count(value, least), option, value, f"a whole number from {least} on")
         if self.arrival != "closed" and not isinstance(self.arrival, OpenLoop):
-            raise OptionsError(
-                f"arrival={self.arrival!r}: 'closed' or OpenLoop(rate=...)",
-                option="arrival",
-                wanted=self.arrival,
-            )
+            refuse("arrival", self.arrival, "'closed' or OpenLoop(rate=...)")
         if self.keys is not None and not isinstance(self.keys, str | KeyChoice):
-            raise OptionsError(f"keys={self.keys!r}: a name or a KeyChoice", option="keys", wanted=self.keys)
+            refuse("keys", self.keys, "a name or a KeyChoice")
         if isinstance(self.keys, str):
             object.__setattr__(self, "keys", KeyChoice(kind=self.keys))  # type: ignore[arg-type]  # checked there
         if self.value_bytes is not None:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import pairwise
 
-from walkit._arguments import check_bool
+from walkit._arguments import check_bool, refuse
 from walkit.errors import OptionsError
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import Run
@@ -36,9 +36,7 @@ def sweep(
     check_bool(progress, "progress")
     chosen = list(rates)
     if not chosen or any(b <= a for a, b in pairwise(chosen)):
-        raise OptionsError(
-            f"rates={chosen}: at least one, each above the one before", option="rates", wanted=chosen
-        )
+        refuse("rates", chosen, "at least one, each above the one before")
     if not seconds > 0 or past_the_knee < 1:
         raise OptionsError(
             "seconds is above 0 and past_the_knee at least 1", option="seconds", wanted=seconds

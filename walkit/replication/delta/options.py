@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from walkit._arguments import as_seconds
+from walkit._arguments import as_seconds, refuse
 from walkit.errors import OptionsError
 from walkit.replication.delta.messages import DELTA_VERSION_MAX, DELTA_VERSION_MIN
 from walkit.replication.delta.replayer import ReplayLimits
@@ -16,15 +16,11 @@ def check_reader_options(
 ) -> None:
     """Refuse what no reader can have: OptionsError."""
     if version not in range(DELTA_VERSION_MIN, DELTA_VERSION_MAX + 1):
-        raise OptionsError(f"version={version!r}: 0, 1 or 2", option="version", wanted=version)
+        refuse("version", version, "0, 1 or 2")
     for value, name in ((checkpoint_s, "checkpoint_s"), (interval_ms, "interval_ms")):
         if not 0 <= as_seconds(value, name) <= SECONDS_MAX:
-            raise OptionsError(f"{name}={value!r}: from 0 to {SECONDS_MAX:,}", option=name, wanted=value)
+            refuse(name, value, f"from 0 to {SECONDS_MAX:,}")
     if limits is not None and not isinstance(limits, ReplayLimits):
         raise OptionsError(f"limits={limits!r:.80}: ReplayLimits", option="limits", wanted=limits)
     if type(cache_bytes) is not int or not 0 <= cache_bytes <= CACHE_BYTES_MAX:
-        raise OptionsError(
-            f"cache_bytes={cache_bytes!r}: a whole number from 0 (none) to {CACHE_BYTES_MAX:,}",
-            option="cache_bytes",
-            wanted=cache_bytes,
-        )
+        refuse("cache_bytes", cache_bytes, f"a whole number from 0 (none) to {CACHE_BYTES_MAX:,}")

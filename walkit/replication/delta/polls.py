@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
-from walkit.errors import OptionsError
+from walkit._arguments import refuse
 from walkit.replication.delta.buffer import DELTA_BYTES_MAX, EncodedFrames
 from walkit.replication.delta.messages import (
     DELTA_VERSION_MAX,
@@ -59,11 +59,7 @@ class DeltaOptions:
             value, (low, high) = getattr(self, each.name), _BOUNDS[each.name]
             whole = each.name.endswith(("bytes", "max"))
             if not isinstance(value, int if whole else int | float) or not low <= value <= high:
-                raise OptionsError(
-                    f"{each.name}={value!r}: a number from {low:,} to {high:,}",
-                    option=each.name,
-                    wanted=value,
-                )
+                refuse(each.name, value, f"a number from {low:,} to {high:,}")
 
 
 class Reply(NamedTuple):

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from walkit._arguments import refuse
 from walkit._locks import once
 from walkit._threads import Latch
-from walkit.errors import OptionsError
 from walkit.log.wal import WriteAheadLog
 from walkit.metrics import DeltaServedStatistics
 from walkit.replication.delta.feed import DeltaFeed, PollCall
@@ -61,11 +61,7 @@ class DeltaService:
     def __init__(self, log: WriteAheadLog | None, options: DeltaOptions | None = None) -> None:
         self.options = options or DeltaOptions()
         if not isinstance(self.options, DeltaOptions) or self.options.buffer_bytes > DELTA_BYTES_SENT_MAX:
-            raise OptionsError(
-                f"delta={options!r}: DeltaOptions with a buffer of at most {DELTA_BYTES_SENT_MAX:,} bytes",
-                option="delta",
-                wanted=options,
-            )
+            refuse("delta", options, f"DeltaOptions with a buffer of at most {DELTA_BYTES_SENT_MAX:,} bytes")
         self.callers_max = self.options.sessions_max + CALLERS_SPARE
         self._log = log
         self._feed: DeltaFeed | None = None

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from walkit._arguments import refuse
 from walkit._locks import WORK, alone, once
 from walkit._threads import Bell, LogThread
 from walkit.errors import ClaimError, DivergenceError, GapError, OptionsError, StorageError, WalkitError
@@ -36,11 +37,7 @@ READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 def check_lease(lease_s: float) -> float:
     """Return a lease that a primary can keep renewed, in seconds; OptionsError for another."""
     if lease_us_of(lease_s) < LEASE_S_MIN * 1e6:
-        raise OptionsError(
-            f"lease_s={lease_s!r}: a primary renews a lease of at least {LEASE_S_MIN:g} s",
-            option="lease_s",
-            wanted=lease_s,
-        )
+        refuse("lease_s", lease_s, f"a primary renews a lease of at least {LEASE_S_MIN:g} s")
     return float(lease_s)
 
 

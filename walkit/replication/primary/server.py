@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
+from walkit._arguments import refuse
 from walkit._locks import once
 from walkit._text import counted
 from walkit._threads import Bell, LogThread
@@ -292,6 +293,4 @@ def _made(place: Place) -> Storage:
 
 def _check_count(value: object, option: str, most: int) -> None:
     if type(value) is not int or not 1 <= value <= most:
-        raise OptionsError(
-            f"{option}={value!r}: a whole number from 1 to {most:,}", option=option, wanted=value
-        )
+        refuse(option, value, f"a whole number from 1 to {most:,}")

@@ -8,10 +8,10 @@ after it a log that the next opening tidies.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from walkit._locks import once
 from walkit._text import counted
 from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions
@@ -170,10 +170,8 @@ def _rewind(
 
 def _rewind_locked(importer: Importer, first_lsn: int, force: bool, records: bool) -> RewindReport:
     storage, store, upkeep = importer.storage, importer.manifest_store, importer.upkeep
-    with ExitStack() as locks:
-        locks.enter_context(importer.events.held())
-        shut = locks.enter_context(upkeep.holds.claims.shut())
-        locks.enter_context(upkeep.leftovers.lock)
+    lock = upkeep.leftovers.lock
+    with importer.events.held(), upkeep.holds.claims.shut() as shut, once(lock), lock:
         before = store.current
         point = common_point(importer.view(), first_lsn - 1)
         if not records and (point.passed or point.end.last_lsn != before.end.last_lsn):
