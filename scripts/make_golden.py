@@ -20,7 +20,7 @@ if not __package__:  # run as a script: the checkout is what it is about, instal
 
 from walkit.format import layout  # noqa: E402
 from walkit.format.body import Columns  # noqa: E402
-from walkit.format.claim import ClaimMark, encode_claim  # noqa: E402
+from walkit.format.claim import ClaimMark, whole_claim  # noqa: E402
 from walkit.format.durable_slot import DurableSlot, encode_slot  # noqa: E402
 from walkit.format.frame import FrameHeader, FrameIdentity, prepare_body, seal_frame  # noqa: E402
 from walkit.format.manifest import (  # noqa: E402
@@ -260,7 +260,7 @@ def build() -> dict[str, bytes]:
     reserved = len(files[f"log/{second.header.name}"])
     files["log/manifest"] = encode_manifest(manifest(first, second, reserved))
     files["log/durable"] = durable_slots(first.position, second)
-    files["log/claim-reader"] = encode_claim(claim())
+    files["log/claim-reader"] = whole_claim(claim())
     expected = {name: made.expected for name, made in makers.items()}
     files["expected.json"] = (json.dumps(expected, indent=1) + "\n").encode()
     return files
@@ -297,7 +297,7 @@ def manifest(first: SegmentMaker, second: SegmentMaker, reserved_bytes: int) -> 
 def claim() -> ClaimMark:
     """Return the claim on the golden log: from LSN 4 on, for an hour."""
     owner = bytes.fromhex("00112233445566778899aabbccddeeff")
-    return ClaimMark(LOG_ID, owner, 1, EPOCHS[1], 4, 3600 * 10**6, SEALED_US)
+    return ClaimMark(3, LOG_ID, owner, 1, EPOCHS[1], 4, 3600 * 10**6, SEALED_US)
 
 
 def durable_slots(first_end: int, second: SegmentMaker) -> bytes:

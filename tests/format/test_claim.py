@@ -1,4 +1,4 @@
-"""The claim file: 88 bytes that say which records a consumer of another process needs."""
+"""The claim file: two places of 96 bytes that say which records a consumer of another process needs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,20 @@ from tests.format.makers import flipped
 from tests.format.plain_reader import crc, fields_of
 from walkit.errors import CorruptionError, FormatVersionError
 from walkit.format.checksum import crc32c
-from walkit.format.claim import ClaimMark, decode_claim, encode_claim
-from walkit.format.layout import CLAIM_FILE, CLAIM_LEASE_US_MAX, LSN_MAX
+from walkit.format.claim import ClaimMark, decode_claim, encode_claim, whole_claim
+from walkit.format.layout import (
+    CLAIM_FILE_BYTES,
+    CLAIM_LEASE_US_MAX,
+    CLAIM_PLACE,
+    CLAIM_PLACE_STRIDE,
+    LSN_MAX,
+)
 from walkit.format.names import claim_file_name, claim_of_name, cursor_of_name, is_unfinished_name
 
 U64 = st.integers(0, (1 << 64) - 1)
 MARKS = st.builds(
     ClaimMark,
+    U64,
     U64,
     st.binary(min_size=16, max_size=16),
     U64,
@@ -27,17 +34,29 @@ MARKS = st.builds(
     st.integers(1, CLAIM_LEASE_US_MAX),
     U64,
 )
-MARK = ClaimMark(0x1111, bytes(range(16)), 3, 0xE1E1, 42, 3_600_000_000, 1_357_034_400_000_000)
-SIZE = 88
+MARK = ClaimMark(7, 0x1111, bytes(range(16)), 3, 0xE1E1, 42, 3_600_000_000, 1_357_034_400_000_000)
+SIZE = 96
+
+
+def file_of(*marks: ClaimMark) -> bytes:
+    """The file after these writings."""
+    data = bytearray(whole_claim(marks[0]))
+    for mark in marks[1:]:
+        offset, place = encode_claim(mark)
+        data[offset : offset + SIZE] = place
+    return bytes(data)
 
 
 @given(mark=MARKS)
 def test_round_trip(mark: ClaimMark) -> None:
     """F-18.1: what is encoded comes back, and every field stands where FORMAT.md says."""
-    data = encode_claim(mark)
-    assert len(data) == SIZE == CLAIM_FILE.size and decode_claim(data, "c") == mark
-    plain = {name: data[at : at + size] for at, size, name in fields_of("claim file")}
-    assert plain["magic"] == b"WALKITCL" and int.from_bytes(plain["file_bytes"], "little") == SIZE
+    offset, data = encode_claim(mark)
+    assert len(data) == SIZE == CLAIM_PLACE.size and offset == 4096 * (mark.generation % 2)
+    whole = whole_claim(mark)
+    assert whole[offset : offset + SIZE] == data and len(whole) == CLAIM_FILE_BYTES == 8192
+    assert decode_claim(whole, "c") == mark
+    plain = {name: data[at : at + size] for at, size, name in fields_of("claim place")}
+    assert plain["magic"] == b"WALKITCL" and int.from_bytes(plain["place_bytes"], "little") == SIZE
     assert plain["owner"] == mark.owner
     for name in set(ClaimMark._fields) - {"owner"}:
         assert int.from_bytes(plain[name], "little") == getattr(mark, name)
@@ -45,39 +64,52 @@ def test_round_trip(mark: ClaimMark) -> None:
     assert mark.lease_until_us == mark.written_us + mark.lease_us
 
 
-@given(data=st.binary(max_size=2 * SIZE))
-def test_any_bytes_are_a_claim_or_damage(data: bytes) -> None:
-    """F-18.1: decode bytes that are drawn: a claim that encodes to them again, or damage; nothing else is raised."""
-    try:
-        mark = decode_claim(data, "c")
-    except CorruptionError:
-        return
-    assert encode_claim(mark) == data
-
-
-def test_every_flipped_bit_is_damage() -> None:
-    """F-18.1: flip each bit of a claim file: damage, and never a newer version or another LSN."""
-    for bit in range(SIZE * 8):
+@given(data=st.binary(max_size=2 * SIZE), other=st.booleans())
+def test_any_bytes_are_a_claim_or_damage(data: bytes, other: bool) -> None:
+    """F-18.1: decode bytes that are drawn, in one place or in a whole file: damage, or the other place's claim."""
+    whole = bytearray(file_of(MARK) if other else bytes(CLAIM_FILE_BYTES))
+    whole[: len(data)] = data
+    if other:
+        assert decode_claim(bytes(whole), "c") == MARK
+    for wrong in (data, *([] if other else [bytes(whole)])):
         with pytest.raises(CorruptionError):
-            decode_claim(flipped(encode_claim(MARK), bit), "c")
+            decode_claim(wrong, "c")
+
+
+def test_a_damaged_place_leaves_the_other() -> None:
+    """F-18.1, F-18.2: flip each bit of each place, tear it at each byte: the other mark, or damage."""
+    newer = MARK._replace(generation=8, first_lsn=50)
+    both, alone = file_of(MARK, newer), file_of(MARK)
+    assert decode_claim(both, "c") == newer
+    for offset, left in ((0, MARK), (CLAIM_PLACE_STRIDE, newer)):
+        for bit in range(offset * 8, (offset + SIZE) * 8):
+            assert decode_claim(flipped(both, bit), "c") == left
+            if offset:
+                with pytest.raises(CorruptionError):
+                    decode_claim(flipped(alone, bit), "c")
+    third = MARK._replace(generation=9, first_lsn=77)
+    for torn in range(SIZE + 1):
+        data = bytearray(both)
+        data[CLAIM_PLACE_STRIDE : CLAIM_PLACE_STRIDE + torn] = encode_claim(third)[1][:torn]
+        assert decode_claim(bytes(data), "c") == (newer if torn < SIZE else third)
 
 
 def test_every_other_length_is_damage() -> None:
-    """F-18.1: cut a claim file at every byte, and add to it: damage."""
-    for size in (*range(SIZE), SIZE + 1, 4096):
+    """F-18.1: cut a claim file, and add to it: damage."""
+    for size in (*range(0, CLAIM_FILE_BYTES, 96), CLAIM_FILE_BYTES - 1, CLAIM_FILE_BYTES + 1):
         with pytest.raises(CorruptionError):
-            decode_claim(encode_claim(MARK).ljust(size, b"\0")[:size], "c")
+            decode_claim(file_of(MARK).ljust(size, b"\0")[:size], "c")
 
 
-@pytest.mark.parametrize(("offset", "value"), [(8, 1), (10, 96), (12, 1)])
-@pytest.mark.parametrize("more", [b"", b"more fields"])
-def test_a_newer_version_is_told_from_damage(offset: int, value: int, more: bytes) -> None:
-    """F-18.1: another version, size or critical feature under a right checksum: a FormatVersionError."""
-    data = bytearray(encode_claim(MARK))
+@pytest.mark.parametrize(("offset", "value"), [(8, 1), (10, 104), (12, 1)])
+@pytest.mark.parametrize("other", [MARK._replace(generation=7), MARK._replace(generation=9)])
+def test_a_newer_version_is_told_from_damage(offset: int, value: int, other: ClaimMark) -> None:
+    """F-18.1: another version, size or critical feature under a right checksum, beside any: a FormatVersionError."""
+    data = bytearray(file_of(other, MARK._replace(generation=8)))
     data[offset] = value
-    data[SIZE - 4 :] = crc32c(data[: SIZE - 4]).to_bytes(4, "little")
+    data[SIZE - 4 : SIZE] = crc32c(data[: SIZE - 4]).to_bytes(4, "little")
     with pytest.raises(FormatVersionError):
-        decode_claim(bytes(data) + more, "c")
+        decode_claim(bytes(data), "c")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +119,7 @@ def test_a_newer_version_is_told_from_damage(offset: int, value: int, more: byte
 def test_numbers_that_no_claim_has_are_damage(wrong: dict[str, Any]) -> None:
     """F-18.1: an LSN or a lease out of bounds under a right checksum: damage."""
     with pytest.raises(CorruptionError):
-        decode_claim(encode_claim(MARK._replace(**wrong)), "c")
+        decode_claim(file_of(MARK._replace(**wrong)), "c")
 
 
 def test_names_of_claims_and_of_cursors_are_apart() -> None:

@@ -72,7 +72,7 @@ def sizes_of(code: struct.Struct) -> list[int]:
         ("index header", layout.INDEX_HEADER, []),
         ("snapshot header", snapshot_file.HEADER, [4068, 4]),
         ("cursor file", layout.CURSOR_FILE, []),
-        ("claim file", layout.CLAIM_FILE, []),
+        ("claim place", layout.CLAIM_PLACE, []),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

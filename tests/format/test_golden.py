@@ -134,8 +134,8 @@ def test_golden_manifest_and_cell() -> None:
 def test_golden_claim() -> None:
     """F-18.1: codec and document agree on the golden claim."""
     data = data_of("log/claim-reader")
-    mark, plain = decode_claim(data, "claim-reader"), numbers_of("claim file", data)
-    assert mark == make_golden.claim() and mark.owner == data[28:44]
+    mark, plain = decode_claim(data, "claim-reader"), numbers_of("claim place", data[4096:])
+    assert mark == make_golden.claim() and mark.owner == data[4096:][36:52]
     assert all(plain[name] == value for name, value in mark._asdict().items() if name != "owner")
     assert (mark.epoch, mark.first_lsn, mark.lease_until_us) == (1, 4, 1_357_038_000_000_000)
 

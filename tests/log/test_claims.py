@@ -31,7 +31,7 @@ from walkit.errors import (
     StorageError,
 )
 from walkit.format.checksum import crc32c
-from walkit.format.claim import ClaimMark, encode_claim
+from walkit.format.claim import ClaimMark, whole_claim
 from walkit.format.layout import CLAIM_LEASE_US_MAX, CLAIMS_MAX
 from walkit.format.names import CLAIMS_LOCK_NAME
 from walkit.log.claims import ClaimTable
@@ -89,15 +89,17 @@ def put_claim(log: walkit.WriteAheadLog, name: str, **changed: Any) -> ClaimMark
     """Write the file of a claim as another process would, an hour's lease from now on unless `changed` says more."""
     manifest = load_manifest(place_of(log))
     now_us = time.time_ns() // 1000
-    mark = ClaimMark(manifest.log_id, bytes(16), 0, 0, 1, 3_600_000_000, now_us)._replace(**changed)
+    mark = ClaimMark(1, manifest.log_id, b"another consumer", 0, 0, 1, 3_600_000_000, now_us)._replace(
+        **changed
+    )
     write_claim(place_of(log), name, mark)
     return mark
 
 
 def spoil(log: walkit.WriteAheadLog, name: str = "c") -> None:
     """Flip one bit of a claim's file."""
-    data = bytearray(encode_claim(put_claim(log, name, first_lsn=50)))
-    data[60] ^= 1
+    data = bytearray(whole_claim(put_claim(log, name, first_lsn=50)))
+    data[4096 + 60] ^= 1
     write_whole(place_of(log), f"claim-{name}", "spoiled.new", bytes(data))
 
 
@@ -412,7 +414,7 @@ def test_how_a_claim_stands_is_pure(log: walkit.WriteAheadLog) -> None:
     """F-18.5: judge a claim at the edges of its lease, below the low watermark, and of another log."""
     log.trim(20)
     manifest = log.parts.manifest_store.current
-    mark = ClaimMark(manifest.log_id, bytes(16), 1, 1, 21, 100, 1000)
+    mark = ClaimMark(1, manifest.log_id, bytes(16), 1, 1, 21, 100, 1000)
     states = [state_of(mark, manifest, now) for now in (0, 1000, 1099, 1100, 5000)]
     assert states == ["live", "live", "live", "expired", "expired"]
     assert state_of(mark._replace(first_lsn=20), manifest, 1000) == "passed"
@@ -427,7 +429,7 @@ def test_a_damaged_claim_keeps_everything(log: walkit.WriteAheadLog) -> None:
     seen = heard(log)
     claim = walkit.claim(place_of(log), "c", 50)
     file = place_of(log).open("claim-c", "write")
-    file.write(60, [b"\x99"])
+    file.write(4096 + 60, [b"\x99"])
     file.close()
     for _ in range(2):
         assert log.trim(70) == 0
@@ -469,9 +471,9 @@ def test_a_damaged_claim_is_over_after_the_longest_lease() -> None:
 
 def test_a_claim_of_a_newer_walkit(log: walkit.WriteAheadLog) -> None:
     """F-18.6: a claim of a newer version keeps everything, and no older walkit overwrites it."""
-    data = bytearray(encode_claim(put_claim(log, "c", first_lsn=50)))
-    data[8] = 9
-    data[84:] = crc32c(data[:84]).to_bytes(4, "little")
+    data = bytearray(whole_claim(put_claim(log, "c", first_lsn=50)))
+    data[4096 + 8] = 9
+    data[4096 + 92 : 4096 + 96] = crc32c(data[4096 : 4096 + 92]).to_bytes(4, "little")
     write_whole(place_of(log), "claim-c", "newer.new", bytes(data))
     assert log.trim(70) == 0 and log.claims()[0].state == "damaged"
     with pytest.raises(FormatVersionError):
@@ -547,7 +549,7 @@ def cut_log(reopened: bool) -> tuple[CrashingStorage, Claim]:
     owner = uuid.UUID(int=1)
     found = load_manifest(before)
     claimed = ClaimMark(
-        found.log_id, owner.bytes, mark.number, mark.id, 12, 60_000_000, time.time_ns() // 1000
+        1, found.log_id, owner.bytes, mark.number, mark.id, 12, 60_000_000, time.time_ns() // 1000
     )
     write_claim(before, "c", claimed)
     log.close()
@@ -682,7 +684,7 @@ def test_two_threads_that_drop_records_take_turns(log: walkit.WriteAheadLog) -> 
 
 def test_the_lock_is_free_after_every_failure() -> None:
     """Fail each operation of a claim's writing: an error or none, the lock is free, and doing it again is right."""
-    for operation, nth in itertools.product(("create", "write", "sync", "replace", "sync_directory"), (1, 2)):
+    for operation, nth in itertools.product(("open", "write", "sync"), (1, 2)):
         storage, log = faulty_log()
         with log:
             fill(log, 40)
@@ -706,7 +708,7 @@ def test_a_writing_that_failed_and_landed() -> None:
     with log:
         fill(log, 40)
         claim = walkit.claim(storage, "c", 10)
-        storage.fail("sync_directory", "*")
+        storage.fail("sync", "claim-c")
         with pytest.raises(StorageError):
             claim.advance(20)
         assert claim.first_lsn == 10 and log.trim(30) == 19

@@ -93,7 +93,7 @@ def test_a_session_moves_and_renews_its_claim(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_has_no_claims_and_says_so(tmp_path: Path) -> None:
-    """Fail each creation of a claim with EROFS: records come, the status says why nothing is kept, with one event."""
+    """Fail each writing of a claim with EROFS: records come, the status says why nothing is kept, with one event."""
     storage = FaultyStorage(FileStorage(str(tmp_path / "p")))
     storage.create()
     told: list[tuple[str, dict[str, Any]]] = []
@@ -104,8 +104,7 @@ def test_a_folder_that_cannot_be_written_has_no_claims_and_says_so(tmp_path: Pat
     ):
         replica.wait_for(log.append(b"v").last_lsn, WAIT_S)
         until(lambda: len(log.claims()) == 1, "the claim")
-        name = claim_file_name(log.claims()[0].name, new=True)
-        storage.fail("create", name, times=None, errno=errno.EROFS)
+        storage.fail("write", claim_file_name(log.claims()[0].name), times=None, errno=errno.EROFS)
         replica.wait_for(log.append(b"w").last_lsn, WAIT_S)
         until(lambda: "cannot be written" in primary.status().trouble, "the trouble")
         until(lambda: "walkit.replica.unclaimed" in dict(told), "the event")

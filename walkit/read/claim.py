@@ -153,6 +153,8 @@ class Claim:
         self._complete, self._wait_s = complete, wait_s
         self._mark: ClaimMark | None = None
         """What was last written by this object."""
+        self._before: ClaimMark | None = None
+        """The one before: it counts again if the newer place was damaged."""
         self._unsure: list[ClaimMark] = []
         """What was tried to write since then: any of it may be on storage."""
         self._ended: Literal["", "released", "lost"] = ""
@@ -195,7 +197,7 @@ class Claim:
         """Say that only records from `first_lsn` on are still needed, and renew the lease; durable on return.
 
         `first_lsn` is the next record that the consumer needs, as with a hold's `move`, and not the last it has done.
-        One writing with three syncs: for now and then, not for each record.
+        One writing with a sync, which takes no room: for now and then, not for each record.
 
         OptionsError for one below `self.first_lsn`, or more than one after the end of the log. GapError where records
         from there on are gone, as after a lease that ran out or a hard cap: the claim is "lost". DivergenceError where
@@ -221,7 +223,7 @@ class Claim:
         load_manifest(self._storage)  # a place that is no log gets no lock file
         with self.events.held(), claims_locked(self._storage, self._wait_s):
             manifest = load_manifest(self._storage)
-            found = self._found()
+            stored = found = self._found()
             if found is not None and found.owner != self.owner.bytes:
                 foreign = found.log_id != manifest.log_id
                 if now_us() < found.lease_until_us and not take_over and not foreign:
@@ -237,7 +239,7 @@ class Claim:
                 refuse_beyond(self._storage, self.name, wanted, manifest, saved=epoch_id is not None)
             if epoch_id is not None:
                 refuse_another_epoch(self.name, wanted, epoch_id, manifest)
-            self._write(self._mark_at(wanted, manifest), manifest)
+            self._write(wanted, manifest, stored)
 
     def _renew(self, first_lsn: int | None) -> None:
         if self._ended == "released":
@@ -248,7 +250,6 @@ class Claim:
                 self._mark = (
                     found  # a writing that failed has landed: the log may be trimmed up to there by now
                 )
-                self._unsure.clear()
             mine = self._written
             refuse_another_history(self._storage, self.name, mine, manifest)
             wanted = mine.first_lsn if first_lsn is None else first_lsn
@@ -264,7 +265,7 @@ class Claim:
             self._refuse_gap(wanted, manifest)
             if found is None or not self._is_mine(found):
                 self._refuse_loss(found)
-            self._write(self._mark_at(wanted, manifest), manifest)
+            self._write(wanted, manifest, found)
 
     def _release(self) -> None:
         with self.events.held(), claims_locked(self._storage, self._wait_s):
@@ -273,13 +274,20 @@ class Claim:
                 remove_claims(self._storage, [self.name])
         self._ended = "released"
 
-    def _write(self, mark: ClaimMark, manifest: Manifest) -> None:
-        """Put the claim in its place; GapError where it could not be kept, ClaimError where there is no room."""
-        self._refuse_gap(mark.first_lsn, manifest)
+    def _write(self, first_lsn: int, manifest: Manifest, found: ClaimMark | None) -> None:
+        """Write the claim after what was `found`; GapError where it could not be kept, ClaimError without room."""
+        self._refuse_gap(first_lsn, manifest)
         make_room(self._storage, self.name, manifest, self.events)
+        # After a failure the same place is written: only the other one is known to be on stable storage.
+        generation = 1 if found is None else found.generation + (found not in self._unsure)
+        log_id, epoch, epoch_id = identity_at(manifest, first_lsn - 1)
+        at_us = clock_us(self.name)
+        mark = ClaimMark(
+            generation, log_id, self.owner.bytes, epoch, epoch_id, first_lsn, self._lease_us, at_us
+        )
         self._unsure.append(mark)
         write_claim(self._storage, self.name, mark)
-        self._mark, self._ended = mark, ""
+        self._before, self._mark, self._ended = self._mark, mark, ""
         self._unsure.clear()
         self._check()
 
@@ -289,11 +297,6 @@ class Claim:
         assert mark.owner == self.owner.bytes and mark.log_id and mark.first_lsn >= 1
         assert bool(mark.epoch_id) == bool(mark.epoch)
 
-    def _mark_at(self, first_lsn: int, manifest: Manifest) -> ClaimMark:
-        log_id, epoch, epoch_id = identity_at(manifest, first_lsn - 1)
-        at_us = clock_us(self.name)
-        return ClaimMark(log_id, self.owner.bytes, epoch, epoch_id, first_lsn, self._lease_us, at_us)
-
     def _refuse_gap(self, first_lsn: int, manifest: Manifest) -> None:
         oldest = oldest_lsn(manifest, complete=self._complete)
         if first_lsn < oldest:
@@ -301,7 +304,7 @@ class Claim:
             raise GapError(first_lsn, oldest)
 
     def _is_mine(self, mark: ClaimMark) -> bool:
-        return mark == self._mark or mark in self._unsure
+        return mark in (self._mark, self._before) or mark in self._unsure
 
     def _found(self) -> ClaimMark | None:
         """Return what stands under this name; None for nothing, and with an event for what cannot be read."""

@@ -17,8 +17,8 @@ from typing import Any, Literal, TypeAlias
 
 from walkit._locks import marked
 from walkit.errors import StorageError, WalkitError
-from walkit.format.claim import ClaimMark, decode_claim, encode_claim
-from walkit.format.layout import CLAIM_FILE
+from walkit.format.claim import ClaimMark, decode_claim, encode_claim, whole_claim
+from walkit.format.layout import CLAIM_FILE_BYTES
 from walkit.format.manifest import Manifest
 from walkit.format.names import CLAIMS_LOCK_NAME, claim_file_name, claim_of_name, is_unfinished_claim
 from walkit.record import STAMP_MAX, to_datetime, wall_us
@@ -130,7 +130,7 @@ def state_of(mark: ClaimMark, manifest: Manifest, now_us: int) -> ClaimState:
 def stored_claim(storage: Storage, name: str) -> ClaimMark | None:
     """Return what a claim's file says; None where there is none. StorageError, and what `decode_claim` raises."""
     file_name = claim_file_name(name)
-    data = read_if_there(storage, file_name, CLAIM_FILE.size + 1)
+    data = read_if_there(storage, file_name, CLAIM_FILE_BYTES + 1)
     return None if data is None else decode_claim(data, file_name)
 
 
@@ -177,14 +177,26 @@ def busy(storage: Storage, wait_s: float, holder: LockHolder | None) -> StorageE
 
 
 def write_claim(storage: Storage, name: str, mark: ClaimMark) -> None:
-    """Put a claim in its place, atomically and durably. Needs the claims' lock held.
+    """Write a claim, durably. Needs the claims' lock held.
 
-    What a consumer that died left half written goes: while the lock is held, no claim is being written.
+    Generation 1 makes the file, or takes the place of one that cannot be read, atomically; what a consumer that died
+    left half written goes then: while the lock is held, no claim is being written. A later one is written over the
+    older of the two places, which takes no room.
     """
-    for file_name in storage.names():
-        if is_unfinished_claim(file_name):
-            storage.remove(file_name)
-    write_whole(storage, claim_file_name(name), claim_file_name(name, new=True), encode_claim(mark))
+    file_name = claim_file_name(name)
+    if mark.generation == 1:
+        for left in storage.names():
+            if is_unfinished_claim(left):
+                storage.remove(left)
+        write_whole(storage, file_name, claim_file_name(name, new=True), whole_claim(mark))
+        return
+    offset, data = encode_claim(mark)
+    file = storage.open(file_name, "write")
+    try:
+        file.write(offset, [data])
+        file.sync()
+    finally:
+        file.close()
 
 
 def remove_claims(storage: Storage, names: Iterable[str]) -> None:
