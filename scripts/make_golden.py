@@ -25,7 +25,6 @@ from walkit.format.durable_slot import DurableSlot, encode_slot  # noqa: E402
 from walkit.format.frame import FrameHeader, FrameIdentity, prepare_body, seal_frame  # noqa: E402
 from walkit.format.manifest import (  # noqa: E402
     EpochRecord,
-    HoldRecord,
     LogEnd,
     Manifest,
     SegmentRecord,
@@ -267,7 +266,7 @@ def build() -> dict[str, bytes]:
 
 
 def manifest(first: SegmentMaker, second: SegmentMaker, reserved_bytes: int) -> Manifest:
-    """Return the manifest of the golden log: one sealed segment, one in use, a hold, an extra field."""
+    """Return the manifest of the golden log: one sealed segment, one in use, an extra field."""
     return Manifest(
         log_id=LOG_ID,
         generation=9,
@@ -289,7 +288,6 @@ def manifest(first: SegmentMaker, second: SegmentMaker, reserved_bytes: int) -> 
         ),
         next_segment=3,
         end=LogEnd(last_lsn=first.next_lsn - 1, position=first.position, chain=first.chain),
-        holds=(HoldRecord(name="Spark ✈", first_lsn=3, lease_until_us=SEALED_US + 10**6),),
         extra={"later": [1, None, "field"]},
     )
 

@@ -19,7 +19,7 @@ def inside(name: str, change: Callable[[Any], object]) -> Callable[[Any], object
 
 
 def check_log(log: walkit.WriteAheadLog) -> None:
-    """Assert what the commit core, the segments, the holds and the claims promise; nothing may be under way."""
+    """Assert what the commit core, the segments and the claims promise; nothing may be under way."""
     log.wait_idle()
     parts = log.parts
     driver = parts.driver
@@ -29,8 +29,7 @@ def check_log(log: walkit.WriteAheadLog) -> None:
     for other in (
         parts.segments,
         parts.segments.maintenance,
-        parts.holds,
-        parts.holds.claims,
+        parts.claims,
         parts.lifetime,
     ):
         other._check()

@@ -138,7 +138,7 @@ MET: dict[str, tuple[Any, list[str]]] = {
         ["LogOptions", "in_flight", "4", "TakeAll()", "Retention(age_s=2.5)", "67,108,864", "sync"],
     ),
     "store options": (StoreOptions(journal_slots=4096), ["StoreOptions", "journal_slots", "4,096"]),
-    "retention": (Retention(below_holds=True), ["below_holds", "True", "bytes_max", "None"]),
+    "retention": (Retention(below_claims=True), ["below_claims", "True", "bytes_max", "None"]),
     "one record": (AppendResult(7, 7, 64, 1280, 0x1F), ["Appended: 1 record", "next_position", "1,280"]),
     "records": (AppendResult(1, 2000, 0, 64, 0x1F), ["Appended: 2,000 records", "last_lsn", "2,000"]),
     "workload": (
@@ -173,17 +173,17 @@ def test_what_is_not_its_default_is_bold() -> None:
     assert page.count("<b>") == 2 and "<b>LogOptions</b>" in page and "<b>2</b>" in page
 
 
-def test_a_hold_and_a_cursor_say_how_they_stand() -> None:
-    """Draw a hold while it is held, once released, and when its log is closed; a cursor before, after, and damaged."""
+def test_a_claim_and_a_cursor_say_how_they_stand() -> None:
+    """Draw a claim while it is held, once released, and when its log is closed; a cursor before, after, and damaged."""
     storage = CrashingStorage()
     with walkit.open(storage=storage) as log:
         log.append_many([b"v"] * 5)
-        hold, other, cursor = log.hold("<a>", 2), log.hold("b", 1), log.cursor("c")
+        hold, other, cursor = log.hold("a", 2), log.hold("b", 1), log.cursor("c")
         said = " ".join(Seen(hold._repr_html_() + cursor._repr_html_()).text)
-        assert all(text in said for text in ("Hold <a>", "held", "3,600 s", "Cursor c", "never"))
+        assert all(text in said for text in ("Claim a", "held", "3,600 s", "Cursor c", "never"))
         hold.release()
         cursor.advance(4)
-        assert "given up" in hold._repr_html_() and " UTC" in cursor._repr_html_()
+        assert "released" in hold._repr_html_() and " UTC" in cursor._repr_html_()
         file = storage.open(cursor_file_name("c"), "write")
         file.write(0, [b"damage"])
         file.close()

@@ -32,21 +32,21 @@ REAL = """
 import faulthandler, json, random, signal, sys, threading, time, warnings
 import walkit
 from walkit.errors import LogLockedError
-from walkit.log.holds import HoldTable
+from walkit.log.claims import ClaimTable
 
 path, wanted, seed, most = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 warnings.simplefilter("ignore", ResourceWarning)
 options = walkit.LogOptions(segment_bytes=65536, frame_bytes_max=16384, idle_marker_ms=0)
 main, chance = threading.main_thread().ident, random.Random(seed)
 armed, counts, acked, struck = threading.Event(), {}, 0, 0
-check = HoldTable._check
+check = ClaimTable._check
 
 def strict(table):
-    # The main thread waits for what it interrupts once: no hold is taken while it is already closing the log.
-    assert most > 1 or all(hold.state == "held" for hold in table.mine.values())
+    # The main thread waits for its interrupted call once: no claim is taken while it is already closing the log.
+    assert most > 1 or all(claim.state == "held" for claim in table.mine.values())
     check(table)
 
-HoldTable._check = strict
+ClaimTable._check = strict
 
 def shoot():
     while True:

@@ -55,7 +55,7 @@ FRAME_BYTES_MAX_DEFAULT = FollowingBytes(4 * MIB)
 class Retention:
     """What may be dropped without being asked for: limits of age, bytes and records. None means no limit.
 
-    Any limit is enough to drop a segment, any hold or claim enough to keep it; only over `hard_bytes_max` those in the
+    Any limit is enough to drop a segment, any claim enough to keep it; only over `hard_bytes_max` those in the
     way are dropped. Whole segments go, oldest first; the newest one stays, however old or large it is. With
     `at_capacity="refuse"` nothing is dropped for its bytes: appends are refused until a trim makes room.
     """
@@ -66,10 +66,10 @@ class Retention:
     """Drop the oldest while the segment files, as far as they are used, are larger."""
     records_max: int | None = None
     """Drop the oldest while there are more records in the log."""
-    below_holds: bool = False
-    """Drop what the slowest hold or claim has passed; nothing where there is none."""
+    below_claims: bool = False
+    """Drop what the slowest claim has passed; nothing where there is none."""
     hard_bytes_max: int | None = None
-    """Drop the oldest while the segment files are larger, regardless of holds and claims: a consumer so slow gets a
+    """Drop the oldest while the segment files are larger, regardless of claims: a consumer so slow gets a
     GapError."""
     at_capacity: Literal["drop", "refuse"] = "drop"
     """At `bytes_max`, drop the oldest, or refuse what needs a new segment: LogFullError (reason "retention"). Looked at

@@ -108,7 +108,7 @@ class Store(StoreSurface, CompactingSurface):
             parts.manifest_store,
             parts.segments.maintenance,
             parts.contents,
-            parts.holds,
+            parts.claims,
             parts.orphan_files,
             parts.lifetime,
             parts.events,
@@ -359,9 +359,9 @@ class Store(StoreSurface, CompactingSurface):
     def checkpoint(self, *, trim: bool = True) -> CheckpointReport:
         """Save the state, and drop the log that it makes needless: snapshot, low watermark, trim, in this order.
 
-        Durable on return; writers continue meanwhile. The log keeps what a hold or a claim needs, and what is in its
+        Durable on return; writers continue meanwhile. The log keeps what a claim needs, and what is in its
         newest segment, though below the low watermark it cannot be read any more. `state_at` reaches back to this LSN
-        then, or as far as holds and claims keep the log; with `trim=False` nothing of the log is dropped. Older
+        then, or as far as claims keep the log; with `trim=False` nothing of the log is dropped. Older
         snapshots are removed, but for the one before while the log still reaches back to it.
 
         SnapshotError names the stage that failed; StorageError, LogClosedError. What was left undone is done by the

@@ -106,7 +106,7 @@ class History:
 
     def _hold(self, state: State, lsn: int) -> None:
         log = self.store.log
-        log.hold("only", max(lsn, log.first_lsn))
+        log.hold("only", max(min(lsn, log.acked_lsn + 1), log.first_lsn))
 
 
 def full_of_changes(storage: CrashingStorage | FaultyStorage, epochs: int = 2) -> State:

@@ -127,17 +127,17 @@ def test_a_small_scenario_is_explored_whole() -> None:
 
 
 def test_a_scenario_that_misses_what_it_covers_fails() -> None:
-    """Explore a scenario that never trims and says that a hold limits a trim: not ok, and it names what it missed."""
+    """Explore a scenario that never trims and says that a claim limits a trim: not ok, and it names what it missed."""
 
     def one_record(script: Script) -> None:
         with script.open() as log:
             script.append(log, 10)
 
-    scenario = Scenario("one record", "one record is appended", one_record, covers=("append", "hold limits"))
+    scenario = Scenario("one record", "one record is appended", one_record, covers=("append", "claim limits"))
     found = explore(scenario, budget=30)
-    assert not found.ok and not found.violations and found.missed == ("hold limits",)
-    assert found.covered["append"] > 0 and found.covered["hold limits"] == 0
-    assert "no state was cut during: hold limits" in found.verdict
+    assert not found.ok and not found.violations and found.missed == ("claim limits",)
+    assert found.covered["append"] > 0 and found.covered["claim limits"] == 0
+    assert "no state was cut during: claim limits" in found.verdict
 
 
 def test_a_violation_is_small_and_is_made_again(tmp_path: Path) -> None:

@@ -169,11 +169,8 @@ def read_durable(cell: bytes) -> dict[str, int] | None:
 
 def read_manifest(data: bytes) -> dict[str, Any]:
     head = numbers_of("manifest header", data)
-    assert data[:8] == b"WALKITMF" and (head["version"], head["header_bytes"], head["critical_features"]) == (
-        0,
-        28,
-        0,
-    )
+    assert data[:8] == b"WALKITMF" and head["version"] == 0x8002
+    assert (head["header_bytes"], head["critical_features"]) == (28, 0)
     assert len(data) == 28 + head["payload_bytes"] and crc(data[:24] + data[28:]) == head["crc"]
     plain: dict[str, Any] = json.loads(data[28:])
     return plain

@@ -40,9 +40,7 @@ ELSEWHERE = {
     "F-17.2": "the cursor: tests/log/test_cursor.py",
     "F-17.3": "the cursor: tests/log/test_cursor.py",
     "F-17.4": "the cursor: tests/log/test_cursor.py",
-    **dict.fromkeys(
-        [f"F-18.{n}" for n in range(3, 10)], "claims and what drops records: tests/log/test_claims*.py"
-    ),
+    **dict.fromkeys([f"F-18.{n}" for n in range(3, 11)], "claims and trims: tests/log/test_*claims*.py"),
     "F-12.6": "opening and repair: tests/log",
 }
 RULES = re.findall(r"^- \*\*(F-\d+\.\d+)\*\* ", DOCUMENT, re.MULTILINE)

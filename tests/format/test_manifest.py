@@ -15,10 +15,9 @@ from tests.format.makers import flipped
 from tests.format.plain_reader import read_manifest
 from walkit.errors import CorruptionError, FormatVersionError, NotALogError
 from walkit.format.checksum import crc32c
-from walkit.format.layout import LSN_MAX, MANIFEST_BYTES_MAX, POSITION_MAX, SegmentFlag
+from walkit.format.layout import LSN_MAX, MANIFEST_BYTES_MAX, MANIFEST_VERSION, POSITION_MAX, SegmentFlag
 from walkit.format.manifest import (
     EpochRecord,
-    HoldRecord,
     HoleRecord,
     LogEnd,
     LostRecord,
@@ -80,9 +79,6 @@ MANIFESTS = st.builds(
     tombstones_from_lsn=U64,
     holes=HOLES,
     lost=st.just(()),
-    holds=st.lists(st.builds(HoldRecord, name=st.text(), first_lsn=U64, lease_until_us=U64), max_size=2).map(
-        tuple
-    ),
     extra=st.dictionaries(st.text(), JSON, max_size=3),
 )
 PLAIN = Manifest(
@@ -97,7 +93,6 @@ PLAIN = Manifest(
     ),
     next_segment=3,
     end=LogEnd(last_lsn=1, position=128, chain=9),
-    holds=(HoldRecord(name="replica ✈", first_lsn=1, lease_until_us=5),),
 )
 DATA = encode_manifest(PLAIN)
 
@@ -105,7 +100,7 @@ DATA = encode_manifest(PLAIN)
 def resealed(payload: bytes, **head: int) -> bytes:
     """A manifest of this payload, with these header fields and a right checksum."""
     fields = {
-        "version": 0,
+        "version": MANIFEST_VERSION,
         "header_bytes": 28,
         "critical": 0,
         "optional": 0,
@@ -137,7 +132,7 @@ def test_a_person_can_read_it() -> None:
     """F-12.1: behind 28 bytes there is nothing but one JSON object with the names of the fields."""
     plain = json.loads(DATA[28:])
     assert plain["end"] == {"last_lsn": 1, "position": 128, "chain": 9}
-    assert plain["holds"][0]["name"] == "replica ✈"
+    assert plain["segments"][1]["state"] == "prepared"
 
 
 def test_what_json_has_no_word_for() -> None:
@@ -175,7 +170,10 @@ def test_zero_is_no_manifest() -> None:
 @pytest.mark.parametrize(
     ("head", "found"),
     [
+        ({"version": 0}, 0),
         ({"version": 1}, 1),
+        ({"version": MANIFEST_VERSION - 1}, MANIFEST_VERSION - 1),
+        ({"version": MANIFEST_VERSION + 1}, MANIFEST_VERSION + 1),
         ({"version": 65535}, 65535),
         ({"header_bytes": 32}, "0 with a header of 32 bytes"),
         ({"critical": 1}, "with critical features 0x1"),
@@ -184,7 +182,7 @@ def test_zero_is_no_manifest() -> None:
     ids=str,
 )
 def test_newer_formats(head: dict[str, int], found: int | str) -> None:
-    """F-11.2, F-11.3, F-13.4: newer is a FormatVersionError, whatever the payload; with a wrong checksum, damage."""
+    """F-11.2, F-11.3, F-11.6, F-13.4: another version or draft: a FormatVersionError, whatever the payload."""
     for payload in (DATA[28:], b"not even JSON"):
         with pytest.raises(FormatVersionError) as caught:
             decode_manifest(resealed(payload, **head), "log")
@@ -220,7 +218,6 @@ NONSENSE: dict[str, bytes] = {
     "an id of 65 bits": with_fields(log_id=1 << 64),
     "no id": with_fields(log_id=...),
     "no end": with_fields(end=...),
-    "no holds": with_fields(holds=...),
     "no low watermark": with_fields(low_watermark=...),
     "a field nobody knows": with_fields(colour="red"),
     "an order nobody knows": with_fields(ack_order="alphabetical"),
@@ -240,7 +237,6 @@ NONSENSE: dict[str, bytes] = {
     "a segment of more bytes than there are": with_fields(segments=[{**SEGMENT, "reserved_bytes": 1 << 63}]),
     "a segment twice": with_fields(segments=[SEGMENT, SEGMENT]),
     "an epoch twice": with_fields(lineage=read_manifest(DATA)["lineage"] * 2),
-    "a hold without a name": with_fields(holds=[{"name": 3, "first_lsn": 1, "lease_until_us": 1}]),
     "no holes": with_fields(holes=...),
     "a hole of no bytes": with_fields(holes=[{**HOLE, "end_position": 64}]),
     "a hole that ends before its first LSN": with_fields(holes=[{**HOLE, "last_lsn": 0, "first_lsn": 2}]),

@@ -217,11 +217,11 @@ def _salvaged(author: Author) -> None:
 def _held(author: Author) -> None:
     log = author.open()
     author.write(log, 30)
-    hold = log.hold("a reader", 12)
+    hold = log.hold("a-reader", 12)
     log.cursor("consumer").advance(20)
     log.trim(25)
     author.write(log, 5)
-    hold.move(28)
+    hold.advance(28)
     author.kill(log)
 
 

@@ -118,10 +118,10 @@ def test_what_a_hold_keeps_stays_and_reading_it_up_makes_room() -> None:
 
 def test_a_consumer_that_moves_on_makes_room_by_itself() -> None:
     """Let retention follow the slowest hold: full, refused, the hold moves, and appends go on without a trim."""
-    with opened(CrashingStorage(), below_holds=True) as log:
+    with opened(CrashingStorage(), below_claims=True) as log:
         hold = log.hold("consumer", 1)
         fill(log)
-        hold.move(17)
+        hold.advance(17)
 
         def appended() -> bool:
             try:

@@ -38,6 +38,7 @@ from walkit.log.claims import ClaimTable
 from walkit.models import CrashingStorage
 from walkit.read import claim_rules
 from walkit.read.claim import Claim
+from walkit.read.written_claim import WrittenClaim
 from walkit.record import STAMP_MAX
 from walkit.segments.claim_files import (
     claim_facts,
@@ -130,17 +131,18 @@ def test_a_claim_keeps_back_the_trim(log: walkit.WriteAheadLog) -> None:
     assert log.trim(70).limit == "" and log.first_lsn == 71 and high.first_lsn == 81
 
 
-def test_a_claim_counts_beside_holds(log: walkit.WriteAheadLog) -> None:
-    """Hold and claim different records: the older of the two decides, whichever it is; `below_holds` asks both."""
-    hold, claim = log.hold("h", 20), walkit.claim(place_of(log), "h", 40)
-    assert log.trim(70) == 19
-    hold.move(60)
+def test_claims_of_this_and_another_process_count_alike(log: walkit.WriteAheadLog) -> None:
+    """Hold and claim different records: the older of the two decides, whichever it is; `below_claims` asks both."""
+    hold, claim = log.hold("h", 20), walkit.claim(place_of(log), "c", 40)
+    assert type(hold) is type(claim) is walkit.Claim
+    assert (log.trim(70), log.trim(70).limit) == (19, "claim h")
+    hold.advance(60)
     assert log.trim(70) == 39
     claim.advance(57)
-    report = log.enforce_retention(Retention(below_holds=True))
-    assert (report.low_watermark, report.reasons, report.claims_dropped) == (56, ("holds",), ())
+    report = log.enforce_retention(Retention(below_claims=True))
+    assert (report.low_watermark, report.reasons, report.claims_dropped) == (56, ("claims",), ())
     hold.release()
-    assert log.enforce_retention(Retention(records_max=1)).kept_by == ("claim h",)
+    assert log.enforce_retention(Retention(records_max=1)).kept_by == ("claim c",)
 
 
 def test_a_checkpoint_keeps_what_a_claim_needs() -> None:
@@ -459,9 +461,9 @@ def test_a_damaged_claim_is_over_after_the_longest_lease() -> None:
         clock = [0.0]
         table = ClaimTable(place_of(log), log.parts.manifest_store, log.events, own_s=lambda: clock[0])
         manifest = log.parts.manifest_store.current
-        assert [c.first_lsn for c in table.live(manifest)] == [1]
+        assert [c.needed_lsn for c in table.live(manifest)] == [1]
         clock[0] = CLAIM_LEASE_US_MAX / 1e6 - 1
-        assert [c.first_lsn for c in table.live(manifest)] == [1]
+        assert [c.needed_lsn for c in table.live(manifest)] == [1]
         clock[0] += 1
         assert table.live(manifest) == ()
         with table.shut():
@@ -509,7 +511,7 @@ def test_the_hard_cap_is_above_a_claim(log: walkit.WriteAheadLog) -> None:
     slow, quick = walkit.claim(place_of(log), "slow", 9), walkit.claim(place_of(log), "quick", 80)
     spoil(log, "spoiled")
     report = log.enforce_retention(HARD_CAP)
-    assert report.claims_dropped == ("spoiled", "slow") and report.holds_dropped == ()
+    assert report.claims_dropped == ("spoiled", "slow")
     assert "spoiled, slow" in report._repr_html_()
     assert of_claims(seen) == ["damage", "drop", "drop"] and names_of(log) == {"quick"}
     assert seen[1][1]["oldest"] == log.first_lsn == report.low_watermark + 1
@@ -553,9 +555,10 @@ def cut_log(reopened: bool) -> tuple[CrashingStorage, Claim]:
     )
     write_claim(before, "c", claimed)
     log.close()
-    made = Claim(before, walkit.open(storage=before, mode="r").events, "c", owner, 60_000_000)
-    made._mark = claimed
-    return before, made
+    events = walkit.open(storage=before, mode="r").events
+    written = WrittenClaim(before, events, "c", owner, 60_000_000)
+    written._mark = claimed
+    return before, Claim(written)
 
 
 @pytest.mark.parametrize("reopened", [False, True])
@@ -627,7 +630,7 @@ def test_a_claim_up_to_what_a_dead_writer_left() -> None:
 def test_a_lock_that_is_not_to_be_had(log: walkit.WriteAheadLog) -> None:
     """F-18.3: hold the claims' lock: claims and whatever drops records wait for a bounded time."""
     claim = walkit.claim(place_of(log), "c", 30)
-    log.parts.holds.claims._wait_s = 0.01
+    log.parts.claims._wait_s = 0.01
     lock = place_of(log).lock(CLAIMS_LOCK_NAME)
     assert not isinstance(lock, LockHolder)
     generation = log.parts.manifest_store.current.generation
@@ -648,7 +651,7 @@ def test_retention_in_the_background_does_not_wait_for_a_consumer() -> None:
     """Hold the claims' lock while segments are sealed: retention gives up with an event, frames find their segments."""
     storage = CrashingStorage()
     with walkit.open(storage=storage, options=tiny(retention=Retention(records_max=10))) as log:
-        log.parts.holds.claims._wait_s = 3600.0
+        log.parts.claims._wait_s = 3600.0
         seen = heard(log)
         lock: Any = storage.lock(CLAIMS_LOCK_NAME)
         fill(log, 40)

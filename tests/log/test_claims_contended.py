@@ -137,7 +137,7 @@ def test_a_process_that_has_the_lock_ends_or_stops(tmp_path: Path, how: str) -> 
     with walkit.open(tmp_path / "log", options=tiny()) as log:
         log.append_many([bytes(7000)] * 40)
         log.wait_idle()
-        log.parts.holds.claims._wait_s = 0.05
+        log.parts.claims._wait_s = 0.05
         with Child(HOLDER, tmp_path / "log") as child:
             assert child.read() == "locked"
             pid = child.process.pid

@@ -265,7 +265,7 @@ def test_after_close_everything_is_refused_and_the_marks_stay() -> None:
         lambda: log.observe(print),
         lambda: log.hold("other", 1),
         lambda: log.trim(1),
-        lambda: hold.move(2),
+        lambda: hold.advance(2),
         hold.release,
         lambda: asyncio.run(log.append_async(b"x")),
     ):
@@ -318,7 +318,7 @@ def test_trimming_reading_following_and_appending_at_once() -> None:
             for record in log.follow(1):
                 seen.append(record.lsn)
                 if record.lsn % 10 == 0:
-                    hold.move(record.lsn + 1)
+                    hold.advance(record.lsn + 1)
                     log.trim(record.lsn)
                 if record.lsn == 301:
                     return seen

@@ -79,7 +79,7 @@ def test_a_cursor_holds_nothing_back() -> None:
         hold = log.hold("held", held.lsn + 1)
         assert log.trim(10) == 6 and lsns(held.read()) == [7, 8, 9, 10]
         held.advance(9)
-        hold.move(held.lsn + 1)
+        hold.advance(held.lsn + 1)
         assert log.trim(10) == 9 and lsns(held.read()) == [10]
 
 

@@ -13,7 +13,7 @@ import pytest
 import walkit
 from tests.log.logs import TINY
 from walkit._arguments import NUMBER_MAX
-from walkit.format.manifest import HoldRecord, Manifest, encode_manifest
+from walkit.format.manifest import LogEnd, Manifest, encode_manifest
 from walkit.models import CrashingStorage
 
 LOG: dict[str, Callable[[walkit.WriteAheadLog, Any], object]] = {
@@ -22,7 +22,7 @@ LOG: dict[str, Callable[[walkit.WriteAheadLog, Any], object]] = {
     "to_arrow": lambda log, lsn: log.to_arrow(1, lsn),
     "follow": lambda log, lsn: next(log.follow(lsn)),
     "hold": lambda log, lsn: log.hold("name", lsn),
-    "move": lambda log, lsn: log.hold("name", 1).move(lsn),
+    "claim": lambda log, lsn: log.hold("name", 1).advance(lsn),
     "cursor": lambda log, lsn: log.cursor("name", start_lsn=lsn),
     "advance": lambda log, lsn: log.cursor("name").advance(lsn),
     "drain": lambda log, lsn: list(log.drain(lsn)),
@@ -63,8 +63,8 @@ def test_whole_numbers_of_numpy_are_lsns(name: str) -> None:
 
 
 @pytest.mark.parametrize("lease_s", [0, -1, math.nan, math.inf, 1e30, "x", None])
-def test_a_lease_that_cannot_be_never_reaches_the_manifest(lease_s: Any) -> None:
-    """Take a hold with each wrong lease, then trim: refused by name, and what is trimmed opens again."""
+def test_a_lease_that_cannot_be_never_reaches_a_file(lease_s: Any) -> None:
+    """Take a claim with each wrong lease, then trim: refused by name, and what is trimmed opens again."""
     log, storage = a_log()
     with pytest.raises(walkit.OptionsError, match="lease_s"):
         log.hold("name", 1, lease_s)
@@ -74,14 +74,14 @@ def test_a_lease_that_cannot_be_never_reaches_the_manifest(lease_s: Any) -> None
         assert again.first_lsn == 4
 
 
-@pytest.mark.parametrize("name", ["", 5, None, b"name"])
-def test_a_hold_has_a_name_of_text(name: Any) -> None:
-    """Take a hold with each wrong name: refused, and the holds there are stand."""
+@pytest.mark.parametrize("name", ["", 5, None, b"name", "a b", "h" * 65])
+def test_a_claim_has_a_name_of_text(name: Any) -> None:
+    """Take a claim with each wrong name: refused, and the claims there are stay."""
     log, _ = a_log()
     log.hold("good", 2)
     with pytest.raises(walkit.OptionsError, match="name"):
         log.hold(name, 1)
-    assert [h.name for h in log.inventory().holds] == ["good"]
+    assert [c.name for c in log.claims()] == ["good"]
     log.close()
 
 
@@ -98,7 +98,7 @@ def test_a_time_that_is_none_is_refused_before_the_record_is_queued(timeout: Any
 
 @pytest.mark.parametrize("lsn", [1.5, -1, 1 << 64, "1", None, np.int64(1)])
 def test_a_manifest_that_could_not_be_read_is_not_written(lsn: Any) -> None:
-    """Encode a manifest with a hold at what is no LSN: refused, whoever let it come so far."""
+    """Encode a manifest whose end is no LSN: refused, whoever let it come so far."""
     manifest = Manifest(log_id=1)
     with pytest.raises((TypeError, ValueError)):
-        encode_manifest(replace(manifest, holds=(HoldRecord(name="x", first_lsn=lsn, lease_until_us=1),)))
+        encode_manifest(replace(manifest, end=LogEnd(last_lsn=lsn)))

@@ -9,14 +9,14 @@ from walkit.models import CrashingStorage
 
 
 def test_an_inventory_is_what_the_log_and_its_files_say() -> None:
-    """Trim, hold and save progress: segments, bytes, marks, holds and cursors are the log's; a reader sees them too."""
+    """Trim, hold and save progress: segments, bytes, marks, claims, cursors are the log's; a reader sees them too."""
     storage = CrashingStorage()
     with walkit.open(storage=storage, options=tiny()) as log:
         log.append_many([bytes(7000)] * 44)
         log.wait_idle()
         log.trim(10)
         log.hold("slow", 19)
-        log.hold("fast", 40).move(41)
+        log.hold("fast", 40).advance(41)
         log.cursor("c").advance(30)
         storage.open("cursor-bad", "create").write(0, [b"?"])
         found = log.inventory()
@@ -29,13 +29,13 @@ def test_an_inventory_is_what_the_log_and_its_files_say() -> None:
             assert one.records == 8 and one.size_bytes == storage.open(one.name, "read").size()
         assert found.segments[-1].last_lsn == 44 and found.segments[-1].records is None
         assert found.slowest is not None and found.slowest.name == "slow"
-        assert [(h.name, h.first_lsn) for h in found.holds] == [("fast", 41), ("slow", 19)]
+        assert [(c.name, c.first_lsn) for c in found.claims] == [("fast", 41), ("slow", 19)]
         assert found.held_bytes == sum(s.size_bytes for s in found.segments if s.last_lsn >= 19)
         assert [(c.name, c.lsn, c.fault is None) for c in found.cursors] == [
             ("bad", None, False),
             ("c", 30, True),
         ]
-        assert "hold slow" in found._repr_html_() and "cursor c" in found._repr_html_()
+        assert "claim slow" in found._repr_html_() and "cursor c" in found._repr_html_()
         with walkit.open(storage=storage, mode="r") as reader:
             seen = reader.inventory()
             assert (seen.first_lsn, seen.last_lsn, seen.cursors) == (11, 44, found.cursors)

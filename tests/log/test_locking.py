@@ -128,6 +128,7 @@ assert hang.entered.wait(30)
 in_flight = log.parts.core.in_flight[0].submissions[0]
 queued = log.submit(b"queued while it forks")
 locks = [log.parts.driver.lock, log.parts.manifest_store._lock, log._resources._close_lock, log.parts.orphan_files.lock]
+locks += [log.parts.claims._turn, hold._written._moving]
 taken, go_on = threading.Event(), threading.Event()
 def hold_locks():
     for lock in locks:
@@ -158,7 +159,7 @@ if child == 0:
         "timeout": lambda: log.append(b"child", timeout=1), "many": lambda: log.append_many([b"child"]),
         "transaction": in_transaction, "delete": lambda: log.delete(b"k"), "sync": log.sync,
         "read": lambda: log.read(), "follow": lambda: log.follow(1), "observe": lambda: log.observe(print),
-        "hold": lambda: log.hold("c", 1), "move": lambda: hold.move(2), "release": lambda: hold.release(),
+        "hold": lambda: log.hold("c", 1), "move": lambda: hold.advance(2), "release": lambda: hold.release(),
         "trim": lambda: log.trim(1),
         "queued": lambda: queued.result(10), "in flight": lambda: unknown(in_flight),
     }

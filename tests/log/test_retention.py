@@ -15,9 +15,10 @@ from tests.stores import SMALL
 from walkit.config import Retention
 from walkit.errors import GapError, LogClosedError, OptionsError, StorageError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.format.manifest import HoldRecord, SegmentRecord, SegmentState
+from walkit.format.manifest import SegmentRecord, SegmentState
 from walkit.log.retention import RetentionFacts, period_s, plan_retention
 from walkit.models import CrashingStorage
+from walkit.segments.claim_files import ClaimFact
 
 FRAMES = 1000 - SEGMENT_HEADER_BYTES % 1000
 SIZE = SEGMENT_HEADER_BYTES + FRAMES
@@ -25,7 +26,7 @@ SECOND = 1_000_000
 
 
 def facts(
-    count: int = 6, *, holds: dict[str, int] | None = None, open_segment: bool = True, **given: Any
+    count: int = 6, *, claims: dict[str, int] | None = None, open_segment: bool = True, **given: Any
 ) -> RetentionFacts:
     """Facts of a log: segments of ten records, begun ten seconds after each other; the clock shows second 100."""
     sealed = tuple(
@@ -46,7 +47,10 @@ def facts(
         "begun_us": count * 10 * SECOND if open_segment else None,
         "open_bytes": SIZE if open_segment else 0,
         "open_records": 10 if open_segment else 0,
-        "holds": tuple(HoldRecord(name=n, first_lsn=f, lease_until_us=0) for n, f in (holds or {}).items()),
+        "claims": tuple(
+            ClaimFact(name=n, state="live", first_lsn=f, owner=None, lease_until_us=0)
+            for n, f in (claims or {}).items()
+        ),
         "bound_lsn": 1000,
         "now_us": 100 * SECOND,
     }
@@ -69,7 +73,7 @@ def facts(
         (Retention(hard_bytes_max=3 * SIZE), 4, ("hard cap",)),
         (Retention(age_s=75, records_max=35), 4, ("age", "records")),
         (Retention(age_s=75, records_max=65), 2, ("age", "records")),
-        (Retention(below_holds=True), 0, ()),
+        (Retention(below_claims=True), 0, ()),
     ],
     ids=str,
 )
@@ -77,7 +81,7 @@ def test_every_limit_alone_and_together(limits: Retention, dropped: int, reasons
     """Plan each limit at its edge, and two together: any one is enough, whole segments go, and why is said."""
     plan = plan_retention(limits, facts())
     assert (len(plan.segments), plan.up_to_lsn, plan.reasons) == (dropped, dropped * 10, reasons)
-    assert plan.dropped_holds == plan.kept_by == ()
+    assert plan.dropped_claims == plan.kept_by == ()
 
 
 def test_the_newest_segment_with_a_record_stays() -> None:
@@ -90,35 +94,35 @@ def test_the_newest_segment_with_a_record_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("holds", "hard", "dropped", "lost", "kept_by"),
+    ("claims", "hard", "dropped", "lost", "kept_by"),
     [
-        ({"slow": 25}, None, 2, (), ("slow",)),
-        ({"slow": 25}, 6 * SIZE, 2, (), ("slow",)),
+        ({"slow": 25}, None, 2, (), ("claim slow",)),
+        ({"slow": 25}, 6 * SIZE, 2, (), ("claim slow",)),
         ({"slow": 25}, 4 * SIZE, 3, ("slow",), ()),
         ({"slow": 25, "fast": 61}, 3 * SIZE, 4, ("slow",), ()),
-        ({"slow": 25, "slower": 1}, None, 0, (), ("slower",)),
-        ({"slow": 25, "slower": 1}, 6 * SIZE, 2, ("slower",), ("slow",)),
+        ({"slow": 25, "slower": 1}, None, 0, (), ("claim slower",)),
+        ({"slow": 25, "slower": 1}, 6 * SIZE, 2, ("slower",), ("claim slow",)),
         ({"slow": 25, "slower": 1}, 4 * SIZE, 3, ("slower", "slow"), ()),
         ({"fast": 61}, None, 6, (), ()),
     ],
     ids=str,
 )
-def test_holds_and_the_hard_cap(
-    holds: dict[str, int], hard: int | None, dropped: int, lost: tuple[str, ...], kept_by: tuple[str, ...]
+def test_claims_and_the_hard_cap(
+    claims: dict[str, int], hard: int | None, dropped: int, lost: tuple[str, ...], kept_by: tuple[str, ...]
 ) -> None:
-    """Plan with holds: a hold is enough to keep a segment under the hard cap; over it just those in the way go."""
+    """Plan with claims: one is enough to keep a segment under the hard cap; over it just those in the way go."""
     limits = Retention(records_max=10 if hard is None or kept_by else None, hard_bytes_max=hard)
-    plan = plan_retention(limits, facts(holds=holds))
-    assert (len(plan.segments), plan.dropped_holds, plan.kept_by) == (dropped, lost, kept_by)
+    plan = plan_retention(limits, facts(claims=claims))
+    assert (len(plan.segments), plan.dropped_claims, plan.kept_by) == (dropped, lost, kept_by)
 
 
-def test_what_the_slowest_hold_has_passed() -> None:
-    """Plan below_holds: all that every hold has passed goes, nothing where there is none, and no hold is ever lost."""
+def test_what_the_slowest_claim_has_passed() -> None:
+    """Plan below_claims: all that every claim has passed goes, nothing if there is none, and no claim is ever lost."""
     for slow, fast in itertools.product((1, 10, 11, 25, 61), (11, 61)):
-        plan = plan_retention(Retention(below_holds=True), facts(holds={"slow": slow, "fast": fast}))
+        plan = plan_retention(Retention(below_claims=True), facts(claims={"slow": slow, "fast": fast}))
         assert plan.up_to_lsn == (min(slow, fast) - 1) // 10 * 10
-        assert plan.dropped_holds == plan.kept_by == () and plan.reasons == (
-            ("holds",) if plan.segments else ()
+        assert plan.dropped_claims == plan.kept_by == () and plan.reasons == (
+            ("claims",) if plan.segments else ()
         )
 
 
@@ -144,7 +148,7 @@ def _fields(segment: SegmentRecord) -> dict[str, Any]:
     "given",
     [
         {"age_s": 0}, {"age_s": "1"}, {"age_s": True}, {"age_s": float("nan")}, {"bytes_max": 0}, {"bytes_max": 1.5},
-        {"records_max": -1}, {"hard_bytes_max": True}, {"below_holds": 1}, {"bytes_max": 10, "hard_bytes_max": 9},
+        {"records_max": -1}, {"hard_bytes_max": True}, {"below_claims": 1}, {"bytes_max": 10, "hard_bytes_max": 9},
     ],
     ids=str,
 )  # fmt: skip
@@ -217,7 +221,7 @@ def test_the_upkeep_thread_looks_at_age_by_itself(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_slow_consumer_is_dropped_with_an_event_and_gets_a_gap() -> None:
-    """Outrun a hold past the hard cap: its event, a GapError from the hold and its reader; another hold stands."""
+    """Outrun a claim past the hard cap: its event, a GapError from it and its reader; another one is kept."""
     seen: list[tuple[str, dict[str, Any]]] = []
     storage = CrashingStorage()
     limits = Retention(records_max=20, hard_bytes_max=8 * 64 * 1024)
@@ -230,28 +234,27 @@ def test_a_slow_consumer_is_dropped_with_an_event_and_gets_a_gap() -> None:
         for n in range(4):
             log.append_many([bytes(7000)] * 10)
             log.wait_idle()
-            assert log.first_lsn == 1, "a hold is enough under the hard cap"
-            fast.move(n * 10 + 1)
+            assert log.first_lsn == 1, "a claim is enough under the hard cap"
+            fast.advance(n * 10 + 1)
         for n in range(4, 12):
             log.append_many([bytes(7000)] * 10)
             log.wait_idle()
-            fast.move(n * 10 + 1)
-        wait_until(lambda: "walkit.hold.drop" in [n for n, _ in seen], "the event")
-        assert [a["name"] for n, a in seen if n == "walkit.hold.drop"] == ["slow"]
+            fast.advance(n * 10 + 1)
+        wait_until(lambda: "walkit.claim.drop" in [n for n, _ in seen], "the event")
+        assert [a["name"] for n, a in seen if n == "walkit.claim.drop"] == ["slow"]
         assert log.first_lsn > 60
         with pytest.raises(GapError) as gap:
-            slow.move(50)
+            slow.advance(50)
         assert (gap.value.wanted, gap.value.oldest) == (1, log.first_lsn)
-        assert (slow.state, fast.state) == ("dropped", "held")
+        assert (slow.state, fast.state) == ("lost", "held")
         with pytest.raises(GapError):
             log.read(1)
         slow.release()
-        slow.leave()
-        assert [h.name for h in log.parts.manifest_store.current.holds] == ["fast"]
+        assert [c.name for c in log.claims()] == ["fast"]
         again = log.hold("slow", log.first_lsn)
-        again.move(log.first_lsn + 1)
+        again.advance(log.first_lsn + 1)
     with walkit.open(storage=storage, options=tiny()) as log:
-        assert [h.name for h in log.parts.manifest_store.current.holds] == ["fast", "slow"]
+        assert [(c.name, c.state) for c in log.claims()] == [("fast", "live"), ("slow", "live")]
 
 
 def test_a_store_loses_nothing_to_any_limit() -> None:
@@ -277,7 +280,7 @@ def _of(options: walkit.LogOptions) -> dict[str, Any]:
 
 
 def test_a_power_cut_at_every_step_of_retention() -> None:
-    """Cut the power at each operation of a drop past a hold: the log of before or after, whole, and LSNs go on."""
+    """Cut the power at each operation of a drop past a claim: the log of before or after, whole, and LSNs go on."""
     film = Filmed(CrashingStorage(), every_way=True)
     with walkit.open(storage=film, options=tiny()) as log:
         log.append_many([bytes(7000)] * 40)
@@ -286,11 +289,11 @@ def test_a_power_cut_at_every_step_of_retention() -> None:
         report = log.enforce_retention(Retention(hard_bytes_max=3 * 64 * 1024))
         film.running = False
         film.take("after it")
-        assert report.holds_dropped == ("slow",) and hold.first_lsn < log.first_lsn
+        assert report.claims_dropped == ("slow",) and hold.first_lsn < log.first_lsn
         low = report.low_watermark
     for what, image in film.images:
         with walkit.open(storage=image, options=tiny()) as again:
-            held = [h.name for h in again.parts.manifest_store.current.holds]
+            held = [c.name for c in again.claims() if c.counts]
             assert (again.first_lsn, held) in ((1, ["slow"]), (low + 1, [])), what
             if "after it" in what:
                 assert held == [], what
@@ -302,7 +305,7 @@ def test_a_power_cut_at_every_step_of_retention() -> None:
 
 @pytest.mark.parametrize("operation", ["create", "write", "sync", "replace", "remove", "sync_directory"])
 def test_a_failure_at_every_step_of_retention(operation: Any) -> None:
-    """Fail each operation of a drop past a hold: an error, the log goes on; done again, it ends as it would have."""
+    """Fail each operation of a drop past a claim: an error, the log goes on; done again, it ends as it would have."""
     for nth in (1, 2):
         seen: list[str] = []
         storage, log = faulty_log()
@@ -317,14 +320,14 @@ def test_a_failure_at_every_step_of_retention(operation: Any) -> None:
                 log.enforce_retention(limits)
             except StorageError:
                 if log.first_lsn == 1:
-                    hold.move(10)
+                    hold.advance(10)
             fault.cancel()
             log.append(b"goes on")
             log.enforce_retention(limits)
-            assert log.first_lsn == 18 and log.parts.manifest_store.current.holds == ()
-            assert seen.count("walkit.hold.drop") == 1, "it is told once, whatever fails"
+            assert log.first_lsn == 18 and not [c for c in log.claims() if c.counts]
+            assert seen.count("walkit.claim.drop") == 1, "it is told once, whatever fails"
             with pytest.raises(GapError):
-                hold.move(11)
+                hold.advance(11)
             named = {s.name for s in log.parts.manifest_store.current.segments}
             assert {n for n in storage.names() if n.endswith(".segment")} == named
 

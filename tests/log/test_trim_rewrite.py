@@ -180,7 +180,7 @@ def test_a_hold_bounds_what_is_rewritten() -> None:
         hold = log.hold("replica", 14)
         assert log.trim(RECORDS) == 13 and oldest(log).first_lsn == 14
         assert lsns(log.read(14))[0] == 14
-        hold.move(16)
+        hold.advance(16)
         assert log.trim(RECORDS, waste_ratio=0.6) == 15 and oldest(log).first_lsn == 16
 
 

@@ -29,13 +29,13 @@ def marks(drawing: go.Figure) -> dict[str, float]:
     return dict(zip(trace.text, trace.x, strict=True))
 
 
-def test_segments_marks_holds_and_cursors() -> None:
-    """A trimmed log with two holds and a cursor: the part below the watermark, who holds what, and every mark."""
+def test_segments_marks_claims_and_cursors() -> None:
+    """A trimmed log with a claim and a cursor: the part below the watermark, the part that is kept, and every mark."""
     with walkit.open(storage=CrashingStorage(), options=tiny()) as log:
         log.append_many([bytes(7000)] * 44)
         log.wait_idle()
         log.trim(10)
-        log.hold("<slow>", 19)
+        log.hold("slow", 19)
         log.cursor("c").advance(30)
         found = log.inventory()
     drawing = upkeep(found)
@@ -46,13 +46,13 @@ def test_segments_marks_holds_and_cursors() -> None:
     assert shown["below the low watermark"] == [(0, quarter)]
     assert shown["sealed"][0] == (quarter, first.size_bytes - quarter)
     assert sum(size for row in shown.values() for _, size in row) == pytest.approx(found.size_bytes)
-    ((start, size),) = boxes(drawing, "hold &lt;slow&gt;")["held"]
+    ((start, size),) = boxes(drawing, "claim slow")["held"]
     assert start + size == pytest.approx(found.size_bytes) and start > first.size_bytes
     texts = list(marks(drawing))
     assert texts[0] == "low watermark 10" and "complete from" in texts[1] and texts[-1] == "cursor c 30"
     assert marks(drawing)["low watermark 10"] == quarter
     assert marks(drawing)[f"last {found.last_lsn}"] == found.size_bytes
-    held = texts.pop(texts.index("hold &lt;slow&gt;"))
+    held = texts.pop(texts.index("claim slow"))
     assert marks(drawing)[held] == start
     assert list(drawing.layout.yaxis.categoryarray) == [*texts[::-1], held, "segments"]
 

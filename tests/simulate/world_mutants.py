@@ -99,14 +99,8 @@ MUTANTS = (
     Mutant(
         "retention that overlooks claims",
         f"{RETENTION}plan_retention",
-        "*((c, True) for c in facts.claims)",
-        "*()",
-    ),
-    Mutant(
-        "retention that overlooks holds",
-        f"{RETENTION}plan_retention",
-        "*((h, False) for h in facts.holds)",
-        "*()",
+        "for claim in facts.claims if claim.needed_lsn <= segment.last_lsn",
+        "for claim in ()",
     ),
     Mutant(
         "trimmed past the snapshot",

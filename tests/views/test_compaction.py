@@ -26,22 +26,22 @@ def shelf(tmp_path: Path) -> Iterator[Shelf]:
 
 
 def test_each_step_does_what_it_says(shelf: Shelf) -> None:
-    """Write, hold, save progress, checkpoint, compact and trim: each report is the store's, the hold is heeded."""
+    """Write, hold, save progress, checkpoint, compact and trim: each report is the store's, the claim is heeded."""
     written = shelf.do("write")
     assert (written.before.last_lsn, written.after.last_lsn) == (0, RECORDS)
     assert sum(s.live_keys or 0 for s in written.after.segments) == KEYS
     held = shelf.do("hold").after
-    assert [h.name for h in held.holds] == ["auditor"] and held.held_bytes > 0
+    assert [c.name for c in held.claims] == ["auditor"] and held.held_bytes > 0
     assert [c.lsn for c in shelf.do("cursor").after.cursors] == [RECORDS]
     assert shelf.do("trim").after.low_watermark == 0
     assert shelf.do("checkpoint").after.checkpoint_lsn == RECORDS
     compacted = shelf.do("compact")
     assert compacted.report is not None and compacted.after.size_bytes < compacted.before.size_bytes
-    assert compacted.after.exact_from_lsn <= held.holds[0].first_lsn
+    assert compacted.after.exact_from_lsn <= held.claims[0].needed_lsn
     trimmed = shelf.do("trim")
-    assert trimmed.after.low_watermark == held.holds[0].first_lsn - 1
+    assert trimmed.after.low_watermark == held.claims[0].needed_lsn - 1
     assert trimmed.report is not None and "Trim up to LSN" in numbers_html(trimmed)
-    assert shelf.do("hold").after.holds == ()
+    assert shelf.do("hold").after.claims == ()
     assert shelf.do("trim").after.low_watermark == RECORDS
     assert shelf.do("write").after.last_lsn == 2 * RECORDS
     shelf.close()
@@ -51,13 +51,13 @@ def test_each_step_does_what_it_says(shelf: Shelf) -> None:
 
 def test_a_trim_is_previewed_and_then_does_that(shelf: Shelf) -> None:
     """Look at the preview of each step: nothing changes by it, the trim that follows drops just what it named."""
-    for step, limit in (("write", "state"), ("hold", "state"), ("checkpoint", "hold auditor")):
+    for step, limit in (("write", "state"), ("hold", "state"), ("checkpoint", "claim auditor")):
         report = shelf.do(step)  # type: ignore[arg-type]
         assert report.preview.limit == limit
     assert report.preview.segments and report.after.low_watermark == 0
     view = CompactionView()
     view.tell(report)
-    assert "limited by hold auditor" in view.preview.object
+    assert "limited by claim auditor" in view.preview.object
     assert "would go" in {trace.name for trace in view.figure.object.data}
     trimmed = shelf.do("trim")
     gone = {s.name for s in trimmed.before.segments} - {s.name for s in trimmed.after.segments}

@@ -28,8 +28,8 @@ from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.names import COMPACTION_NEW_NAME
+from walkit.log.claims import ClaimTable
 from walkit.log.contents import LogContents
-from walkit.log.holds import HoldTable
 from walkit.log.lifetime import Lifetime
 from walkit.log.orphan_files import OrphanFiles
 from walkit.log.trim_rewrite import free_number
@@ -81,7 +81,7 @@ class Compactor:
         manifest_store: ManifestStore,
         maintenance: MaintenanceWorker,
         contents: LogContents,
-        holds: HoldTable,
+        claims: ClaimTable,
         orphan_files: OrphanFiles,
         lifetime: Lifetime,
         events: EventSink,
@@ -91,7 +91,7 @@ class Compactor:
     ) -> None:
         self._storage, self._options, self._events = storage, options, events
         self._manifest_store, self._maintenance, self._contents = manifest_store, maintenance, contents
-        self._holds, self._orphan_files, self._lifetime = holds, orphan_files, lifetime
+        self._claims, self._orphan_files, self._lifetime = claims, orphan_files, lifetime
         self._sync_and_apply, self._snapshot_lsns = sync_and_apply, snapshot_lsns
         self._lock = threading.Lock()
         self._ended = Latch()
@@ -191,7 +191,7 @@ class Compactor:
         snapshots = self._snapshot_lsns()
         view = self._contents.view()
         manifest = view.manifest
-        needed = self._holds.oldest_needed(manifest)
+        needed = self._claims.oldest_needed(manifest)
         exact = upto if needed is None else min(upto, needed - 1)
         horizon = min(snapshots) if snapshots else 0 if manifest.low_watermark else exact
         segments = candidates(manifest.sealed, exact)
@@ -249,7 +249,7 @@ class Compactor:
     # -- one group
 
     def _compact_group(self, work: _Work, group: Group, clock: PhaseClock) -> bool:
-        """Rewrite and publish one group; False where a hold has come that needs it, and so all after it."""
+        """Rewrite and publish one group; False where a claim has come that needs it, and so all after it."""
         selection = Selection(
             work.keys, work.view.manifest.low_watermark, work.horizon_lsn, frozenset(work.blocked)
         )
@@ -325,13 +325,13 @@ class Compactor:
         return record
 
     def _publish(self, work: _Work, group: Group, record: SegmentRecord, selection: Selection) -> bool:
-        """Put the new segment in the place of the old ones, unless they are trimmed, held or claimed by now."""
+        """Put the new segment in the place of the old ones, unless they are trimmed or claimed by now."""
         published, start, end = False, group[0].start_position, group[-1].end_position
 
         def change(manifest: Manifest) -> Manifest:
             nonlocal published
             published = False
-            needed = self._holds.oldest_needed(manifest)
+            needed = self._claims.oldest_needed(manifest)
             if not self._is_sealed(manifest, group) or (needed is not None and needed <= work.exact_lsn):
                 return manifest
             published = True
@@ -342,17 +342,17 @@ class Compactor:
                 exact_from_lsn=max(manifest.exact_from_lsn, selection.exact_from_lsn),
                 tombstones_from_lsn=max(manifest.tombstones_from_lsn, selection.tombstones_from_lsn),
                 **gaps_where(manifest, lambda gap: gap.end_position <= start or gap.start_position >= end),
-                holds=self._holds.live(manifest),
             )
 
         self._needless.append(record.name)
         with (
             self._events.held(),
-            self._holds.claims.shut() as shut,
+            self._claims.shut() as shut,
             once(self._orphan_files.lock),
             self._orphan_files.lock,
         ):
             self._refuse_closed()
+            self._claims.save_below(work.exact_lsn)
             self._manifest_store.update(change)
             self._needless.remove(record.name)
             self._orphan_files.add(files_of(group if published else [record]))

@@ -22,12 +22,12 @@ class CompactingSurface:
         """Rewrite the sealed log with the newest record of each key; its state stays the same.
 
         Records without a key are events, and stay. Tombstones stay until every snapshot is newer. The newest sealed
-        segment, and every segment that a hold or a claim needs, stays as it is. Writers and readers continue; a reader
+        segment, and every segment that a claim needs, stays as it is. Writers and readers continue; a reader
         that comes upon a segment that is gone continues in the new one, or gets a GapError where that would give
         another state.
 
         History is exact from the newest record on that superseded a dropped one (`exact_from_lsn` of the report): up to
-        the end of the log at most, and never past a hold or a claim. With `exact_from_lsn` states from there on stay
+        the end of the log at most, and never past a claim. With `exact_from_lsn` states from there on stay
         exact: nothing newer supersedes then, and only segments that end at or below it are rewritten. `log.read`
         shows what is left below `log.complete_from_lsn`; `log.follow` begins only above it.
 

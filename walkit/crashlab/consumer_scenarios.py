@@ -218,7 +218,7 @@ CONSUMER_SCENARIOS = (
     ),
     Scenario(
         "hard-cap",
-        "a hold and a claim keep more than the retention wants, until the hard cap drops them",
+        "claims of this and another process keep more than the retention wants, until the hard cap drops them",
         _hard_cap,
         replace(SMALL, retention=Retention(bytes_max=130_000, hard_bytes_max=250_000)),
         covers=("hard cap", "retain", "removal", "claim"),

@@ -1,4 +1,4 @@
-"""Scenarios that ask a log or a Store for its history: past states, trims and their previews, drains, holds."""
+"""Scenarios that ask a log or a Store for its history: past states, trims and their previews, drains, claims."""
 
 from __future__ import annotations
 
@@ -126,10 +126,10 @@ def _held_while_closed(script: Script) -> None:
         for _ in range(9):
             script.append(log, 14_000)
         hold = log.hold("consumer", 3)
-        hold.move(6)
+        hold.advance(6)
         script.keep_from("consumer", 6)
     with script.open() as log:
-        assert script.trim(log, 9).limit == "hold consumer" and log.first_lsn >= 5
+        assert script.trim(log, 9).limit == "claim consumer" and log.first_lsn >= 5
         script.append(log, 100)
 
 
@@ -170,8 +170,8 @@ HISTORY_SCENARIOS = (
     ),
     Scenario(
         "held",
-        "a log is closed while a hold is in force, and limits a trim after it was opened again",
+        "a log is closed while a claim of its own is in force, and limits a trim after it was opened again",
         _held_while_closed,
-        covers=("hold limits", "manifest"),
+        covers=("claim limits", "manifest"),
     ),
 )

@@ -32,7 +32,7 @@ RULES = {
     "again": "opening it once more gives the same",
     "next": "what is appended after the recovery survives the next power cut, with everything before it",
     "stands": "a cursor or claim is at the LSN that it was moved to, and reading from a cursor skips nothing",
-    "held": "a trim after the recovery keeps what a hold or a claim keeps",
+    "held": "a trim after the recovery keeps what a claim keeps",
     "aside": "what a repair has put under lost+found is there",
     "verified": "verify finds no fault in it, before and after the recovery",
 }

@@ -139,9 +139,9 @@ RACING_SCENARIOS = (
     ),
     Scenario(
         "trim-beside",
-        "a trim rewrites a segment while another thread appends and takes a hold",
+        "a trim rewrites a segment while another thread appends and takes a claim",
         _trim_beside,
-        covers=("trim rewrite", "hold limits", "append", "removal"),
+        covers=("trim rewrite", "claim limits", "append", "removal"),
     ),
     Scenario(
         "journal",

@@ -258,9 +258,9 @@ _ALL = (
     ),
     Scenario(
         "trim",
-        "trims that a hold and a claim limit, and that rewrite a segment",
+        "trims that claims of this and another process limit, and that rewrite a segment",
         _trim,
-        covers=("hold limits", "claim limits", "trim rewrite", "removal", "claim"),
+        covers=("claim limits", "trim rewrite", "removal", "claim"),
     ),
     Scenario(
         "checkpoint",

@@ -168,9 +168,8 @@ class Script:
         self.may_drop(lsn)
         since = len(self.storage.points)
         report = log.trim(lsn, waste_ratio=waste_ratio)
-        for limit in ("hold", "claim"):
-            if report.limit.startswith(limit):
-                self.storage.note(f"{limit} limits", since)
+        if report.limit.startswith("claim"):
+            self.storage.note("claim limits", since)
         return report
 
     def checkpoint(self, store: Store, *, trim: bool = True) -> None:

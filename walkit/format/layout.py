@@ -59,8 +59,14 @@ CLAIM_FILE_BYTES: Final = 2 * CLAIM_PLACE_STRIDE
 CLAIM_LEASE_US_MAX: Final = 30 * 86_400 * 1_000_000
 """Thirty days: also how long a claim that cannot be read keeps the whole log."""
 CLAIMS_MAX: Final = 64
-"""Claims of one log: each is read before anything is dropped."""
+"""Claims of one log, without those of its own writer: each is read before anything is dropped."""
+OWN_CLAIMS_MAX: Final = 256
+"""Claims of the log's own writer, which `log.hold` takes."""
 
+MANIFEST_DRAFT: Final = 2
+"""Grows with each change of a layout before version 1."""
+MANIFEST_VERSION: Final = 0x8000 + MANIFEST_DRAFT
+"""No code reads another draft."""
 MANIFEST_HEADER: Final = struct.Struct("<8sHHIIII")
 MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
 """Of the whole file: some 200,000 segments."""

@@ -13,7 +13,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
 
-from walkit.errors import CorruptionError, NotALogError
+from walkit.errors import CorruptionError, FormatVersionError, NotALogError
 from walkit.format.checksum import crc32c
 from walkit.format.layout import (
     FORMAT_VERSION,
@@ -21,6 +21,7 @@ from walkit.format.layout import (
     MANIFEST_BYTES_MAX,
     MANIFEST_HEADER,
     MANIFEST_MAGIC,
+    MANIFEST_VERSION,
     POSITION_MAX,
     SegmentFlag,
 )
@@ -77,15 +78,6 @@ class EpochRecord:
     first_lsn: int
     position: int
     chain: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HoldRecord:
-    """A named lease: records from `first_lsn` on are still needed. The lease ends at `lease_until_us`."""
-
-    name: str
-    first_lsn: int
-    lease_until_us: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,7 +180,6 @@ class Manifest:
     tombstones_from_lsn: int = 1
     holes: tuple[HoleRecord, ...] = ()
     lost: tuple[LostRecord, ...] = ()
-    holds: tuple[HoldRecord, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -292,7 +283,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     payload = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     if MANIFEST_HEADER.size + len(payload) > MANIFEST_BYTES_MAX:
         raise ValueError(f"a manifest of {len(payload):,} bytes is over the limit of {MANIFEST_BYTES_MAX:,}")
-    head = MANIFEST_HEADER.pack(MANIFEST_MAGIC, FORMAT_VERSION, MANIFEST_HEADER.size, 0, 0, len(payload), 0)
+    head = MANIFEST_HEADER.pack(MANIFEST_MAGIC, MANIFEST_VERSION, MANIFEST_HEADER.size, 0, 0, len(payload), 0)
     crc = crc32c(payload, crc32c(head[:_CRC_OFFSET]))
     return head[:_CRC_OFFSET] + crc.to_bytes(4, "little") + payload
 
@@ -311,7 +302,9 @@ def decode_manifest(data: bytes, path: str) -> Manifest:
     found = crc32c(data[MANIFEST_HEADER.size :], crc32c(data[:_CRC_OFFSET]))
     if found != crc:
         raise _damaged("has a wrong checksum", f"{crc:#010x}", f"{found:#010x}")
-    refuse_newer(f"the manifest of {path}", version, header_bytes, MANIFEST_HEADER.size, critical)
+    if version != MANIFEST_VERSION:
+        raise FormatVersionError(f"the manifest of {path}", found=version, supported=MANIFEST_VERSION)
+    refuse_newer(f"the manifest of {path}", FORMAT_VERSION, header_bytes, MANIFEST_HEADER.size, critical)
     try:
         return _from_plain(json.loads(data[MANIFEST_HEADER.size :]))
     except (KeyError, TypeError, ValueError, RecursionError) as error:
@@ -329,7 +322,6 @@ def _from_plain(plain: dict[str, Any]) -> Manifest:
         "end": _checked(LogEnd, plain["end"]),
         "holes": tuple(_checked(HoleRecord, h) for h in plain["holes"]),
         "lost": tuple(_checked(LostRecord, g) for g in plain["lost"]),
-        "holds": tuple(_checked(HoldRecord, h) for h in plain["holds"]),
     }
     manifest = _checked(Manifest, {**plain, **parts})
     if manifest.ack_order not in ("append", "completion"):

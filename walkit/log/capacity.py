@@ -74,4 +74,4 @@ class BoundedSink:
 
 def drops_by_itself(limits: Retention) -> bool:
     """Return whether anything may go without being asked for."""
-    return limits.age_s is not None or limits.records_max is not None or limits.below_holds
+    return limits.age_s is not None or limits.records_max is not None or limits.below_claims

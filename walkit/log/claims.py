@@ -1,4 +1,4 @@
-"""Claims as the writer's process sees them: which count, and the lock under which records are dropped.
+"""Claims as the writer's process sees them: its own and others', which count, the lock under which records are dropped.
 
 A lease is judged by the wall clock, which consumers share, and by this process's own clock, which never goes back: a
 claim counts no longer than its lease after it was first seen here as it is. So a wall clock that is set back keeps no
@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from walkit._locks import once
 from walkit.errors import StorageError
 from walkit.events import EventSink
 from walkit.format.claim import ClaimMark
 from walkit.format.layout import CLAIM_LEASE_US_MAX
-from walkit.format.manifest import HoldRecord, Manifest
+from walkit.format.manifest import Manifest
 from walkit.record import wall_us
 from walkit.segments.claim_files import (
     LOCK_WAIT_S,
@@ -27,10 +27,37 @@ from walkit.segments.claim_files import (
     busy,
     claim_facts,
     claims_locked,
+    fact_of,
     remove_claims,
 )
 from walkit.segments.manifest_store import ManifestStore
 from walkit.storage.interface import Storage
+
+BACKGROUND_WAIT_S = 0.1
+"""How long the maintenance thread, and a log that closes, wait for the claims' lock."""
+
+
+class Mine(Protocol):
+    """A claim of this process: see `OwnClaim`."""
+
+    name: str
+    lease_us: int
+    events: EventSink
+    ended: Literal["", "released", "lost"]
+
+    @property
+    def mark(self) -> ClaimMark:
+        """The mark in its file."""
+
+    @property
+    def first_lsn(self) -> int:
+        """Its value."""
+
+    def save_locked(self) -> None:
+        """Write the value. Needs the claims' lock."""
+
+    def save(self, wait_s: float | None = None) -> None:
+        """Take the lock, and write the value."""
 
 
 class _Seen(NamedTuple):
@@ -41,7 +68,7 @@ class _Seen(NamedTuple):
 
 
 class ClaimTable:
-    """The claims on an open log: files that consumers in other processes write. Safe from any thread.
+    """The claims on an open log: files that consumers write, and those of this process. Safe from any thread.
 
     `wall_us` and `own_s` are its clocks, `wait_s` how long it waits for the claims' lock.
     """
@@ -56,7 +83,9 @@ class ClaimTable:
         own_s: Callable[[], float] = time.monotonic,
         wait_s: float = LOCK_WAIT_S,
     ) -> None:
-        self._storage, self._manifest_store, self._events = storage, manifest_store, events
+        self.storage, self.events, self._manifest_store = storage, events, manifest_store
+        self.mine: dict[str, Mine] = {}
+        """By name, those that this process has now: their values count, whatever their files say."""
         self._wall_us, self._own_s, self._wait_s = wall_us, own_s, wait_s
         self._lock = threading.RLock()
         self._turn: Any = threading.RLock()
@@ -66,18 +95,31 @@ class ClaimTable:
         self._kept: list[ClaimFact] | None = None
         """While they are shut: the claims found when the lock was taken, without those that are being dropped."""
 
-    def live(self, manifest: Manifest) -> tuple[HoldRecord, ...]:
-        """Return the claims that count now, in the form of holds; one that cannot be read needs every record.
+    @property
+    def manifest(self) -> Manifest:
+        """The log's manifest."""
+        return self._manifest_store.current
 
-        While they are shut that is exact. Else it is what a preview needs: the next moment may bring another claim. An
-        event says of each claim once that it cannot be read, or was written after what the clock says now.
+    def live(self, manifest: Manifest) -> tuple[ClaimFact, ...]:
+        """Return the claims that count now; one that cannot be read needs every record.
+
+        While they are shut that is exact, with the values of this process at that moment. Else it is for a preview: the
+        next moment may bring another claim. An event says of each claim once that it cannot be read, or was
+        written after what the clock says now.
         """
         kept = self._kept
-        return tuple(
-            HoldRecord(name=f.name, first_lsn=f.needed_lsn, lease_until_us=f.lease_until_us or 0)
-            for f in (self._look(manifest) if kept is None else kept)
-            if f.counts
-        )
+        return tuple(f for f in (self._look(manifest) if kept is None else kept) if f.counts)
+
+    def oldest_needed(self, manifest: Manifest) -> int | None:
+        """Return the oldest record that a claim needs now; None if none is needed."""
+        return min((fact.needed_lsn for fact in self.live(manifest)), default=None)
+
+    def facts(self, manifest: Manifest) -> list[ClaimFact]:
+        """Return the claims, by name, as they are now: those of this process by their values."""
+        found = {fact.name: fact for fact in claim_facts(self.storage, manifest, self._wall_us())}
+        for name, mine in list(self.mine.items()):
+            found[name] = fact_of(name, mine.mark, "live", mine.first_lsn)
+        return [found[name] for name in sorted(found)]
 
     @property
     def are_shut(self) -> bool:
@@ -85,29 +127,49 @@ class ClaimTable:
         return self._kept is not None
 
     @contextmanager
-    def shut(self, wait_s: float | None = None) -> Iterator[ShutClaims]:
-        """Have the claims' lock in this block, or until `reopen`: none is written until the manifest is replaced.
+    def locked(self, wait_s: float | None = None) -> Iterator[ExitStack]:
+        """Have the turn of this process, and the claims' lock, in this block; closing the stack frees the lock.
 
-        It is taken before that of the orphan files, which others need while this one is waited for, and within a block
-        that keeps events. Where the block ends well, claims whose lease is over, and such as a hard cap has passed, are
-        removed. StorageError (ETIMEDOUT) where the lock is not free within `wait_s` seconds.
+        StorageError (ETIMEDOUT) if they are not free within `wait_s` seconds.
         """
         wait_s = self._wait_s if wait_s is None else wait_s
         deadline = time.monotonic() + wait_s
         with once(self._turn):
             if not self._turn.acquire(timeout=wait_s):
-                raise busy(self._storage, wait_s, None)
+                raise busy(self.storage, wait_s, None)
             try:
-                with ExitStack() as locked:
-                    locked.enter_context(claims_locked(self._storage, max(deadline - time.monotonic(), 0)))
-                    self._kept = self._look(self._manifest_store.current)
-                    self._check()
-                    shut = ShutClaims(self, locked)
-                    yield shut
-                    shut.reopen()
+                with ExitStack() as lock:
+                    lock.enter_context(claims_locked(self.storage, max(deadline - time.monotonic(), 0)))
+                    yield lock
+            finally:
+                self._turn.release()
+
+    @contextmanager
+    def shut(self, wait_s: float | None = None) -> Iterator[ShutClaims]:
+        """Have the claims' lock in this block, or until `reopen`: none is written until the manifest is replaced.
+
+        It is taken before that of the orphan files, which others need while this one is waited for, and within a block
+        that keeps events. Where the block ends well, claims whose lease is over, and such as a hard cap has passed, are
+        removed. Raises what `locked` raises.
+        """
+        with self.locked(wait_s) as lock:
+            try:
+                self._kept = self._look(self._manifest_store.current)
+                self._check()
+                shut = ShutClaims(self, lock)
+                yield shut
+                shut.reopen()
             finally:
                 self._kept = None
-                self._turn.release()
+
+    def save_below(self, up_to_lsn: int) -> None:
+        """Write those of this process whose files would limit a trim to this LSN. Needs the claims shut.
+
+        What is dropped must not be claimed by a file: the claim would be no more after the death of the process.
+        """
+        for claim in list(self.mine.values()):
+            if claim.mark.first_lsn <= up_to_lsn and claim.mark.first_lsn < claim.first_lsn:
+                claim.save_locked()
 
     def _check(self) -> None:
         """Assert what holds between two steps; while the claims are shut, on the thread that has shut them."""
@@ -117,6 +179,10 @@ class ClaimTable:
         if self._kept is not None:
             assert self._turn._is_owned(), "the claims are shut, and no thread has their turn"
             assert len({fact.name for fact in self._kept}) == len(self._kept), "a claim is kept twice"
+            for name, claim in self.mine.items():
+                assert claim.name == name and not claim.ended, "a claim counts that has ended"
+                assert claim.mark.first_lsn <= claim.first_lsn, "a file is before its claim"
+                assert claim.first_lsn > self.manifest.low_watermark, "records that are claimed were dropped"
 
     def forget(self) -> None:
         """In a forked child: forget locks that a thread of the parent may hold."""
@@ -131,18 +197,18 @@ class ClaimTable:
         for fact in facts:
             about = {"name": fact.name, "first_lsn": fact.first_lsn, "oldest": oldest, "owner": fact.owner}
             if fact.state == "expired":
-                self._events.emit("walkit.claim.expire", **about)
+                self.events.emit("walkit.claim.expire", **about)
             else:
-                self._events.emit("walkit.claim.drop", **about)
+                self.events.emit("walkit.claim.drop", **about)
         try:
-            remove_claims(self._storage, [f.name for f in facts])
+            remove_claims(self.storage, [f.name for f in facts])
         except StorageError as error:
-            self._events.emit("walkit.upkeep.fail", job="claims", error=str(error))
+            self.events.emit("walkit.upkeep.fail", job="claims", error=str(error))
 
     def _look(self, manifest: Manifest) -> list[ClaimFact]:
         """Read the claims, and judge them by both clocks."""
-        now_us, now_s = self._wall_us(), self._own_s()
-        facts = claim_facts(self._storage, manifest, now_us)
+        now_s, facts = self._own_s(), self.facts(manifest)
+        now_us = self._wall_us()  # after the reading: none of them was written later
         with once(self._lock), self._lock:
             judged, new = self._judged(facts, now_s)
         for fact in new:  # a callback may look, too
@@ -154,6 +220,9 @@ class ClaimTable:
         known, self._seen = self._seen, {}
         judged, new = [], []
         for fact in facts:
+            if fact.name in self.mine:
+                judged.append(fact)
+                continue
             seen = known.get(fact.name)
             if seen is None or seen.mark != fact.mark:
                 seen = _Seen(fact.mark, now_s)
@@ -167,10 +236,10 @@ class ClaimTable:
     def _report(self, fact: ClaimFact, now_us: int) -> None:
         """Send the event of a claim that is seen for the first time, where it is not as it should be."""
         if fact.mark is None:
-            self._events.emit("walkit.claim.damage", name=fact.name, error=fact.fault)
+            self.events.emit("walkit.claim.damage", name=fact.name, error=fact.fault)
         elif fact.state == "live" and fact.mark.written_us > now_us:
             ahead_s = (fact.mark.written_us - now_us) / 1e6
-            self._events.emit("walkit.claim.clock", name=fact.name, ahead_s=ahead_s)
+            self.events.emit("walkit.claim.clock", name=fact.name, ahead_s=ahead_s)
 
 
 class ShutClaims:
@@ -190,11 +259,17 @@ class ShutClaims:
         table, before = self._table, self._table._kept
         assert before is not None, "claims are dropped under their lock"
         lost = [f for f in before if f.name in names]
+        mine = {f.name: table.mine.pop(f.name) for f in lost if f.name in table.mine}
+        for claim in mine.values():
+            claim.ended = "lost"
         table._kept = [f for f in before if f.name not in names]
         table._check()
         try:
             yield
         except BaseException:
+            for claim in mine.values():
+                claim.ended = ""
+            table.mine.update(mine)
             table._kept = before
             raise
         table.remove(lost)

@@ -18,8 +18,8 @@ from walkit._threads import MEMORY_TRIES, LogThread
 from walkit.commit.driver import CommitDriver
 from walkit.errors import StorageError
 from walkit.events import EventSink
-from walkit.log.holds import HoldTable
 from walkit.log.orphan_files import OrphanFiles
+from walkit.log.own_claims import OwnClaims
 from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.segment_set import SegmentSet
 
@@ -35,7 +35,7 @@ class Finisher:
         driver: CommitDriver,
         segments: SegmentSet,
         manifest_store: ManifestStore,
-        holds: HoldTable,
+        own_claims: OwnClaims,
         orphan_files: OrphanFiles,
         events: EventSink,
         limit_ms: float | None,
@@ -44,7 +44,7 @@ class Finisher:
         self._driver = driver
         self._segments = segments
         self._manifest_store = manifest_store
-        self._holds = holds
+        self._own_claims = own_claims
         self._orphan_files = orphan_files
         self._events = events
         self._limit_ms = limit_ms
@@ -60,14 +60,15 @@ class Finisher:
             return
         try:  # at once: a call between the two might find no memory, and nobody would finish
             poisoned = self._driver.core.failure is not None
-            self._close_segments(poisoned=poisoned)
-            if not poisoned:
-                with self._driver.lock:
-                    core = self._driver.core
-                    core.synced(core.sync_begin())  # a seal is durable, with everything in it
-            if self._holds.mine and self._manifest_store.lost is None:
-                with self._events.held():
-                    self._manifest_store.update(lambda m: m.next(holds=self._holds.live(m)))
+            try:
+                self._close_segments(poisoned=poisoned)
+                if not poisoned:
+                    with self._driver.lock:
+                        core = self._driver.core
+                        core.synced(core.sync_begin())  # a seal is durable, with everything in it
+            finally:
+                if self._manifest_store.lost is None:
+                    self._own_claims.close()
         finally:
             tries = 0
             while tries < MEMORY_TRIES:  # a loop and no call of another, which would allocate first

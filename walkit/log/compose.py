@@ -28,11 +28,11 @@ from walkit.format.manifest import LogEnd
 from walkit.log.capacity import BoundedSink
 from walkit.log.claims import ClaimTable
 from walkit.log.contents import LogContents
-from walkit.log.holds import HoldTable
 from walkit.log.level import note_level
 from walkit.log.lifetime import Lifetime
 from walkit.log.observe import acknowledged_frames
 from walkit.log.orphan_files import OrphanFiles
+from walkit.log.own_claims import OwnClaims
 from walkit.log.parts import LogParts
 from walkit.log.retention import Retainer
 from walkit.log.trim import Trimmer
@@ -73,12 +73,12 @@ def compose(
     contents = LogContents(storage, manifest_store, segments, core)
     lifetime, orphan_files = Lifetime(), OrphanFiles(storage, manifest_store.look)
     claims = ClaimTable(storage, manifest_store, events)
-    holds = HoldTable(manifest_store, contents, orphan_files, lifetime, claims, segments.maintenance, events)
+    own_claims = OwnClaims(claims, contents, core, lifetime, segments.maintenance)
     rewriter = TrimRewriter(storage, manifest_store, orphan_files, lifetime, events)
-    trimmer = Trimmer(manifest_store, core, segments.maintenance, holds, orphan_files, rewriter, events)
+    trimmer = Trimmer(manifest_store, core, segments.maintenance, claims, orphan_files, rewriter, events)
     limits = options.retention
     retention = Retainer(
-        limits, storage.location, manifest_store, segments, holds, trimmer, orphan_files, events
+        limits, storage.location, manifest_store, segments, claims, trimmer, orphan_files, events
     )
     frame_sink: FrameSink = segments
     if limits.at_capacity == "refuse":
@@ -104,7 +104,8 @@ def compose(
         contents=contents,
         lifetime=lifetime,
         orphan_files=orphan_files,
-        holds=holds,
+        claims=claims,
+        own_claims=own_claims,
         trimmer=trimmer,
         retention=retention,
     )

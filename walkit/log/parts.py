@@ -10,10 +10,11 @@ from walkit.commit.driver import CommitDriver
 from walkit.commit.ports import CommitEntry
 from walkit.config import LogOptions
 from walkit.events import EventSink
+from walkit.log.claims import ClaimTable
 from walkit.log.contents import LogContents
-from walkit.log.holds import HoldTable
 from walkit.log.lifetime import Lifetime
 from walkit.log.orphan_files import OrphanFiles
+from walkit.log.own_claims import OwnClaims
 from walkit.log.retention import Retainer
 from walkit.log.trim import Trimmer
 from walkit.segments.manifest_store import ManifestStore
@@ -39,6 +40,7 @@ class LogParts:
     contents: LogContents
     lifetime: Lifetime
     orphan_files: OrphanFiles
-    holds: HoldTable
+    claims: ClaimTable
+    own_claims: OwnClaims
     trimmer: Trimmer
     retention: Retainer

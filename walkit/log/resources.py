@@ -33,7 +33,7 @@ class LogResources:
             parts.driver,
             parts.segments,
             parts.manifest_store,
-            parts.holds,
+            parts.own_claims,
             parts.orphan_files,
             parts.events,
             parts.options.write_timeout_ms,
@@ -95,7 +95,7 @@ class LogResources:
         parts.lifetime.forget()
         self._close_lock = threading.RLock()
         parts.orphan_files.forget()
-        parts.holds.claims.forget()
+        parts.claims.forget()
         parts.manifest_store.forget()
         parts.segments.forget()
         self._lock.forget()

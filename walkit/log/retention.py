@@ -1,7 +1,7 @@
 """Retention: which segments may go without being asked for. A pure plan, and what carries it out.
 
-A limit of age, bytes or records, or "what every hold has passed", is enough to drop a segment; a hold, or a claim of
-another process, is enough to keep it, until the log is over its hard cap. Kevo's retention, which lets age and count
+A limit of age, bytes or records, or "what every claim has passed", is enough to drop a segment; a claim is enough to
+keep it, until the log is over its hard cap. Kevo's retention, which lets age and count
 delete what a replica still needs, is the fault to avoid; Quiver's is the source of the caps.
 """
 
@@ -18,18 +18,16 @@ from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import Retention
 from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.format.manifest import HoldRecord, SegmentRecord
+from walkit.format.manifest import SegmentRecord
+from walkit.log.claims import BACKGROUND_WAIT_S, ClaimTable
 from walkit.log.contents import segments_now
-from walkit.log.holds import HoldTable
 from walkit.log.orphan_files import OrphanFiles
 from walkit.log.trim import Trimmed, Trimmer
 from walkit.record import wall_us
 from walkit.recovery.report import report_html
+from walkit.segments.claim_files import ClaimFact
 from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.segment_set import SegmentSet
-
-BACKGROUND_WAIT_S = 0.1
-"""How long retention on the maintenance thread waits for the claims' lock."""
 
 RetentionProgress = Callable[[int, int], None]
 """Called with (segment files removed, segment files to remove)."""
@@ -46,9 +44,8 @@ class RetentionFacts:
     open_bytes: int
     """Bytes of the segments that are not sealed, as far as they are used."""
     open_records: int
-    holds: tuple[HoldRecord, ...]
-    claims: tuple[HoldRecord, ...] = ()
-    """What consumers in other processes need: they count as holds do."""
+    claims: tuple[ClaimFact, ...]
+    """Those that count."""
     bound_lsn: int
     """Nothing above it may go: what is not durable, or not in the newest snapshot of a state made of the log."""
     now_us: int
@@ -56,16 +53,14 @@ class RetentionFacts:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """Which segments go, oldest first, why, and which holds stand in the way of the hard cap."""
+    """Which segments go, oldest first, why, and which claims are in the way of the hard cap."""
 
     segments: tuple[SegmentRecord, ...] = ()
     reasons: tuple[str, ...] = ()
-    """Of "age", "bytes", "records", "holds" and "hard cap": those that ask for any of the segments."""
-    dropped_holds: tuple[str, ...] = ()
-    kept_by: tuple[str, ...] = ()
-    """What keeps the next segment, which a limit asks for too: names of holds, "claim NAME", "state"; () where no limit
-    does."""
+    """Of "age", "bytes", "records", "claims" and "hard cap": those that ask for any of the segments."""
     dropped_claims: tuple[str, ...] = ()
+    kept_by: tuple[str, ...] = ()
+    """What keeps the next segment, which a limit asks for too: "claim NAME", "state"; () where no limit does."""
 
     @property
     def up_to_lsn(self) -> int:
@@ -81,18 +76,10 @@ def plan_retention(limits: Retention, facts: RetentionFacts) -> RetentionPlan:
     count = len(facts.sealed) - (facts.begun_us is None)
     taken: list[SegmentRecord] = []
     reasons: dict[str, None] = {}
-    needs = (*((h, False) for h in facts.holds), *((c, True) for c in facts.claims))
-    dropped: dict[tuple[str, bool], None] = {}
-    """By (name, whether it is a claim)."""
+    dropped: dict[str, None] = {}
 
     def plan(kept_by: tuple[str, ...] = ()) -> RetentionPlan:
-        return RetentionPlan(
-            tuple(taken),
-            tuple(reasons),
-            tuple(name for name, is_claim in dropped if not is_claim),
-            kept_by,
-            tuple(name for name, is_claim in dropped if is_claim),
-        )
+        return RetentionPlan(tuple(taken), tuple(reasons), tuple(dropped), kept_by)
 
     for index, segment in enumerate(facts.sealed[: max(count, 0)]):
         following_us = begun[index + 1]
@@ -106,20 +93,19 @@ def plan_retention(limits: Retention, facts: RetentionFacts) -> RetentionPlan:
             and limits.bytes_max is not None
             and bytes_left > limits.bytes_max,
             "records": limits.records_max is not None and records_left > limits.records_max,
-            "holds": limits.below_holds
-            and bool(needs)
-            and all(need.first_lsn > segment.last_lsn for need, _ in needs),
+            "claims": limits.below_claims
+            and bool(facts.claims)
+            and all(claim.needed_lsn > segment.last_lsn for claim in facts.claims),
             "hard cap": over,
         }
         if not any(asked.values()):
             break
         if segment.last_lsn > facts.bound_lsn:
             return plan(("state",))
-        in_the_way = [(n.name, is_claim) for n, is_claim in needs if n.first_lsn <= segment.last_lsn]
-        if in_the_way and not over:
-            waiting = [need for need in in_the_way if need not in dropped]
-            if waiting:
-                return plan(tuple(f"claim {name}" if is_claim else name for name, is_claim in waiting))
+        in_the_way = [claim.name for claim in facts.claims if claim.needed_lsn <= segment.last_lsn]
+        waiting = [] if over else [name for name in in_the_way if name not in dropped]
+        if waiting:
+            return plan(tuple(f"claim {name}" for name in waiting))
         dropped.update(dict.fromkeys(in_the_way))
         reasons.update(dict.fromkeys(name for name, is_asked in asked.items() if is_asked))
         taken.append(segment)
@@ -146,15 +132,13 @@ class RetentionReport:
     size_bytes: int
     """Bytes of their files."""
     reasons: tuple[str, ...]
-    """Which limits asked for it: of "age", "bytes", "records", "holds" and "hard cap"."""
-    holds_dropped: tuple[str, ...]
-    """Holds that stood in the way of the hard cap: their consumers get a GapError."""
+    """Which limits asked for it: of "age", "bytes", "records", "claims" and "hard cap"."""
+    claims_dropped: tuple[str, ...]
+    """Claims that were in the way of the hard cap: their consumers get a GapError."""
     kept_by: tuple[str, ...]
-    """What keeps the next segment though a limit asks for it: names of holds, "claim NAME", or "state" (its newest
-    snapshot is older)."""
+    """What keeps the next segment though a limit asks for it: "claim NAME", or "state" (its newest snapshot is
+    older)."""
     duration_s: float
-    claims_dropped: tuple[str, ...] = ()
-    """Claims that stood in the way of the hard cap: their consumers get a GapError, too."""
 
     def _repr_html_(self) -> str:
         return report_html(
@@ -165,7 +149,6 @@ class RetentionReport:
                 ("records in them", f"{self.records:,}"),
                 ("bytes of their files", f"{self.size_bytes:,}"),
                 ("asked for by", ", ".join(self.reasons) or "no limit"),
-                ("holds dropped", ", ".join(self.holds_dropped) or "none"),
                 ("claims dropped", ", ".join(self.claims_dropped) or "none"),
                 ("kept back by", ", ".join(self.kept_by) or "nothing"),
                 ("time", f"{self.duration_s * 1000:.1f} ms"),
@@ -182,7 +165,7 @@ class Retainer:
         location: str,
         manifest_store: ManifestStore,
         segments: SegmentSet,
-        holds: HoldTable,
+        claims: ClaimTable,
         trimmer: Trimmer,
         orphan_files: OrphanFiles,
         events: EventSink,
@@ -191,7 +174,7 @@ class Retainer:
         self._location = location
         self._manifest_store = manifest_store
         self._segments = segments
-        self._holds = holds
+        self._claims = claims
         self._trimmer = trimmer
         self._orphan_files = orphan_files
         self._events = events
@@ -204,7 +187,7 @@ class Retainer:
         progress: RetentionProgress | None = None,
         wait_s: float | None = None,
     ) -> RetentionReport:
-        """Drop what the limits ask for: the manifest first, holds and low watermark in one replacement, then the files.
+        """Drop what the limits ask for: the manifest first, then the files.
 
         The claims' lock is waited for up to `wait_s` seconds. A StorageError leaves the log as it was, or with files
         that no manifest names; doing it again does the rest.
@@ -225,36 +208,21 @@ class Retainer:
     ) -> RetentionReport:
         began = time.perf_counter()
         self._segments.maintenance.drain()  # what it is about to seal can be dropped, too
-        lost: tuple[HoldRecord, ...] = ()
         trimmed = Trimmed(self._manifest_store.current.low_watermark, ())
         plan = plan_retention(limits or self._limits, self._facts(now_us))
-        try:
-            with (
-                self._events.held(),
-                self._holds.claims.shut(wait_s) if plan.segments else nullcontext() as shut,
-                once(self._orphan_files.lock),
-                self._orphan_files.lock,
-            ):
-                if shut is not None:
-                    # Once more: from here on no hold and no claim comes.
-                    plan = plan_retention(limits or self._limits, self._facts(now_us))
-                    with (
-                        shut.dropping(plan.dropped_claims),
-                        self._holds.dropping(plan.dropped_holds) as dropping,
-                    ):
-                        trimmed = self._trimmer.move_watermark(plan.up_to_lsn)
-                        lost = dropping
-                    shut.reopen()
-                self._orphan_files.remove(progress)
-        finally:
-            # Also where a file could not be removed: the manifest has dropped the holds by then.
-            for hold in lost:
-                self._events.emit(
-                    "walkit.hold.drop",
-                    name=hold.name,
-                    first_lsn=hold.first_lsn,
-                    oldest=self._holds.contents.first_lsn,
-                )
+        with (
+            self._events.held(),
+            self._claims.shut(wait_s) if plan.segments else nullcontext() as shut,
+            once(self._orphan_files.lock),
+            self._orphan_files.lock,
+        ):
+            if shut is not None:
+                # Once more: from here on no claim comes.
+                plan = plan_retention(limits or self._limits, self._facts(now_us))
+                with shut.dropping(plan.dropped_claims):
+                    trimmed = self._trimmer.move_watermark(plan.up_to_lsn)
+                shut.reopen()
+            self._orphan_files.remove(progress)
         report = RetentionReport(
             location=self._location,
             low_watermark=trimmed.low_watermark,
@@ -262,7 +230,6 @@ class Retainer:
             records=sum(s.records for s in trimmed.segments),
             size_bytes=trimmed.size_bytes,
             reasons=plan.reasons,
-            holds_dropped=tuple(h.name for h in lost),
             claims_dropped=plan.dropped_claims,
             kept_by=plan.kept_by,
             duration_s=time.perf_counter() - began,
@@ -286,8 +253,7 @@ class Retainer:
             begun_us=min((header.created_us for _, header in used), default=None),
             open_bytes=sum(header.offset_of(segment.end_position) for segment, header in used),
             open_records=sum(segment.records for segment, _ in used),
-            holds=self._holds.live(manifest, tell=False),
-            claims=self._holds.claims.live(manifest),
+            claims=self._claims.live(manifest),
             bound_lsn=self._trimmer.bound_lsn(manifest.checkpoint_lsn),
             now_us=wall_us() if now_us is None else now_us,
         )

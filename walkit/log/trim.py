@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -13,9 +13,8 @@ from walkit._text import counted
 from walkit.commit.to_end import run_to_end
 from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.format.manifest import HoldRecord, Manifest, SegmentRecord, SegmentState
+from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
 from walkit.log.claims import ClaimTable
-from walkit.log.holds import HoldTable
 from walkit.log.marks import LogMarks
 from walkit.log.orphan_files import OrphanFiles
 from walkit.log.trim_rewrite import Rewritten, TrimRewriter, check_waste_ratio
@@ -57,7 +56,7 @@ class TrimPreview:
     straddling: SegmentRecord | None
     """The segment in which the low watermark would stand: copied where enough of it is waste, else it stays."""
     limit: str
-    """What keeps the low watermark from what was asked for: "", "state", "durable", "hold NAME" or "claim NAME"."""
+    """What keeps the low watermark from what was asked for: "", "state", "durable" or "claim NAME"."""
 
     @property
     def size_bytes(self) -> int:
@@ -66,7 +65,7 @@ class TrimPreview:
 
 
 LIMITS = {"": "nothing", "durable": "what is durable", "state": "the newest snapshot: a checkpoint moves it"}
-"""What limits a trim, in words; the others are the name of a hold or a claim."""
+"""What limits a trim, in words; the others are the name of a claim."""
 
 
 class TrimReport(int):
@@ -80,7 +79,7 @@ class TrimReport(int):
     """What became of the segment that straddles the low watermark."""
     duration_s: float
     limit: str
-    """What kept the low watermark from what was asked for: "", "state", "durable", "hold NAME" or "claim NAME"."""
+    """What kept the low watermark from what was asked for: "", "state", "durable" or "claim NAME"."""
 
     def __new__(
         cls,
@@ -140,7 +139,7 @@ class Trimmer:
         manifest_store: ManifestStore,
         marks: LogMarks,
         maintenance: MaintenanceWorker,
-        holds: HoldTable,
+        claims: ClaimTable,
         orphan_files: OrphanFiles,
         rewriter: TrimRewriter,
         events: EventSink,
@@ -153,14 +152,10 @@ class Trimmer:
         self._manifest_store = manifest_store
         self._marks = marks
         self._maintenance = maintenance
-        self._holds = holds
+        self.claims = claims
+        """To be shut while the low watermark moves."""
         self._orphan_files = orphan_files
         self._events = events
-
-    @property
-    def claims(self) -> ClaimTable:
-        """What consumers in other processes need; to be shut while the low watermark moves."""
-        return self._holds.claims
 
     def bound_lsn(self, checkpoint_lsn: int) -> int:
         """Return the LSN above which nothing may go: what is not durable, or is in no snapshot of a state kept.
@@ -175,27 +170,23 @@ class Trimmer:
     def move_watermark(self, up_to_lsn: int, checkpoint_lsn: int = 0) -> Trimmed:
         """Drop records at or below `up_to_lsn` from the manifest; the files go when the orphan files are removed.
 
-        Never past a hold or a claim, never what is not durable, and where there is a state, never past its newest
+        Never past a claim, never what is not durable, and where there is a state, never past its newest
         snapshot: what would then be needed to tell the state would be gone. `checkpoint_lsn` says that a durable
         snapshot stands there from now on. Needs the claims shut, the lock of the orphan files held, and events.
         """
-        assert self._holds.claims.are_shut, "a claim could come now"
+        assert self.claims.are_shut, "a claim could come now"
+        self.claims.save_below(min(up_to_lsn, self._marks.durable_lsn))
         dropped: list[SegmentRecord] = []
         limit = ""
 
         def change(manifest: Manifest) -> Manifest:
             nonlocal limit
-            holds = self._holds.live(manifest)
             checkpoint = max(checkpoint_lsn, manifest.checkpoint_lsn)
-            limit, bound = self._limit(manifest, up_to_lsn, checkpoint, holds)
+            limit, bound = self._limit(manifest, up_to_lsn, checkpoint)
             low = max(bound, manifest.low_watermark)
             # Also what was sealed since the last trim.
             dropped[:] = [s for s in manifest.sealed if s.last_lsn <= low]
-            same = (low, checkpoint, holds) == (
-                manifest.low_watermark,
-                manifest.checkpoint_lsn,
-                manifest.holds,
-            )
+            same = (low, checkpoint) == (manifest.low_watermark, manifest.checkpoint_lsn)
             if same and not dropped:
                 return manifest
             left = tuple(s for s in manifest.segments if s not in dropped)
@@ -208,28 +199,23 @@ class Trimmer:
                 low_watermark=low,
                 checkpoint_lsn=checkpoint,
                 exact_from_lsn=max(manifest.exact_from_lsn, low + 1) if low else manifest.exact_from_lsn,
-                holds=holds,
             )
 
         manifest = self._manifest_store.update(change)
         self._orphan_files.add(files_of(dropped))
         return Trimmed(manifest.low_watermark, tuple(dropped), limit)
 
-    def _limit(
-        self, manifest: Manifest, up_to_lsn: int, checkpoint_lsn: int, holds: Iterable[HoldRecord]
-    ) -> tuple[str, int]:
+    def _limit(self, manifest: Manifest, up_to_lsn: int, checkpoint_lsn: int) -> tuple[str, int]:
         """Return what limits a trim, as `TrimPreview.limit` says it, and the LSN up to which records may be dropped."""
         limits = {"": up_to_lsn, "durable": self._marks.durable_lsn}
         limits["state"] = self.bound_lsn(checkpoint_lsn)
-        limits |= {f"hold {h.name}": h.first_lsn - 1 for h in holds}
-        limits |= {f"claim {c.name}": c.first_lsn - 1 for c in self._holds.claims.live(manifest)}
+        limits |= {f"claim {c.name}": c.needed_lsn - 1 for c in self.claims.live(manifest)}
         return min(limits.items(), key=lambda item: item[1])
 
     def preview(self, up_to_lsn: int) -> TrimPreview:
         """Return what `trim(up_to_lsn)` would do by the manifest as it is now. Changes nothing."""
         manifest = self._manifest_store.current
-        holds = self._holds.live(manifest, tell=False)
-        limit, bound = self._limit(manifest, up_to_lsn, manifest.checkpoint_lsn, holds)
+        limit, bound = self._limit(manifest, up_to_lsn, manifest.checkpoint_lsn)
         low = max(bound, manifest.low_watermark)
         within = (s for s in manifest.sealed if s.first_lsn <= low < s.last_lsn)
         return TrimPreview(
@@ -249,7 +235,7 @@ class Trimmer:
         self._maintenance.drain()  # what the maintenance thread is about to seal can be dropped, too
         with (
             self._events.held(),
-            self._holds.claims.shut() as shut,
+            self.claims.shut() as shut,
             once(self._orphan_files.lock),
             self._orphan_files.lock,
         ):

@@ -19,12 +19,11 @@ from walkit.commit.ticket import Ticket
 from walkit.config import LogOptions, Retention
 from walkit.errors import CallbackError, GapError, OptionsError
 from walkit.events import EventSink
-from walkit.format.manifest import HoldRecord, Manifest
+from walkit.format.manifest import Manifest
 from walkit.log.append import Appender
 from walkit.log.append_bulk import BulkAppender
 from walkit.log.column_input import bundle_of, rows_of, rows_of_arrow
 from walkit.log.finalizer import close_dropped, watch_exit
-from walkit.log.holds import LEASE_S_DEFAULT, Hold
 from walkit.log.html import log_html, segments_of
 from walkit.log.observe import Observation, ObservedFrames
 from walkit.log.resources import LogResources
@@ -34,10 +33,12 @@ from walkit.log.transaction import TicketList, Transaction
 from walkit.log.trim import WASTE_RATIO_DEFAULT, TrimReport
 from walkit.log.validate import DELETE, PUT, Values, make_ticket
 from walkit.metrics import LogStatistics
+from walkit.read.claim import LEASE_S_DEFAULT, Claim
 from walkit.read.cursor import CursorPlace, CursorSurface
 from walkit.read.view import LogView
 from walkit.record import AppendResult, Kind, Record
 from walkit.recovery.report import RecoveryReport
+from walkit.segments.claim_files import ClaimFact
 
 _open_logs: weakref.WeakSet[WriteAheadLog] = weakref.WeakSet()
 
@@ -200,8 +201,11 @@ class WriteAheadLog(CursorSurface):
         self._refuse_closed()
         return CursorPlace(self.parts.storage, self.parts.events)
 
-    def _holds_of(self, manifest: Manifest) -> tuple[HoldRecord, ...]:
-        return self.parts.holds.live(manifest, tell=False)
+    def _claims_of(self, manifest: Manifest) -> list[ClaimFact]:
+        return self.parts.claims.facts(manifest)
+
+    def _drop_claim(self, name: str) -> bool:
+        return self.parts.own_claims.drop(name)
 
     def _make_durable(self, lsn: int) -> int:
         """See CursorSurface."""
@@ -320,16 +324,22 @@ class WriteAheadLog(CursorSurface):
 
     # -- consumers and maintenance
 
-    def hold(self, name: str, first_lsn: int, lease_s: float = LEASE_S_DEFAULT) -> Hold:
-        """Keep records from `first_lsn` on from being trimmed, under a name; persisted on return.
+    def hold(self, name: str, first_lsn: int, lease_s: float = LEASE_S_DEFAULT) -> Claim:
+        """Keep records from `first_lsn` on from being trimmed, by a claim; durable, and in force, on return.
 
-        For a consumer in this process. One in another takes a claim: `walkit.claim`.
+        For a consumer in this process: `advance` is in memory, and the claim ends with `release` alone. After the
+        process has died it counts for its lease; the log's next writer takes it over by its name. A consumer in another
+        process takes its claim with `walkit.claim`.
+
+        OptionsError for a name, an LSN or a lease that no claim has, and for an LSN more than one after the end.
+        GapError where records from `first_lsn` on are gone. ClaimError where another consumer has the name, or the log
+        has 256 claims of this kind. StorageError: ETIMEDOUT where the claims' lock is not free in time.
         """
         self._refuse_closed()
-        return self.parts.holds.take(name, first_lsn, lease_s)
+        return self.parts.own_claims.take(name, first_lsn, lease_s)
 
     def trim(self, up_to_lsn: int, *, waste_ratio: float = WASTE_RATIO_DEFAULT) -> TrimReport:
-        """Drop records at or below `up_to_lsn`, never past a hold or a claim, never what is not durable.
+        """Drop records at or below `up_to_lsn`, never past a claim, never what is not durable.
 
         Moves the low watermark, and removes the segments that lie wholly below it. Of one that straddles it, the frames
         above are copied as they are into one that takes its place, where those below are at least `waste_ratio` (0 to
@@ -346,7 +356,7 @@ class WriteAheadLog(CursorSurface):
 
         Not before: an iterator that is left alone, or that an error ends, removes nothing, and draining again yields
         all of it again. What is acknowledged and not durable is made durable first; what is appended after the call is
-        not touched. Of a log with holds, claims or a store's state, some of what was yielded may stay: see `trim`.
+        not touched. Of a log with claims or a store's state, some of what was yielded may stay: see `trim`.
 
         GapError where another trim or compaction takes a segment away meanwhile; StorageError where the trim fails.
         """
@@ -361,8 +371,8 @@ class WriteAheadLog(CursorSurface):
         """Drop the segments that the log's `retention` asks for, or these limits; durable on return. Any thread.
 
         With `LogOptions(retention=...)` that is done after each seal, on the maintenance thread. `progress` is
-        called with (files removed, files to remove). Never past a hold or a claim, unless the log is over its hard
-        cap: then it is dropped, with the event `walkit.hold.drop` or `walkit.claim.drop`. Never the newest segment that
+        called with (files removed, files to remove). Never past a claim, unless the log is over its hard
+        cap: then it is dropped, with the event `walkit.claim.drop`. Never the newest segment that
         holds a record, never what is not durable, and where a state is kept, nothing that its newest snapshot does
         not hold.
 

@@ -1,4 +1,4 @@
-"""What is in a log and what needs it: segments, live keys, marks, holds, claims, cursors over the bytes of files."""
+"""What is in a log and what needs it: segments, live keys, marks, claims, cursors over the bytes of files."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def upkeep(
     going: Collection[str] = (),
     theme: Theme = None,
 ) -> Figure:
-    """Draw a log by its bytes: segments, below them which part holds live keys, then marks, holds and cursors.
+    """Draw a log by its bytes: segments, below them which part holds live keys, then marks, claims and cursors.
 
     `inventory` is of `log.inventory()` or `store.inventory()`; live keys are drawn for a store's only. `before` is an
     earlier one of the same log: it is drawn above, on the same axis, so that what was saved is seen. The axis is the
     used bytes of the segments' files, one after the other; an LSN within a segment is drawn in proportion to the LSNs
-    of the segment, and live keys as their share of it. What is at or below the low watermark, and what a hold keeps,
+    of the segment, and live keys as their share of it. What is at or below the low watermark, and what a claim keeps,
     have a colour of their own. `going` names segments that a trim would drop: they are drawn in a row of their own.
-    Holds, claims and cursors are flags at the record that they need first, and have done last. TypeError for
+    Claims and cursors are flags at the record that they need first, and have done last. TypeError for
     anything but inventories.
     """
     for given in (inventory, *([] if before is None else [before])):
@@ -97,11 +97,6 @@ def _panel(inventory: LogInventory, when: str, going: Collection[str] = ()) -> R
     if dropped:
         panel.add("a trim drops", "would go", _GOING, dropped)
     panel.marks = _marks(inventory, place)
-    for hold in inventory.holds:
-        at = place.begin(hold.first_lsn)
-        words = f"hold {escape(hold.name)}: needs LSN {hold.first_lsn:,} and what follows"
-        panel.add(f"hold {hold.name}", "held", _HELD, [Box(at, place.starts[-1] - at, words)])
-        panel.marks.append(Mark(at, f"hold {hold.name}", words, FLAG))
     for claim in inventory.claims:
         if claim.counts:
             at = place.begin(claim.needed_lsn)

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import time
 
+from walkit._arguments import as_lsn
 from walkit.errors import ClaimError, DivergenceError, OptionsError
 from walkit.events import EventSink
 from walkit.format.claim import ClaimMark
-from walkit.format.layout import CLAIMS_MAX
+from walkit.format.layout import CLAIMS_MAX, LSN_MAX, OWN_CLAIMS_MAX
 from walkit.format.manifest import Manifest
 from walkit.format.names import claim_of_name
 from walkit.read.reader import reader_view_of
 from walkit.record import STAMP_MAX
 from walkit.recovery.log_scan import read_durable_slot
-from walkit.segments.claim_files import claim_facts, remove_claims, time_text
+from walkit.segments.claim_files import OWN, claim_facts, own_error, remove_claims, time_text
 from walkit.segments.identity import identity_at, lies_in, parted_at
+from walkit.segments.manifest_store import LOCK_NAME
 from walkit.storage.interface import Storage
 
 
@@ -39,6 +41,27 @@ def clock_us(name: str) -> int:
     )
 
 
+def as_first(first_lsn: int) -> int:
+    """Return the position of a claim as a plain int; OptionsError for one that no record has."""
+    first_lsn = as_lsn(first_lsn, "first_lsn")
+    if not 1 <= first_lsn <= LSN_MAX:
+        raise OptionsError(
+            f"first_lsn={first_lsn!r}: the LSN of a record", option="first_lsn", wanted=first_lsn
+        )
+    return first_lsn
+
+
+def refuse_back(name: str, first_lsn: int, wanted: int) -> None:
+    """OptionsError for a position below the one that a claim has."""
+    if wanted < first_lsn:
+        raise OptionsError(
+            f"the claim {name!r} stands at {first_lsn} and does not move back to {wanted}",
+            option="first_lsn",
+            wanted=wanted,
+            stored=first_lsn,
+        )
+
+
 def oldest_lsn(manifest: Manifest, *, complete: bool) -> int:
     """Return the oldest record that a claim can keep; with `complete` the oldest from which on none is missing."""
     oldest = max(manifest.first_lsn, manifest.low_watermark + 1)
@@ -51,20 +74,24 @@ def refuse_beyond(storage: Storage, name: str, first_lsn: int, manifest: Manifes
     OptionsError for one that a caller gives; DivergenceError for one that was `saved`: what came before it was cut.
     """
     last_lsn = _last_lsn(storage, manifest, first_lsn - 1)
-    if first_lsn - 1 <= last_lsn:
-        return
-    if saved:
+    if first_lsn - 1 > last_lsn and saved:
         raise DivergenceError(
             f"the claim {name!r} needs LSN {first_lsn:,} and what follows, and the log ends at {last_lsn:,}: "
             "what its consumer has read was cut. Nothing was changed",
             first_lsn=last_lsn + 1,
         )
-    raise OptionsError(
-        f"first_lsn={first_lsn}: the log ends at {last_lsn}",
-        option="first_lsn",
-        wanted=first_lsn,
-        stored=last_lsn,
-    )
+    refuse_after(first_lsn, last_lsn)
+
+
+def refuse_after(first_lsn: int, last_lsn: int) -> None:
+    """OptionsError for a position more than one after the last record."""
+    if first_lsn - 1 > last_lsn:
+        raise OptionsError(
+            f"first_lsn={first_lsn}: the log ends at {last_lsn}",
+            option="first_lsn",
+            wanted=first_lsn,
+            stored=last_lsn,
+        )
 
 
 def _last_lsn(storage: Storage, manifest: Manifest, wanted: int) -> int:
@@ -114,19 +141,34 @@ def taken(name: str, found: ClaimMark, whose: str) -> ClaimError:
     )
 
 
-def make_room(storage: Storage, name: str, manifest: Manifest, events: EventSink) -> None:
-    """Remove claims that count no more, where there are as many as may be; ClaimError where that is not enough."""
-    others = {claim_of_name(n) for n in storage.names()} - {None, name}
-    if len(others) < CLAIMS_MAX:
+def refuse_taken(name: str, found: ClaimMark, storage: Storage, *, take_over: bool) -> None:
+    """ClaimError if another owner has the claim, and its lease, or the process of the log's own writer, lives."""
+    if found.owner == OWN and storage.is_locked(LOCK_NAME):
+        raise own_error(name)
+    if now_us() < found.lease_until_us and not take_over:
+        raise taken(name, found, "another owner's")
+
+
+def make_room(storage: Storage, name: str, own: bool, manifest: Manifest, events: EventSink) -> None:
+    """Remove claims that have ended, if there are as many as may be; ClaimError if that is not enough.
+
+    The claims of the log's own writer and those of others are counted apart.
+    """
+    limit = OWN_CLAIMS_MAX if own else CLAIMS_MAX
+    names = {claim_of_name(n) for n in storage.names()} - {None}
+    if name in names or len(names) < limit:
         return
-    over = [f for f in claim_facts(storage, manifest) if f.name in others and not f.counts]
-    if len(others) - len(over) >= CLAIMS_MAX:
+    others = [f for f in claim_facts(storage, manifest) if f.is_own is own]
+    over = [f for f in others if not f.counts]
+    if len(others) - len(over) >= limit:
         raise ClaimError(
-            f"the log at {storage.location} has {len(others)} claims, and {CLAIMS_MAX} are the most: release one, or "
+            f"the log at {storage.location} has {len(others)} claims, and {limit} are the most: release one, or "
             "drop one whose consumer is gone (walkit claims LOG --drop NAME)",
             name=name,
             reason="full",
         )
+    if len(others) < limit:
+        return
     for fact in over:
         events.emit(
             "walkit.claim.expire",

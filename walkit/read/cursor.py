@@ -1,7 +1,7 @@
 """Cursors: the saved progress of consumers, each in a separate file beside the log (FORMAT.md F-17).
 
-A cursor holds nothing back. A consumer that must not be outrun by trimming takes a hold as well, in another process
-than the writer's a claim, and moves it after the cursor. Quiver's cursor sidecar is the source; where that one is
+A cursor holds nothing back. A consumer that must not be outrun by trimming takes a claim as well, and moves it after
+the cursor. Quiver's cursor sidecar is the source; where that one is
 clamped to the end of the log, which skips records in silence, this one is refused.
 """
 
@@ -25,7 +25,7 @@ from walkit.errors import (
 )
 from walkit.events import EventSink
 from walkit.format.cursor import CursorMark, encode_cursor
-from walkit.format.manifest import HoldRecord, Manifest
+from walkit.format.manifest import Manifest
 from walkit.format.names import cursor_file_name, is_cursor_name
 from walkit.read.read_api import ReadSurface
 from walkit.read.view import LogView
@@ -92,34 +92,37 @@ class CursorSurface(ReadSurface):
         return cursor_facts(storage)
 
     def inventory(self) -> LogInventory:
-        """Return what the log holds at this moment, and what needs it: segments, marks, holds, claims, cursors."""
+        """Return what the log holds at this moment, and what needs it: segments, marks, claims, cursors."""
         from walkit.read.describe import inventory_of
 
         storage = self._cursor_place().storage
         view, newest = self._now()
-        holds, claims = self._holds_of(view.manifest), tuple(claim_facts(storage, view.manifest))
-        return inventory_of(storage.location, view, newest, holds, tuple(cursor_facts(storage)), claims)
+        claims, cursors = tuple(self._claims_of(view.manifest)), tuple(cursor_facts(storage))
+        return inventory_of(storage.location, view, newest, cursors, claims)
 
-    def _holds_of(self, manifest: Manifest) -> tuple[HoldRecord, ...]:
-        """Return the holds that count now."""
-        return manifest.holds
+    def _claims_of(self, manifest: Manifest) -> list[ClaimFact]:
+        """Return the claims as they are now."""
+        return claim_facts(self._cursor_place().storage, manifest)
+
+    def _drop_claim(self, name: str) -> bool:
+        """Remove a claim; False if it was not there."""
+        return drop_claim(self._cursor_place().storage, name)
 
     def claims(self) -> list[ClaimFact]:
-        """Return the claims of consumers in other processes, by name, as they stand now; see `walkit.claim`.
+        """Return the claims of consumers, by name, as they are now; see `walkit.claim` and `log.hold`.
 
         One that cannot be read says what is wrong with it. Those whose lease is over stay listed until the next trim.
         """
-        storage = self._cursor_place().storage
-        return claim_facts(storage, load_manifest(storage))
+        return self._claims_of(load_manifest(self._cursor_place().storage))
 
     def drop_claim(self, name: str) -> bool:
-        """Remove a claim of another process, durably; False where there is none. For consumers that never return.
+        """Remove a claim, durably; False where there is none. For consumers that never return.
 
-        One that does return gets a ClaimError ("dropped") while its lease runs. StorageError (ETIMEDOUT) where the
-        claims' lock is not free in time.
+        One that does return gets a ClaimError ("dropped") while its lease runs. ClaimError for a claim of `log.hold`
+        in another process that lives. StorageError (ETIMEDOUT) where the claims' lock is not free in time.
         """
-        place = self._cursor_place()
-        return run_to_end(lambda: drop_claim(place.storage, name), "claim", events=place.events)
+        events = self._cursor_place().events
+        return run_to_end(lambda: self._drop_claim(name), "claim", events=events)
 
     def drop_cursor(self, name: str) -> bool:
         """Remove the saved progress of a consumer, durably; False where there was none."""

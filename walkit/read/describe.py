@@ -1,4 +1,4 @@
-"""What a log holds at one moment, and what needs it: segments, marks, holds, claims and cursors, to draw and test."""
+"""What a log holds at one moment, and what needs it: segments, marks, claims and cursors, to draw and test."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from walkit._html import table
 from walkit._text import bounds
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
-from walkit.format.manifest import HoldRecord, SegmentState
+from walkit.format.manifest import SegmentState
 from walkit.read.view import LogView
 from walkit.record import wall_us
 from walkit.recovery.report import report_html
@@ -49,11 +49,9 @@ class LogInventory:
     """A snapshot of the state at this LSN is beside the log; 0 where there is none."""
     exact_from_lsn: int
     complete_from_lsn: int
-    holds: tuple[HoldRecord, ...]
-    """Those whose lease runs, by name."""
     cursors: tuple[CursorFact, ...]
     claims: tuple[ClaimFact, ...] = ()
-    """Those of consumers in other processes, by name, and how they stand."""
+    """By name, and how they stand."""
 
     @property
     def size_bytes(self) -> int:
@@ -61,15 +59,16 @@ class LogInventory:
         return sum(s.size_bytes for s in self.segments)
 
     @property
-    def slowest(self) -> HoldRecord | None:
-        """The hold that keeps the most; None where there is none."""
-        return min(self.holds, key=lambda h: h.first_lsn, default=None)
+    def slowest(self) -> ClaimFact | None:
+        """The claim that keeps the most; None where none counts."""
+        return min((c for c in self.claims if c.counts), key=lambda c: c.needed_lsn, default=None)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the segments that no trim can drop, because of a hold or a claim."""
-        needs = [*(h.first_lsn for h in self.holds), *(c.needed_lsn for c in self.claims if c.counts)]
-        return sum(s.size_bytes for s in self.segments if s.last_lsn >= min(needs)) if needs else 0
+        """Bytes of the segments that no trim can drop, because of a claim."""
+        slowest = self.slowest
+        first = None if slowest is None else slowest.needed_lsn
+        return sum(s.size_bytes for s in self.segments if first is not None and s.last_lsn >= first)
 
     def _repr_html_(self) -> str:
         marks = report_html(
@@ -82,15 +81,14 @@ class LogInventory:
                 ("snapshot at LSN", f"{self.checkpoint_lsn:,}" if self.checkpoint_lsn else "none"),
                 ("states are exact from LSN", f"{self.exact_from_lsn:,}"),
                 ("records are complete from LSN", f"{self.complete_from_lsn:,}"),
-                ("bytes that holds and claims keep", f"{self.held_bytes:,}"),
+                ("bytes that claims keep", f"{self.held_bytes:,}"),
             ],
         )
-        needs = [(f"hold {h.name}", f"{h.first_lsn:,}", "the first record still needed") for h in self.holds]
-        needs += [
+        needs = [
             (
                 f"claim {c.name}",
                 "?" if c.first_lsn is None else f"{c.first_lsn:,}",
-                c.fault or f"the first record still needed by another process: {c.state}",
+                c.fault or f"the first record still needed: {c.state}",
             )
             for c in self.claims
         ]
@@ -105,7 +103,6 @@ def inventory_of(
     location: str,
     view: LogView,
     last_lsn: int,
-    holds: tuple[HoldRecord, ...],
     cursors: tuple[CursorFact, ...],
     claims: tuple[ClaimFact, ...] = (),
 ) -> LogInventory:
@@ -140,7 +137,6 @@ def inventory_of(
         checkpoint_lsn=manifest.checkpoint_lsn,
         exact_from_lsn=manifest.exact_from_lsn,
         complete_from_lsn=view.complete_from_lsn,
-        holds=tuple(h for h in holds if h.lease_until_us > now_us),
         cursors=cursors,
         claims=claims,
     )

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from walkit._locks import marked
-from walkit.errors import StorageError, WalkitError
+from walkit.errors import ClaimError, StorageError, WalkitError
 from walkit.format.claim import ClaimMark, decode_claim, encode_claim, whole_claim
 from walkit.format.layout import CLAIM_FILE_BYTES
 from walkit.format.manifest import Manifest
 from walkit.format.names import CLAIMS_LOCK_NAME, claim_file_name, claim_of_name, is_unfinished_claim
 from walkit.record import STAMP_MAX, to_datetime, wall_us
-from walkit.segments.manifest_store import load_manifest, read_if_there, write_whole
+from walkit.segments.manifest_store import LOCK_NAME, load_manifest, read_if_there, write_whole
 from walkit.storage.interface import LockHolder, Storage, StorageLock, remove_if_there
 
 LOCK_WAIT_S = 10.0
@@ -34,6 +34,9 @@ PAUSE_S_MIN, PAUSE_S_MAX = 0.0005, 0.02
 ClaimState: TypeAlias = Literal["live", "expired", "passed", "foreign", "damaged"]
 """live: it counts. expired: its lease is over. passed: the log was trimmed past it, at the hard cap of a retention.
 foreign: of another log. damaged: it cannot be read, and counts as one that needs every record."""
+
+OWN = bytes(16)
+"""The owner of the claims that the log's own writer has taken."""
 
 _taken: set[StorageLock] = set()
 """The locks that this process has now."""
@@ -64,6 +67,11 @@ class ClaimFact:
     def lease_until(self) -> str:
         """When the lease is over, in UTC, for people; "?" where the file does not say a time."""
         return "?" if self.lease_until_us is None else time_text(self.lease_until_us)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the log's own writer has taken it (`log.hold`)."""
+        return self.owner == OWN.hex()
 
     @property
     def counts(self) -> bool:
@@ -105,17 +113,31 @@ def claim_facts(storage: Storage, manifest: Manifest, now_us: int | None = None)
             )
             continue
         if mark is not None:
-            facts.append(
-                ClaimFact(
-                    name=name,
-                    state=state_of(mark, manifest, now_us),
-                    first_lsn=mark.first_lsn,
-                    owner=mark.owner.hex(),
-                    lease_until_us=mark.lease_until_us,
-                    mark=mark,
-                )
-            )
+            facts.append(fact_of(name, mark, state_of(mark, manifest, now_us)))
     return facts
+
+
+def fact_of(name: str, mark: ClaimMark, state: ClaimState, first_lsn: int | None = None) -> ClaimFact:
+    """Return what a mark says, or the position that its owner has in memory."""
+    return ClaimFact(
+        name=name,
+        state=state,
+        first_lsn=first_lsn or mark.first_lsn,
+        owner=mark.owner.hex(),
+        lease_until_us=mark.lease_until_us,
+        mark=mark,
+    )
+
+
+def own_error(name: str) -> ClaimError:
+    """Return the error of a claim that the process with the log open has in memory."""
+    return ClaimError(
+        f"the process that has the log open has taken the claim {name!r}: release it there, with "
+        "log.drop_claim, or close that log. Nothing was changed",
+        name=name,
+        reason="taken",
+        owner=OWN.hex(),
+    )
 
 
 def state_of(mark: ClaimMark, manifest: Manifest, now_us: int) -> ClaimState:
@@ -199,18 +221,25 @@ def write_claim(storage: Storage, name: str, mark: ClaimMark) -> None:
         file.close()
 
 
-def remove_claims(storage: Storage, names: Iterable[str]) -> None:
-    """Remove claims, durably on return; those that are gone are passed over. Needs the claims' lock held."""
+def remove_claims(storage: Storage, names: Iterable[str]) -> bool:
+    """Remove claims, durably on return; False if none was there. Needs the claims' lock held."""
     removed = [remove_if_there(storage, claim_file_name(name)) for name in names]
     if any(removed):
         storage.sync_directory()
+    return any(removed)
 
 
 def drop_claim(storage: Storage, name: str) -> bool:
-    """Remove a claim, durably, whatever it says; False where there is none."""
-    load_manifest(storage)  # a place that is no log gets no lock file
+    """Remove a claim, durably, whatever it says; False where there is none.
+
+    ClaimError for one of the log's own writer, if that lives.
+    """
+    manifest = load_manifest(storage)  # a place that is no log gets no lock file
     with claims_locked(storage):
         there = claim_file_name(name) in storage.names()
+        mine = [f for f in claim_facts(storage, manifest) if f.name == name and f.is_own]
+        if mine and storage.is_locked(LOCK_NAME):
+            raise own_error(name)
         remove_claims(storage, [name])
     return there
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from walkit.format.manifest import EpochRecord, HoldRecord, SegmentRecord, SegmentState
+from walkit.format.manifest import EpochRecord, SegmentRecord, SegmentState
 from walkit.replication.protocol.identity import KnownReplica
+from walkit.segments.claim_files import ClaimFact
 from walkit.simulate.world_log import FrameStore, State
 
 LOG_ID = 0x57A1
 HOLD_LEASE_MS = 700.0
+
+
+def claim_of(name: str, first_lsn: int, until_us: int) -> ClaimFact:
+    """Return a claim that counts until a moment."""
+    return ClaimFact(name=name, state="live", first_lsn=first_lsn, owner=None, lease_until_us=until_us)
 
 
 class PrimaryDisk:
@@ -19,7 +25,7 @@ class PrimaryDisk:
         self.epochs = 0
         self.starts: list[tuple[int, int]] = [(0, 0)]
         """(position, microseconds) of where each segment begins that is still there."""
-        self.holds: dict[str, HoldRecord] = {}
+        self.holds: dict[str, ClaimFact] = {}
         self.registry: dict[bytes, KnownReplica] = {}
         self.snapshot = State()
         self.claims: dict[str, tuple[int, float]] = {}

@@ -13,12 +13,13 @@ from walkit.errors import StorageError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns
 from walkit.format.frame import FrameHeader, FrameIdentity, prepare_body
 from walkit.format.layout import HAS_KEY, HAS_VALUE
-from walkit.format.manifest import EpochRecord, HoldRecord
+from walkit.format.manifest import EpochRecord
 from walkit.log.retention import RetentionFacts, RetentionPlan, plan_retention
 from walkit.record import Kind
 from walkit.replication.delta.messages import DeltaEnd
+from walkit.segments.claim_files import ClaimFact
 from walkit.simulate.world_clock import Process
-from walkit.simulate.world_disk import LOG_ID, PrimaryDisk
+from walkit.simulate.world_disk import LOG_ID, PrimaryDisk, claim_of
 from walkit.simulate.world_faults import random_of
 from walkit.simulate.world_feed import Feed
 from walkit.simulate.world_log import (
@@ -96,9 +97,11 @@ class Primary:
         return DeltaEnd(self.core.durable_lsn, self.core.durable_position)
 
     @property
-    def held(self) -> dict[str, HoldRecord]:
+    def held(self) -> dict[str, ClaimFact]:
         """The holds that count now: those of live sessions, and saved ones whose lease still runs."""
-        saved = {key: hold for key, hold in self.disk.holds.items() if hold.lease_until_us > self.now_us}
+        saved = {
+            key: hold for key, hold in self.disk.holds.items() if (hold.lease_until_us or 0) > self.now_us
+        }
         return {**saved, **self.sessions.holds()}
 
     # -- a life of the process
@@ -274,9 +277,9 @@ class Primary:
             begun_us=disk.starts[-1][1] if open_frames else None,
             open_bytes=sum(len(frame.data) for frame in open_frames),
             open_records=sum(len(frame.rows) for frame in open_frames),
-            holds=tuple(hold for _, hold in sorted(held.items())),
-            claims=tuple(
-                HoldRecord(name=name, first_lsn=first_lsn, lease_until_us=round(until_ms * 1000))
+            claims=tuple(hold for _, hold in sorted(held.items()))
+            + tuple(
+                claim_of(name, first_lsn, round(until_ms * 1000))
                 for name, (first_lsn, until_ms) in sorted(disk.claims.items())
                 if until_ms > self.process.clock.now_ms
             ),
@@ -294,14 +297,14 @@ class Primary:
         count("segments dropped", bool(plan.segments))
         for name in plan.kept_by:
             _, is_claim, reader = name.rpartition("claim ")
-            if is_claim:
+            if not is_claim:
+                count("state keeps")
+            elif reader in disk.claims:
                 count("claim keeps")
                 count("claim of the dead keeps", not self._network.is_up(reader))
-            elif name == "state":
-                count("state keeps")
             else:
                 count("hold keeps")
-                count("saved hold keeps", name not in live)
+                count("saved hold keeps", reader not in live)
         now_ms = self.process.clock.now_ms
         for first_lsn, until_ms in disk.claims.values():
             count("claim lapsed", until_ms <= now_ms and disk.oldest_lsn <= first_lsn <= plan.up_to_lsn)

@@ -60,8 +60,8 @@ class Rules:
                     "claims", f"the claim of {name} needs LSN {first_lsn}; the oldest is {oldest}"
                 )
         for key, saved in disk.holds.items():
-            lapses_ms = saved.lease_until_us / 1000
-            if lapses_ms > now_ms and saved.first_lsn < oldest and key not in primary.sessions.holds():
+            lapses_ms = (saved.lease_until_us or 0) / 1000
+            if lapses_ms > now_ms and saved.needed_lsn < oldest and key not in primary.sessions.holds():
                 raise Violation(
                     "claims", f"the saved hold {key} needs LSN {saved.first_lsn}; the oldest is {oldest}"
                 )
@@ -70,7 +70,7 @@ class Rules:
             return
         for session in primary.sessions.live.values():
             hold = session.hold
-            if hold is not None and hold.first_lsn < oldest:
+            if hold is not None and hold.needed_lsn < oldest:
                 name = session.caller.name
                 raise Violation(
                     "claims", f"the hold of {name} needs LSN {hold.first_lsn}; the oldest is {oldest}"
@@ -79,7 +79,7 @@ class Rules:
             if (
                 hold is not None
                 and isinstance(replica, Replica)
-                and hold.first_lsn > replica.disk.end.last_lsn + 1
+                and hold.needed_lsn > replica.disk.end.last_lsn + 1
             ):
                 text = f"the hold of {replica.name} is at LSN {hold.first_lsn}; it ends at {replica.disk.end.last_lsn}"
                 raise Violation("claims", text)

@@ -7,15 +7,15 @@ from random import Random
 from typing import Protocol
 
 from walkit.errors import GapError
-from walkit.format.manifest import HoldRecord
 from walkit.replication.core.actions import Admit, MoveClaim, PublisherStep, Read, Send
 from walkit.replication.core.publisher import Publisher
 from walkit.replication.protocol.identity import Identity, KnownReplica
 from walkit.replication.protocol.lineage import PrimaryState, why_refused
 from walkit.replication.protocol.messages import FromSubscriber, Hello, Refusal
+from walkit.segments.claim_files import ClaimFact
 from walkit.simulate.world_clock import Alarm, Process
 from walkit.simulate.world_counts import count_moves
-from walkit.simulate.world_disk import HOLD_LEASE_MS, LOG_ID, PrimaryDisk
+from walkit.simulate.world_disk import HOLD_LEASE_MS, LOG_ID, PrimaryDisk, claim_of
 from walkit.simulate.world_faults import PRIMARY
 from walkit.simulate.world_network import Network
 
@@ -59,7 +59,7 @@ class Session:
             window_bytes=WINDOW_BYTES,
             batch_bytes=BATCH_BYTES,
         )
-        self.hold: HoldRecord | None = None
+        self.hold: ClaimFact | None = None
         self.replica_id = b""
         self.alarm = Alarm(sessions.process, lambda: sessions.tick(self))
 
@@ -80,7 +80,7 @@ class Sessions:
     def _now_ms(self) -> float:
         return self.process.clock.now_ms
 
-    def holds(self) -> dict[str, HoldRecord]:
+    def holds(self) -> dict[str, ClaimFact]:
         """Return the holds of live sessions, with a lease that begins now."""
         until_us = self._owner.now_us + HOLD_LEASE_US
         return {
@@ -218,9 +218,7 @@ class Sessions:
             self._gap(session, first_lsn)
             return
         taken = session.hold is None
-        session.hold = HoldRecord(
-            name=session.core.key, first_lsn=first_lsn, lease_until_us=self._owner.now_us + HOLD_LEASE_US
-        )
+        session.hold = claim_of(session.core.key, first_lsn, self._owner.now_us + HOLD_LEASE_US)
         if taken:
             self._owner.save_holds()
 

@@ -53,7 +53,7 @@ class CheckpointReport:
     """Records in the snapshot."""
     snapshot_bytes: int
     low_watermark: int
-    """LSN below which the log was dropped; below `lsn` where a hold keeps it back."""
+    """LSN below which the log was dropped; below `lsn` where a claim keeps it back."""
     segments_trimmed: int
     bytes_trimmed: int
     """Bytes of the segment files that were removed."""

@@ -56,7 +56,7 @@ def copy(path: Place, target: str | os.PathLike[str], progress: Progress | None 
 
     Made beside a living writer in any process, or of a closed log. The copy has every record that was durable when the
     call began, and some that became so meanwhile. Segments are copied byte for byte, the newest up to the durable end;
-    snapshots, indexes, log id and lineage come with them; cursors, claims, holds, the identity of a replica and
+    snapshots, indexes, log id and lineage come with them; cursors, claims, the identity of a replica and
     lost+found do not. Each frame is checked. `progress` is called with (bytes done, bytes to do).
 
     A claim with the name "copy-..." keeps trim, retention and compaction from what is copied, so the log's folder must
@@ -304,5 +304,4 @@ def _manifest_of(manifest: Manifest, records: list[SegmentRecord], end: LogEnd) 
         segments=tuple(records),
         end=end,
         **gaps_where(manifest, lambda gap: gap.end_position <= end.position),
-        holds=(),
     )

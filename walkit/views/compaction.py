@@ -86,7 +86,7 @@ def numbers_html(report: StepReport) -> str:
             ("snapshot at LSN", before.checkpoint_lsn, after.checkpoint_lsn),
             ("records are complete from LSN", before.complete_from_lsn, after.complete_from_lsn),
             ("states are exact from LSN", before.exact_from_lsn, after.exact_from_lsn),
-            ("bytes that a hold keeps", before.held_bytes, after.held_bytes),
+            ("bytes that a claim keeps", before.held_bytes, after.held_bytes),
         )
     ]
     shown = tag("div", table(rows, ("of the log", "before", "after"), right=(1, 2)), class_="steps")

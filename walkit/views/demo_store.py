@@ -13,9 +13,9 @@ from walkit._text import counted
 from walkit.compaction import CompactionReport
 from walkit.config import LogOptions
 from walkit.errors import OptionsError, WalkitError
-from walkit.log.holds import Hold
 from walkit.log.trim import TrimPreview, TrimReport
 from walkit.plots import Amplification
+from walkit.read.claim import Claim
 from walkit.read.describe import LogInventory
 from walkit.state.checkpoint import CheckpointReport
 from walkit.store import Store
@@ -71,7 +71,7 @@ class Shelf:
         self._number = number
         self._path = self._path_of(number)
         self._store: Store | None = None
-        self._hold: Hold | None = None
+        self._hold: Claim | None = None
         self._history: tuple[Amplification, ...] = ()
         self._upkeep_bytes = 0
 
@@ -180,10 +180,10 @@ class Shelf:
         if self._hold is not None:
             self._hold.release()
             self._hold = None
-            return "The hold is released: nothing is kept back for it any more."
+            return "The claim is released: nothing is kept back for it any more."
         first = max((store.log.first_lsn + store.log.acked_lsn) // 2, store.log.first_lsn)
         self._hold = store.log.hold("auditor", first)
-        return f"The hold needs LSN {first:,} and what follows: no trim or compaction touches it."
+        return f"The claim needs LSN {first:,} and what follows: no trim or compaction touches it."
 
     @staticmethod
     def _cursor(store: Store) -> str:

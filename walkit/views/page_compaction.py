@@ -13,7 +13,7 @@ from walkit.views.workspace import Workspace
 
 STEP_BUTTONS: dict[Step, str] = {
     "write": "Write records",
-    "hold": "Take or release a hold",
+    "hold": "Take or release a claim",
     "cursor": "Move the cursor",
     "checkpoint": "Checkpoint",
     "compact": "Compact",
@@ -35,7 +35,7 @@ class CompactionPage(View):
         }
         self.new_log = Button(label="New log")
         words = (
-            "A store of its own, with small segments. A hold keeps every record from its LSN on; a cursor is saved "
+            "A store of its own, with small segments. A claim keeps every record from its LSN on; a cursor is saved "
             "progress and keeps nothing back. Write a few times, then see what each step leaves."
         )
         self._layout = pn.Column(

@@ -147,7 +147,6 @@ def _publish(storage: Storage, own: Manifest, ready: Manifest, events: EventSink
         generation=own.generation + 1,
         segments=segments,
         next_segment=own.next_segment + len(segments),
-        holds=own.holds,
         extra={**own.extra, TAKEN_KEY: taken},
     )
     with events.held(), claims_locked(storage):

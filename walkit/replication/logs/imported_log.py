@@ -20,10 +20,10 @@ from walkit.errors import GapError, LogClosedError, LogNotFoundError, OptionsErr
 from walkit.events import EventSink
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
 from walkit.log.finalizer import watch_exit
-from walkit.log.holds import LEASE_S_DEFAULT, Hold
 from walkit.log.lifetime import Lifetime
 from walkit.log.marks import LogMarks
 from walkit.log.trim import WASTE_RATIO_DEFAULT, TrimReport
+from walkit.read.claim import LEASE_S_DEFAULT, Claim
 from walkit.read.read_api import ReadSurface
 from walkit.read.view import LogView
 from walkit.record import Record
@@ -277,12 +277,12 @@ class ImportedLog(ReadSurface):
 
     # -- consumers and maintenance
 
-    def hold(self, name: str, first_lsn: int, lease_s: float = LEASE_S_DEFAULT) -> Hold:
+    def hold(self, name: str, first_lsn: int, lease_s: float = LEASE_S_DEFAULT) -> Claim:
         """Keep records from `first_lsn` on from being trimmed here; see `WriteAheadLog.hold`.
 
         LogNotFoundError before the first contact with the primary.
         """
-        return self.upkeep.holds.take(name, first_lsn, lease_s)
+        return self.upkeep.own_claims.take(name, first_lsn, lease_s)
 
     def trim(self, up_to_lsn: int, *, waste_ratio: float = WASTE_RATIO_DEFAULT) -> TrimReport:
         """Drop records at or below `up_to_lsn` of this replica; see `WriteAheadLog.trim`. The primary keeps its own.

@@ -268,7 +268,7 @@ class Importer:
             try:
                 if self.adopted:
                     self.segments.close(poisoned=self.failure is not None)
-                    self.upkeep.save_holds(self.manifest_store, self.events)
+                    self.upkeep.own_claims.close()
             finally:
                 tries = 0
                 while tries < MEMORY_TRIES:

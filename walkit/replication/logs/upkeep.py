@@ -1,4 +1,4 @@
-"""What keeps a replica's log small: holds, claims, trim, retention and the parts that they need, as of any open log.
+"""What keeps a replica's log small: claims, trim, retention and the parts that they need, as of any open log.
 
 A replica drops only what is its own: the records stay at the primary, or do not, by the primary's own rules. The parts
 are those of a log that appends; they see this log's end in place of a commit path.
@@ -13,10 +13,10 @@ from walkit.config import LogOptions
 from walkit.events import EventSink
 from walkit.log.claims import ClaimTable
 from walkit.log.contents import LogContents
-from walkit.log.holds import HoldTable
 from walkit.log.lifetime import Lifetime
 from walkit.log.marks import LogMarks
 from walkit.log.orphan_files import OrphanFiles
+from walkit.log.own_claims import OwnClaims
 from walkit.log.retention import Retainer
 from walkit.log.trim import Trimmer
 from walkit.log.trim_rewrite import TrimRewriter
@@ -31,7 +31,8 @@ class ReplicaUpkeep:
 
     contents: LogContents
     leftovers: OrphanFiles
-    holds: HoldTable
+    claims: ClaimTable
+    own_claims: OwnClaims
     trimmer: Trimmer
     retention: Retainer
 
@@ -52,23 +53,24 @@ class ReplicaUpkeep:
             OrphanFiles(storage, manifest_store.look),
         )
         claims = ClaimTable(storage, manifest_store, events)
-        holds = HoldTable(manifest_store, contents, leftovers, lifetime, claims, segments.maintenance, events)
+        own_claims = OwnClaims(claims, contents, marks, lifetime, segments.maintenance)
         straddle = TrimRewriter(storage, manifest_store, leftovers, lifetime, events)
-        trimmer = Trimmer(manifest_store, marks, segments.maintenance, holds, leftovers, straddle, events)
+        trimmer = Trimmer(manifest_store, marks, segments.maintenance, claims, leftovers, straddle, events)
         trimmer.state_lsn = 0  # a replica keeps a state: nothing goes that is in no snapshot
         retention = Retainer(
-            options.retention, storage.location, manifest_store, segments, holds, trimmer, leftovers, events
+            options.retention, storage.location, manifest_store, segments, claims, trimmer, leftovers, events
         )
         retention.begin()
-        return cls(contents=contents, leftovers=leftovers, holds=holds, trimmer=trimmer, retention=retention)
-
-    def save_holds(self, manifest_store: ManifestStore, events: EventSink) -> None:
-        """Write the holds of this process as they are now, so that they count for their lease after the closing."""
-        if self.holds.mine:
-            with events.held():
-                manifest_store.update(lambda m: m.next(holds=self.holds.live(m)))
+        return cls(
+            contents=contents,
+            leftovers=leftovers,
+            claims=claims,
+            own_claims=own_claims,
+            trimmer=trimmer,
+            retention=retention,
+        )
 
     def forget(self) -> None:
         """In a forked child: forget locks that a thread of the parent may hold."""
         self.leftovers.forget()
-        self.holds.claims.forget()
+        self.claims.forget()

@@ -201,7 +201,6 @@ def planned_manifest(
         low_watermark=low,
         checkpoint_lsn=snapshot_lsn or manifest.checkpoint_lsn,
         **gaps_where(manifest, lambda g: start <= g.start_position and g.end_position <= end.position),
-        holds=(),
         extra={},
     )
 

@@ -51,7 +51,7 @@ class Replica:
 
     The replica's store begins with its newest snapshot and the log after it. `checkpoint` takes one and drops the log
     below it; with `checkpoint_every` that is done after so many records. `retention` of `options` drops what its newest
-    snapshot has; no hold or claim in `dir` is passed but by a hard cap.
+    snapshot has; no claim in `dir` is passed but by a hard cap.
 
     A log that differs from the primary's is refused as a DivergenceError. One that differs only by frames without
     records at its end, as after a promotion of another replica, is cut back before them. With `rewind` it is cut back

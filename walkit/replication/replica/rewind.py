@@ -29,6 +29,7 @@ from walkit.replication.protocol.failures import RewindError
 from walkit.replication.replica.common_point import CommonPoint, common_point
 from walkit.replication.replica.identity_file import drop_identity
 from walkit.segments.claim_files import claim_facts
+from walkit.segments.identity import lies_in
 from walkit.segments.index_file import files_of
 from walkit.segments.manifest_edits import gaps_where
 from walkit.segments.manifest_store import DURABLE_NAME, REGISTRY_NAME, load_manifest
@@ -56,7 +57,7 @@ class RewindReport:
     snapshots_dropped: tuple[int, ...]
     """LSNs of the snapshots that held what was cut off."""
     forced_past: tuple[str, ...]
-    """Holds, claims and chained replicas that have read what was cut off; () without `force`."""
+    """Claims and chained replicas that have read what was cut off; () without `force`."""
 
     def lines(self) -> list[str]:
         """Return the report as lines of text."""
@@ -108,7 +109,7 @@ def rewind(
     forgotten: it ends below what it has acknowledged. A crash leaves the log as it was or rewound; then the same call
     does the rest, or there is nothing left to do.
 
-    RewindError, and nothing was changed but what recovery does: "held" where a hold, a claim or a chained replica has
+    RewindError, and nothing was changed but what recovery does: "held" where a claim or a chained replica has
     read what would go, unless with `force`; "bootstrap" where a snapshot, a trim or a compaction has passed the common
     point, so that the state there is gone; "foreign" where nothing is common; "records" where, in spite of
     `records=False`, records would go. LogLockedError while the log is open; what opening a replica raises.
@@ -171,7 +172,7 @@ def _rewind(
 def _rewind_locked(importer: Importer, first_lsn: int, force: bool, records: bool) -> RewindReport:
     storage, store, upkeep = importer.storage, importer.manifest_store, importer.upkeep
     lock = upkeep.leftovers.lock
-    with importer.events.held(), upkeep.holds.claims.shut() as shut, once(lock), lock:
+    with importer.events.held(), upkeep.claims.shut() as shut, once(lock), lock:
         before = store.current
         point = common_point(importer.view(), first_lsn - 1)
         if not records and (point.passed or point.end.last_lsn != before.end.last_lsn):
@@ -241,14 +242,14 @@ def _require_a_state(importer: Importer, point: CommonPoint, first_lsn: int) -> 
 
 
 def _readers_past(importer: Importer, end_lsn: int) -> Iterator[str]:
-    """Yield what has read records after `end_lsn`: holds, claims, and replicas of this one, each by its name."""
+    """Yield what has read records after `end_lsn`: claims, and replicas of this one, each by its name."""
     storage, manifest = importer.storage, importer.manifest_store.current
-    for hold in importer.upkeep.holds.live(manifest, tell=False):
-        if hold.first_lsn > end_lsn + 1:
-            yield f"hold {hold.name!r}"
     for fact in claim_facts(storage, manifest):
-        # One that cannot be read may be of a consumer that is further.
-        if fact.counts and (fact.first_lsn is None or fact.first_lsn > end_lsn + 1):
+        # An unreadable one may be of a consumer that is further; one of a branch that was cut has none.
+        mark = fact.mark
+        if not fact.counts or (mark is not None and not lies_in(manifest, mark.first_lsn - 1, mark.epoch_id)):
+            continue
+        if fact.first_lsn is None or fact.first_lsn > end_lsn + 1:
             yield f"claim {fact.name!r}"
     for known in ReplicaRegistry(storage).stored():
         if known.acked.last_lsn > end_lsn:
@@ -285,7 +286,6 @@ def _rewound(manifest: Manifest, point: CommonPoint, newest_snapshot: int) -> Ma
         end=end,
         lineage=tuple(e for e in manifest.lineage if e.position < end.position),
         **gaps_where(manifest, lambda gap: gap.end_position <= end.position),
-        holds=tuple(h for h in manifest.holds if h.first_lsn <= end.last_lsn + 1),
         checkpoint_lsn=min(manifest.checkpoint_lsn, newest_snapshot),
         extra=as_replica(manifest.extra),
     )

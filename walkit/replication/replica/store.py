@@ -140,7 +140,7 @@ class ReplicaStore(KeyedSurface):
     def checkpoint(self, *, trim: bool = True) -> CheckpointReport:
         """Save the state beside the replica's log, and drop what that makes needless there; see `Store.checkpoint`.
 
-        Durable on return: a snapshot, the low watermark, the trim, in this order; holds and claims in this folder keep
+        Durable on return: a snapshot, the low watermark, the trim, in this order; claims in this folder keep
         the log back. The next opening replays only what came after it. LogNotFoundError before the first contact with
         the primary; LogClosedError, SnapshotError, StorageError. Any thread.
         """
