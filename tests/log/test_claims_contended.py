@@ -197,7 +197,8 @@ WRITER = """
     end = int(sys.argv[2])
     while True:
         if log.acked_lsn < end:
-            log.append_many([b"%d" % log.acked_lsn * 400] * 20)
+            # A killed writer may have written a part of the last 20.
+            log.append_many([b"%d" % log.acked_lsn * 400] * min(20, end - log.acked_lsn))
         log.trim(log.acked_lsn)
         print(json.dumps({"acked": log.acked_lsn, "events": events}), flush=True)
         sys.stdin.readline()

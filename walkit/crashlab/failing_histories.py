@@ -47,17 +47,24 @@ def zeroing(script: FailingScript) -> None:
 
 
 def trimming(script: FailingScript) -> None:
-    """Trim below a hold and without it, and enforce a retention."""
+    """Trim below a claim of the log's own process, which advances, and without it, and enforce a retention."""
     with script.open() as log:
         for _ in range(30):
             script.append(log, 4_000)
-        hold = log.hold("slow", 10)
+        if log.acked_lsn < 9:
+            return  # a claim begins at most one after the end
+        claim = log.hold("slow", 10)
         script.keep_from("slow", 10)
         with script.failing():
             script.trim(log, 15)
+        with script.failing():
+            claim.advance(min(13, log.acked_lsn + 1))
+        script.keep_from("slow", claim.first_lsn)
+        with script.failing():
+            script.trim(log, 18)
         script.let_go("slow")
         with script.failing():
-            hold.release()
+            claim.release()
         for lsn in (20, 22, 22):
             with script.failing():
                 script.trim(log, lsn)

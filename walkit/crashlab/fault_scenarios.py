@@ -302,6 +302,7 @@ FAULT_SCENARIOS = (
         (
             Target(8, NAMING, f"{MANIFEST_NAME}*", covers="manifest fails"),
             Target(4, file=TRIM_NEW_NAME),
+            Target(8, file="claim*"),
             Target(4, frozenset(("remove", "replace"))),
             Target(140),
             Target(160, OTHERS),

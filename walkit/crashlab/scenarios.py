@@ -181,7 +181,7 @@ def _reopen(script: Script) -> None:
             script.append(log, 300)
             script.append(log, 600)
     disk = script.storage.inner
-    for name in disk.names():  # the log is removed by hand, but for its durable slot
+    for name in disk.names():  # the log is removed by hand, except its durable slot
         if name != DURABLE_NAME:
             disk.remove(name)
     disk.sync_directory()

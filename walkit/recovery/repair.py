@@ -152,7 +152,7 @@ def repair(
     check_progress(progress, "(bytes read, bytes to read)")
     storage = storage_at(path)
     began = time.perf_counter()
-    refuse_without_log(storage)  # what is no log gets no lock file
+    refuse_without_log(storage)  # only a log gets a lock file
     if dry_run:
         refuse_a_writer(storage)
         choice = choose_manifest(storage, salvage=policy == "salvage")
