@@ -12,7 +12,7 @@ import pytest
 
 import walkit
 from tests.cli.test_json import ROWS
-from walkit.format.layout import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
+from walkit.format.layout import CLAIM_PLACE_STRIDE, FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
 from walkit.replication import Primary
 from walkit.state.snapshot_file import HEADER_BYTES
 
@@ -29,7 +29,7 @@ PARTS = {
     "manifest": ("manifest", 100),
     "snapshot": (f"snapshot-{20:020d}", HEADER_BYTES + 200),
     "slot": ("durable", 8),
-    "claim": ("claim-worker", 20),
+    "claim": ("claim-worker", CLAIM_PLACE_STRIDE + 20),  # the place of its first writing
     "cursor": ("cursor-done", 20),
 }
 """By part of a log: a file, and the offset of a byte in it; a negative one counts from its last byte in use."""

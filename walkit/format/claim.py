@@ -67,7 +67,8 @@ def decode_claim(data: bytes, name: str) -> ClaimMark:
             if fault is None or any(place):
                 fault = error
     if len(data) != CLAIM_FILE_BYTES:
-        fault = _PLACE.damaged(name, "has another length than it says", CLAIM_FILE_BYTES, len(data))
+        what = "is cut short" if len(data) < CLAIM_FILE_BYTES else "is too long"
+        fault = _PLACE.damaged(name, what, CLAIM_FILE_BYTES, len(data))
         found.clear()
     if found:
         return max(found)

@@ -75,7 +75,7 @@ def claim(
         wait_s=as_seconds(wait_s, "wait_s"),
     )
     first_lsn = None if first_lsn is None else as_first(first_lsn)
-    run_to_end(lambda: written.take(first_lsn, epoch_id, take_over), "claim", events=written.events)
+    written.take(first_lsn, epoch_id, take_over)
     return Claim(written)
 
 

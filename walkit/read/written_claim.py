@@ -92,6 +92,10 @@ class WrittenClaim:
 
     def take(self, first_lsn: int | None, epoch_id: int | None, take_over: bool) -> None:
         """Write the claim for the first time; what `walkit.claim` raises."""
+        # As deep on the stack as `advance`, so that a claim which can be taken can be advanced.
+        run_to_end(lambda: self._take(first_lsn, epoch_id, take_over), "claim", events=self.events)
+
+    def _take(self, first_lsn: int | None, epoch_id: int | None, take_over: bool) -> None:
         load_manifest(self._storage)  # only the place of a log gets a lock file
         with self.events.held(), claims_locked(self._storage, self._wait_s):
             manifest = load_manifest(self._storage)
