@@ -188,7 +188,7 @@ def test_start_writes_and_stop_ends_it(
         ask_for(seen, "arrivals/s", ARRIVALS)
         count_redraws(seen)
         seen.press("Start")
-        # Each figure is drawn anew for itself.
+        # Each figure is drawn again for itself.
         eventually(
             lambda: all(
                 len([y for y in curves(seen, plot)[name] if y]) >= 4
