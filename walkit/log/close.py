@@ -58,7 +58,7 @@ class Finisher:
         """
         if not self._claim.acquire(False):
             return
-        try:  # at once: a call between the two might find no memory, and nobody would finish
+        try:  # at once: a call between the two might find no memory, and the claim would stay
             poisoned = self._driver.core.failure is not None
             try:
                 self._close_segments(poisoned=poisoned)
