@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from itertools import count
 from typing import Any
 
-from walkit.errors import StorageError
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import Operation, OperationName
 
@@ -40,24 +36,3 @@ class Filmed(FaultyStorage):
         for keep in ways if self.every_way else (ways[len(self.images) % 3],):
             image = self.inner.crash(keep=keep, seed=len(self.images))
             self.images.append((f"{keep}, {moment}", image))
-
-
-def crashed_at_each_step(
-    image: CrashingStorage, act: Callable[[FaultyStorage], object], *, least: int
-) -> Iterator[CrashingStorage]:
-    """Yield what a power cut leaves after each operation of `act` on a copy has failed; at least so many fail."""
-    failed = 0
-    for name in CHANGES:
-        for nth in count(1):
-            faulty = FaultyStorage(image.process_kill())
-            fault = faulty.fail(name, nth=nth, times=1)
-            with suppress(StorageError):
-                act(faulty)
-            if not fault.hits:
-                break
-            failed += 1
-            inner = faulty.inner
-            assert isinstance(inner, CrashingStorage)
-            yield inner.crash(keep="none")
-            yield inner.crash(keep="random", seed=nth)
-    assert failed >= least

@@ -1,4 +1,4 @@
-"""Compaction and crashes: power cuts and failures at every operation, checkpoints beside it, drops, forks, readers."""
+"""Compaction and crashes: power cuts with a checkpoint beside it, drops, forks, readers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import gc
 import os
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -21,13 +20,11 @@ from tests.compaction.histories import State, opened_state
 from tests.crash_recorder import Filmed
 from tests.log.logs import run_python
 from tests.stores import SMALL, memory_store
-from walkit.errors import GapError, LogClosedError, StorageError
+from walkit.errors import GapError, LogClosedError
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage import FileStorage
 from walkit.store import Store
-
-CASES = ("several groups", "one group", "with a hold", "with a claim", "with a snapshot")
 
 
 @cache
@@ -53,10 +50,6 @@ def made(case: str) -> tuple[CrashingStorage, State, int]:
             del state[b"3"]
             if case == "with a snapshot":
                 store.snapshot()
-            if case == "with a hold":
-                store.log.hold("reader", 18)
-            if case == "with a claim":
-                walkit.claim(storage, "reader", 18)
             for i in range(8):
                 store.put(b"last", b"%d" % i * 12000)
             state[b"last"] = b"7" * 12000
@@ -82,59 +75,6 @@ def check(image: CrashingStorage, state: State, last_lsn: int, what: str) -> Non
         assert store.put(b"after", b"it").first_lsn == last_lsn + 1, what
     assert opened_state(image) == {**state, b"after": b"it"}, what
     assert "lost+found/" not in image.names(), what
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_power_cut_before_every_operation(case: str) -> None:
-    """Cut the power before each write, sync and change of a name in a compaction: the same store opens each time."""
-    base, state, last_lsn = made(case)
-    film = Filmed(base.process_kill(), every_way=case == CASES[0])
-    with memory_store(film) as store:
-        film.running = True
-        report = store.compact()
-        film.running = False
-        assert report.segments_rewritten > 0
-        if case in ("with a hold", "with a claim"):
-            assert list(store.log.read(18)) == list(walkit.open(storage=base, mode="r").read(18))
-    for number, (what, image) in enumerate(film.images):
-        if number % 6:
-            check_opening(image, state, last_lsn, what)
-        else:
-            check(image, state, last_lsn, what)
-    check(film.inner, state, last_lsn, "in the end")
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_failure_of_every_operation(case: str) -> None:
-    """Fail operations of a compaction by themselves, reads too: the store goes on, and compacts when asked again."""
-    base, state, last_lsn = made(case)
-    clean = FaultyStorage(base.process_kill())
-    with memory_store(clean) as store:
-        begin = len(clean.trace)
-        store.compact()
-        operations = clean.trace[begin:]
-    seen: Counter[tuple[str, str]] = Counter()
-    number = CASES.index(case)
-    for turn, operation in enumerate(operations):
-        seen[operation.name, operation.file] += 1
-        nth = seen[operation.name, operation.file]
-        if operation.name in ("read", "write") and nth > 1:
-            continue  # one more of a row of equal ones
-        if (number or operation.name in ("read", "open")) and turn % 3 != number % 3:
-            continue  # what changes something fails each time in the first case; for the rest the cases take turns
-        storage = base.process_kill()
-        faulty = FaultyStorage(storage)
-        with memory_store(faulty) as store:
-            fault = faulty.fail(operation.name, operation.file, nth=nth)
-            with contextlib.suppress(StorageError):
-                store.compact()
-            assert fault.hits == 1, operation
-            assert store.log.acked_lsn == last_lsn and dict(store.items()) == state
-            image = storage.crash(keep="random", seed=nth)
-            store.compact()
-        assert not faulty.open_files, operation
-        for left in (image, storage):
-            check_opening(left, state, last_lsn, str(operation))
 
 
 def beside(storage: Filmed, waits_at: tuple[Any, str], waiting: str, working: str) -> Store:

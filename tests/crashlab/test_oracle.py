@@ -58,6 +58,7 @@ SPOILED: dict[str, Spoil] = {
     "another record was appended": ("genuine", None, other_row),
     "a cursor was put into place": ("stands", None, lambda p: replace(p, places=(("cursor a", 3, 4),))),
     "a hold was taken": ("held", None, lambda p: replace(p, held=3)),
+    "a repair was to leave more": ("aside", None, lambda p: replace(p, is_damaged=True, repaired=("more",))),
     "one after the end was acknowledged": ("kept", None, lambda p: replace(p, also=frozenset({9}))),
 }
 

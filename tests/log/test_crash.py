@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 import walkit
-from tests.crash_recorder import crashed_at_each_step
 from tests.log.crashes import SMALL, Script, dirty_image, log_of, recovered_rows, rows_of
 from tests.log.damaged_logs import contents
 from walkit.errors import CommitFailedError, LogFullError, LogPoisonedError, StorageError
@@ -128,17 +127,6 @@ def test_nothing_is_sealed_that_is_in_the_page_cache_only() -> None:
     with pytest.raises(StorageError):
         log_of(faulty)
     assert recovered_rows(image.crash(keep="none")) == appended
-
-
-def test_recovery_twice_is_the_same_as_once_and_so_is_a_crash_within_it() -> None:
-    """Fail each operation of the opening in turn, crash there, open again: the same records, and lost+found kept."""
-    for seed in range(2):
-        image, appended = dirty_image(30 + seed)
-        once = image.process_kill()
-        assert recovered_rows(once) == appended
-        assert recovered_rows(once) == appended
-        for after in crashed_at_each_step(image, lambda s: log_of(s).close(), least=4):
-            assert recovered_rows(after) == appended
 
 
 OPERATIONS = ("write", "synced_write", "sync", "allocate", "create", "replace", "sync_directory", "remove")

@@ -9,7 +9,6 @@ from itertools import combinations, cycle
 import pytest
 
 import walkit
-from tests.crash_recorder import crashed_at_each_step
 from tests.format.makers import forged
 from tests.log.in_flight_logs import Flight, headless, torn
 from walkit.errors import CorruptionError, GapError
@@ -240,26 +239,6 @@ def test_a_damaged_header_before_frames_that_would_be_kept_refuses() -> None:
             assert [p.segment for p in told.problems] == [segment_name(1)], (
                 "verify says what the opening says"
             )
-
-
-@pytest.mark.parametrize(
-    ("order", "policy"), [("append", "prefix"), ("append", "holes"), ("completion", "prefix")]
-)
-def test_recovery_of_a_hole_survives_a_crash_at_each_of_its_steps(order: str, policy: str) -> None:
-    """Fail each operation of an opening that keeps or cuts behind a hole, crash, open again: as without the crash."""
-    for flight, landed in (
-        (Flight(order=order), (4,)),
-        (Flight(order=order, second=3), (3,)),
-        (Flight(order=order, second=4, flying=4), (3, 5)),
-    ):
-        image = flight.landed(landed, torn)
-        kept = (0, 1) if (order, policy) == ("append", "prefix") else (0, 1, *landed)
-        wanted = flight.rows(kept)
-        for after in crashed_at_each_step(image, lambda s: opened(s, policy).close(), least=7):
-            with opened(after, policy) as log:
-                assert rows_of(log) == wanted, flight
-            with opened(after) as log:
-                assert rows_of(log) == wanted and not log.recovery.cuts
 
 
 @pytest.mark.parametrize("second", [None, 3, 4])

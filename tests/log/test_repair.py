@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.crash_recorder import crashed_at_each_step
 from tests.log.damaged_logs import (
     HARMS,
     HEAD,
@@ -141,27 +140,6 @@ def test_other_policies_refuse_what_only_salvage_gives_up(policy: str) -> None:
         with pytest.raises(CorruptionError):
             walkit.repair(image, policy=policy)  # type: ignore[arg-type]
         assert contents(image) == before, harm.name
-
-
-@pytest.mark.parametrize(
-    "harm", [h for h in HARMS if "header and" in h.name and "all" not in h.name], ids=lambda h: h.name
-)
-def test_repair_survives_a_crash_at_each_of_its_steps(harm: Harm) -> None:
-    """Fail each operation of a repair without a manifest, crash, repair again: the rows and losses as without."""
-    image = wreck(closed=harm.closed)
-    harm.do(image)
-    with_damaged_manifest(image)
-    whole = image.process_kill()
-    walkit.repair(whole, policy="salvage")
-    wanted = [(g.first_lsn, g.last_lsn, g.start_position, g.end_position) for g in load_manifest(whole).lost]
-    kept = {n for n in contents(whole) if "lost+found" in n}
-    for after in crashed_at_each_step(image, lambda s: walkit.repair(s, policy="salvage"), least=6):
-        walkit.repair(after, policy="salvage")
-        found = load_manifest(after).lost
-        assert [(g.first_lsn, g.last_lsn, g.start_position, g.end_position) for g in found] == wanted
-        assert {n for n in contents(after) if "lost+found" in n} == kept
-        with opened(after, "absolute") as log:
-            assert rows_of(log) == rows_without(*harm.lost)
 
 
 def compacted_log() -> CrashingStorage:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import walkit
-from tests.crash_recorder import crashed_at_each_step
 from tests.log.damaged_logs import (
     HARMS,
     OPTIONS,
@@ -75,29 +74,6 @@ def test_every_harm_leaves_the_intact_frames_and_names_the_rest(harm: Harm) -> N
             assert rows_of(log) == rows and not log.recovery.lost and not log.recovery.cuts
     with walkit.open(None, mode="r", storage=image) as reader:
         assert rows_of(reader) == rows
-
-
-CRASHED = (
-    "a segment missing",
-    "a flip in a segment header",
-    "killed: sealed and open damage",
-    "a segment of another log",
-)
-
-
-@pytest.mark.parametrize("harm", [h for h in HARMS if h.name in CRASHED], ids=lambda h: h.name)
-def test_salvage_survives_a_crash_at_each_of_its_steps(harm: Harm) -> None:
-    """Fail each operation of a salvaging opening, crash, salvage again: rows, manifest and lost+found as without."""
-    image = wreck(closed=harm.closed)
-    harm.do(image)
-    whole = image.process_kill()
-    opened(whole, "salvage").close()
-    kept = {n for n in contents(whole) if "lost+found" in n}
-    for after in crashed_at_each_step(image, lambda s: opened(s, "salvage").close(), least=4):
-        with opened(after, "salvage") as log:
-            assert rows_of(log) == rows_without(*harm.lost)
-        assert load_manifest(after).lost == load_manifest(whole).lost
-        assert {n for n in contents(after) if "lost+found" in n} == kept
 
 
 def test_what_is_removed_is_kept() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections import Counter
 from functools import cache
 from typing import Any
 
@@ -15,7 +13,7 @@ from tests.crash_recorder import Filmed
 from tests.log.damaged_logs import flip, rows_by_ranges
 from tests.log.in_flight_logs import Flight, torn
 from tests.log.logs import headers, lsns, memory_log, tiny, values
-from walkit.errors import GapError, OptionsError, StorageError
+from walkit.errors import GapError, OptionsError
 from walkit.format.index import index_name
 from walkit.format.manifest import SegmentRecord
 from walkit.models import CrashingStorage, FaultyStorage
@@ -233,59 +231,6 @@ def made() -> CrashingStorage:
     storage = CrashingStorage()
     filled(storage).close()
     return storage
-
-
-def test_a_power_cut_before_every_operation_of_a_rewriting() -> None:
-    """Cut the power before each operation of a trim that rewrites: every record that was to stay is there, once."""
-    film = Filmed(made().process_kill(), every_way=True)
-    with walkit.open(storage=film, options=tiny()) as log:
-        film.running = True
-        assert log.trim(13).rewritten.bytes_written > 0
-        film.running = False
-    assert len(film.images) > 30
-    for what, image in film.images:
-        assert walkit.verify(image).ok, what
-        with walkit.open(storage=image, options=tiny()) as log:
-            assert log.first_lsn in (1, 14), what
-            assert values(log.read(14)) == [value(n) for n in range(14, RECORDS + 1)], what
-            named = {s.name for s in log.parts.manifest_store.current.segments}
-            assert {n for n in image.names() if n.endswith(".segment")} == named, what
-            assert not [n for n in image.names() if n.endswith(".new")], what
-            assert log.trim(13) == 13 and oldest(log).first_lsn == 14, what
-            check(log, 13)
-        assert "lost+found/" not in image.names(), what
-
-
-def test_a_failure_of_every_operation_of_a_rewriting() -> None:
-    """Fail each operation of a trim that rewrites: the log goes on, and the next trim, or opening, makes up for it."""
-    clean = FaultyStorage(made().process_kill())
-    with walkit.open(storage=clean, options=tiny()) as log:
-        begin = len(clean.trace)
-        log.trim(13)
-        operations = clean.trace[begin:]
-    seen: Counter[tuple[str, str]] = Counter()
-    for operation in operations:
-        seen[operation.name, operation.file] += 1
-        nth = seen[operation.name, operation.file]
-        storage = made().process_kill()
-        faulty = FaultyStorage(storage)
-        with walkit.open(storage=faulty, options=tiny()) as log:
-            fault = faulty.fail(operation.name, operation.file, nth=nth)
-            with contextlib.suppress(StorageError):
-                report = log.trim(13)
-                assert report.rewritten.failure or oldest(log).first_lsn == 14, operation
-            assert fault.hits == 1, operation
-            assert values(log.read(14)) == [value(n) for n in range(14, RECORDS + 1)], operation
-            image = storage.crash(keep="random", seed=nth)
-            assert log.trim(13) == 13 and oldest(log).first_lsn == 14, operation
-            check(log, 13)
-            assert "trim.new" not in storage.names(), operation
-        for left in (image, storage):
-            with walkit.open(storage=left, options=tiny()) as log:
-                assert values(log.read(14)) == [value(n) for n in range(14, RECORDS + 1)], operation
-                named = {s.name for s in log.parts.manifest_store.current.segments}
-                assert {n for n in left.names() if n.endswith(".segment")} == named, operation
-            assert "lost+found/" not in left.names(), operation
 
 
 def test_closing_ends_a_rewriting_and_waits_for_it() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import walkit.read.claim
 from walkit.config import Retention, StoreOptions
 from walkit.crashlab.failing_script import FailingScript
@@ -55,8 +57,7 @@ def trimming(script: FailingScript) -> None:
             return  # a claim begins at most one after the end
         claim = log.hold("slow", 10)
         script.keep_from("slow", 10)
-        with script.failing():
-            script.trim(log, 15)
+        script.repeated(lambda: script.trim(log, 15))
         with script.failing():
             claim.advance(min(13, log.acked_lsn + 1))
         script.keep_from("slow", claim.first_lsn)
@@ -66,8 +67,8 @@ def trimming(script: FailingScript) -> None:
         with script.failing():
             claim.release()
         for lsn in (20, 22, 22):
-            with script.failing():
-                script.trim(log, lsn)
+            script.repeated(partial(script.trim, log, lsn))
+            script.check_live(log)
             script.append(log, 4_000)
         script.may_drop(len(script.ledger.rows))
         with script.failing():
@@ -88,17 +89,15 @@ def store(script: FailingScript) -> None:
     with script.open_store() as store:
         for number in range(9):
             script.put(store, b"key %d" % (number % 3), 12_000)
-        with script.failing():
-            script.checkpoint(store, trim=False)
+        script.repeated(lambda: script.checkpoint(store, trim=False))
         script.delete(store, b"key 1")
         for _ in range(6):
             script.put(store, b"key 0", 12_000)
-        for _ in range(2):
-            with script.failing():
-                script.compact(store)
+        script.repeated(lambda: script.compact(store))
+        script.check_live(store)
         script.put(store, b"key 2", 200)
-        with script.failing():
-            script.checkpoint(store)
+        script.repeated(lambda: script.checkpoint(store))
+        script.check_live(store)
         script.put(store, b"key 3", 200)
 
 
@@ -192,19 +191,13 @@ def damaged(script: FailingScript) -> None:
         for number in range(10):
             script.append(log, 14_000, b"key %d" % number)
     segments = [name for name in script.storage.inner.names() if name.endswith(".segment")]
-    _damage(script, segments[0], 0)
-    _damage(script, segments[1], SEGMENT_HEADER_BYTES + 14_144 + 300)
-    script.ledger.lost = frozenset((6,))
+    script.damage(segments[0], 0)
+    script.damage(segments[1], SEGMENT_HEADER_BYTES + 14_144 + 300, lost=6)
+    script.foresee_repair()
 
 
 def without_manifest(script: FailingScript) -> None:
     """Do the same, and damage the manifest."""
     damaged(script)
-    _damage(script, MANIFEST_NAME, 60)
-
-
-def _damage(script: FailingScript, name: str, offset: int) -> None:
-    file = script.storage.inner.open(name, "write")
-    file.write(offset, [b"\xff" * 16], sync=True)
-    file.close()
-    script.ledger.is_damaged = True
+    script.damage(MANIFEST_NAME, 60)
+    script.foresee_repair()

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from walkit.commit.ticket import Ticket
+from walkit.compaction.report import CompactionReport
 from walkit.crashlab.ledger import Row
 from walkit.crashlab.oracle import Oracle
 from walkit.crashlab.script import Script
@@ -21,12 +22,14 @@ from walkit.errors import (
     StorageError,
 )
 from walkit.format.names import CLAIMS_LOCK_NAME
+from walkit.log.trim import TrimReport
 from walkit.log.wal import WriteAheadLog
 from walkit.models import CrashingStorage
 from walkit.read.reader import LogReader
 from walkit.record import Kind, Record, encode_bundle
 from walkit.recovery.repair import repair
 from walkit.segments.manifest_store import LOCK_NAME
+from walkit.store import Store
 
 REFUSED = (LogFullError, LogPoisonedError, LogClosedError)
 """Nothing of the call was written except its acknowledged prefix."""
@@ -39,12 +42,14 @@ class FailingScript(Script):
         vars(self).update(vars(script))
         self.is_slow = False
         """Whether the failure is a slow device: then no call may raise."""
+        self.fails_on = False
+        """Whether a call may fail again: the storage fails from then on, or the log has."""
 
     def begin(self) -> None:
         """Go on with an empty disk."""
         self.storage.inner = CrashingStorage()
         vars(self.ledger).update(vars(type(self.ledger)()))
-        self.is_slow = False
+        self.is_slow = self.fails_on = False
 
     def _given(self, rows: list[Row], call: Callable[[], object], *, together: bool = False) -> None:
         before = len(self.ledger.rows)
@@ -98,6 +103,30 @@ class FailingScript(Script):
         except (StorageError, SnapshotError, CommitFailedError, *REFUSED) as error:
             self._check_cause(error)
 
+    def repeated(self, call: Callable[[], TrimReport | CompactionReport | None]) -> None:
+        """Make a call of the maintenance, and once more if the storage has failed it: then it is done."""
+        for _ in range(2):
+            with self.failing():
+                report = call()
+                if not isinstance(report, TrimReport) or not report.rewritten.failure:
+                    return
+        assert self.fails_on, "it fails again, though the storage does not"
+
+    def check_live(self, opened: WriteAheadLog | Store) -> None:
+        """Assert that a log reads whole beside its writer, a Store has its state, and no other segment is left."""
+        log = opened.log if isinstance(opened, Store) else opened
+        if not self.fails_on:
+            self.check_segments(log)
+        with self.failing():
+            lsns = []
+            for record in log.read():
+                self.check(record)
+                lsns.append(record.lsn)
+            if isinstance(opened, Store):
+                assert dict(opened.items()) == self.ledger.promise().state_at(log.acked_lsn)
+            else:
+                assert lsns == list(range(log.first_lsn, log.acked_lsn + 1)), f"it reads {lsns}"
+
     def append_in_other_ways(self, log: WriteAheadLog, size: int) -> None:
         """Append by each call that `Script` has none for."""
         value, other = self.value(size), self.value(size)
@@ -139,6 +168,7 @@ class FailingScript(Script):
 
     def _check_cause(self, error: BaseException) -> None:
         """Assert that the storage caused it, and no error of another kind in one of the log's threads."""
+        self.fails_on |= isinstance(error, REFUSED)
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, StorageError):
             cause = cause.__cause__

@@ -95,6 +95,7 @@ class _Failure:
             if self._way == "slow":
                 storage.watch = self._slow
         elif self._way == "lasting":
+            self._script.fails_on = True
             for each in CHANGES | target.operations:
                 storage.fail(each, times=None)
         elif self._way == "short" and operation.size and name in ("write", "synced_write"):
@@ -114,7 +115,7 @@ class _Failure:
         """Let nothing fail from now on."""
         self._storage.watch = lambda operation: None
         self._storage.clear()
-        self._script.is_slow = False
+        self._script.is_slow = self._script.fails_on = False
 
     def end(self) -> None:
         """Let nothing fail from now on, and keep the points from the failure on."""

@@ -85,7 +85,7 @@ def _events(script: Script) -> None:
 
 def _preview(script: Script) -> None:
     with script.open() as log:
-        for _ in range(14):
+        for _ in range(18):
             script.append_many(log, 5, 3_000)
         script.settle(log)
         seen = log.parts.trimmer.preview(31)
@@ -95,18 +95,15 @@ def _preview(script: Script) -> None:
         assert seen.straddling is not None and seen.straddling.first_lsn <= 31 < seen.straddling.last_lsn
         assert report.rewritten.bytes_before > max(seen.straddling.size_bytes, report.rewritten.bytes_after)
         assert report.rewritten.bytes_after
-
-        def fail(operation: Operation) -> None:
-            if (operation.name, operation.file) == ("create", TRIM_NEW_NAME):
-                script.storage.watch = lambda operation: None
-                script.storage.fail("sync", TRIM_NEW_NAME)
-                script.storage.fail("remove", TRIM_NEW_NAME)
-
-        script.storage.watch = fail
+        script.fail_at("create", TRIM_NEW_NAME, ("sync", TRIM_NEW_NAME), ("remove", TRIM_NEW_NAME))
         assert script.trim(log, 36, waste_ratio=0.0).rewritten.failure
         assert TRIM_NEW_NAME in script.storage.names()
         script.storage.clear()
         assert script.trim(log, 37, waste_ratio=0.0).rewritten.bytes_written
+        script.fail_at("replace", TRIM_NEW_NAME, ("sync_directory", "*"))
+        assert script.trim(log, 46, waste_ratio=0.0).rewritten.failure
+        assert script.trim(log, 47, waste_ratio=0.0).rewritten.bytes_written
+        script.check_segments(log)
         script.append(log, 3_000)
 
 

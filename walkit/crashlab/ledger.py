@@ -39,6 +39,8 @@ class Promise:
     """Whether an opening may need a repair before it."""
     aside: frozenset[str] = frozenset()
     """Files under lost+found that a repair has put there."""
+    repaired: object = None
+    """The result of a repair that nothing cuts short: see `repaired_in`. None if that is not judged."""
     source: CrashingStorage | None = field(default=None, repr=False)
     """The log that this is a copy of: an unfinished copy of it is continued."""
     places: tuple[tuple[str, int, int], ...] = ()
@@ -49,7 +51,7 @@ class Promise:
         """What tells it from other promises of the same run."""
         return (
             *(id(self.rows), self.submitted, self.kept, self.also, self.trimmed, self.compacted, self.held),
-            *(self.places, self.lost, self.is_damaged, self.aside, id(self.source)),
+            *(self.places, self.lost, self.is_damaged, self.aside, self.repaired, id(self.source)),
         )
 
     def state_at(self, lsn: int) -> dict[bytes, bytes | None]:
@@ -80,6 +82,7 @@ class Ledger:
         self.lost: frozenset[int] = frozenset()
         self.is_damaged = False
         self.aside: frozenset[str] = frozenset()
+        self.repaired: object = None
         self.source: CrashingStorage | None = None
         self._also: set[int] = set()
         self._transactions: list[tuple[int, int]] = []
@@ -138,6 +141,7 @@ class Ledger:
             lost=self.lost,
             is_damaged=self.is_damaged,
             aside=self.aside,
+            repaired=self.repaired,
             source=self.source,
             held=min(self.kept_from.values(), default=0),
             places=tuple((name, *lsns) for name, lsns in self.places.items()),

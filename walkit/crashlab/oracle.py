@@ -16,8 +16,10 @@ from walkit.models import CrashingStorage
 from walkit.record import Kind, Record
 from walkit.recovery.repair import repair
 from walkit.recovery.verify import verify
-from walkit.segments.manifest_store import LOST_FOLDER
+from walkit.segments.leftovers import unfinished_in
+from walkit.segments.manifest_store import LOST_FOLDER, load_manifest
 from walkit.state.log_copy import copy_into
+from walkit.state.snapshot import snapshot_lsns
 from walkit.store import Store
 
 RULES = {
@@ -29,11 +31,13 @@ RULES = {
     "whole": "a transaction is there as a whole, or not at all",
     "state": "a Store's state is that of the records up to its last LSN",
     "readers": "a reader that opens it before the recovery sees the same records",
+    "tidy": "an opening leaves no half-written file, and no segment that the manifest does not name",
     "again": "opening it once more gives the same",
     "next": "what is appended after the recovery survives the next power cut, with everything before it",
+    "repeat": "a trim, checkpoint or compaction that was cut short can be repeated after the recovery",
     "stands": "a cursor or claim is at the LSN that it was moved to, and reading from a cursor skips nothing",
     "held": "a trim after the recovery keeps what a claim keeps",
-    "aside": "what a repair has put under lost+found is there",
+    "aside": "what a repair has put under lost+found is there; one that is cut short and repeated leaves the same",
     "verified": "verify finds no fault in it, before and after the recovery",
 }
 """By name."""
@@ -76,6 +80,12 @@ class Oracle:
                 raise BrokenRuleError(
                     "readers", f"{len(seen)} records before the recovery, {len(rows)} after it"
                 )
+            rule = "tidy"
+            _check_names(image)
+            if promise.is_damaged and promise.repaired not in (None, repaired_in(image)):
+                raise BrokenRuleError(
+                    "aside", f"a repeated repair leaves {repaired_in(image)}, and not {promise.repaired}"
+                )
             rule = "again"
             with self._recovered(image, promise) as (log, again):
                 if again != rows:
@@ -113,7 +123,7 @@ class Oracle:
 
     def _read(self, image: CrashingStorage) -> dict[int, Row] | None:
         """Return what a reader sees; None where there is no log, or it takes another way through holes."""
-        if not image.exists() or MANIFEST_NAME not in image.names() or self.options.ack_order == "completion":
+        if not image.exists() or MANIFEST_NAME not in image.names() or passes_holes(self.options):
             return None
         with open_log(storage=image, mode="r", events=quiet) as reader:
             return {r.lsn: _row(r) for r in reader.read()}
@@ -130,7 +140,7 @@ class Oracle:
     ) -> Iterator[tuple[WriteAheadLog, dict[int, Row]]]:
         """Open the log for the block, with its records; it keeps the promise."""
         with self._open(image) as opened:
-            log = opened.log if isinstance(opened, Store) else opened
+            log = _log_of(opened)
             rows = {r.lsn: _row(r) for r in log.read()}
             last = log.acked_lsn
             self._check_rows(rows, log.first_lsn, last, promise)
@@ -156,7 +166,7 @@ class Oracle:
             raise BrokenRuleError("kept", f"LSN {min(lost):,} was acknowledged")
         missing = [lsn for lsn in range(first, last + 1) if lsn not in rows]
         missing = [lsn for lsn in missing if lsn not in promise.lost]
-        if self.options.ack_order == "completion":
+        if passes_holes(self.options):
             missing = [lsn for lsn in missing if lsn <= promise.kept]
         if promise.compacted:
             missing = [lsn for lsn in missing if not _is_superseded(promise.rows, lsn, last)]
@@ -170,20 +180,62 @@ class Oracle:
 
     def _check_after(self, after: CrashingStorage, promise: Promise, rows: dict[int, Row], lsn: int) -> None:
         """Judge what the next power cut leaves of the log and the record that was appended to it."""
-        options = replace(self.options, idle_marker_ms=0)
-        with open_log(storage=after, options=options, events=quiet) as log:
+        with self._open(after) as opened:
+            log = _log_of(opened)
             found = {r.lsn: _row(r) for r in log.read()}
-            if promise.held:
-                log.trim(lsn)
-                if log.first_lsn > promise.held:
-                    raise BrokenRuleError(
-                        "held", f"LSN {promise.held:,} is kept, and a trim to {lsn:,} left {log.first_lsn:,}"
-                    )
-        if found != rows | {lsn: (1, None, PROBE)}:
-            what = "that record" if lsn not in found else "records before it"
+            if found != rows | {lsn: (1, None, PROBE)}:
+                what = "that record" if lsn not in found else "records before it"
+                raise BrokenRuleError(
+                    "next", f"after LSN {lsn:,} was appended and synced, {what} did not survive"
+                )
+            _repeat(opened, promise, lsn)
+        _check_names(after)
+
+
+def _repeat(opened: WriteAheadLog | Store, promise: Promise, lsn: int) -> None:
+    """Trim, compact or take a checkpoint, if that was under way or done before the cut."""
+    log = _log_of(opened)
+    if promise.compacted and isinstance(opened, Store):
+        state, needed = dict(opened.items()), promise.held or lsn
+        kept = [r.lsn for r in log.read(needed)]
+        opened.compact()
+        if dict(opened.items()) != state or [r.lsn for r in log.read(needed)] != kept:
+            raise BrokenRuleError("repeat", "a compaction drops what is needed")
+    if promise.held:
+        log.trim(lsn)
+        if log.first_lsn > promise.held:
             raise BrokenRuleError(
-                "next", f"after LSN {lsn:,} was appended and synced, {what} did not survive"
+                "held", f"LSN {promise.held:,} is kept, and a trim to {lsn:,} left {log.first_lsn:,}"
             )
+    elif promise.trimmed and isinstance(opened, Store):
+        opened.checkpoint()
+        if snapshot_lsns(log.parts.storage) != [lsn] and log.first_lsn == lsn + 1:
+            raise BrokenRuleError("repeat", "a checkpoint leaves an older snapshot")
+    elif promise.trimmed:
+        low = min(promise.trimmed, lsn)
+        report = log.trim(low, waste_ratio=0)
+        if report.rewritten.failure or (log.first_lsn <= low and not report.limit):
+            raise BrokenRuleError("repeat", f"a trim to LSN {low:,} left {log.first_lsn:,} ({report})")
+
+
+def passes_holes(options: LogOptions) -> bool:
+    """Say whether a recovery keeps the records after a hole."""
+    return options.ack_order == "completion" or options.recovery == "holes"
+
+
+def repaired_in(image: CrashingStorage) -> object:
+    """Return what a repair has left: the names under lost+found, and the ranges that the manifest calls lost."""
+    ranges = [(g.first_lsn, g.last_lsn, g.start_position, g.end_position) for g in load_manifest(image).lost]
+    return frozenset(image.names(LOST_FOLDER)), tuple(ranges)
+
+
+def _check_names(image: CrashingStorage) -> None:
+    """Judge the names that an opening has left in a folder."""
+    named = {segment.name for segment in load_manifest(image).segments}
+    left = {n for n in image.names() if n.endswith(".segment")} - named
+    left |= {*unfinished_in(image, image.names())}
+    if left:
+        raise BrokenRuleError("tidy", f"{min(left)} is there after an opening")
 
 
 def _check_places(log: WriteAheadLog, promise: Promise, rows: dict[int, Row]) -> None:
@@ -210,6 +262,10 @@ def _check_places(log: WriteAheadLog, promise: Promise, rows: dict[int, Row]) ->
 
 def quiet(name: str, fields: object) -> None:
     """Take an event that a crash is expected to bring: what matters is judged."""
+
+
+def _log_of(opened: WriteAheadLog | Store) -> WriteAheadLog:
+    return opened.log if isinstance(opened, Store) else opened
 
 
 def _row(record: Record) -> Row:

@@ -44,10 +44,6 @@ def _compaction_meets(script: Script) -> None:
             store.log.hold("late", 6)
             script.keep_from("late", 6)
 
-        def fail() -> None:
-            script.storage.fail("sync", COMPACTION_NEW_NAME)
-            script.storage.fail("remove", COMPACTION_NEW_NAME)
-
         _puts(script, store, 12)
         coming = _Meanwhile("rewrite", hold)
         assert not script.compact(store, coming).segments_rewritten and coming.is_done
@@ -59,11 +55,19 @@ def _compaction_meets(script: Script) -> None:
         script.compact(store, trimming)
         assert trimming.is_done and store.log.first_lsn > 12
         _puts(script, store, 16)
+        script.claim("reader", store.log.acked_lsn - 5)
+        script.fail_at(
+            "create", COMPACTION_NEW_NAME, ("sync", COMPACTION_NEW_NAME), ("remove", COMPACTION_NEW_NAME)
+        )
         with suppress(StorageError):
-            script.compact(store, _Meanwhile("rewrite", fail))
+            script.compact(store)
         assert COMPACTION_NEW_NAME in script.storage.names()
         script.storage.clear()
+        script.fail_at("replace", COMPACTION_NEW_NAME, ("sync_directory", "*"))
+        with suppress(StorageError):
+            script.compact(store)
         assert script.compact(store).segments_rewritten
+        script.check_segments(store)
         script.put(store, b"key 1", 300)
 
 

@@ -10,7 +10,7 @@ from walkit.config import RecoveryPolicy
 from walkit.crashlab.consumer_scenarios import FRAME_BYTES
 from walkit.crashlab.failing_script import FailingScript
 from walkit.crashlab.ledger import Ledger
-from walkit.crashlab.oracle import quiet
+from walkit.crashlab.oracle import passes_holes, quiet
 from walkit.crashlab.recording import RecordingStorage
 from walkit.crashlab.scenario import SMALL, Scenario
 from walkit.crashlab.script import Script
@@ -28,6 +28,7 @@ from walkit.segments.manifest_store import DURABLE_NAME, LOST_FOLDER, load_manif
 from walkit.state.log_copy import copy_into
 from walkit.store import Store
 
+PARALLEL = replace(SMALL, in_flight=4, frame_bytes_max=4096)
 OPERATIONS: tuple[OperationName, ...] = (
     "write",
     "synced_write",
@@ -107,18 +108,6 @@ def _copied(script: Script) -> _Copy:
     return copy
 
 
-def _damage(script: Script, name: str, offset: int, lost: int = 0, data: bytes = b"\xff" * 16) -> None:
-    """Damage a file of a closed log, durably; note the record that this hits."""
-    disk = script.storage.inner
-    file = disk.open(name, "write" if name in disk.names() else "create")
-    file.write(offset, [data], sync=True)
-    file.close()
-    disk.sync_directory()
-    script.ledger.is_damaged = True
-    if lost:
-        script.ledger.lost |= {lost}
-
-
 def _closed(script: Script) -> list[str]:
     """Write a log of two epochs, each of which has a full segment and one of a record; return their names."""
     for epoch in range(2):
@@ -131,12 +120,13 @@ def _closed(script: Script) -> list[str]:
 
 def _damaged(script: Script, segments: list[str]) -> None:
     """Damage the header of the first segment and a frame of the third."""
-    _damage(script, segments[0], 0)
-    _damage(script, segments[2], SEGMENT_HEADER_BYTES + FRAME_BYTES + 300, lost=7)
+    script.damage(segments[0], 0)
+    script.damage(segments[2], SEGMENT_HEADER_BYTES + FRAME_BYTES + 300, lost=7)
 
 
 def _salvage(script: Script) -> None:
     _damaged(script, _closed(script))
+    script.foresee_repair()
     with script.open() as log:
         script.ledger.is_damaged = False
         script.append(log, 500)
@@ -144,8 +134,8 @@ def _salvage(script: Script) -> None:
 
 def _headless_epoch(script: Script, segments: list[str]) -> None:
     """Damage the manifest and the header with which an epoch begins."""
-    _damage(script, MANIFEST_NAME, 60)
-    _damage(script, segments[2], 0)
+    script.damage(MANIFEST_NAME, 60)
+    script.damage(segments[2], 0)
 
 
 def _foreign_slot(script: Script) -> None:
@@ -154,13 +144,13 @@ def _foreign_slot(script: Script) -> None:
     with open_log(storage=other, options=script.options, events=quiet) as log:
         log.append(b"another log's record")
     file = other.open(DURABLE_NAME, "read")
-    _damage(script, DURABLE_NAME, 0, data=file.read(0, DURABLE_SLOTS_BYTES))
+    script.damage(DURABLE_NAME, 0, data=file.read(0, DURABLE_SLOTS_BYTES))
 
 
 def _unreadable(script: Script) -> None:
     """Put a segment beside the log that cannot be read."""
     name = segment_name(90)
-    _damage(script, name, 0)
+    script.damage(name, 0)
     script.storage.fail("read", name, times=None)
 
 
@@ -178,8 +168,8 @@ def _repair(script: Script) -> None:
     segments = _closed(script)
     lineage = load_manifest(script.storage).lineage
     damages: tuple[Callable[[], None], ...] = (
-        lambda: _damage(script, MANIFEST_NAME, 60),
-        lambda: _damage(script, DURABLE_NAME, 0),
+        lambda: script.damage(MANIFEST_NAME, 60),
+        lambda: script.damage(DURABLE_NAME, 0),
         lambda: _headless_epoch(script, segments),
         lambda: _foreign_slot(script),
         lambda: _unreadable(script),
@@ -204,8 +194,8 @@ def _repair_store(script: Script) -> None:
     script.cut_power(1)  # else a stored slot may still reach the disk after its damage
     last = max(name for name in script.storage.names() if name.endswith(".segment"))
     for offset in range(0, DURABLE_SLOTS_BYTES, DURABLE_SLOT_STRIDE):
-        _damage(script, DURABLE_NAME, offset)
-    _damage(script, last, SEGMENT_HEADER_BYTES + 300, lost=7)
+        script.damage(DURABLE_NAME, offset)
+    script.damage(last, SEGMENT_HEADER_BYTES + 300, lost=7)
     _repaired(script)
     with script.open_store() as store:
         script.restarted(store.log)
@@ -232,7 +222,7 @@ def _repair_cached(given: Script) -> None:
         script.note_durable(log)
         log.close()
     storage.clear()
-    _damage(script, MANIFEST_NAME, 60)
+    script.damage(MANIFEST_NAME, 60)
     script.ledger.lost = frozenset(range(script.ledger.kept + 1, 41))  # a salvage may leave any of them out
     with script.during("repair"):
         script.ledger.restart(repair(storage).last_lsn)  # on return it is durable
@@ -242,12 +232,27 @@ def _repair_cached(given: Script) -> None:
         script.append(log, 500)
 
 
-def _second_recovery(script: Script) -> None:
+def _second_recovery(given: Script) -> None:
+    """Fail the first of the frames in flight once those after it are written: a hole. Fail recoveries then."""
+    script = FailingScript(given)
+    storage = script.storage
     log = script.open()
-    for _ in range(3):
-        script.append(log, 700)
-    _fail_append(script, log)
+    script.append(log, 700)
+
+    def fail_last(operation: Operation) -> None:
+        if operation.name == "synced_write":
+            storage.watch = lambda operation: None
+            storage.turns.wait(last=True)
+            storage.fail("synced_write", operation.file, short_bytes=900)
+
+    storage.watch = fail_last
+    script.submit(log, 6, 3_500)
+    storage.clear()
     log.close()
+    acknowledged = script.ledger.promise()
+    script.ledger.lost = (
+        frozenset(range(acknowledged.kept + 1, acknowledged.submitted + 1)) - acknowledged.also
+    )
     for turn in range(6):
         script.cut_power(turn)
         for operation in OPERATIONS:
@@ -257,16 +262,25 @@ def _second_recovery(script: Script) -> None:
         script.storage.clear()
     script.cut_power(9)
     with script.during("second recovery"), script.open() as log:
+        assert bool(load_manifest(storage).holes) == passes_holes(script.options)
         script.restarted(log)
         script.append(log, 100)
 
 
 RESCUE_SCENARIOS = (
-    Scenario(
-        "second-recovery",
-        "recoveries fail at drawn operations, each after another power cut, and the last one succeeds",
-        _second_recovery,
-        covers=("recovery", "second recovery"),
+    *(
+        Scenario(
+            f"second-recovery{suffix}",
+            f"a frame in flight fails; recoveries that {what} fail at drawn operations, each after a cut",
+            _second_recovery,
+            options,
+            covers=("recovery", "second recovery"),
+        )
+        for suffix, what, options in (
+            ("", "cut what is after it", PARALLEL),
+            ("-holes", "keep what is after it", replace(PARALLEL, recovery="holes")),
+            ("-completion", "keep what was acknowledged", replace(PARALLEL, ack_order="completion")),
+        )
     ),
     Scenario(
         "salvage",
@@ -292,7 +306,7 @@ RESCUE_SCENARIOS = (
         "repair-cached",
         "durability none: the sync of a seal fails, and a repair rebuilds the damaged manifest",
         _repair_cached,
-        replace(SMALL, durability="none", in_flight=4, frame_bytes_max=4096),
+        replace(PARALLEL, durability="none"),
         covers=("seal fails", "repair", "in flight"),
     ),
     Scenario(

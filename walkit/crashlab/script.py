@@ -14,15 +14,17 @@ from walkit.compaction.report import CompactionReport
 from walkit.config import LogOptions, StoreOptions
 from walkit.crashlab.coverage import COVERAGE
 from walkit.crashlab.ledger import Ledger, Row
-from walkit.crashlab.oracle import quiet
+from walkit.crashlab.oracle import quiet, repaired_in
 from walkit.crashlab.recording import RecordingStorage
 from walkit.crashlab.turns import Turns
 from walkit.log.open import open_log
 from walkit.log.trim import TrimReport
 from walkit.log.wal import WriteAheadLog
 from walkit.models import CrashingStorage
+from walkit.models.faults import Operation, OperationName
 from walkit.read.claim import Claim
 from walkit.record import Kind
+from walkit.recovery.repair import repair
 from walkit.store import Store
 
 IDLE_S = 30.0
@@ -183,7 +185,13 @@ class Script:
         """Compact the log of a Store; `meanwhile` is its progress callback, and may do something."""
         self.ledger.compacted = True
         since, deletions = len(self.storage.points), sum(r[0] == Kind.DELETE for r in self.ledger.rows)
+        before = [record.lsn for record in store.log.read()]
         report = store.compact(progress=meanwhile)
+        if self.ledger.kept_from:
+            needed, after = min(self.ledger.kept_from.values()), {record.lsn for record in store.log.read()}
+            assert after.issuperset(lsn for lsn in before if lsn >= needed), (
+                "it drops what is held or claimed"
+            )
         happened = {
             "records kept": report.segments_rewritten and report.records_after,
             "records dropped": report.records_dropped,
@@ -195,6 +203,37 @@ class Script:
                 self.storage.note(name, since)
         return report
 
+    def damage(self, name: str, offset: int, *, lost: int = 0, data: bytes = b"\xff" * 16) -> None:
+        """Damage a file of a closed log, durably; note the record that this hits."""
+        disk = self.storage.inner
+        file = disk.open(name, "write" if name in disk.names() else "create")
+        file.write(offset, [data], sync=True)
+        file.close()
+        disk.sync_directory()
+        self.ledger.is_damaged = True
+        if lost:
+            self.ledger.lost |= {lost}
+
+    def foresee_repair(self) -> None:
+        """Note what a repair of the damage leaves if nothing cuts it short."""
+        whole = self.storage.inner.process_kill()
+        if self.options.recovery == "salvage":
+            open_log(storage=whole, options=self.options, events=quiet).close()
+        else:
+            repair(whole, policy="salvage")
+        self.ledger.repaired = repaired_in(whole)
+
+    def fail_at(self, name: OperationName, file: str, *faults: tuple[OperationName, str]) -> None:
+        """Set these faults once an operation on a file, or on what was it before, begins."""
+
+        def meet(operation: Operation) -> None:
+            if (operation.name, operation.source or operation.file) == (name, file):
+                self.storage.watch = lambda operation: None
+                for fault in faults:
+                    self.storage.fail(*fault)
+
+        self.storage.watch = meet
+
     def cut_power(self, seed: int) -> None:
         """Cut the power, and continue on one state that this leaves: the next opening is a recovery."""
         self.storage.inner = self.storage.inner.crash(keep="random", seed=seed)
@@ -203,6 +242,14 @@ class Script:
         """Note where a log that was opened after a cut ends."""
         self.ledger.restart(log.acked_lsn)
         return log
+
+    def check_segments(self, opened: WriteAheadLog | Store) -> None:
+        """Assert that the manifest names each segment, except an empty one of a creation that failed."""
+        self.settle(opened)
+        disk, log = self.storage.inner, opened.log if isinstance(opened, Store) else opened
+        named = {segment.name for segment in log.parts.manifest_store.current.segments}
+        left = {name for name in disk.names() if name.endswith(".segment")} - named
+        assert not any(disk.open(name, "read").size() for name in left), f"no manifest names {left}"
 
     def settle(self, opened: WriteAheadLog | Store) -> None:
         """Wait until the maintenance thread rests."""
