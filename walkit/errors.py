@@ -4,6 +4,7 @@
 
     WalkitError
     ├── OptionsError(ValueError)            change the call
+    │   └── NotALoadError                   give the log, and filter the result
     ├── RecordTooLargeError(ValueError)     change the record
     ├── RecordTypeError(TypeError)          change the record
     ├── RecordTimeError(ValueError)         change the record
@@ -84,6 +85,12 @@ class OptionsError(WalkitError, ValueError):
     ) -> None:
         super().__init__(message)
         self.option, self.wanted, self.stored = option, wanted, stored
+
+
+class NotALoadError(OptionsError):
+    """A DataFrame is not as a load of a log gave it: which records are in it cannot be known for sure."""
+
+    code = "not-a-load"
 
 
 class RecordTooLargeError(WalkitError, ValueError):

@@ -47,6 +47,7 @@ ERRORS: list[WalkitError] = [
     errors.CallbackError(),
     errors.LogPoisonedError("text", cause="OSError(5)", acknowledged_prefix=2),
     errors.LogClosedError("text", acknowledged_prefix=2),
+    errors.NotALoadError("text", option="log"),
     errors.GapError(1, 5),
     errors.CursorError("text", name="c", reason="beyond", lsn=9, expected=5, found=9),
     errors.CursorDivergedError("text", name="c", reason="beyond", lsn=9, first_lsn=6, expected=5, found=9),

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
-import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import walkit
+from tests.spark.loading import logged
 from tests.spark.trimmed import make_store, values_of
 from tests.spark.trimmed import told_in_process as told
 from tests.state.histories import Row, diff_of, newest_of, random_rows, state_of, woven, write
 from walkit.errors import HistoryTrimmedError, OptionsError
-from walkit.record import RECORD_SCHEMA
 from walkit.spark import changes, history, states
 
 if TYPE_CHECKING:
@@ -28,24 +25,9 @@ pytestmark = pytest.mark.spark
 
 Changed = tuple[bytes, str, bytes | None, bytes | None, int]
 
+NOW = dt.datetime.now(dt.UTC)
 LEFT, RIGHT = 40, 90
 """The state before the range, and its last LSN."""
-
-
-def frame_of(spark: SparkSession, rows: list[Row]) -> DataFrame:
-    """The records of a history, shuffled, each with its LSN in seconds as its time."""
-    records = [
-        {
-            "lsn": lsn,
-            "kind": kind,
-            "key": key,
-            "value": value,
-            "timestamp": dt.datetime.fromtimestamp(lsn, dt.UTC),
-        }
-        for lsn, (kind, key, value) in enumerate(rows, 1)
-    ]
-    random.Random(7).shuffle(records)
-    return spark.createDataFrame(pa.Table.from_pylist(records, RECORD_SCHEMA))
 
 
 def in_order(rows: Iterable[Any]) -> list[Any]:
@@ -80,7 +62,7 @@ def net_of(rows: list[Row], first_lsn: int, last_lsn: int) -> list[Any]:
     return in_order((key, change, left, right, lsn or 0) for key, change, left, right, _, lsn in found)
 
 
-def test_a_change_of_each_kind(spark: SparkSession) -> None:
+def test_a_change_of_each_kind(spark: SparkSession, tmp_path: Path) -> None:
     """Six records by hand: the feed in both styles, and net of what came back to where it was."""
     rows: list[Row] = [
         (1, b"a", b"1"),
@@ -90,7 +72,7 @@ def test_a_change_of_each_kind(spark: SparkSession) -> None:
         (2, b"b", None),
         (1, b"a", b"1"),
     ]
-    df = frame_of(spark, rows)
+    df = logged(spark, tmp_path, rows)
     assert rows_of(changes(df, 2, 6)) == [
         (b"a", "C", b"1", b"2", 4),
         (b"a", "C", b"2", b"1", 6),
@@ -120,12 +102,12 @@ several = st.lists(st.lists(one_row, min_size=5, max_size=5), min_size=20, max_s
 @settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(histories=several, cuts=st.tuples(st.integers(1, 100), st.integers(1, 100)))
 def test_state_and_changes_make_the_later_state(
-    spark: SparkSession, histories: list[list[Row]], cuts: tuple[int, int]
+    spark: SparkSession, tmp_path: Path, histories: list[list[Row]], cuts: tuple[int, int]
 ) -> None:
     """20 histories an example, woven into one log: the state before a range and its changes give the one at its end."""
     rows = woven(histories)
     first, last = min(cuts), max(cuts)
-    df = frame_of(spark, rows)
+    df = logged(spark, tmp_path, rows)
     found = rows_of(changes(df, first, last))
     state = state_of(rows, first - 1)
     for key, change, before, after, lsn in sorted(found, key=lambda row: row[-1]):
@@ -162,19 +144,6 @@ def test_a_log_tells_its_changes_and_histories(spark: SparkSession, tmp_path: Pa
     assert len(rows_of(history(df, None))) == sum(kind == 1 and key is not None for kind, key, _ in rows)
 
 
-def test_only_touched_keys_are_shuffled(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Look at the plan: the keys of the range are broadcast, and what follows the join is all that is exchanged."""
-    with walkit.open(tmp_path / "log") as log:
-        log.append_many([b"v"] * 50, [b"%d" % (n % 7) for n in range(50)])
-    df = spark.read.format("walkit").load(str(tmp_path / "log"))
-    changes(df, 49).explain()
-    plan = capsys.readouterr().out
-    assert "BroadcastHashJoin" in plan and "LeftSemi" in plan and "SortMergeJoin" not in plan
-    assert [row[0] for row in rows_of(changes(df, 49))] == [b"0", b"6"]
-
-
 def test_what_was_trimmed_or_compacted_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """A trimmed store: below what is exact each use refuses; from there on the feed is the process's."""
     past = make_store(
@@ -209,8 +178,8 @@ def test_what_was_trimmed_or_compacted_is_refused(spark: SparkSession, tmp_path:
         (lambda df: changes(df, 1, True), "last_lsn is True"),
         (lambda df: changes(df, 3, 2), "first_lsn 3 is after last_lsn 2"),
         (lambda df: changes(df, 1, 2, style="delta"), "style is 'delta'; give images or cdc"),  # type: ignore[arg-type]
-        (lambda df: changes(df.drop("timestamp"), 1, 2, style="cdc"), "needs a column 'timestamp'"),
-        (lambda df: changes(df.drop("kind"), 1, 2), "no column 'kind'"),
+        (changes, "first_lsn is None"),
+        (lambda df: changes(df, 1, since=NOW), "give first_lsn or since, not both"),
         (lambda df: history(df, "text"), "give a key of bytes"),  # type: ignore[arg-type]
         (lambda df: history(df, []), "give a key of bytes"),
         (lambda df: history(df, b"k", 0), "first_lsn is 0"),
@@ -219,19 +188,8 @@ def test_what_was_trimmed_or_compacted_is_refused(spark: SparkSession, tmp_path:
     ],
 )
 def test_misuse_is_refused_before_spark_runs(
-    spark: SparkSession, make: Callable[[DataFrame], DataFrame], text: str
+    spark: SparkSession, tmp_path: Path, make: Callable[[DataFrame], DataFrame], text: str
 ) -> None:
-    """Ranges, styles, keys and columns that are none: an error that names them, at once."""
+    """Ranges, styles and keys that are none: an error that names them, at once."""
     with pytest.raises(OptionsError, match=text):
-        make(frame_of(spark, [(1, b"k", b"v")]))
-
-
-def test_a_record_twice_fails_the_query(spark: SparkSession) -> None:
-    """A DataFrame with a record twice: each of the three fails, and names the key and the LSN."""
-    df = frame_of(spark, [(1, b"k", b"v"), (1, b"k", b"w")]).coalesce(1)
-    twice = df.union(df)
-    for found in (changes(twice, 2), changes(twice, 2, net=True), history(twice, b"k"), states(twice, [2])):
-        with pytest.raises(
-            Exception, match="each record once; of key 0x6B the DataFrame has more than one row"
-        ):
-            found.collect()
+        make(logged(spark, tmp_path, [(1, b"k", b"v")]))

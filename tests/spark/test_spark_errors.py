@@ -117,15 +117,18 @@ def test_what_would_write_a_log_is_refused_in_a_sentence(spark: SparkSession, tm
 
 
 def test_what_was_mistaken_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    """A path for a DataFrame, an option almost right, a pattern and a table of nothing: each says what to give."""
-    path: Any = "orders"
+    """Name a number as a log, an option almost right, a pattern and a table of nothing: each error names the cure."""
+    nothing: Any = 7
     uses: list[Callable[[], object]] = [
-        lambda: walkit.spark.replay(path),
-        lambda: walkit.spark.diff(path, path),
+        lambda: walkit.spark.replay(nothing),
+        lambda: walkit.spark.diff([nothing], nothing),
+        lambda: walkit.spark.history(walkit.spark.load(made(tmp_path / "log"), view="frames"), b"k"),
     ]
     for use in uses:
-        with pytest.raises(walkit.OptionsError, match=r"takes a DataFrame, as spark\.read.* this is a str"):
+        with pytest.raises(walkit.NotALoadError, match="takes a log: a path, or a DataFrame as"):
             use()
+    with pytest.raises(walkit.LogNotFoundError):
+        walkit.spark.replay(tmp_path / "nothing")
     for options, words in (
         ({"path": "x", "first_lsn": "3"}, "did you mean firstLsn?"),
         ({"path": "x", "maxRecords": "3"}, "did you mean maxRecordsPerTrigger?"),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,11 +15,17 @@ from hypothesis import strategies as st
 import walkit
 from tests.spark.loading import plan_scan
 from tests.spark.trimmed import OPTIONS, STEPS, Step, Told, make_store, told_in_process, values_of
-from walkit.errors import HistoryTrimmedError, OptionsError, SnapshotError, WalkitError
+from walkit.errors import (
+    DivergenceError,
+    GapError,
+    HistoryTrimmedError,
+    OptionsError,
+    SnapshotError,
+    WalkitError,
+)
 from walkit.spark.columns import RECORD_STRUCT
 from walkit.spark.facts import LogFacts
-from walkit.spark.filters import LsnFilter
-from walkit.spark.source import WalkitReader
+from walkit.spark.source import WalkitReader, plan_load
 from walkit.state.reduce import FinalState
 from walkit.state.snapshot import snapshot_lsns, snapshot_name
 from walkit.storage import FileStorage
@@ -30,8 +39,7 @@ def told(path: Path, lsn: int, **options: object) -> Told:
         scan.facts.require_state(min(lsn, scan.facts.last_lsn))
     except HistoryTrimmedError as error:
         return error.wanted, error.exact_from_lsn
-    reader, state = WalkitReader(scan, RECORD_STRUCT), FinalState()
-    reader.lsns = reader.lsns.and_to(lsn)
+    reader, state = WalkitReader(replace(scan, last_lsn=min(lsn, scan.last_lsn)), RECORD_STRUCT), FinalState()
     for part in reader.partitions():
         for batch in reader.read(part):
             assert batch.schema.names == RECORD_STRUCT.names
@@ -81,10 +89,9 @@ def trimmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def lsns_of(path: Path, lsns: LsnFilter | None = None, **options: object) -> list[int]:
-    """The LSNs that the data source reads under a condition, in its order."""
+def lsns_of(path: Path, **options: object) -> list[int]:
+    """The LSNs that the data source reads, in its order."""
     reader = WalkitReader(plan_scan({"path": path, **options}), RECORD_STRUCT)
-    reader.lsns = lsns or reader.lsns
     return [lsn for p in reader.partitions() for b in reader.read(p) for lsn in b.column("lsn").to_pylist()]
 
 
@@ -97,8 +104,8 @@ def test_the_oldest_snapshot_serves_unless_an_lsn_is_given(trimmed: Path) -> Non
         exact_from_lsn=41,
         snapshot_lsn=0,
         from_lsn=0,
-        push_filters=False,
         path=str(trimmed),
+        partitions=0,
         epoch_id=f"{plan_scan({'path': trimmed}).end.epoch_id:016x}",
     )
     for options, base in [({}, 40), ({"lastLsn": 59}, 40), ({"lastLsn": 60}, 60), ({"lastLsn": 999}, 60)]:
@@ -118,21 +125,29 @@ def test_records_below_the_watermark_are_not_read(tmp_path: Path) -> None:
     assert lsns_of(tmp_path / "log") == list(range(8, 21))
 
 
-@pytest.mark.parametrize(
-    ("lsns", "expected"),
-    [
-        (LsnFilter(last_lsn=36), [34, 35, 36]),
-        (LsnFilter(first_lsn=39, last_lsn=42), [39, 40, 41, 42]),
-        (LsnFilter(among=(3, 34, 36, 60)), [34, 36, 60]),
-        (LsnFilter(first_lsn=35, among=(34, 36)), [36]),
-        (LsnFilter(first_lsn=1 << 63), []),
-        (LsnFilter(last_lsn=-(1 << 63) - 1), []),
-        (LsnFilter(first_lsn=60), [60, 61]),
-    ],
-)
-def test_conditions_hold_for_the_snapshot_too(trimmed: Path, lsns: LsnFilter, expected: list[int]) -> None:
-    """Conditions that Spark hands over, across the snapshot's records and the log's: exactly these rows."""
-    assert sorted(lsns_of(trimmed, lsns, snapshot=True)) == expected
+def test_an_earlier_load_bounds_a_snapshot_too(trimmed: Path) -> None:
+    """Load again what was noted, up to LSNs across snapshot and log, of some keys: these rows, of one moment."""
+    noted = asdict(plan_scan({"path": trimmed, "snapshot": True}).facts)
+    for end, first, only, expected in (
+        (0, 1, None, []),
+        (40, 1, None, [34, 35, 36, 37, 38, 39, 40]),
+        (42, 1, None, [34, 35, 36, 37, 38, 39, 40, 41, 42]),
+        (61, 42, None, list(range(42, 62))),
+        (61, 1, "36,6e6577", [34, 61]),
+    ):
+        own = {"path": str(trimmed), "planned": json.dumps([[noted, end]]), "firstLsn": str(first)}
+        found: Any = plan_load(own | ({"only": only} if only else {})).reader(RECORD_STRUCT)
+        batches = [b for p in found.partitions() for b in found.read(p)]
+        assert sorted(lsn for b in batches for lsn in b.column("lsn").to_pylist()) == expected
+    for field, changed, error in (
+        ("first_lsn", 7, GapError),
+        ("exact_from_lsn", 7, GapError),
+        ("epoch_id", "7", DivergenceError),
+    ):
+        with pytest.raises(error):
+            plan_load({"path": str(trimmed), "planned": json.dumps([[{**noted, field: changed}, 61]])})
+    with pytest.raises(GapError, match="record 40 is gone"):
+        plan_scan({"path": trimmed, "lastLsn": 40})
 
 
 def test_a_snapshot_of_no_use(trimmed: Path, tmp_path: Path) -> None:

@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import functions as F
 
-import walkit
+import walkit.spark
+from tests.spark.loading import logged
 from tests.state.histories import Row, random_rows, state_of
 from walkit.errors import OptionsError
-from walkit.spark import changes, diff, history, replay
+from walkit.spark import changes, diff, history, replay, states
+from walkit.spark.facts import LogFacts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
-ONE, OTHER, THIRD = "00000000000000aa", "00000000000000bb", "00000000000000cc"
+KEY: list[Row] = [(1, b"k", b"1")]
 
 
-def together(spark: SparkSession, logs: dict[str, list[Row]]) -> DataFrame:
-    """The records of several logs, with the columns that a load of several has."""
-    rows = [
-        (lsn, kind, key, value, None, log_id)
-        for log_id, records in logs.items()
-        for lsn, (kind, key, value) in enumerate(records, 1)
-    ]
-    types = "lsn bigint, kind tinyint, key binary, value binary, timestamp timestamp, log_id string"
-    return spark.createDataFrame(rows, types)
+def together(spark: SparkSession, folder: Path, logs: Sequence[list[Row]]) -> tuple[DataFrame, list[str]]:
+    """A load of several logs, and their ids."""
+    loads = [LogFacts.all_of(logged(spark, folder, rows))[0] for rows in logs]
+    return walkit.spark.load([facts.path for facts in loads]), [facts.log_id for facts in loads]
 
 
 def state(df: DataFrame) -> dict[bytes, tuple[bytes | None, int]]:
@@ -42,68 +38,67 @@ def state(df: DataFrame) -> dict[bytes, tuple[bytes | None, int]]:
     return found
 
 
-def test_the_last_log_that_has_a_key_wins(spark: SparkSession) -> None:
+def test_the_last_log_that_has_a_key_wins(spark: SparkSession, tmp_path: Path) -> None:
     """Three seeded logs over the same keys in two orders: of each key the last log's record, deletes as well."""
-    logs = {name: random_rows(seed, 40) for seed, name in enumerate((ONE, OTHER, THIRD), 1)}
-    df = together(spark, logs)
-    for order in ((ONE, OTHER, THIRD), (THIRD, ONE, OTHER)):
+    rows = [random_rows(seed, 40) for seed in (1, 2, 3)]
+    df, ids = together(spark, tmp_path, rows)
+    for places in ((0, 1, 2), (2, 0, 1)):
         expected: dict[bytes, tuple[bytes | None, int]] = {}
-        for name in order:
-            for _, key, _ in logs[name]:
+        for place in places:
+            for _, key, _ in rows[place]:
                 expected.pop(key or b"", None) if key is not None else None
-            expected |= state_of(logs[name])
-        assert state(replay(df, logs=order)) == expected
+            expected |= state_of(rows[place])
+        order = [ids[place] for place in places]
+        assert state(replay(df, order=order)) == expected
+        key, other = sorted(expected)[:2]
+        assert state(replay(df, order=order, only=[key, b"absent"])) == {key: expected[key]}
+        assert state(replay(df, order=order, only=other)) == {other: expected[other]}
 
 
-def test_a_conflict_of_keys_is_refused(spark: SparkSession) -> None:
+def test_a_conflict_of_keys_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """Two logs with a key in common and no order: the query fails and names it; with other keys it is a state."""
-    df = together(spark, {ONE: [(1, b"k", b"1")], OTHER: [(1, b"k", b"2"), (1, b"l", b"3")]})
+    df, _ = together(spark, tmp_path, [KEY, [(1, b"k", b"2"), (1, b"l", b"3")]])
     with pytest.raises(Exception, match="key 0x6B is in several logs"):
         replay(df).collect()
-    apart = df.where((F.col("log_id") == OTHER) | (F.col("key") != b"k"))
-    assert state(replay(apart)) == {b"k": (b"2", 1), b"l": (b"3", 2)}
-    with pytest.raises(Exception, match=f"does not name the log {OTHER}"):
-        replay(df, logs=[ONE]).collect()
-    with pytest.raises(Exception, match="several rows with the newest LSN 1"):
-        replay(df.union(df), logs=[OTHER, ONE]).collect()
+    apart, _ = together(spark, tmp_path, [KEY, [(1, b"l", b"3")]])
+    assert state(replay(apart)) == {b"k": (b"1", 1), b"l": (b"3", 1)}
 
 
 def test_the_newest_lsns_are_broadcast(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Plans of one log's replay: no value is shuffled up to the bound, which `keys` may reach; above it values are."""
-    with walkit.open(tmp_path / "log") as log:
-        log.append_many([b"%d" % n for n in range(50)], [b"%d" % (n % 7) for n in range(50)])
-    df = spark.read.format("walkit").load(str(tmp_path / "log"))
+    """Plans of one log's replay: no value is shuffled up to the bound; above it values are, with the same state."""
+    df = logged(spark, tmp_path, [(1, b"%d" % (n % 7), b"%d" % n) for n in range(50)])
     replay(df).explain()
     broadcast = capsys.readouterr().out
     monkeypatch.setattr(sys.modules["walkit.spark.replay"], "BROADCAST_WORDS", 0)
     replay(df).explain()
     shuffled = capsys.readouterr().out
-    by_lsn = state(replay(df, 40))
-    replay(df, keys=0).explain()
-    assert "BroadcastHashJoin" in capsys.readouterr().out
+    by_join = state(replay(df, 40))
     monkeypatch.undo()
     assert "BroadcastHashJoin" in broadcast and "SortMergeJoin" not in broadcast
     assert "SortMergeJoin" in shuffled and "BroadcastHashJoin" not in shuffled
-    assert state(replay(df, 40)) == by_lsn
+    assert state(replay(df, 40)) == by_join
     assert sorted(lsn for _, lsn in state(replay(df)).values()) == list(range(44, 51))
 
 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda df: replay(df, logs=[]), "sequence of different log ids"),
-        (lambda df: replay(df, logs="aa"), "sequence of different log ids"),
-        (lambda df: replay(df, logs=["a", "a"]), "sequence of different log ids"),
-        (lambda df: replay(df.drop("log_id"), logs=["a"]), "needs a column 'log_id'"),
-        (lambda df: replay(df, keys=-1), "keys is -1"),
-        (lambda df: diff(df, df.drop("log_id")), r"diff \(left side\) takes the records of one log"),
-        (lambda df: changes(df, 1), "changes takes the records of one log"),
-        (lambda df: history(df, b"k"), "history takes the records of one log"),
+        (lambda df: replay(df, order=[]), "order names each log once"),
+        (lambda df: replay(df, order="aa"), "order names each log once"),
+        (lambda df: replay(df, order=["a", "a"]), "order names each log once"),
+        (lambda df: replay(df, 1), "replay takes one log"),
+        (lambda df: diff(df, df), r"diff \(left side\) takes one log"),
+        (lambda df: changes(df, 1), "changes takes one log"),
+        (lambda df: history(df, b"k"), "history takes one log"),
+        (lambda df: states(df, [1]), "states takes one log"),
     ],
 )
-def test_misuse_is_refused(spark: SparkSession, make: Callable[[DataFrame], DataFrame], text: str) -> None:
-    """An order or a number of keys that is none: an error that names it, before Spark does anything."""
+def test_misuse_is_refused(
+    spark: SparkSession, tmp_path: Path, make: Callable[[DataFrame], DataFrame], text: str
+) -> None:
+    """An order that is none, and several logs where one is asked for: an error before Spark does anything."""
+    df, _ = together(spark, tmp_path, [KEY, KEY])
     with pytest.raises(OptionsError, match=text):
-        make(together(spark, {ONE: [(1, b"k", b"1")]}))
+        make(df)

@@ -26,8 +26,8 @@ from walkit.errors import HistoryTrimmedError
 from walkit.record import RECORD_SCHEMA
 from walkit.spark import changes, diff, replay
 from walkit.spark.combine import newest_up_to, of_keys
-from walkit.spark.facts import LogFacts
-from walkit.spark.reload import reload, reload_touched
+from walkit.spark.facts import TOUCHED_KEY
+from walkit.spark.loads import Load
 from walkit.state import DIFF_SCHEMA
 from walkit.store import Store
 
@@ -43,7 +43,7 @@ NUMBERS = "lsn bigint, key binary"
 def small_logs_are_loaded_again() -> object:
     """Load small logs again, too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["walkit.spark.reload"], "RELOAD_LSNS", -1)
+        patch.setattr(sys.modules["walkit.spark.loads"], "RELOAD_LSNS", -1)
         yield
 
 
@@ -155,31 +155,29 @@ def test_a_diff_of_one_log_shuffles_touched_keys(
         assert sorted(found_rows) == sorted(expected[case]), case
 
 
-def test_a_feed_is_read_by_the_keys_that_it_touches(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_feed_is_read_by_the_keys_that_it_touches(spark: SparkSession, tmp_path: Path) -> None:
     """Feeds of short ranges over three epochs: readers leave other keys out, and the rows are those of a join."""
     rows = random_rows(17, 400, keys=60)
     write(str(tmp_path / "log"), rows, 3)
-    df = load(spark, tmp_path / "log", partitions=3)
-    for first, last in ((391, None), (201, 230)):
-        narrowed = reload_touched(df, first, last)
-        assert narrowed is not None
+    df, many = (load(spark, tmp_path / "log", partitions=parts) for parts in (3, 50))
+    for first, last in ((391, 400), (201, 230)):
+        narrowed = Load.of(df, "a test").until(last).part(touched_from=first)
         touched = {key for _, key, _ in rows[first - 1 : last] if key is not None}
         read = narrowed.toArrow()
         assert set(read["key"].to_pylist()) <= touched
         early = read.filter(pc.less(read["lsn"], first))
         assert len(early) <= 3 * len(touched) and len(read.schema) == len(df.columns)
-    many = load(spark, tmp_path / "log", partitions=200)
-    assert reload_touched(df, 1, 20) is None and reload_touched(many, 391, None) is None
-    feeds: list[Callable[[], DataFrame]] = [
-        lambda: changes(df, 391, net=True),
-        lambda: changes(df, 301, 330, style="cdc"),
-    ]
-    found = [sorted(map(tuple, make().collect()), key=repr) for make in feeds]
-    monkeypatch.setattr(sys.modules["walkit.spark.changes"], "reload_touched", lambda *_: None)
-    assert found == [sorted(map(tuple, make().collect()), key=repr) for make in feeds]
-    assert all(found)
+    for loaded, first, last in ((df, 1, 20), (many, 391, 400)):
+        whole = Load.of(loaded, "a test").until(last).part(touched_from=first)
+        assert TOUCHED_KEY not in whole.schema["lsn"].metadata
+    by_readers, by_join = (
+        [
+            sorted(map(tuple, feed.collect()), key=repr)
+            for feed in (changes(loaded, 391, net=True), changes(loaded, 301, 330, style="cdc"))
+        ]
+        for loaded in (df, many)
+    )
+    assert by_readers == by_join and all(by_readers)
 
 
 @pytest.mark.slow
@@ -200,55 +198,46 @@ def test_touched_keys_of_any_size_fit(spark: SparkSession, tmp_path: Path) -> No
 
 
 def test_keys_are_read_alone(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Plans: of a load one read has no values; a step after the load, a cache or a snapshot leaves it as it is."""
-    make_store(tmp_path / "s", [("work", 3, 90), ("checkpoint", True), ("work", 4, 60)])
+    """Plans: one read of a replay has no values; what is read again is bounded; what is cached is read as it is."""
     write(str(tmp_path / "log"), random_rows(5, 100))
     df = load(spark, tmp_path / "log", partitions=3)
-    again = reload(df, NUMBERS, first_lsn=51, last_lsn=80)
-    assert again is not None
-    numbers, whole = again
-    assert numbers.columns == ["lsn", "key"] and whole.columns == df.columns
-    assert sorted(row.lsn for row in numbers.collect()) == list(range(51, 81)) and whole.count() == 80
-    facts = LogFacts.of(whole)
-    assert facts is not None and facts.partitions == 3
+    of = Load.of(df, "a test").until(80)
+    numbers = of.part(NUMBERS, first_lsn=51)
+    assert numbers.columns == ["lsn", "key"] and of.part().columns == df.columns
+    assert sorted(row.lsn for row in numbers.collect()) == list(range(51, 81)) and of.part().count() == 80
+    assert of.part().rdd.getNumPartitions() == 3
     plan = plan_of(replay(df), capsys)
     (read,) = (line for line in plan.splitlines() if "BatchScan walkit" in line and "value" not in line)
     assert "lsn" in read and "timestamp" not in read
-    cached = df.where("lsn > 0").cache()
-    for other in (
-        df.where("lsn <= 50"),
-        df.withColumn("value", df.key),
-        cached,
-        df.limit(3),
-        df.select("lsn", "key"),
-    ):
-        assert reload(other, NUMBERS) is None
-    cached.unpersist()
-    assert reload(load(spark, tmp_path / "s", snapshot=True), NUMBERS) is None
-    bounded = reload(load(spark, tmp_path / "log", firstLsn=20), NUMBERS)
-    assert bounded is not None and [one.count() for one in bounded] == [81, 81]
+    bounded = Load.of(load(spark, tmp_path / "log", firstLsn=20), "a test")
+    assert bounded.part(NUMBERS).count() == 81
+    df.cache()
+    assert sorted(row.lsn for row in of.part(first_lsn=51).collect()) == list(range(51, 81))
+    assert "InMemoryTableScan" in plan_of(replay(df, 80), capsys)
+    df.unpersist()
 
 
 def test_a_log_that_changed_is_not_loaded_again(spark: SparkSession, tmp_path: Path) -> None:
-    """Append, compact, trim, replace and remove a log after its load: only what was appended does no harm."""
+    """Append, compact, remove and replace a log after its load: appended records do no harm, all else is an error."""
     path = tmp_path / "s"
     past = make_store(path, [("work", 3, 90), ("reopen",), ("work", 4, 60)])
     newest = max(past)
     df = load(spark, path)
     with Store.open(path, options=OPTIONS) as store:
         store.put(b"key-1", b"later")
-    again = reload(df, NUMBERS)
-    assert again is not None and again[1].count() == df.count()
     found = told(lambda: replay(df))
     assert values_of(found) == past[newest]
     with Store.open(path, options=OPTIONS) as store:
         store.checkpoint()
         store.compact()
-    assert reload(df, NUMBERS) is None
+    with pytest.raises(walkit.GapError, match="load it again"):
+        replay(df)
     path.rename(tmp_path / "other")
-    assert reload(df, NUMBERS) is None
+    with pytest.raises(walkit.LogNotFoundError):
+        replay(df)
     make_store(path, [("work", 3, 90), ("reopen",), ("work", 4, 60)])
-    assert reload(df, NUMBERS) is None
+    with pytest.raises(walkit.DivergenceError):
+        replay(df)
 
 
 def test_another_history_is_not_loaded_again(spark: SparkSession, tmp_path: Path) -> None:
@@ -258,13 +247,15 @@ def test_another_history_is_not_loaded_again(spark: SparkSession, tmp_path: Path
     shutil.copytree(kept, path)
     write(str(path), random_rows(6, 50))
     df = load(spark, path)
-    assert reload(df, NUMBERS) is not None
+    replay(df)
     shutil.rmtree(path)
     shutil.copytree(kept, path)
     write(str(path), random_rows(7, 50))
-    assert reload(df, NUMBERS) is None and reload(df, NUMBERS, last_lsn=20) is None
+    for at_lsn in (None, 20):
+        with pytest.raises(walkit.DivergenceError):
+            replay(df, at_lsn)
     with pytest.raises(Exception, match="DivergenceError"):
-        replay(df).collect()
+        df.collect()
 
 
 def test_what_is_superseded_in_a_part_is_left_out() -> None:

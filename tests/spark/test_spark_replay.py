@@ -1,4 +1,4 @@
-"""Replay in Spark against a dict."""
+"""Replay of rows in Spark against a dict."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.state.histories import woven
 from tests.support.examples import examples
 from walkit.errors import OptionsError
 from walkit.record import RECORD_SCHEMA
-from walkit.spark import replay
+from walkit.spark import replay_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,7 +37,7 @@ def frame_of(spark: SparkSession, history: History, *, first_lsn: int = 1) -> Da
 
 def replayed(df: DataFrame, at_lsn: int | None = None) -> State:
     """Spark's answer as a dict; fails on a key that is there twice."""
-    table = replay(df, at_lsn).toArrow()
+    table = replay_rows(df, at_lsn).toArrow()
     assert table.column_names == ["key", "value", "lsn"]
     rows = table.to_pylist()
     state = {row["key"]: (row["value"], row["lsn"]) for row in rows}
@@ -81,7 +81,7 @@ def test_replay_is_a_dict_replay(spark: SparkSession, several: list[History], sh
 def test_an_lsn_that_is_none_is_refused(spark: SparkSession, at_lsn: object) -> None:
     """at_lsn has to be a number of 0 or more; else a typed error before Spark does anything."""
     with pytest.raises(OptionsError, match="at_lsn"):
-        replay(frame_of(spark, [(1, b"k", b"v")]), at_lsn)  # type: ignore[arg-type]
+        replay_rows(frame_of(spark, [(1, b"k", b"v")]), at_lsn)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -90,17 +90,25 @@ def test_an_lsn_that_is_none_is_refused(spark: SparkSession, at_lsn: object) -> 
         (lambda df: df.drop("kind"), "no column 'kind'"),
         (
             lambda df: df.selectExpr("lsn", "kind", "string(key) key", "value"),
-            "'key' is string; replay needs binary",
+            "'key' is string; replay_rows needs binary",
         ),
         (
             lambda df: df.selectExpr("int(lsn) lsn", "kind", "key", "value"),
-            "'lsn' is int; replay needs bigint",
+            "'lsn' is int; replay_rows needs bigint",
         ),
         (lambda df: df.selectExpr("lsn LSN", "kind", "key", "value"), "no column 'lsn'"),
     ],
 )
 def test_columns_are_checked_first(spark: SparkSession, change: object, text: str) -> None:
-    """A column that is missing or of another type is named, with what replay needs."""
+    """A column that is missing or of another type is named, with what replay_rows needs."""
     assert callable(change)
     with pytest.raises(OptionsError, match=text):
-        replay(change(frame_of(spark, [(1, b"k", b"v")])))
+        replay_rows(change(frame_of(spark, [(1, b"k", b"v")])))
+
+
+def test_a_row_twice_fails_the_query(spark: SparkSession) -> None:
+    """Rows that are there twice: the query names key and LSN; those that were superseded may be there at will."""
+    df = frame_of(spark, [(1, b"k", b"v"), (1, b"k", b"w"), (2, b"l", None), (1, b"l", b"x")])
+    with pytest.raises(Exception, match=r"each record once; of key 0x6[BC] the DataFrame has 2 rows"):
+        replay_rows(df.union(df)).count()
+    assert replayed(df.union(df.where("lsn = 1"))) == {b"k": (b"w", 2), b"l": (b"x", 4)}

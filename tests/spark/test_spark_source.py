@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql.types import StructType
 
 import walkit
 from tests.spark.loading import load
@@ -139,21 +140,16 @@ def test_columns_by_a_schema(spark: SparkSession, many: Path) -> None:
     """A user's schema picks columns and their order."""
     df = spark.read.format("walkit").schema("key binary, lsn bigint").load(str(many))
     assert rows(df.where("lsn = 7")) == [(b"key-6", 7)]
+    with pytest.raises(Exception, match="the schema has no column"):
+        spark.read.format("walkit").schema(StructType([])).load(str(many)).count()
     with pytest.raises(Exception, match="the schema asks for lsn int; a log has lsn bigint"):
         spark.read.format("walkit").schema("lsn int").load(str(many)).count()
 
 
 def test_sql_view(spark: SparkSession, many: Path) -> None:
-    """The format works from SQL, and with filter push-down switched on or off."""
+    """The format works from SQL."""
     spark.sql(f"create or replace temporary view many using walkit options (path '{many}', lastLsn '100')")
-    switch = "spark.sql.python.filterPushdown.enabled"
-    before = spark.conf.get(switch)
-    for pushdown in ("true", "false"):
-        spark.conf.set(switch, pushdown)
-        assert spark.sql("select count(*), max(lsn) from many where kind = 1 and lsn > 50").collect() == [
-            (50, 100)
-        ]
-    spark.conf.set(switch, str(before))
+    assert spark.sql("select count(*), max(lsn) from many where lsn > 50").collect() == [(50, 100)]
     spark.catalog.dropTempView("many")
 
 
@@ -189,7 +185,8 @@ def test_damage_is_an_error_and_not_less_data(spark: SparkSession, many: Path, t
         ({"firstLsn": "x"}, "option firstLsn is 'x'"),
         ({"lastLsn": -3}, "option lastLsn is '-3'"),
         ({"partitions": 0}, "option partitions is '0'"),
-        ({"pushFilters": "yes"}, "option pushFilters is 'yes'; give true or false"),
+        ({"snapshot": "yes"}, "option snapshot is 'yes'; give true or false"),
+        ({"pushFilters": "true"}, "unknown option 'pushfilters'"),
     ],
 )
 def test_bad_options_say_so_at_load(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Callable, Iterable
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -106,7 +104,7 @@ def test_the_golden_log(spark: SparkSession, tmp_path: Path) -> None:
     newest = walkit.open(path, mode="r").durable_lsn
     for lsn, found in all_told(df, [newest // 2, newest]).items():
         assert lsn is not None and found == told_in_process(path, lsn)
-    with pytest.raises(OptionsError, match=f"the DataFrame holds records up to {newest:,}"):
+    with pytest.raises(OptionsError, match=f"at_lsn is {newest + 1}; there are states .* to {newest:,}"):
         replay(df, newest + 1)
 
 
@@ -121,22 +119,6 @@ def compacted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     return path, border
 
 
-# Conditions with {n}: whether a replay under them is refused when n is the last LSN that is not exact.
-CONDITIONS: list[tuple[str, bool]] = [
-    ("lsn <= {n}", True),
-    ("{n} >= lsn and kind < 3", True),
-    ("lsn < {n} + 1", True),
-    ("{n} + 1 > lsn", True),
-    ("lsn between 3 and {n}", True),
-    ("lsn = {n}", True),
-    ("lsn <= {n} + 1", False),
-    ("lsn < 99999999999", False),
-    ("lsn > 0", False),
-    ("lsn <= 0", False),
-    ("key is not null", False),
-]
-
-
 def refusal(make: Callable[[], DataFrame]) -> int | None:
     """From where on states are exact, by the refusal of what `make` asks for; None where it is granted."""
     try:
@@ -146,72 +128,11 @@ def refusal(make: Callable[[], DataFrame]) -> int | None:
     return None
 
 
-def test_conditions_on_the_lsn_are_seen(spark: SparkSession, compacted: tuple[Path, int]) -> None:
-    """Bound a DataFrame from above in many ways: below the border replay and diff refuse it, as at_lsn would be."""
-    path, border = compacted
-    df = load(spark, path)
-    for condition, refused in CONDITIONS:
-        bounded = df.where(condition.format(n=border - 1)).select("value", "key", "lsn", "kind")
-        expected = border if refused else None
-        assert refusal(lambda bounded=bounded: replay(bounded)) == expected, condition  # type: ignore[misc]
-        assert refusal(lambda bounded=bounded: diff(df, bounded)) == expected, condition  # type: ignore[misc]
-
-
-# What becomes of a DataFrame, and whether the facts stay with column lsn.
-OPERATIONS: list[tuple[str, Callable[[DataFrame], DataFrame], bool]] = [
-    ("select", lambda df: df.select("lsn", "kind", "key", "value"), True),
-    ("where", lambda df: df.where("kind = 1"), True),
-    ("rename", lambda df: df.withColumnRenamed("lsn", "x").withColumnRenamed("x", "lsn"), True),
-    ("more columns", lambda df: df.selectExpr("*", "length(value) size"), True),
-    ("semi join", lambda df: df.join(df.select("key").distinct(), "key", "left_semi"), True),
-    ("union", lambda df: df.union(df.withMetadata("lsn", {})), True),
-    ("union behind another", lambda df: df.withMetadata("lsn", {}).union(df), False),
-    ("computed", lambda df: df.withColumn("lsn", df.lsn + 0), False),
-    ("taken off", lambda df: df.withMetadata("lsn", {}), False),
-]
-
-
-@pytest.mark.parametrize(
-    ("change", "kept"), [row[1:] for row in OPERATIONS], ids=[row[0] for row in OPERATIONS]
-)
-def test_what_is_known_goes_with_the_column(
-    spark: SparkSession,
-    compacted: tuple[Path, int],
-    caplog: pytest.LogCaptureFixture,
-    change: Callable[[DataFrame], DataFrame],
-    kept: bool,
-) -> None:
-    """Change a DataFrame: it still refuses an LSN below the border, or the log says that nothing was checked."""
-    path, border = compacted
-    df = change(load(spark, path))
-    if kept:
-        with pytest.raises(HistoryTrimmedError):
-            replay(df, border - 1)
-        assert caplog.records == []
-    else:
-        replay(df, border - 1)
-        assert ["was not checked" in record.getMessage() for record in caplog.records] == [True]
-
-
-def test_a_schema_of_ones_own_carries_nothing(
-    spark: SparkSession, compacted: tuple[Path, int], caplog: pytest.LogCaptureFixture
-) -> None:
-    """Load with a schema: the log says that nothing was checked; rows that are no log's are taken without a word."""
-    path, border = compacted
-    df = spark.read.format("walkit").schema("lsn bigint, kind tinyint, key binary, value binary")
-    replay(df.load(str(path)), border - 1)
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    caplog.clear()
-    rows = spark.createDataFrame(pa.Table.from_pylist([], RECORD_SCHEMA))
-    assert replay(rows, 7).count() == 0
-    assert caplog.records == []
-
-
 def test_a_state_carries_nothing(spark: SparkSession, compacted: tuple[Path, int]) -> None:
     """The facts are in the metadata of a loaded DataFrame, and not in those of a replayed state."""
     df = load(spark, compacted[0], lastLsn=compacted[1])
-    facts = LogFacts.of(df)
-    assert facts is not None and facts.last_lsn == facts.exact_from_lsn == compacted[1]
+    (facts,) = LogFacts.all_of(df)
+    assert facts.last_lsn == facts.exact_from_lsn == compacted[1]
     assert df.schema["lsn"].metadata == facts.to_metadata()
     assert df.toArrow().schema == RECORD_SCHEMA
     assert replay(df).schema["lsn"].metadata == {}
@@ -226,19 +147,6 @@ def test_the_records_from_an_lsn_on_are_a_wish(spark: SparkSession, tmp_path: Pa
         walkit.replay(log, table, first_lsn=first)
     rows = replay(load(spark, path, firstLsn=first)).toArrow().to_pylist()
     assert {row["key"]: row["value"] for row in rows} == table.to_dict()
-
-
-@pytest.mark.parametrize("push", [True, False])
-def test_conditions_on_a_load_with_its_snapshot(spark: SparkSession, tmp_path: Path, push: bool) -> None:
-    """Conditions across snapshot and log, pushed down and not: the rows of the whole that Spark itself would pick."""
-    path = tmp_path / "store"
-    make_store(path, [WORK, ("checkpoint", True), MORE])
-    whole = load(spark, path, snapshot=True).toArrow().sort_by("lsn").to_pylist()
-    snapshot_lsn = load(spark, path, snapshot=True).schema["lsn"].metadata["walkit"]["snapshot_lsn"]
-    assert 0 < sum(row["lsn"] <= snapshot_lsn for row in whole) < len(whole)
-    for low, high in [(0, snapshot_lsn), (snapshot_lsn - 5, snapshot_lsn + 5), (snapshot_lsn + 1, 10**6)]:
-        df = load(spark, path, snapshot=True, pushFilters=push).where(f"lsn between {low} and {high}")
-        assert df.toArrow().sort_by("lsn").to_pylist() == [r for r in whole if low <= r["lsn"] <= high]
 
 
 def test_a_refused_load_says_so(spark: SparkSession, tmp_path: Path) -> None:

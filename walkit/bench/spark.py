@@ -9,10 +9,8 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 
 import pyspark
-from pyspark.sql import SparkSession
 
 from walkit._arguments import check_progress
 from walkit.bench.spark_load import KEY_BYTES, WRITTEN_WITH, BenchLogs
@@ -20,7 +18,7 @@ from walkit.bench.spark_queries import GROUPS, READ, REPLAY, Answer, Plan, plan_
 from walkit.bench.spark_report import SparkBenchReport, SparkBenchRow
 from walkit.errors import OptionsError, WalkitError
 from walkit.log.limits import require_fits
-from walkit.spark.session import PUSHDOWN_SWITCH, session
+from walkit.spark.session import session
 from walkit.storage.mounts import require_folder
 
 __all__ = ["GROUPS", "SparkBenchReport", "SparkBenchRow", "bench_spark"]
@@ -70,8 +68,7 @@ def bench_spark(
             logs = BenchLogs(folder=os.path.join(folder, str(size)), records=size, record_bytes=record_bytes)
             logs.write(copy=bool({"diff", "verify"} & set(groups)), skewed="skew" in groups)
             plans.append(plan_queries(spark, logs, groups))
-        with _pushing(spark):
-            rows = _measure(plans, runs, progress)
+        rows = _measure(plans, runs, progress)
         return SparkBenchReport(
             records=sizes,
             record_bytes=record_bytes,
@@ -93,17 +90,6 @@ def _groups(queries: Sequence[str]) -> tuple[str, ...]:
             f"queries={queries!r}: some of {', '.join(GROUPS)}", option="queries", wanted=queries
         )
     return named
-
-
-@contextmanager
-def _pushing(spark: SparkSession) -> Iterator[None]:
-    """Set Spark's switch for filters on for a while."""
-    before = spark.conf.get(PUSHDOWN_SWITCH, "false")
-    spark.conf.set(PUSHDOWN_SWITCH, "true")
-    try:
-        yield
-    finally:
-        spark.conf.set(PUSHDOWN_SWITCH, str(before))
 
 
 def _measure(plans: Sequence[Plan], runs: int, progress: BenchProgress | None) -> list[SparkBenchRow]:

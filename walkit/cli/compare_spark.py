@@ -22,13 +22,9 @@ def compare_with_spark(args: argparse.Namespace) -> int:
         )
     from walkit.spark import diff_report, progress, session
 
-    spark = session()
-
-    # One DataFrame for one log: it is then read once.
-    places = (args.left, args.right)
-    loaded = {path: spark.read.format("walkit").option("snapshot", True).load(path) for path, _ in places}
+    session()
     left, right = (
-        loaded[place.path] if place.lsn is None else (loaded[place.path], place.lsn) for place in places
+        place.path if place.lsn is None else (place.path, place.lsn) for place in (args.left, args.right)
     )
     with ExitStack() as stack:
         shown = stack.enter_context(bar(f"diff {args.left.path} {args.right.path}", " tasks"))

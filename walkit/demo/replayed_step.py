@@ -24,26 +24,22 @@ def replay_with_spark(out: Path, parts: Parts, printer: ProgressPrinter) -> dict
     from walkit import spark as walkit_spark
 
     with printer.part("starting Spark", bar=True):
-        session = walkit_spark.session()
+        walkit_spark.session()
 
-    def load(name: str) -> DataFrame:
-        return session.read.format("walkit").load(str(out / name))
-
-    log, lsns = load("log"), (parts.first_lsn, parts.second_lsn)
+    log, lsns = walkit_spark.load(out / "log"), (parts.first_lsn, parts.second_lsn)
     states = {}
-    for name, what, frame, at_lsn in (
+    for name, what, place, at_lsn in (
         ("spark_state", "the log", log, None),
         ("spark_first_state", f"the log at LSN {lsns[0]:,}", log, lsns[0]),
         ("spark_second_state", f"the log at LSN {lsns[1]:,}", log, lsns[1]),
-        ("spark_recovered_state", "the recovered log", load("killed-log"), None),
+        ("spark_recovered_state", "the recovered log", out / "killed-log", None),
     ):
         with printer.part(f"replaying {what}"):
-            states[name] = _state(walkit_spark.replay(frame, at_lsn))
+            states[name] = _state(walkit_spark.replay(place, at_lsn))
     with printer.part("what changed from the first LSN to the second"):
-        left, right = (log.where(log.lsn <= lsn) for lsn in lsns)
-        changes = _changes(walkit_spark.diff(left, right))
+        changes = _changes(walkit_spark.diff((log, lsns[0]), (log, lsns[1])))
     with printer.part("what differs between primary and replica"):
-        both = walkit_spark.diff(log, load("replica-log"), unchanged=True)
+        both = walkit_spark.diff(log, out / "replica-log", unchanged=True)
         counts = {row["change"]: row["count"] for row in both.groupBy("change").count().collect()}
     found = Counter(change for change, _, _ in changes.values())
     printer.say(

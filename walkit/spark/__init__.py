@@ -3,18 +3,19 @@
 ::
 
     spark = walkit.spark.session()  # the active one, or one that works offline
-    df = spark.read.format("walkit").load(path)  # walkit.RECORD_SCHEMA
-    walkit.spark.replay(df, at_lsn=None)  # -> key, value, lsn of the live keys
+    log = walkit.spark.load(path)  # walkit.RECORD_SCHEMA; also spark.read.format("walkit").load(path)
+    walkit.spark.replay(log, at_lsn=None)  # -> key, value, lsn of the live keys; a path does, too
     spark.readStream.format("walkit").load(path)  # the same records as they become durable
     walkit.spark.verify(paths)  # -> a row for each log
     walkit.spark.count(path)  # from headers, without a session
-    walkit.spark.diff(left, right)  # -> key, change, values, LSNs and places of the records of both sides
-    walkit.spark.changes(df, 101, 200)  # -> key, change, pre_value, post_value, lsn
+    walkit.spark.diff((log, 100), log)  # -> key, change, values, LSNs and places of the records of both sides
+    walkit.spark.changes(log, 101, 200)  # -> key, change, pre_value, post_value, lsn
+    walkit.spark.history(log, b"key")  # -> key, value, valid_from_lsn, valid_to_lsn
+    walkit.spark.replay_rows(df)  # a replay of the records in any DataFrame, unchecked
     with walkit.spark.errors():
-        df.count()  # walkit's own errors, not Spark's around them
+        log.count()  # walkit's own errors, not Spark's around them
     with walkit.spark.progress():
-        df.count()  # a bar: tasks done of those known
-    walkit.spark.history(df, b"key")  # -> key, value, valid_from_lsn, valid_to_lsn
+        log.count()  # a bar: tasks done of those known
 
 Importing this needs pyspark (`pip install 'walkit[spark]'`) and starts nothing.
 """
@@ -34,8 +35,9 @@ from walkit.spark.diff_report import diff_report
 from walkit.spark.errors import errors
 from walkit.spark.history import history, states
 from walkit.spark.java import JavaHome, JavaNotFoundError, find_java
+from walkit.spark.loads import load
 from walkit.spark.progress import progress
-from walkit.spark.replay import replay
+from walkit.spark.replay import replay, replay_rows
 from walkit.spark.report import DiffReport
 from walkit.spark.session import SparkStartError, register, session
 from walkit.spark.verify import PairReport, verify, verify_pair
@@ -54,10 +56,12 @@ __all__ = [
     "errors",
     "find_java",
     "history",
+    "load",
     "lsn_at",
     "progress",
     "register",
     "replay",
+    "replay_rows",
     "session",
     "states",
     "stats",

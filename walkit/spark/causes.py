@@ -49,15 +49,8 @@ class SideLog:
     facts: LogFacts
     at_lsn: int
 
-    @classmethod
-    def of(cls, facts: LogFacts | None, at_lsn: int | None) -> SideLog | None:
-        """Return it for what `load()` noted; None where the place of the log is not known."""
-        if facts is None or not facts.path:
-            return None
-        return cls(facts, facts.last_lsn if at_lsn is None else at_lsn)
 
-
-def with_causes(found: pa.Table, left: SideLog | None, right: SideLog | None) -> pa.Table:
+def with_causes(found: pa.Table, left: SideLog, right: SideLog) -> pa.Table:
     """Return the rows of a diff with the columns of `cause_fields` for both sides."""
     for name, side, other in (("left", left, right), ("right", right, left)):
         lsns, others = found[f"{name}_lsn"], found["right_lsn" if name == "left" else "left_lsn"]
@@ -72,39 +65,36 @@ def _numbers(column: pa.ChunkedArray) -> Numbers:
     return np.asarray(column.fill_null(0).to_numpy(), np.int64)
 
 
-def _causes(
-    side: SideLog | None, other: SideLog | None, lsns: Numbers, other_lsns: Numbers
-) -> dict[str, pa.Array]:
+def _causes(side: SideLog, other: SideLog, lsns: Numbers, other_lsns: Numbers) -> dict[str, pa.Array]:
     sources = np.full(len(lsns), None, object)
     numbers = {name: np.full(len(lsns), -1, np.int64) for name in NUMBERS}
-    if side is not None:
-        here = lsns > 0
-        in_snapshot = here & (lsns <= side.facts.snapshot_lsn)
-        sources[in_snapshot] = SNAPSHOT
-        wanted = here & ~in_snapshot
-        found = _places(side.facts, np.unique(lsns[wanted]))
-        at = np.searchsorted(found.lsns, lsns[wanted])
-        sources[wanted] = found.sources[at]
-        for name in ("segment", "position", "frame_lsn"):
-            numbers[name][wanted] = found.numbers[name][at]
-        # The log was trimmed since it was loaded: where the record was is known, and that it is gone.
-        gone = wanted & (sources == DROPPED)
-        numbers["from_lsn"][gone] = numbers["to_lsn"][gone] = lsns[gone]
-        _tell_dropped(side, other, ~here & (other_lsns > 0), other_lsns, sources, numbers)
+    here = lsns > 0
+    in_snapshot = here & (lsns <= side.facts.snapshot_lsn)
+    sources[in_snapshot] = SNAPSHOT
+    wanted = here & ~in_snapshot
+    found = _places(side.facts, np.unique(lsns[wanted]))
+    at = np.searchsorted(found.lsns, lsns[wanted])
+    sources[wanted] = found.sources[at]
+    for name in ("segment", "position", "frame_lsn"):
+        numbers[name][wanted] = found.numbers[name][at]
+    # The log was trimmed since it was loaded: where the record was is known, and that it is gone.
+    gone = wanted & (sources == DROPPED)
+    numbers["from_lsn"][gone] = numbers["to_lsn"][gone] = lsns[gone]
+    _tell_dropped(side, other, ~here & (other_lsns > 0), other_lsns, sources, numbers)
     columns = {"source": pa.array(sources.tolist(), pa.string())}
     return columns | {name: pa.array(values, pa.int64(), mask=values < 0) for name, values in numbers.items()}
 
 
 def _tell_dropped(
     side: SideLog,
-    other: SideLog | None,
+    other: SideLog,
     absent: npt.NDArray[np.bool_],
     other_lsns: Numbers,
     sources: npt.NDArray[Any],
     numbers: dict[str, Numbers],
 ) -> None:
     """Say of keys that the older state of the same log has, and this one does not, in which LSNs their delete was."""
-    if other is None or other.facts.log_id != side.facts.log_id:
+    if other.facts.log_id != side.facts.log_id:
         return  # in another log the key may never have been
     # The delete is not among the records: what has dropped it is the snapshot, or the compaction up to here.
     last = min(side.at_lsn, max(side.facts.snapshot_lsn, side.facts.exact_from_lsn - 1))

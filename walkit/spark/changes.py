@@ -1,26 +1,22 @@
 """The change feed in Spark: what each record did to its key, with the values before and after it.
 
 Only records of the keys that the range touches are shuffled, by key, and a window over them in LSN order gives each
-its predecessor. Of a load as it is (`walkit.spark.reload`), with a range of few bytes, each reader of a partition finds
-these keys itself, and gives Spark nothing else. Else records are read twice, once for the keys. The window spills to
-disk, so that a key with most of the records does not have to fit a worker's memory.
+its predecessor. With a range of few bytes, each reader of a partition finds these keys itself, and gives Spark nothing
+else. Else records are read twice, once for the keys. The window spills to disk, so that a key with most of the records
+does not have to fit a worker's memory.
 """
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Literal, TypeAlias
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import TimestampType
 
 from walkit.errors import OptionsError
 from walkit.record import Kind
-from walkit.spark.facts import LogFacts
-from walkit.spark.merge import refuse_log_ids
-from walkit.spark.plan import records_of
-from walkit.spark.reload import reload, reload_touched
-from walkit.spark.replay import BROADCAST_LSNS, of_touched_keys, records_up_to
+from walkit.spark.loads import Load, Log
 
 Style: TypeAlias = Literal["images", "cdc"]
 """`images`: one row a change, with both values. `cdc`: the columns and words of Delta Lake's change data feed."""
@@ -29,11 +25,19 @@ CDC_COLUMNS = ("key", "value", "_change_type", "_commit_version", "_commit_times
 
 
 def changes(
-    df: DataFrame, first_lsn: int, last_lsn: int | None = None, style: Style = "images", net: bool = False
+    log: Log,
+    first_lsn: int | None = None,
+    last_lsn: int | None = None,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    style: Style = "images",
+    net: bool = False,
 ) -> DataFrame:
     """Return what the records from `first_lsn` to `last_lsn`, both inclusive, changed in the state before them.
 
-    `df` holds the records of one log, as in `walkit.spark.replay`; `last_lsn` None is its newest record. The state at
+    `log` is one log, as in `walkit.spark.replay`; `last_lsn` None is its newest record. In place of LSNs there may be
+    times with a zone: records sealed after `since` and not after `until`. The state at
     `first_lsn - 1` with these changes made in LSN order is the state at `last_lsn`. Columns: `key`; `change`: I where
     the key was not live before, C where it was, whatever its values, D where the record deletes a live key;
     `pre_value`, `post_value`, null on the side where the key is not live; `lsn` of the record. A delete of a key that
@@ -47,49 +51,31 @@ def changes(
     rows, and a delete has the value that was deleted.
 
     Lazy, in no order. Raises HistoryTrimmedError where trimming or compaction has dropped the state before the range
-    or records in it, and OptionsError for what `replay` refuses, for LSNs that are none or out of order, for a union
-    of several logs and for a style that is none. Where a key has two records with one LSN, the query fails and names
-    them.
+    or records in it, what `replay` raises, and OptionsError for LSNs that are none or out of order, for several logs
+    and for a style that is none.
     """
-    _require_range(first_lsn, last_lsn)
+    _require_range(first_lsn, last_lsn, since, until)
     if style not in ("images", "cdc"):
         raise OptionsError(f"style is {style!r}; give images or cdc", option="style", wanted=style)
-    records, _ = records_up_to(df, last_lsn, "changes")
-    require_one_log(df, "changes")
-    for noted in LogFacts.all_of(df):
-        noted.require_records(first_lsn)
-    facts = LogFacts.of(df)
-    newest = last_lsn if facts is None else min(facts.last_lsn, last_lsn or facts.last_lsn)
-    few = newest is not None and newest - first_lsn < BROADCAST_LSNS
-    narrowed = reload_touched(df, first_lsn, last_lsn) if few else None
-    if narrowed is None:
-        again = reload(df, "lsn bigint, key binary", first_lsn=first_lsn, last_lsn=last_lsn)
-        numbers, records = (records, records) if again is None else again
-        keyed = _columns(records, style).where(F.col("key").isNotNull())
-        # A key that only shares a hash has no record in the range, and so no row.
-        relevant = of_touched_keys(keyed, numbers, first_lsn, few=few)
-    else:
-        relevant = _columns(narrowed, style)
-    found = _net(relevant, first_lsn) if net else _each(relevant, first_lsn)
-    return _as_cdc(found) if style == "cdc" else found.drop("timestamp").withMetadata("lsn", {})
+    of = Load.of(log, "changes")
+    first = first_lsn if since is None else of.lsn_at(of.log, since) + 1
+    assert first is not None
+    of = of.until(last_lsn, until)
+    of.log.require_records(first)
+    relevant = of.of_touched_keys(first).where(F.col("key").isNotNull())
+    relevant = relevant.select("lsn", "kind", "key", "value", *(["timestamp"] if style == "cdc" else []))
+    found = _net(relevant, first) if net else _each(relevant, first)
+    return _as_cdc(found) if style == "cdc" else found.withMetadata("lsn", {})
 
 
-def require_one_log(df: DataFrame, what: str) -> None:
-    """Raise OptionsError where columns or plan show records of several logs, whose LSNs do not compare."""
-    refuse_log_ids(df, what)
-    logs = {read.facts.log_id for read in records_of(df).reads if read.facts is not None}
-    if len(logs) > 1:
-        raise OptionsError(
-            f"{what} takes the records of one log, and the DataFrame has those of {', '.join(sorted(logs))}; LSNs of "
-            "different logs do not compare",
-            option="df",
-            wanted=", ".join(sorted(logs)),
-        )
-
-
-def _require_range(first_lsn: object, last_lsn: object) -> None:
-    for name, lsn in (("first_lsn", first_lsn), ("last_lsn", last_lsn)):
-        if (lsn is None and name == "last_lsn") or (type(lsn) is int and lsn >= 1):
+def _require_range(first_lsn: object, last_lsn: object, since: object, until: object) -> None:
+    for name, lsn, time, bound in (
+        ("first_lsn", first_lsn, since, "since"),
+        ("last_lsn", last_lsn, until, "until"),
+    ):
+        if lsn is not None and time is not None:
+            raise OptionsError(f"give {name} or {bound}, not both", option=bound, wanted=time)
+        if (lsn is None and (time is not None or name == "last_lsn")) or (type(lsn) is int and lsn >= 1):
             continue
         raise OptionsError(f"{name} is {lsn!r}; give an LSN of 1 or more", option=name, wanted=lsn)
     if type(first_lsn) is int and type(last_lsn) is int and first_lsn > last_lsn:
@@ -101,22 +87,9 @@ def _require_range(first_lsn: object, last_lsn: object) -> None:
         )
 
 
-def _columns(records: DataFrame, style: Style) -> DataFrame:
-    names = ["lsn", "kind", "key", "value"]
-    if style == "cdc":
-        found = {field.name: field.dataType for field in records.schema.fields}
-        if not isinstance(found.get("timestamp"), TimestampType):
-            raise OptionsError(
-                "style cdc needs a column 'timestamp' of type timestamp, as a load gives it",
-                option="timestamp",
-            )
-        names.append("timestamp")
-    return records.select(*names)
-
-
 def _each(relevant: DataFrame, first_lsn: int) -> DataFrame:
     in_order = Window.partitionBy("key").orderBy("lsn")
-    before = F.lag(F.struct("lsn", "kind", "value")).over(in_order)
+    before = F.lag(F.struct("kind", "value")).over(in_order)
     rows = relevant.withColumn("before", before)
     was_live, is_live = _is_live(F.col("before.kind")), _is_live(F.col("kind"))
     return _shown(rows, _change(was_live, is_live), F.col("lsn") >= first_lsn)
@@ -126,12 +99,8 @@ def _net(relevant: DataFrame, first_lsn: int) -> DataFrame:
     in_order = Window.partitionBy("key").orderBy("lsn")
     base = F.when(F.col("lsn") < first_lsn, F.struct("kind", "value"))
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    rows = relevant.withColumn("previous", F.lag("lsn").over(in_order))
-    rows = rows.withColumn("next", F.lead("lsn").over(in_order))
-    rows = rows.withColumn("base", F.last(base, ignorenulls=True).over(so_far))
-    rows = rows.select(
-        "*", F.struct(F.col("previous").alias("lsn"), "base.kind", "base.value").alias("before")
-    )
+    rows = relevant.withColumn("next", F.lead("lsn").over(in_order))
+    rows = rows.withColumn("before", F.last(base, ignorenulls=True).over(so_far))
     was_live, is_live = _is_live(F.col("before.kind")), _is_live(F.col("kind"))
     same = was_live & is_live & F.col("before.value").eqNullSafe(F.col("value"))
     wanted = F.col("next").isNull() & (F.col("lsn") >= first_lsn) & ~same
@@ -147,17 +116,10 @@ def _change(was_live: Column, is_live: Column) -> Column:
 
 
 def _shown(rows: DataFrame, change: Column, wanted: Column) -> DataFrame:
-    """Return the rows that change something and are wanted; the query fails where two records have one LSN."""
-    twice = F.concat(
-        F.lit("walkit: changes needs each record once; of key 0x"),
-        F.hex("key"),
-        F.lit(" the DataFrame has more than one row with the LSN "),
-        F.col("lsn").cast("string"),
-    )
-    kept = F.when(F.col("before.lsn") == F.col("lsn"), F.raise_error(twice).cast("boolean"))
+    """Return the rows that change something and are wanted."""
     return (
         rows.withColumn("change", change)
-        .where(kept.otherwise(wanted & F.col("change").isNotNull()))
+        .where(wanted & F.col("change").isNotNull())
         .select(
             "key",
             "change",

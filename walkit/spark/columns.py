@@ -34,7 +34,9 @@ LOG_FIELDS = (
 
 
 def require_subset(schema: StructType, known: StructType = RECORD_STRUCT) -> None:
-    """Raise `OptionsError` unless each column of `schema` is one of `known`, with its type."""
+    """Raise `OptionsError` unless `schema` has columns, and each is one of `known`, with its type."""
+    if not schema.fields:
+        raise OptionsError("the schema has no column; leave it out to have all", option="schema")
     types = {field.name: field.dataType for field in known.fields}
     for field in schema.fields:
         if types.get(field.name) != field.dataType:

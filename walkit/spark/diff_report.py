@@ -77,8 +77,8 @@ def diff_report(
             error=total.failure.error,
         )
     return DiffReport(
-        left=_named(left, sides.spec.left),
-        right=_named(right, sides.spec.right),
+        left=_named(sides.spec.left),
+        right=_named(sides.spec.right),
         left_keys=total.counts["left"],
         right_keys=total.counts["right"],
         inserted=total.counts[INSERTED],
@@ -149,7 +149,7 @@ def sum_up(
     batches: Iterable[pa.RecordBatch], *, sides: SideSpec, columns: Columns | None, samples: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield one row for the keys whose records are in `batches`, all of them: counts as JSON, samples as Arrow."""
-    left, right = states_of(batches, sides.at_lsns)
+    left, right = states_of(batches, sides)
     sums = _Sums()
     for name, state in (("left", left), ("right", right)):
         sums.counts[name] += int(pc.sum(pc.not_equal(state["kind"], DELETE)).as_py() or 0)
@@ -209,8 +209,5 @@ def _first_rows(tables: list[pa.Table], count: int) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def _named(side: Side, log: SideLog | None) -> str:
-    at_lsn = side[1] if isinstance(side, tuple) else None
-    place = "a DataFrame" if log is None else log.facts.path
-    lsn = at_lsn if log is None else log.at_lsn
-    return place if lsn is None else f"{place} at LSN {lsn:,}"
+def _named(side: SideLog) -> str:
+    return f"{side.facts.path} at LSN {side.at_lsn:,}"

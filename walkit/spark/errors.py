@@ -81,10 +81,7 @@ def require_open(df: object, what: str) -> None:
     """Raise `OptionsError` unless `df` is a DataFrame, of a session that was not stopped; `what` names the caller."""
     if not isinstance(df, DataFrame):
         raise OptionsError(
-            f'{what} takes a DataFrame, as spark.read.format("walkit").load(path) gives it, and this is a '
-            f"{type(df).__name__}",
-            option="df",
-            wanted=df,
+            f"{what} takes a DataFrame, and this is a {type(df).__name__}", option="df", wanted=df
         )
     if not is_remote() and df.sparkSession.sparkContext._jsc is None:
         raise OptionsError(STOPPED, option="df")

@@ -1,15 +1,12 @@
-"""What `load()` notes of a log's history, and whether the records of a DataFrame give a state.
+"""What `load()` notes of a log's history, and whether its records give a state.
 
 The records of a log that was trimmed or compacted do not give every state. The manifest says which ones they give, so
 `load()` puts what it says into the metadata of column `lsn`, of the same moment as the ranges of frames that it plans.
-There it goes with the column through select, where, rename, cache, join and SQL views. A union has that of its first
-side; `walkit.spark.plan` finds those of the others.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -45,35 +42,23 @@ class LogFacts:
     """The records begin with the snapshot at this LSN; 0 where they are the log's alone."""
     from_lsn: int
     """Option `firstLsn`; 0 where it was not given."""
-    push_filters: bool
-    """Option `pushFilters`: rows may be those of another query's condition."""
-    path: str = ""
-    """Where the log is, as workers find it; empty where that is not known."""
-    partitions: int = 0
+    path: str
+    """Where the log is, as workers find it."""
+    partitions: int
     """Option `partitions`; 0 where it was not given."""
-    epoch_id: str = ""
-    """Of the epoch of the record at `last_lsn`, 16 hexadecimal digits; empty where that is not known."""
+    epoch_id: str
+    """Of the epoch of the record at `last_lsn`, 16 hexadecimal digits."""
 
     def to_metadata(self) -> dict[str, Any]:
         """Return the metadata of the column."""
         return {METADATA_KEY: asdict(self)}
 
     @classmethod
-    def of(cls, df: DataFrame) -> LogFacts | None:
-        """Return what column `lsn` carries; None where it carries nothing."""
-        return _facts(df.schema["lsn"].metadata)
-
-    @classmethod
     def all_of(cls, df: DataFrame) -> list[LogFacts]:
         """Return what column `lsn` carries of each log of its load; empty where it carries nothing."""
-        metadata = df.schema["lsn"].metadata
-        several = metadata.get(SEVERAL_KEY)
-        found = (
-            [_facts({METADATA_KEY: one}) for one in several]
-            if isinstance(several, list)
-            else [_facts(metadata)]
-        )
-        return [facts for facts in found if facts is not None]
+        metadata = next((field.metadata for field in df.schema.fields if field.name == "lsn"), {})
+        found = metadata.get(SEVERAL_KEY, [metadata.get(METADATA_KEY)])
+        return [cls(**noted) for noted in found if noted is not None]
 
     def require_state(self, lsn: int) -> None:
         """Raise HistoryTrimmedError where the records do not give the state at this LSN.
@@ -98,21 +83,8 @@ class LogFacts:
         """Return the error that names the state that is wanted, and what may give it."""
         error = HistoryTrimmedError(wanted, exact_from_lsn)
         error.add_note(
-            "The records in the DataFrame do not give this state. A snapshot may: load the log with option "
+            "The records of the load do not give this state. A snapshot may: load the log with option "
             "snapshot=true, and with lastLsn for the one nearest to an LSN."
         )
-        if self.path:
-            error.add_note(f"The log is {self.path}.")
+        error.add_note(f"The log is {self.path}.")
         return error
-
-
-def facts_in(metadata: str) -> LogFacts | None:
-    """Return what the metadata of a column carry, given as JSON; None where they carry nothing."""
-    return _facts(json.loads(metadata))
-
-
-def _facts(metadata: Any) -> LogFacts | None:
-    found = metadata.get(METADATA_KEY)
-    if not isinstance(found, dict) or set(found) != {f.name for f in fields(LogFacts)}:
-        return None
-    return LogFacts(**found)

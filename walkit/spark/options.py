@@ -19,7 +19,7 @@ from urllib.parse import unquote
 from walkit.errors import LogNotFoundError, OptionsError
 from walkit.format.layout import CLAIM_LEASE_US_MAX
 from walkit.format.names import is_claim_name
-from walkit.segments.identity import LogPoint
+from walkit.spark.facts import LogFacts
 from walkit.storage.address import storage_at
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ MODES: tuple[Mode, ...] = ("failfast", "permissive")
 
 OF_A_LOAD = (
     *("path", "bodies", "firstLsn", "lastLsn", "mode", "partitions"),
-    *("pushFilters", "since", "snapshot", "until", "view"),
+    *("since", "snapshot", "until", "view"),
 )
 OF_A_STREAM = ("claim", "claimSeconds", "maxBytesPerTrigger", "maxRecordsPerTrigger")
 OPTIONS = (*OF_A_LOAD, *OF_A_STREAM)
@@ -40,10 +40,13 @@ NEWEST_OF = "newestOf"
 """What walkit gives itself: LSNs, with commas. A partition has only the newest record of each key up to each."""
 TOUCHED_FROM = "touchedFrom"
 """And: an LSN. Only records of keys that a record from there on has, where finding these keys costs little."""
+ONLY = "only"
+"""And: keys in hexadecimal digits, with commas. Only their records."""
 PLANNED = "planned"
-"""And: a `LogPoint` that the log has to have, its log id, epoch id (both in hexadecimal digits) and LSN with commas."""
+"""And: what an earlier load noted of each log, with the last LSN that is wanted of it, as JSON."""
 
-OPTION_NAMES = {name.lower(): name for name in (*OPTIONS, NEWEST_OF, TOUCHED_FROM, PLANNED)}
+OWN = (NEWEST_OF, TOUCHED_FROM, ONLY, PLANNED)
+OPTION_NAMES = {name.lower(): name for name in (*OPTIONS, *OWN)}
 
 OF_SPARK = (
     *("paths", "owner", "provider", "location", "comment", "collation", "external"),
@@ -77,7 +80,6 @@ class LoadOptions:
     until: datetime | None
     """Bounds as times, with a time zone: `walkit.spark.times` makes LSNs of them, for each log."""
     partitions: int | None
-    push_filters: bool
     snapshot: bool
     bodies: bool
     """Whether view "frames" reads the bodies, to verify their checksums."""
@@ -90,8 +92,10 @@ class LoadOptions:
     """See `NEWEST_OF`; without LSNs all records are read."""
     touched_from: int | None
     """See `TOUCHED_FROM`."""
-    planned: LogPoint | None
-    """See `PLANNED`."""
+    only: frozenset[bytes] | None
+    """See `ONLY`; None is all keys."""
+    planned: tuple[tuple[LogFacts, int], ...]
+    """See `PLANNED`, for each of `paths`."""
     given: frozenset[str]
     """The options that were given, as `OPTIONS` spells them."""
 
@@ -138,38 +142,37 @@ def read_options(options: Mapping[str, Any]) -> LoadOptions:
         since=_time(given, "since"),
         until=_time(given, "until"),
         partitions=_number(given, "partitions"),
-        push_filters=_switch(given, "pushFilters"),
         snapshot=_switch(given, "snapshot"),
         bodies=_switch(given, "bodies"),
         claim=_claim(given),
         claim_s=_number(given, "claimSeconds") or CLAIM_S_DEFAULT,
         max_records=_number(given, "maxRecordsPerTrigger"),
         max_bytes=_number(given, "maxBytesPerTrigger"),
-        newest_of=tuple(_own(NEWEST_OF, given, lambda lsns: [int(lsn) for lsn in lsns]) or ()),
+        newest_of=tuple(_own(NEWEST_OF, given, lambda text: [int(lsn) for lsn in text.split(",")]) or ()),
         touched_from=_number(given, TOUCHED_FROM),
-        planned=_own(PLANNED, given, _point),
+        only=_own(ONLY, given, lambda text: frozenset(bytes.fromhex(key) for key in text.split(","))),
+        planned=tuple(_own(PLANNED, given, _planned) or ()),
         given=frozenset(OPTION_NAMES[name] for name in given if name in OPTION_NAMES),
     )
     _check(found)
     return found
 
 
-def _own(name: str, given: Mapping[str, str], read: Callable[[list[str]], T]) -> T | None:
+def _own(name: str, given: Mapping[str, str], read: Callable[[str], T]) -> T | None:
     """Return what an option of walkit's own says; None where it was not given."""
     text = given.get(name.lower())
     if text is None:
         return None
     try:
-        return read(text.split(","))
-    except ValueError:
+        return read(text)
+    except (TypeError, ValueError):
         raise OptionsError(
             f"option {name} is walkit's own, and {text!r} is none", option=name, wanted=text
         ) from None
 
 
-def _point(parts: list[str]) -> LogPoint:
-    log_id, epoch_id, lsn = parts
-    return LogPoint(int(log_id, 16), int(epoch_id, 16), int(lsn))
+def _planned(text: str) -> list[tuple[LogFacts, int]]:
+    return [(LogFacts(**facts), end) for facts, end in json.loads(text)]
 
 
 def _check(found: LoadOptions) -> None:
@@ -187,7 +190,7 @@ def _check(found: LoadOptions) -> None:
             stored=found.until,
         )
     if found.view != "records":
-        found.refuse(("pushFilters", "snapshot"), f"is for view 'records', and this is view {found.view!r}")
+        found.refuse(("snapshot",), f"is for view 'records', and this is view {found.view!r}")
     if found.view != "frames":
         found.refuse(("bodies",), f"is for view 'frames', and this is view {found.view!r}")
     if found.mode == "permissive":

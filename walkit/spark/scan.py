@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from walkit.errors import HistoryTrimmedError
+from walkit.errors import GapError, HistoryTrimmedError
 from walkit.format.frame import FrameIdentity
 from walkit.format.names import lsn_of_name
 from walkit.read.ranges import FrameRange, ranges_of
@@ -17,7 +17,6 @@ from walkit.recovery.verify import scan as scan_log
 from walkit.segments.identity import LogPoint
 from walkit.segments.manifest_store import load_manifest
 from walkit.spark.facts import LogFacts
-from walkit.spark.filters import LsnFilter
 from walkit.spark.options import LoadOptions
 from walkit.state.base_snapshots import base_at, base_of_all
 from walkit.state.snapshot import identity_at
@@ -52,7 +51,10 @@ class Scan:
     """The first LSN that is taken from the frames: above the low watermark and above the snapshot's LSN."""
     parts: int | None
     """The number of partitions asked for."""
-    lsns: LsnFilter
+    last_lsn: int
+    """The last LSN that is taken from either."""
+    only: frozenset[bytes] | None = None
+    """Where there are keys: only their records."""
     newest_of: tuple[int, ...] = ()
     """Where there are LSNs: of each partition, only the newest record of each key up to one of them."""
     touched_from: int = 0
@@ -76,10 +78,13 @@ def plan_log(path: str, options: LoadOptions) -> Scan:
     first_lsn, last_lsn, parts = options.first_lsn, options.last_lsn, options.partitions
     # One view for all: what is noted of the log's history has to be of the moment of the ranges.
     view, newest = view_of(storage_at(path))
-    if options.planned is not None:
-        options.planned.require(view.manifest, path)
     end = newest if last_lsn is None else min(last_lsn, newest)
+    if 0 < (last_lsn or 0) < view.first_lsn and not (options.snapshot or options.planned):
+        raise GapError(end, view.first_lsn)
     base = 0
+    for planned, _ in options.planned:
+        _require_same(planned, view, path)
+        base = planned.snapshot_lsn
     if options.snapshot and end:
         base = _base(view, newest, end, whole=last_lsn is None)
     ranges: list[FrameRange] = []
@@ -95,7 +100,6 @@ def plan_log(path: str, options: LoadOptions) -> Scan:
         exact_from_lsn=view.manifest.exact_from_lsn,
         snapshot_lsn=base,
         from_lsn=first_lsn or 0,
-        push_filters=options.push_filters,
         path=path,
         partitions=parts or 0,
         epoch_id=f"{point.epoch_id:016x}",
@@ -104,15 +108,29 @@ def plan_log(path: str, options: LoadOptions) -> Scan:
         path=path,
         facts=facts,
         end=point,
-        snapshot=SnapshotPart(base, identity_at(view.manifest, base)) if base else None,
+        snapshot=SnapshotPart(base, identity_at(view.manifest, base))
+        if base >= max(first_lsn or 0, 1)
+        else None,
         ranges=tuple(ranges),
-        frames_from=max(view.manifest.low_watermark, base) + 1,
+        frames_from=max(view.manifest.low_watermark + 1, base + 1, first_lsn or 0),
         parts=parts,
-        lsns=LsnFilter(first_lsn=first_lsn, last_lsn=last_lsn),
+        last_lsn=end,
+        only=options.only,
         newest_of=options.newest_of,
         touched_from=(options.touched_from or 0) if touched else 0,
         touched=touched,
     )
+
+
+def _require_same(planned: LogFacts, view: LogView, path: str) -> None:
+    """Raise if a log is not as it was at an earlier load: DivergenceError, or GapError for dropped records."""
+    point = LogPoint(int(planned.log_id, 16), int(planned.epoch_id, 16), planned.last_lsn)
+    point.require(view.manifest, path)
+    if (view.first_lsn, view.manifest.exact_from_lsn) == (planned.first_lsn, planned.exact_from_lsn):
+        return
+    error = GapError(planned.first_lsn, max(view.first_lsn, view.manifest.exact_from_lsn))
+    error.add_note(f"The log at {path} was trimmed or compacted since it was loaded: load it again.")
+    raise error
 
 
 def _base(view: LogView, newest: int, end: int, *, whole: bool) -> int:
@@ -135,7 +153,6 @@ def _plan_intact(path: str, options: LoadOptions) -> Scan:
     manifest = load_manifest(storage_at(path))
     numbers = {record.name: record.number for record in manifest.segments}
     intact = [r for r in report.verdict if r.verdict is Verdict.INTACT and r.segment in numbers]
-    lsns = LsnFilter(first_lsn=options.first_lsn, last_lsn=options.last_lsn)
     ranges = [
         FrameRange(numbers[r.segment], r.start_position, r.end_position, r.first_lsn, r.last_lsn, r.records)
         for r in intact
@@ -152,7 +169,6 @@ def _plan_intact(path: str, options: LoadOptions) -> Scan:
         exact_from_lsn=report.last_lsn + 1 if damaged else manifest.exact_from_lsn,
         snapshot_lsn=0,
         from_lsn=options.first_lsn or 0,
-        push_filters=options.push_filters,
         path=path,
         partitions=options.partitions or 0,
         epoch_id=f"{point.epoch_id:016x}",
@@ -162,10 +178,10 @@ def _plan_intact(path: str, options: LoadOptions) -> Scan:
         facts=facts,
         end=point,
         snapshot=None,
-        ranges=tuple(frames for frames in ranges if lsns.meets(frames)),
-        frames_from=low + 1,
+        ranges=tuple(ranges),
+        frames_from=max(low + 1, options.first_lsn or 0),
         parts=options.partitions,
-        lsns=lsns,
+        last_lsn=end,
     )
 
 

@@ -32,9 +32,6 @@ from walkit.spark.java import JavaHome, find_java
 from walkit.spark.source import WalkitDataSource
 from walkit.spark.workers import make_importable, package_parent
 
-PUSHDOWN_SWITCH = "spark.sql.python.filterPushdown.enabled"
-"""Spark's switch for filters of Python data sources, off by default; see option `pushFilters` of the source."""
-
 _starting = threading.Lock()
 
 
@@ -119,7 +116,6 @@ def session_settings(master: str, app_name: str, *, ui: bool = False) -> dict[st
         "spark.ui.enabled": str(ui).lower(),
         "spark.ui.showConsoleProgress": str(ui).lower(),
         "spark.sql.session.timeZone": "UTC",
-        PUSHDOWN_SWITCH: "true",
     }
     if master.startswith("local"):
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"

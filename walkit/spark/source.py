@@ -18,33 +18,25 @@ column `lsn`: see `walkit.spark.facts`.
 
 `spark.readStream` takes the same path: see `walkit.spark.stream`.
 
-`pushFilters` lets conditions on the LSN (`=`, `<=>`, `<`, `<=`, `>`, `>=`, `IN`,
-AND-ed) skip ranges of frames as well, where Spark's switch `spark.sql.python.filterPushdown.enabled` is on, as in
-`walkit.spark.session()`. It is for a DataFrame that is used under one condition only, once. Spark 4.3 keeps what the
-reader planned under a condition with the loaded DataFrame, not with the query: another query of the same DataFrame
-that has no condition, or two uses of it in one query (a self-join, a union, a diff), then read those ranges alone,
-and rows are missing without an error. So it is not the default, and `walkit.spark.replay` and `diff` refuse it;
-`firstLsn` and `lastLsn` have no such catch.
-
 Spark's Python Data Source API gives this its shape: it pickles source, reader and ranges to the workers,
-takes Arrow batches (four times as fast as tuples), and has no column pruning.
+takes Arrow batches (four times as fast as tuples), and has no column pruning. Its push-down of filters is not used:
+Spark 4.3 keeps the reader's plan under a condition with the loaded DataFrame, so that its next use would miss rows.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    Filter,
     InputPartition,
 )
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -55,10 +47,18 @@ from walkit.spark.columns import LOG_FIELDS, RECORD_STRUCT, require_subset
 from walkit.spark.combine import newest_up_to, of_keys
 from walkit.spark.errors import noted
 from walkit.spark.facts import SEVERAL_KEY, SOURCE_NAME, TOUCHED_KEY
-from walkit.spark.filters import LsnFilter, take_filters
 from walkit.spark.hosts import on_a_worker
 from walkit.spark.many import ManyReader
-from walkit.spark.options import OF_A_STREAM, OPTION_NAMES, LoadOptions, no_sink, read_options, table_path
+from walkit.spark.options import (
+    NEWEST_OF,
+    OF_A_STREAM,
+    ONLY,
+    OPTION_NAMES,
+    LoadOptions,
+    no_sink,
+    read_options,
+    table_path,
+)
 from walkit.spark.scan import Scan, SnapshotPart, plan_log, share
 from walkit.spark.stream import WalkitStreamReader
 from walkit.spark.tables import STRUCTS, TablePlan, TableReader, plan_table
@@ -149,7 +149,7 @@ class Loaded:
             return list(STRUCTS[self.options.view].fields)
         lsn, *others = RECORD_STRUCT.fields
         (first, *more) = self.plans
-        if not isinstance(first, Scan) or first.newest_of:
+        if not isinstance(first, Scan) or self.options.given & {NEWEST_OF, ONLY}:
             return [lsn, *others]
         noted = first.facts.to_metadata()
         if more:
@@ -184,8 +184,22 @@ def plan_load(options: Mapping[str, str]) -> Loaded:
     }
     return Loaded(
         found,
-        tuple(plan(path, within_times(path, found)) for path in found.paths),
+        tuple(plan(path, bounded(path, found, at)) for at, path in enumerate(found.paths)),
         table if of_catalog else None,
+    )
+
+
+def bounded(path: str, options: LoadOptions, at: int) -> LoadOptions:
+    """Return the options for the one log at `path`: LSNs for times, and what an earlier load of it had."""
+    if not options.planned:
+        return within_times(path, options)
+    facts, end = options.planned[at]
+    return replace(
+        options,
+        first_lsn=max(options.first_lsn or 0, facts.from_lsn) or None,
+        last_lsn=end,
+        partitions=facts.partitions or None,
+        planned=((facts, end),),
     )
 
 
@@ -196,10 +210,7 @@ def options_of_table(schema: StructType) -> dict[str, str]:
 
 
 def _reader_of(plan: Scan | TablePlan, schema: StructType) -> DataSourceReader:
-    if isinstance(plan, TablePlan):
-        return TableReader(plan, schema)
-    pushes = plan.facts.push_filters and pushdown_is_on()
-    return (FilteringReader if pushes else WalkitReader)(plan, schema)
+    return TableReader(plan, schema) if isinstance(plan, TablePlan) else WalkitReader(plan, schema)
 
 
 class WalkitReader(DataSourceReader):
@@ -207,7 +218,6 @@ class WalkitReader(DataSourceReader):
 
     def __init__(self, scan: Scan, schema: StructType) -> None:
         self.scan = scan
-        self.lsns = scan.lsns
         self.schema = schema
 
     def __getstate__(self) -> dict[str, Any]:
@@ -216,69 +226,47 @@ class WalkitReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the snapshot and the ranges that hold a wanted LSN, shared out; none for an empty log."""
-        snapshot, of_frames = self.scan.snapshot, self._of_frames
-        first = [snapshot] if snapshot is not None and self.lsns.overlaps(1, snapshot.lsn) else []
-        ranges = [frames for frames in self.scan.ranges if of_frames.meets(frames)]
-        return [InputPartition(part) for part in (*first, *share(ranges, self.scan.parts))]
-
-    @property
-    def _of_frames(self) -> LsnFilter:
-        return self.lsns.and_from(self.scan.frames_from)
+        scan = self.scan
+        first = [scan.snapshot] if scan.snapshot is not None and scan.last_lsn else []
+        ranges = [r for r in scan.ranges if r.last_lsn >= scan.frames_from and r.first_lsn <= scan.last_lsn]
+        return [InputPartition(part) for part in (*first, *share(ranges, scan.parts))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of a partition, every frame verified, as batches of the wanted columns."""
         wanted = to_arrow_schema(self.schema, timezone="UTC")
         # Where there is no partition, Spark makes one whose value is None.
         part = partition.value or ()
-        batches = (
-            self._of_snapshot(part)
-            if isinstance(part, SnapshotPart)
-            else self._of_ranges(part, self._of_frames)
-        )
+        batches = self._of_snapshot(part) if isinstance(part, SnapshotPart) else self._of_part(part)
         with on_a_worker(self.scan.path):
-            for batch in self._wanted(batches):
+            for batch in batches:
                 columns = [batch.column(name) for name in wanted.names]
                 yield pa.RecordBatch.from_arrays(columns, schema=wanted)
 
-    def _wanted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        scan = self.scan
+    def _of_part(self, ranges: Iterable[FrameRange]) -> Iterator[pa.RecordBatch]:
+        scan, batches = self.scan, self._of_ranges(ranges)
         if scan.newest_of:
             return newest_up_to(batches, scan.newest_of)
         if not scan.touched:
             return batches
-        records = self._of_ranges(scan.touched, self._of_frames.and_from(scan.touched_from))
+        records = self._of_ranges(scan.touched, scan.touched_from)
         keys = pa.chunked_array((batch.column("key").drop_null().unique() for batch in records), pa.binary())
         return of_keys(batches, keys.unique(), scan.touched_from)
 
     def _of_snapshot(self, part: SnapshotPart) -> Iterator[pa.RecordBatch]:
         for batch in snapshot_batches(storage_at(self.scan.path), part.lsn, part.identity):
-            yield self.lsns.pick_within(batch)
+            yield self._of_keys(batch.filter(pc.less_equal(batch.column("lsn"), self.scan.last_lsn)))
 
-    def _of_ranges(self, ranges: Iterable[FrameRange], lsns: LsnFilter) -> Iterator[pa.RecordBatch]:
-        first_lsn, last_lsn = lsns.bounds()
-        scan = self.scan
-        for batch in read_ranges(scan.path, ranges, first_lsn=first_lsn, last_lsn=last_lsn, planned=scan.end):
-            yield lsns.pick(batch)
+    def _of_ranges(self, ranges: Iterable[FrameRange], first_lsn: int = 0) -> Iterator[pa.RecordBatch]:
+        scan, first = self.scan, max(first_lsn, self.scan.frames_from)
+        for batch in read_ranges(
+            scan.path, ranges, first_lsn=first, last_lsn=scan.last_lsn, planned=scan.end
+        ):
+            yield self._of_keys(batch)
 
-
-class FilteringReader(WalkitReader):
-    """One that takes conditions on the LSN. Spark fails the read of such a reader where its switch is off."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take the conditions that the log applies exactly; return the others."""
-        self.lsns, handed_back = take_filters(filters, self.scan.lsns)
-        return handed_back
-
-
-PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
-
-
-def pushdown_is_on() -> bool:
-    """Return whether this process is Spark's push-down worker, which it runs only where the switch is on.
-
-    The reader is made in a separate process, to which the session's settings are not sent: Spark names the worker on
-    the command line, of its daemon or of a process for it alone. Should Spark rename its worker, nothing is pushed down
-    and everything else works.
-    """
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return PUSHDOWN_WORKER in sys.argv or (spec is not None and spec.name == PUSHDOWN_WORKER)
+    def _of_keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        only = self.scan.only
+        return (
+            batch
+            if only is None
+            else batch.filter(pc.is_in(batch.column("key"), pa.array(only, pa.binary())))
+        )

@@ -205,9 +205,7 @@ def require_streamable(options: LoadOptions, schema: StructType) -> None:
             "a stream has view 'records' and mode 'failfast'; other views and damaged logs are read with spark.read",
             option="view" if options.view != "records" else "mode",
         )
-    options.refuse(
-        ("pushFilters", "snapshot"), "is for spark.read; a stream takes firstLsn, lastLsn, since and until"
-    )
+    options.refuse(("snapshot",), "is for spark.read; a stream takes firstLsn, lastLsn, since and until")
     if options.since is not None and options.since > datetime.now(UTC):
         raise OptionsError(
             f"option since ({options.since.isoformat()}) is later than now, and what is written until then would be in "

@@ -153,17 +153,12 @@ def _by_spark(left: StateSide, right: StateSide, job: Job) -> Compared:
 
     job.step(0, None, "starting Spark's session")
     began, is_new = perf_counter(), active_session() is None
-    spark = session()
+    session()
     session_s = perf_counter() - began if is_new else None
     job.step(0, None, "Spark compares; a cancel waits for the end of its job")
     started = perf_counter()
     try:
-        # One DataFrame for one log: it is then read once.
-        loaded = {
-            path: spark.read.format("walkit").option("snapshot", True).load(str(path))
-            for path in dict.fromkeys((left.path, right.path))
-        }
-        report = diff_report((loaded[left.path], left.lsn), (loaded[right.path], right.lsn), samples=ROWS_MAX)
+        report = diff_report((left.path, left.lsn), (right.path, right.lsn), samples=ROWS_MAX)
     except PySparkException as error:
         raise WalkitError(spark_words(error)) from error
     job.check()
