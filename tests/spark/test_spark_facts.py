@@ -23,6 +23,7 @@ from walkit.errors import (
     SnapshotError,
     WalkitError,
 )
+from walkit.segments.identity import LogPoint
 from walkit.spark.columns import RECORD_STRUCT
 from walkit.spark.facts import LogFacts
 from walkit.spark.source import WalkitReader, plan_load
@@ -106,7 +107,7 @@ def test_the_oldest_snapshot_serves_unless_an_lsn_is_given(trimmed: Path) -> Non
         from_lsn=0,
         path=str(trimmed),
         partitions=0,
-        epoch_id=f"{plan_scan({'path': trimmed}).end.epoch_id:016x}",
+        epoch_id=f"{LogPoint.of(plan_scan({'path': trimmed}).manifest, 61).epoch_id:016x}",
     )
     for options, base in [({}, 40), ({"lastLsn": 59}, 40), ({"lastLsn": 60}, 60), ({"lastLsn": 999}, 60)]:
         assert plan_scan({"path": trimmed, "snapshot": True, **options}).facts.snapshot_lsn == base

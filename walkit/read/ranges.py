@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from walkit.errors import GapError, WalkitError
+from walkit.errors import CorruptionError, GapError, WalkitError
 from walkit.format.batch_builder import BatchBuilder
 from walkit.format.frame import FrameHeader
 from walkit.format.index import IndexEntry, SegmentIndex
 from walkit.format.layout import INDEX_STEP_BYTES
-from walkit.format.manifest import SegmentRecord
+from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
 from walkit.read.reader import view_of
 from walkit.read.vectorised import FrameRows
@@ -41,6 +42,45 @@ class FrameRange(NamedTuple):
     first_lsn: int
     last_lsn: int
     records: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSegments:
+    """The segments of some ranges, as the manifest had them at the plan: who reads the ranges reads no manifest.
+
+    Picklable. A reader proves by a segment's header that it is the planned one: log, epoch, number, start, first LSN.
+    """
+
+    manifest: Manifest
+    """With these segments alone."""
+    end: LogPoint
+    """The end of the log that the ranges belong to."""
+
+    @classmethod
+    def of(
+        cls, manifest: Manifest, last_lsn: int, groups: Iterable[Sequence[FrameRange]]
+    ) -> list[PlannedSegments]:
+        """Return the segments of each group of ranges of a log that has this manifest and is read up to `last_lsn`."""
+        records = {record.number: record for record in manifest.segments}
+        bare, end = replace(manifest, segments=(), extra={}), LogPoint.of(manifest, last_lsn)
+        numbers = (sorted({frames.segment for frames in group}) for group in groups)
+        return [cls(replace(bare, segments=tuple(records[n] for n in found)), end) for found in numbers]
+
+
+@contextmanager
+def _manifest_for(storage: Storage, planned: PlannedSegments | None) -> Iterator[Manifest]:
+    """Give the manifest that ranges are read by; DivergenceError if what is wrong is that the log has been replaced."""
+    if planned is None:
+        yield load_manifest(storage)
+        return
+    try:
+        yield planned.manifest
+    except (CorruptionError, GapError) as error:
+        now = load_manifest(storage)
+        planned.end.require(now, storage.location)
+        if isinstance(error, GapError):
+            raise GapError(error.wanted, max(now.complete_from_lsn, now.first_lsn)) from error
+        raise
 
 
 def plan_ranges(
@@ -158,15 +198,15 @@ def read_ranges(
     *,
     first_lsn: int | None = None,
     last_lsn: int | None = None,
-    planned: LogPoint | None = None,
+    planned: PlannedSegments | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of ranges, one after the other, as batches of `walkit.RECORD_SCHEMA`, cut to the LSN bounds.
 
     The bounds are inclusive. Every frame with a record within them is verified; of those before them only the headers
     are read, those after them are not. The first frame of a range is checked against what the range says of it, each
-    one after against the one before. The manifest is read once for all: what is trimmed or compacted meanwhile is found
-    as any reader finds it. `planned` is the end of the log that the ranges are of: DivergenceError where the log at
-    `path` does not have it, as one that was put in its place.
+    one after against the one before. The manifest is read once for all, or not at all with `planned`, the segments of
+    the ranges: what is trimmed or compacted meanwhile is found as any reader finds it. DivergenceError if another log
+    or history is at `path` than was planned.
     """
     wanted = [frames for frames in ranges if _within(frames, first_lsn, last_lsn)]
     if not wanted:
@@ -195,20 +235,25 @@ def _steps_of(
     ranges: Iterable[FrameRange],
     first_lsn: int,
     last_lsn: int | None,
-    planned: LogPoint | None,
+    planned: PlannedSegments | None,
     rows: FrameRows,
 ) -> Iterator[None]:
     """Let `rows` see the frames of ranges; yield after each few of them."""
-    manifest = load_manifest(storage)
-    if planned is not None:
-        planned.require(manifest, storage.location)
+    with _manifest_for(storage, planned) as manifest:
+        for view, frames in _views_of(storage, manifest, ranges):
+            yield from _steps_in(view, frames, max(first_lsn, frames.first_lsn), last_lsn, rows)
+
+
+def _views_of(
+    storage: Storage, manifest: Manifest, ranges: Iterable[FrameRange]
+) -> Iterator[tuple[LogView, FrameRange]]:
+    """Yield each range with a view of its segment; GapError if the manifest has dropped it."""
     records = {record.number: record for record in manifest.segments}
     for frames in ranges:
         record = records.get(frames.segment) or manifest.uncompacted_at(frames.end_position)
         if record is None:
             raise GapError(frames.first_lsn, max(manifest.complete_from_lsn, manifest.first_lsn))
-        view = LogView(storage, manifest, (Span(record, frames.end_position, frames.last_lsn),))
-        yield from _steps_in(view, frames, max(first_lsn, frames.first_lsn), last_lsn, rows)
+        yield LogView(storage, manifest, (Span(record, frames.end_position, frames.last_lsn),)), frames
 
 
 def _steps_in(
@@ -274,7 +319,7 @@ def read_headers(
     first_lsn: int | None = None,
     last_lsn: int | None = None,
     bodies: bool = False,
-    planned: LogPoint | None = None,
+    planned: PlannedSegments | None = None,
 ) -> Iterator[tuple[str, FrameHeader]]:
     """Yield segment name and header of each frame of ranges that has a record within the LSN bounds (inclusive).
 
@@ -283,17 +328,9 @@ def read_headers(
     `planned` is as for `read_ranges`.
     """
     storage = storage_at(path)
-    manifest = load_manifest(storage)
-    if planned is not None:
-        planned.require(manifest, storage.location)
-    records = {record.number: record for record in manifest.segments}
-    for frames in ranges:
-        if not _within(frames, first_lsn, last_lsn):
-            continue
-        record = records.get(frames.segment) or manifest.uncompacted_at(frames.end_position)
-        if record is None:
-            raise GapError(frames.first_lsn, max(manifest.complete_from_lsn, manifest.first_lsn))
-        view = LogView(storage, manifest, (Span(record, frames.end_position, frames.last_lsn),))
-        last = frames.last_lsn if last_lsn is None else min(frames.last_lsn, last_lsn)
-        for header, _, name in view.frames(max(first_lsn or 0, frames.first_lsn), last, body=bodies):
-            yield name, header
+    wanted = [frames for frames in ranges if _within(frames, first_lsn, last_lsn)]
+    with _manifest_for(storage, planned) as manifest:
+        for view, frames in _views_of(storage, manifest, wanted):
+            last = frames.last_lsn if last_lsn is None else min(frames.last_lsn, last_lsn)
+            for header, _, name in view.frames(max(first_lsn or 0, frames.first_lsn), last, body=bodies):
+                yield name, header

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from walkit.errors import GapError, HistoryTrimmedError
 from walkit.format.frame import FrameIdentity
+from walkit.format.manifest import Manifest
 from walkit.format.names import lsn_of_name
-from walkit.read.ranges import FrameRange, ranges_of
+from walkit.read.ranges import FrameRange, PlannedSegments, ranges_of
 from walkit.read.reader import view_of
 from walkit.read.view import LogView
 from walkit.recovery.examine.report import Verdict
@@ -17,6 +19,7 @@ from walkit.recovery.verify import scan as scan_log
 from walkit.segments.identity import LogPoint
 from walkit.segments.manifest_store import load_manifest
 from walkit.spark.facts import LogFacts
+from walkit.spark.hosts import LOAD_AGAIN
 from walkit.spark.options import LoadOptions
 from walkit.state.base_snapshots import base_at, base_of_all
 from walkit.state.snapshot import identity_at
@@ -37,14 +40,21 @@ class SnapshotPart:
     identity: FrameIdentity
 
 
+class RangePart(NamedTuple):
+    """Ranges of frames that are read together, and their segments. Picklable."""
+
+    ranges: tuple[FrameRange, ...]
+    segments: PlannedSegments
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
     """What one `load()` will read: a snapshot, ranges of frames of the log at `path`, and which LSNs of them."""
 
     path: str
     facts: LogFacts
-    end: LogPoint
-    """The end of what is read: a worker reads no other log, and no other history, in this one's place."""
+    manifest: Manifest
+    """As the log had it: a partition has its segments, so that a worker reads no other log, and no other history."""
     snapshot: SnapshotPart | None
     ranges: tuple[FrameRange, ...]
     frames_from: int
@@ -59,7 +69,7 @@ class Scan:
     """Where there are LSNs: of each partition, only the newest record of each key up to one of them."""
     touched_from: int = 0
     """Where it is an LSN: only records of the keys that the records in `touched` have from there on."""
-    touched: tuple[FrameRange, ...] = ()
+    touched: RangePart | None = None
 
     @property
     def log_id(self) -> str:
@@ -107,7 +117,7 @@ def plan_log(path: str, options: LoadOptions) -> Scan:
     return Scan(
         path=path,
         facts=facts,
-        end=point,
+        manifest=view.manifest,
         snapshot=SnapshotPart(base, identity_at(view.manifest, base))
         if base >= max(first_lsn or 0, 1)
         else None,
@@ -118,7 +128,7 @@ def plan_log(path: str, options: LoadOptions) -> Scan:
         only=options.only,
         newest_of=options.newest_of,
         touched_from=(options.touched_from or 0) if touched else 0,
-        touched=touched,
+        touched=parts_of(view.manifest, end, [touched])[0] if touched else None,
     )
 
 
@@ -129,7 +139,7 @@ def _require_same(planned: LogFacts, view: LogView, path: str) -> None:
     if (view.first_lsn, view.manifest.exact_from_lsn) == (planned.first_lsn, planned.exact_from_lsn):
         return
     error = GapError(planned.first_lsn, max(view.first_lsn, view.manifest.exact_from_lsn))
-    error.add_note(f"The log at {path} was trimmed or compacted since it was loaded: load it again.")
+    error.add_note(f"The log at {path} {LOAD_AGAIN}")
     raise error
 
 
@@ -176,7 +186,7 @@ def _plan_intact(path: str, options: LoadOptions) -> Scan:
     return Scan(
         path=path,
         facts=facts,
-        end=point,
+        manifest=manifest,
         snapshot=None,
         ranges=tuple(ranges),
         frames_from=max(low + 1, options.first_lsn or 0),
@@ -199,6 +209,13 @@ def _bytes_from(frames: FrameRange, first_lsn: int) -> int:
     """Return how many bytes of a range are those of records from `first_lsn` on, about."""
     size, lsns = frames.end_position - frames.start_position, frames.last_lsn - frames.first_lsn + 1
     return size * (frames.last_lsn - max(first_lsn, frames.first_lsn) + 1) // lsns
+
+
+def parts_of(manifest: Manifest, last_lsn: int, groups: Sequence[tuple[FrameRange, ...]]) -> list[RangePart]:
+    """Return groups of ranges with their segments, of a log with this manifest that is read up to `last_lsn`."""
+    return [
+        RangePart(*part) for part in zip(groups, PlannedSegments.of(manifest, last_lsn, groups), strict=True)
+    ]
 
 
 def _count(total: int, parts: int | None) -> int:

@@ -25,7 +25,7 @@ Spark 4.3 keeps the reader's plan under a condition with the loaded DataFrame, s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -59,7 +59,7 @@ from walkit.spark.options import (
     read_options,
     table_path,
 )
-from walkit.spark.scan import Scan, SnapshotPart, plan_log, share
+from walkit.spark.scan import RangePart, Scan, SnapshotPart, parts_of, plan_log, share
 from walkit.spark.stream import WalkitStreamReader
 from walkit.spark.tables import STRUCTS, TablePlan, TableReader, plan_table
 from walkit.spark.times import within_times
@@ -68,8 +68,6 @@ from walkit.storage.address import storage_at
 
 if TYPE_CHECKING:
     from typing import Any
-
-    from walkit.read.ranges import FrameRange
 
 
 class WalkitDataSource(DataSource):
@@ -222,31 +220,35 @@ class WalkitReader(DataSourceReader):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a worker needs to read a partition."""
-        return {**self.__dict__, "scan": replace(self.scan, ranges=())}
+        bare = replace(self.scan.manifest, segments=())
+        return {**self.__dict__, "scan": replace(self.scan, ranges=(), manifest=bare)}
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the snapshot and the ranges that hold a wanted LSN, shared out; none for an empty log."""
         scan = self.scan
         first = [scan.snapshot] if scan.snapshot is not None and scan.last_lsn else []
         ranges = [r for r in scan.ranges if r.last_lsn >= scan.frames_from and r.first_lsn <= scan.last_lsn]
-        return [InputPartition(part) for part in (*first, *share(ranges, scan.parts))]
+        parts = parts_of(scan.manifest, scan.last_lsn, share(ranges, scan.parts))
+        return [InputPartition(part) for part in (*first, *parts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of a partition, every frame verified, as batches of the wanted columns."""
         wanted = to_arrow_schema(self.schema, timezone="UTC")
         # Where there is no partition, Spark makes one whose value is None.
-        part = partition.value or ()
+        part = partition.value
+        if part is None:
+            return
         batches = self._of_snapshot(part) if isinstance(part, SnapshotPart) else self._of_part(part)
         with on_a_worker(self.scan.path):
             for batch in batches:
                 columns = [batch.column(name) for name in wanted.names]
                 yield pa.RecordBatch.from_arrays(columns, schema=wanted)
 
-    def _of_part(self, ranges: Iterable[FrameRange]) -> Iterator[pa.RecordBatch]:
-        scan, batches = self.scan, self._of_ranges(ranges)
+    def _of_part(self, part: RangePart) -> Iterator[pa.RecordBatch]:
+        scan, batches = self.scan, self._of_ranges(part)
         if scan.newest_of:
             return newest_up_to(batches, scan.newest_of)
-        if not scan.touched:
+        if scan.touched is None:
             return batches
         records = self._of_ranges(scan.touched, scan.touched_from)
         keys = pa.chunked_array((batch.column("key").drop_null().unique() for batch in records), pa.binary())
@@ -256,10 +258,10 @@ class WalkitReader(DataSourceReader):
         for batch in snapshot_batches(storage_at(self.scan.path), part.lsn, part.identity):
             yield self._of_keys(batch.filter(pc.less_equal(batch.column("lsn"), self.scan.last_lsn)))
 
-    def _of_ranges(self, ranges: Iterable[FrameRange], first_lsn: int = 0) -> Iterator[pa.RecordBatch]:
+    def _of_ranges(self, part: RangePart, first_lsn: int = 0) -> Iterator[pa.RecordBatch]:
         scan, first = self.scan, max(first_lsn, self.scan.frames_from)
         for batch in read_ranges(
-            scan.path, ranges, first_lsn=first, last_lsn=scan.last_lsn, planned=scan.end
+            scan.path, part.ranges, first_lsn=first, last_lsn=scan.last_lsn, planned=part.segments
         ):
             yield self._of_keys(batch)
 

@@ -30,12 +30,11 @@ from walkit.read.ranges import FrameRange, ranges_of, read_ranges
 from walkit.read.reader import ReaderView, reader_view_of
 from walkit.read.view import LogView, Span
 from walkit.record import to_microseconds
-from walkit.segments.identity import LogPoint
 from walkit.spark.columns import require_subset
 from walkit.spark.errors import noted
 from walkit.spark.hosts import on_a_worker
 from walkit.spark.options import LoadOptions
-from walkit.spark.scan import PARTITION_BYTES, share
+from walkit.spark.scan import PARTITION_BYTES, RangePart, parts_of, share
 from walkit.spark.stream_claim import StreamClaim
 from walkit.spark.stream_offset import GAP_ADVICE, StreamOffset, epoch_at, require_here
 from walkit.spark.times import first_lsn_since
@@ -51,9 +50,8 @@ class StreamPart:
 
     first_lsn: int
     last_lsn: int
-    ranges: tuple[FrameRange, ...]
-    end: LogPoint
-    """The end of the batch: a task reads no other log, and no other history, in this one's place."""
+    frames: RangePart
+    """With their segments and the end of the batch: a task reads no other log, and no other history."""
 
 
 class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -149,10 +147,8 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         require_here(replace(last, complete_from_lsn=seen.view.complete_from_lsn), seen, self.path)
         ranges = ranges_of(seen.view, seen.last_lsn, first_lsn=offset.lsn + 1, last_lsn=last.lsn)
         parts = self.options.partitions or _tasks(ranges)
-        at = LogPoint.of(seen.view.manifest, last.lsn)
-        return [
-            InputPartition(StreamPart(offset.lsn + 1, last.lsn, group, at)) for group in share(ranges, parts)
-        ]
+        groups = parts_of(seen.view.manifest, last.lsn, share(ranges, parts))
+        return [InputPartition(StreamPart(offset.lsn + 1, last.lsn, group)) for group in groups]
 
     @noted()
     def commit(self, end: dict[str, Any]) -> None:
@@ -165,16 +161,16 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         part = partition.value
         wanted = to_arrow_schema(self.schema, timezone="UTC")
         batches = read_ranges(
-            self.path, part.ranges, first_lsn=part.first_lsn, last_lsn=part.last_lsn, planned=part.end
+            self.path,
+            part.frames.ranges,
+            first_lsn=part.first_lsn,
+            last_lsn=part.last_lsn,
+            planned=part.frames.segments,
         )
-        with on_a_worker(self.path):
-            try:
-                for batch in batches:
-                    columns = [batch.column(name) for name in wanted.names]
-                    yield pa.RecordBatch.from_arrays(columns, schema=wanted)
-            except GapError as error:
-                error.add_note(GAP_ADVICE)
-                raise
+        with on_a_worker(self.path, GAP_ADVICE):
+            for batch in batches:
+                columns = [batch.column(name) for name in wanted.names]
+                yield pa.RecordBatch.from_arrays(columns, schema=wanted)
 
     def _check(self, start: StreamOffset, end: StreamOffset) -> None:
         """Assert that a batch continues from where it starts, in the same log, to no more than the query may read."""

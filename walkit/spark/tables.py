@@ -16,15 +16,15 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType, TimestampType
 
 from walkit.format.layout import CODEC_ZSTD
+from walkit.format.manifest import Manifest
 from walkit.read.ranges import FrameRange, ranges_of, read_headers
 from walkit.read.reader import view_of
 from walkit.record import calendar_us
 from walkit.recovery.examine.report import Verdict
 from walkit.recovery.verify import scan
-from walkit.segments.identity import LogPoint
 from walkit.spark.hosts import on_a_worker
 from walkit.spark.options import LoadOptions, View
-from walkit.spark.scan import share
+from walkit.spark.scan import RangePart, parts_of, share
 from walkit.storage.address import storage_at
 
 TABLE_ROWS = 10_000
@@ -95,8 +95,9 @@ class TablePlan:
     """The rows of a view that the load has made already."""
     ranges: tuple[FrameRange, ...]
     """Where the frames are, for a view that is read by Spark's workers."""
-    end: LogPoint | None
-    """The end of the log that these ranges are of."""
+    manifest: Manifest | None
+    """Of the log that these ranges belong to."""
+    end_lsn: int
     first_lsn: int | None
     last_lsn: int | None
     parts: int | None
@@ -107,7 +108,8 @@ def plan_table(path: str, options: LoadOptions) -> TablePlan:
     """Return the plan of a view of the log at `path`. The damage view reads the whole log here, in one process."""
     rows: list[dict[str, Any]] = []
     ranges: list[FrameRange] = []
-    end: LogPoint | None = None
+    manifest: Manifest | None = None
+    newest = 0
     if options.view == "damage":
         report = scan(path)
         log_id = report.log_id
@@ -119,7 +121,7 @@ def plan_table(path: str, options: LoadOptions) -> TablePlan:
         log_id = view.manifest.log_id
         if options.view == "frames":
             ranges = ranges_of(view, newest, first_lsn=options.first_lsn, last_lsn=options.last_lsn)
-            end = LogPoint.of(view.manifest, newest)
+            manifest = view.manifest
         for span in view.spans if options.view == "segments" else ():
             record = span.record
             if not _overlaps(options, record.first_lsn, span.last_lsn):
@@ -144,7 +146,8 @@ def plan_table(path: str, options: LoadOptions) -> TablePlan:
         log_id=f"{log_id:016x}",
         rows=tuple(rows),
         ranges=tuple(ranges),
-        end=end,
+        manifest=manifest,
+        end_lsn=newest,
         first_lsn=options.first_lsn,
         last_lsn=options.last_lsn,
         parts=options.partitions,
@@ -169,7 +172,10 @@ class TableReader(DataSourceReader):
         """Return the ranges of frames, shared out; one partition for rows that are there."""
         if self.plan.rows:
             return [InputPartition(None)]
-        return [InputPartition(part) for part in share(self.plan.ranges, self.plan.parts)]
+        if self.plan.manifest is None:
+            return []
+        groups = share(self.plan.ranges, self.plan.parts)
+        return [InputPartition(part) for part in parts_of(self.plan.manifest, self.plan.end_lsn, groups)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition as batches of the wanted columns."""
@@ -184,18 +190,18 @@ class TableReader(DataSourceReader):
         if rows:
             yield pa.RecordBatch.from_pylist(rows, schema=wanted)
 
-    def _rows(self, ranges: tuple[FrameRange, ...] | None) -> Iterator[dict[str, Any]]:
-        if ranges is None:
+    def _rows(self, part: RangePart | None) -> Iterator[dict[str, Any]]:
+        if part is None:
             yield from self.plan.rows
             return
         plan = self.plan
         headers = read_headers(
             plan.path,
-            ranges,
+            part.ranges,
             first_lsn=plan.first_lsn,
             last_lsn=plan.last_lsn,
             bodies=plan.bodies,
-            planned=plan.end,
+            planned=part.segments,
         )
         for segment, header in headers:
             yield {
