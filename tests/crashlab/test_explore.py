@@ -140,6 +140,13 @@ def test_a_scenario_that_misses_what_it_covers_fails() -> None:
     assert "no state was cut during: claim limits" in found.verdict
 
 
+def test_a_seal_fails_and_hangs_under_each_seed() -> None:
+    """Run the scenario of unsynced segments under seeds that draw other races: a sync of a seal fails, and one hangs."""
+    for seed in (7, 9):
+        seen = {name for point in SCENARIOS["faults-unsynced"].play(seed).points for name in point.during}
+        assert {"seal fails", "sync hangs"} <= seen
+
+
 def test_a_violation_is_small_and_is_made_again(tmp_path: Path) -> None:
     """Find one in a mutant: it lists what was lost and no more, replays alone, and its files verify as it says."""
     mutant = museum.MUTANTS["promise-first"]

@@ -208,19 +208,14 @@ def _repair_cached(given: Script) -> None:
     storage = script.storage
     first = segment_name(1)
     log = script.open()
-
-    def fail_seal(operation: Operation) -> None:
-        if (operation.name, operation.file, storage.job()) == ("sync", first, "seal"):
-            storage.watch = lambda operation: None
-            storage.fail("sync", first)
-
-    storage.watch = fail_seal
+    fault = storage.fail("sync", first)
     with script.during("seal fails"):
         script.submit(log, 40, 3_500)
         with script.failing():
             script.sync(log)
         script.note_durable(log)
         log.close()
+    assert fault.hits
     storage.clear()
     script.damage(MANIFEST_NAME, 60)
     script.ledger.lost = frozenset(range(script.ledger.kept + 1, 41))  # a salvage may leave any of them out
