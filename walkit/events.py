@@ -101,6 +101,10 @@ EVENTS: dict[str, tuple[int, str]] = {
         logging.WARNING,
         "a claim cannot be read: until it is written anew or dropped, it keeps the whole log",
     ),
+    "walkit.retention.clock": (
+        logging.WARNING,
+        "the clock was set, or was wrong when it stamped segments: ages grow by the time that has passed",
+    ),
     "walkit.claim.clock": (
         logging.WARNING,
         "a claim was written later than the clock says now: it counts for its lease from now on",
@@ -147,7 +151,7 @@ EVENTS: dict[str, tuple[int, str]] = {
 ATTRIBUTES: dict[str, tuple[str, str]] = {
     "acked_lsn": ("lsn", "the last record that was acknowledged"),
     "after_lsn": ("lsn", "the last record that the observer saw"),
-    "ahead_s": ("s", "how far the claim's time is after the clock's"),
+    "ahead_s": ("s", "by how much the clock was ahead; below 0: behind"),
     "before": ("text", "the state before"),
     "bytes": ("bytes", "how much was made, cut, dropped, or is there"),
     "bytes_after": ("bytes", "size after it"),
@@ -229,6 +233,7 @@ CARRIES: dict[str, tuple[str, ...]] = {
     "walkit.claim.drop": ("name", "first_lsn", "oldest", "owner"),
     "walkit.claim.expire": ("name", "first_lsn", "oldest", "owner"),
     "walkit.claim.damage": ("name", "error"),
+    "walkit.retention.clock": ("ahead_s",),
     "walkit.claim.clock": ("name", "ahead_s"),
     "walkit.stream.unclaimed": ("path", "error"),
     "walkit.diff.undecoded": ("keys", "first_lsn", "error"),

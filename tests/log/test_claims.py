@@ -402,13 +402,33 @@ def test_a_wall_clock_that_is_set_back_does_not_lengthen_a_lease() -> None:
         assert of_claims(seen) == ["clock", "clock", "expire"] and log.claims() == []
 
 
+def test_a_claim_saved_while_the_clock_was_ahead_ends_with_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F-18.5: claim a year ahead, set the clock right, open for seconds only: one event, and it ends with its lease."""
+    storage, real_ns, set_s = CrashingStorage(), time.time_ns, [365 * 86_400]
+    with walkit.open(storage=storage, options=tiny()) as log:
+        fill(log, 8)
+        own = log.hold("own", 3, lease_s=60)
+        monkeypatch.setattr(time, "time_ns", lambda: real_ns() + set_s[0] * 10**9)
+        claim = walkit.claim(storage, "c", 3, lease_s=60)
+        own.renew()
+    for seconds, events in ((0, ["clock", "clock"]), (30, []), (61, ["expire", "expire"])):
+        set_s[0] = seconds
+        with walkit.open(storage=storage, options=tiny()) as log:
+            seen = heard(log)
+            assert log.trim(8) == (8 if seconds > 60 else 2)
+            assert of_claims(seen) == events
+            if seconds == 0:
+                claim.renew()
+    assert claim.state == "expired"
+
+
 def test_a_claim_of_a_clock_that_is_far_wrong(log: walkit.WriteAheadLog) -> None:
-    """Put a claim of the last microsecond that a file can name: it is listed, refused to others, and can be dropped."""
+    """Put a claim of the last microsecond that a file can name: it is listed, refused to others, dated and dropped."""
     put_claim(log, "c", first_lsn=30, written_us=(1 << 64) - 1)
     assert log.claims()[0].lease_until == "9999-12-31 23:59:59 UTC"
-    assert log.trim(70) == 29
     with pytest.raises(ClaimError, match="9999"):
         walkit.claim(place_of(log), "c", 30)
+    assert log.trim(70) == 29 and log.claims()[0].lease_until < "9999", "the trim has dated it"
     assert log.drop_claim("c")
 
 

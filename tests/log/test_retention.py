@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from typing import Any
 
 import pytest
@@ -18,7 +19,9 @@ from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import SegmentRecord, SegmentState
 from walkit.log.retention import RetentionFacts, period_s, plan_retention
 from walkit.models import CrashingStorage
+from walkit.record import wall_us
 from walkit.segments.claim_files import ClaimFact
+from walkit.segments.passed_time import PassedTime
 
 FRAMES = 1000 - SEGMENT_HEADER_BYTES % 1000
 SIZE = SEGMENT_HEADER_BYTES + FRAMES
@@ -132,12 +135,77 @@ def test_what_a_state_needs_stays_whatever_the_cap_says() -> None:
     assert (plan.up_to_lsn, plan.kept_by) == (30, ("state",))
 
 
-def test_a_clock_that_was_set_back_ages_nothing() -> None:
-    """Plan age with a segment begun before the one in front of it: the later time of both counts."""
-    made = facts(3)
-    turned = (made.sealed[0], made.sealed[1], SegmentRecord(**{**_fields(made.sealed[2]), "created_us": 0}))
-    assert len(plan_retention(Retention(age_s=85), facts(3, sealed=turned)).segments) == 2
-    assert len(plan_retention(Retention(age_s=95), facts(3, sealed=turned)).segments) == 0
+@pytest.mark.parametrize(
+    ("begun_s", "age_s", "dropped"),
+    [
+        ((0, 10, 0), 85, 2),  # set back: the later time of a segment and those before it counts
+        ((0, 10, 0), 95, 0),
+        ((50, 0, 1), 45, 2),
+        ((50, 0, 1), 55, 0),
+        ((1e6, 1e6, 1e6), 15, 3),  # the clock was ahead: they began when the log was opened, at second 80
+        ((1e6, 1e6, 1e6), 25, 0),
+        ((0, 1e6, 81), 15, 3),
+    ],
+)
+def test_ages_of_segments_that_a_wrong_clock_stamped(
+    begun_s: tuple[float, ...], age_s: float, dropped: int
+) -> None:
+    """Plan age with segments that were begun by a clock ahead or behind: no time counts that has not passed."""
+    made = facts(3, opened_us=80 * SECOND, new_from=4)
+    sealed = tuple(
+        SegmentRecord(**{**_fields(segment), "created_us": int(at * SECOND)})
+        for segment, at in zip(made.sealed, begun_s, strict=True)
+    )
+    given = facts(3, sealed=sealed, opened_us=80 * SECOND, new_from=4, begun_us=80 * SECOND)
+    plan = plan_retention(Retention(age_s=age_s), given)
+    assert len(plan.segments) == dropped
+
+
+@pytest.mark.parametrize("step_s", [3600, -3600])
+def test_a_step_of_the_clock_changes_no_age(step_s: int) -> None:
+    """Set the clock an hour on or back, then right: an event each time, ages grow by the time that has passed alone."""
+    began_us, passed_s, set_s = wall_us(), [0], [0]
+    seen: list[float] = []
+    with memory_log() as log:
+        log.events.add_listener(
+            lambda name, about: seen.append(about["ahead_s"]) if name == "walkit.retention.clock" else None
+        )
+        log.parts.segments.time = PassedTime(
+            lambda: began_us + (passed_s[0] + set_s[0]) * SECOND, lambda: passed_s[0] * SECOND
+        )
+        for passed, is_set, old in (
+            (0, 0, 0),
+            (50, step_s, 0),
+            (99, step_s, 0),
+            (101, step_s, 40),
+            (149, 0, 40),
+            (151, 0, 80),
+        ):
+            passed_s[0], set_s[0] = passed, is_set
+            if passed in (0, 50):
+                log.append_many([bytes(7000)] * 40)
+            log.wait_idle()
+            log.enforce_retention(Retention(age_s=100))
+            assert old - 16 < log.first_lsn <= old + 1, passed
+    assert seen == [step_s, 0.0]
+
+
+@pytest.mark.parametrize("step_s", [3600, -3600])
+def test_segments_of_a_wrong_clock_are_one_event(step_s: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write by a right clock, by one ahead or behind, and open by a right one; enforce ages twice: one event."""
+    storage, real_ns, seen = CrashingStorage(), time.time_ns, list[float]()
+    for set_s in (0, step_s):
+        monkeypatch.setattr(time, "time_ns", lambda set_s=set_s: real_ns() + set_s * 10**9)
+        with walkit.open(storage=storage, options=tiny()) as log:
+            log.append_many([bytes(7000)] * 40)
+    monkeypatch.setattr(time, "time_ns", real_ns)
+    with walkit.open(storage=storage, options=tiny()) as log:
+        log.events.add_listener(
+            lambda name, about: seen.append(about["ahead_s"]) if "clock" in name else None
+        )
+        for _ in range(2):
+            assert log.enforce_retention(Retention(age_s=1800)).segments == 0
+    assert seen == [pytest.approx(step_s, abs=60)]
 
 
 def _fields(segment: SegmentRecord) -> dict[str, Any]:

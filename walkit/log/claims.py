@@ -29,6 +29,7 @@ from walkit.segments.claim_files import (
     claims_locked,
     fact_of,
     remove_claims,
+    write_claim,
 )
 from walkit.segments.manifest_store import ManifestStore
 from walkit.storage.interface import Storage
@@ -154,13 +155,31 @@ class ClaimTable:
         """
         with self.locked(wait_s) as lock:
             try:
-                self._kept = self._look(self._manifest_store.current)
+                self._kept = [self._dated(f) for f in self._look(self._manifest_store.current)]
                 self._check()
                 shut = ShutClaims(self, lock)
                 yield shut
                 shut.reopen()
             finally:
                 self._kept = None
+
+    def _dated(self, fact: ClaimFact) -> ClaimFact:
+        """Give a claim that was written while the clock was ahead the time of now, so that it ends with its lease.
+
+        Needs the claims' lock. Otherwise each opening would count a whole lease, until the clock is that far.
+        """
+        mark, now_us = fact.mark, self._wall_us()
+        if mark is None or fact.state != "live" or fact.name in self.mine or mark.written_us <= now_us:
+            return fact
+        dated = mark._replace(generation=mark.generation + 1, written_us=now_us)
+        try:
+            write_claim(self.storage, fact.name, dated)
+        except StorageError as error:
+            self.events.emit("walkit.upkeep.fail", job="claims", error=str(error))
+            return fact
+        with once(self._lock), self._lock:
+            self._seen[fact.name] = _Seen(dated, self._seen[fact.name].at_s)
+        return fact_of(fact.name, dated, fact.state)
 
     def save_below(self, up_to_lsn: int) -> None:
         """Write those of this process whose files would limit a trim to this LSN. Needs the claims shut.

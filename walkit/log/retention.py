@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
 
 from walkit._arguments import check_progress
 from walkit._locks import once
@@ -23,12 +24,13 @@ from walkit.log.claims import BACKGROUND_WAIT_S, ClaimTable
 from walkit.log.contents import segments_now
 from walkit.log.orphan_files import OrphanFiles
 from walkit.log.trim import Trimmed, Trimmer
-from walkit.record import wall_us
 from walkit.recovery.report import report_html
 from walkit.segments.claim_files import ClaimFact
 from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.segment_set import SegmentSet
 
+CLOCK_STEP_US = 1_000_000
+"""A smaller step of the clock causes no event."""
 RetentionProgress = Callable[[int, int], None]
 """Called with (segment files removed, segment files to remove)."""
 
@@ -49,6 +51,10 @@ class RetentionFacts:
     bound_lsn: int
     """Nothing above it may go: what is not durable, or not in the newest snapshot of a state made of the log."""
     now_us: int
+    opened_us: int = 0
+    """When the log was opened."""
+    new_from: int = 0
+    """The number of the first segment made since; other processes stamped those before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,7 @@ def plan_retention(limits: Retention, facts: RetentionFacts) -> RetentionPlan:
     bytes_left = facts.open_bytes + sum(_file_bytes(s) for s in facts.sealed)
     records_left = facts.open_records + sum(s.records for s in facts.sealed)
     begun = [*(s.created_us for s in facts.sealed), facts.begun_us]
+    newest_us = 0
     count = len(facts.sealed) - (facts.begun_us is None)
     taken: list[SegmentRecord] = []
     reasons: dict[str, None] = {}
@@ -82,10 +89,10 @@ def plan_retention(limits: Retention, facts: RetentionFacts) -> RetentionPlan:
         return RetentionPlan(tuple(taken), tuple(reasons), tuple(dropped), kept_by)
 
     for index, segment in enumerate(facts.sealed[: max(count, 0)]):
-        following_us = begun[index + 1]
-        assert following_us is not None
-        # Its newest record is older than the beginning of the segment after it, unless the clock was set back.
-        age_us = facts.now_us - max(segment.created_us, following_us)
+        # Its newest record is older than the first one of the segment after it. No segment is older than an earlier
+        # one, even if a clock that was back stamped it; and one from before the opening is as old as that at least.
+        newest_us = max(newest_us, *(_began_us(facts, i, begun) for i in (index, index + 1)))
+        age_us = facts.now_us - newest_us
         over = limits.hard_bytes_max is not None and bytes_left > limits.hard_bytes_max
         asked = {
             "age": limits.age_s is not None and age_us > limits.age_s * 1e6,
@@ -112,6 +119,13 @@ def plan_retention(limits: Retention, facts: RetentionFacts) -> RetentionPlan:
         bytes_left -= _file_bytes(segment)
         records_left -= segment.records
     return plan()
+
+
+def _began_us(facts: RetentionFacts, index: int, begun: list[int | None]) -> int:
+    began_us = begun[index]
+    assert began_us is not None
+    was_there = index < len(facts.sealed) and facts.sealed[index].number < facts.new_from
+    return min(began_us, facts.opened_us) if was_there else began_us
 
 
 def _file_bytes(segment: SegmentRecord) -> int:
@@ -178,6 +192,10 @@ class Retainer:
         self._trimmer = trimmer
         self._orphan_files = orphan_files
         self._events = events
+        self._new_from = manifest_store.current.next_segment
+        self._ahead_us = 0
+        """By how much the wall clock was set since the opening, when an event last said so."""
+        self._is_first = True
 
     def enforce(
         self,
@@ -208,6 +226,8 @@ class Retainer:
     ) -> RetentionReport:
         began = time.perf_counter()
         self._segments.maintenance.drain()  # what it is about to seal can be dropped, too
+        if (limits or self._limits).age_s is not None:
+            self._report_clock()
         trimmed = Trimmed(self._manifest_store.current.low_watermark, ())
         plan = plan_retention(limits or self._limits, self._facts(now_us))
         with (
@@ -255,8 +275,26 @@ class Retainer:
             open_records=sum(segment.records for segment, _ in used),
             claims=self._claims.live(manifest),
             bound_lsn=self._trimmer.bound_lsn(manifest.checkpoint_lsn),
-            now_us=wall_us() if now_us is None else now_us,
+            now_us=self._segments.time.us() if now_us is None else now_us,
+            opened_us=self._segments.time.opened_us,
+            new_from=self._new_from,
         )
+
+    def _report_clock(self) -> None:
+        """Send an event for each step of the wall clock, and for segments that were stamped while it was wrong."""
+        ahead_us, opened_us = self._segments.time.ahead_us(), self._segments.time.opened_us
+        steps = list[int]()
+        if abs(ahead_us - self._ahead_us) >= CLOCK_STEP_US:
+            self._ahead_us = ahead_us
+            steps.append(ahead_us)
+        if self._is_first:
+            self._is_first = False
+            old = [s.created_us for s in self._manifest_store.current.sealed if s.number < self._new_from]
+            ahead_us = max(old, default=0) - opened_us
+            behind_us = min((after - before for before, after in pairwise(old)), default=0)
+            steps += [step for step in (max(ahead_us, 0), min(behind_us, 0)) if abs(step) >= CLOCK_STEP_US]
+        for step_us in steps:
+            self._events.emit("walkit.retention.clock", ahead_s=step_us / 1e6)
 
     def begin(self) -> None:
         """Enforce the log's own limits from now on, on the maintenance thread.

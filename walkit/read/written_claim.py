@@ -177,7 +177,14 @@ class WrittenClaim:
             raise GapError(first_lsn, oldest)
 
     def _is_mine(self, mark: ClaimMark) -> bool:
-        return mark in (self._mark, self._before) or mark in self._unsure
+        known = (self._mark, self._before, *self._unsure)
+        # The log's writer gives one that was written while the clock was ahead an earlier time.
+        return any(
+            k is not None
+            and mark.written_us <= k.written_us
+            and mark == k._replace(generation=mark.generation, written_us=mark.written_us)
+            for k in known
+        )
 
     def _found(self) -> ClaimMark | None:
         """Return what stands under this name; None for nothing, and with an event for what cannot be read."""

@@ -24,7 +24,6 @@ from walkit.format.index import has_index
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.segment import SegmentHeader, segment_name
-from walkit.record import wall_us
 from walkit.segments.active_segment import (
     ZERO_AHEAD_BYTES,
     OpenSegment,
@@ -36,6 +35,7 @@ from walkit.segments.index_file import reindex, write_index
 from walkit.segments.maintenance_worker import MaintenanceWorker
 from walkit.segments.manifest_edits import record_of, with_prepared, with_sealed, without_segment
 from walkit.segments.manifest_store import ManifestStore, replaced_error
+from walkit.segments.passed_time import PassedTime
 from walkit.segments.slot_store import SlotStore
 from walkit.storage.interface import Cell, OpenMode, Storage, StorageFile, hold_file
 from walkit.storage.io_errors import BACK_PRESSURE
@@ -67,6 +67,7 @@ class SegmentSet:
         self.epoch_began = epoch_began
         self.events = events
         self.maintenance = MaintenanceWorker(name, events, options.write_timeout_ms)
+        self.time = PassedTime()
         self.reorder_window_bytes = 0
         """What new segments say of frames after a hole (FORMAT.md F-2.7)."""
         self.flags = SegmentFlag(0)
@@ -132,7 +133,7 @@ class SegmentSet:
             frame_bytes_max=self.options.frame_bytes_max,
             reorder_window_bytes=self.reorder_window_bytes,
             flags=self.flags,
-            created_us=wall_us(),
+            created_us=self.time.us(),
         )
 
     def assign(self, frame: SealedFrame) -> None:

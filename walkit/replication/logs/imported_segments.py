@@ -8,7 +8,6 @@ from walkit.format.frame import FrameIdentity
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import EpochRecord, Manifest, prepared_record
 from walkit.format.segment import SegmentHeader
-from walkit.record import wall_us
 from walkit.replication.logs.role import as_replica
 from walkit.replication.protocol.frame_run import FrameRun
 from walkit.segments.segment_set import SegmentSet
@@ -103,7 +102,7 @@ class ImportedSegments(SegmentSet):
             chain=chain,
             alignment=run.limits.alignment,
             frame_bytes_max=run.limits.frame_bytes_max,
-            created_us=wall_us(),
+            created_us=self.time.us(),
             flags=SegmentFlag.IMPORTED,
         )
 
