@@ -69,7 +69,7 @@ MUTANTS = (
         "if True:",
     ),
     Mutant(
-        "a hold that is one record ahead",
+        "a claim that is one record ahead",
         f"{PUBLISHER}._acknowledged",
         "MoveClaim(end.last_lsn + 1)",
         "MoveClaim(end.last_lsn + 2)",

@@ -58,7 +58,7 @@ def test_a_checkpoint_saves_the_state_and_drops_the_log() -> None:
 
 
 def test_older_snapshots_go_when_nothing_needs_them() -> None:
-    """A hold keeps the log: the two newest snapshots stay; without it only the newest one."""
+    """A claim keeps the log: the two newest snapshots stay; without it only the newest one."""
     storage = CrashingStorage()
     filled(storage)
     with memory_store(storage) as store:

@@ -1,1 +1,1 @@
-"""The write-ahead log as one object: opening, appending, observers, holds, trim, retention, closing."""
+"""The write-ahead log as one object: opening, appending, observers, claims, trim, retention, closing."""

@@ -8,7 +8,7 @@ from walkit.segments.claim_files import ClaimFact
 from walkit.simulate.world_log import FrameStore, State
 
 LOG_ID = 0x57A1
-HOLD_LEASE_MS = 700.0
+CLAIM_LEASE_MS = 700.0
 
 
 def claim_of(name: str, first_lsn: int, until_us: int) -> ClaimFact:
@@ -25,7 +25,7 @@ class PrimaryDisk:
         self.epochs = 0
         self.starts: list[tuple[int, int]] = [(0, 0)]
         """(position, microseconds) of where each segment begins that is still there."""
-        self.holds: dict[str, ClaimFact] = {}
+        self.replica_claims: dict[str, ClaimFact] = {}
         self.registry: dict[bytes, KnownReplica] = {}
         self.snapshot = State()
         self.claims: dict[str, tuple[int, float]] = {}

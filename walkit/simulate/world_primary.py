@@ -98,11 +98,13 @@ class Primary:
 
     @property
     def held(self) -> dict[str, ClaimFact]:
-        """The holds that count now: those of live sessions, and saved ones whose lease still runs."""
+        """The claims that count now: those of live sessions, and saved ones whose lease still runs."""
         saved = {
-            key: hold for key, hold in self.disk.holds.items() if (hold.lease_until_us or 0) > self.now_us
+            key: claim
+            for key, claim in self.disk.replica_claims.items()
+            if (claim.lease_until_us or 0) > self.now_us
         }
-        return {**saved, **self.sessions.holds()}
+        return {**saved, **self.sessions.claims()}
 
     # -- a life of the process
 
@@ -248,17 +250,17 @@ class Primary:
 
     # -- upkeep
 
-    def save_holds(self) -> None:
-        """Write the holds of now into the manifest; those whose lease is over are left out."""
+    def save_claims(self) -> None:
+        """Write the claims of now to the disk; those whose lease is over are left out."""
         held = self.held
-        self.process.clock.count("hold lapsed", len(self.disk.holds.keys() - held.keys()))
-        self.disk.holds = held
+        self.process.clock.count("replica claim lapsed", len(self.disk.replica_claims.keys() - held.keys()))
+        self.disk.replica_claims = held
 
     def _upkeep(self) -> None:
-        """Take a snapshot now and then, save holds, and drop what retention asks for."""
+        """Take a snapshot now and then, save claims, and drop what retention asks for."""
         self.process.after(UPKEEP_MS, self._upkeep)
         self.sessions.save()
-        self.save_holds()
+        self.save_claims()
         end = self.disk.store.end
         if self._random.random() < 0.5:
             snapshot = self.disk.snapshot
@@ -277,7 +279,7 @@ class Primary:
             begun_us=disk.starts[-1][1] if open_frames else None,
             open_bytes=sum(len(frame.data) for frame in open_frames),
             open_records=sum(len(frame.rows) for frame in open_frames),
-            claims=tuple(hold for _, hold in sorted(held.items()))
+            claims=tuple(claim for _, claim in sorted(held.items()))
             + tuple(
                 claim_of(name, first_lsn, round(until_ms * 1000))
                 for name, (first_lsn, until_ms) in sorted(disk.claims.items())
@@ -293,7 +295,7 @@ class Primary:
 
     def _count_retention(self, plan: RetentionPlan) -> None:
         """Count what a plan drops, what keeps the rest, and which lapsed leases would have kept what it drops."""
-        disk, count, live = self.disk, self.process.clock.count, self.sessions.holds()
+        disk, count, live = self.disk, self.process.clock.count, self.sessions.claims()
         count("segments dropped", bool(plan.segments))
         for name in plan.kept_by:
             _, is_claim, reader = name.rpartition("claim ")
@@ -303,8 +305,8 @@ class Primary:
                 count("claim keeps")
                 count("claim of the dead keeps", not self._network.is_up(reader))
             else:
-                count("hold keeps")
-                count("saved hold keeps", reader not in live)
+                count("replica claim keeps")
+                count("saved claim keeps", reader not in live)
         now_ms = self.process.clock.now_ms
         for first_lsn, until_ms in disk.claims.values():
             count("claim lapsed", until_ms <= now_ms and disk.oldest_lsn <= first_lsn <= plan.up_to_lsn)

@@ -18,7 +18,7 @@ RULES = {
     "logs": "a replica's log is a part of the primary's durable log, byte for byte, and its state follows",
     "announced": "a reader announces only what it has applied, each record once and in order",
     "answers": "an answer names only what is durable",
-    "claims": "nothing that a live hold or claim needs is dropped",
+    "claims": "nothing that a live claim needs is dropped",
     "refused": "no replica and no reader ends for a reason that is not there",
     "bounds": "what waits in memory is bounded",
     "converged": "after the faults all logs and states become equal, and the primary knows it",
@@ -59,29 +59,30 @@ class Rules:
                 raise Violation(
                     "claims", f"the claim of {name} needs LSN {first_lsn}; the oldest is {oldest}"
                 )
-        for key, saved in disk.holds.items():
+        for key, saved in disk.replica_claims.items():
             lapses_ms = (saved.lease_until_us or 0) / 1000
-            if lapses_ms > now_ms and saved.needed_lsn < oldest and key not in primary.sessions.holds():
+            if lapses_ms > now_ms and saved.needed_lsn < oldest and key not in primary.sessions.claims():
                 raise Violation(
-                    "claims", f"the saved hold {key} needs LSN {saved.first_lsn}; the oldest is {oldest}"
+                    "claims", f"the saved claim {key} needs LSN {saved.first_lsn}; the oldest is {oldest}"
                 )
         core = primary.core
         if core is None:
             return
         for session in primary.sessions.live.values():
-            hold = session.hold
-            if hold is not None and hold.needed_lsn < oldest:
+            claim = session.claim
+            if claim is not None and claim.needed_lsn < oldest:
                 name = session.caller.name
                 raise Violation(
-                    "claims", f"the hold of {name} needs LSN {hold.first_lsn}; the oldest is {oldest}"
+                    "claims", f"the claim of {name} needs LSN {claim.first_lsn}; the oldest is {oldest}"
                 )
             replica = session.caller
             if (
-                hold is not None
+                claim is not None
                 and isinstance(replica, Replica)
-                and hold.needed_lsn > replica.disk.end.last_lsn + 1
+                and claim.needed_lsn > replica.disk.end.last_lsn + 1
             ):
-                text = f"the hold of {replica.name} is at LSN {hold.first_lsn}; it ends at {replica.disk.end.last_lsn}"
+                end_lsn = replica.disk.end.last_lsn
+                text = f"the claim of {replica.name} is at LSN {claim.first_lsn}; it ends at {end_lsn}"
                 raise Violation("claims", text)
             if session.core.in_flight_bytes > WINDOW_BYTES + max(BATCH_BYTES, LARGEST_FRAME_BYTES):
                 raise Violation("bounds", f"{session.core.in_flight_bytes:,} bytes are in flight")

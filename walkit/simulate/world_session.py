@@ -15,13 +15,13 @@ from walkit.replication.protocol.messages import FromSubscriber, Hello, Refusal
 from walkit.segments.claim_files import ClaimFact
 from walkit.simulate.world_clock import Alarm, Process
 from walkit.simulate.world_counts import count_moves
-from walkit.simulate.world_disk import HOLD_LEASE_MS, LOG_ID, PrimaryDisk, claim_of
+from walkit.simulate.world_disk import CLAIM_LEASE_MS, LOG_ID, PrimaryDisk, claim_of
 from walkit.simulate.world_faults import PRIMARY
 from walkit.simulate.world_network import Network
 
 HEARTBEAT_MS, SILENCE_MS, HELLO_MS = 100.0, 400.0, 300.0
 WINDOW_BYTES, BATCH_BYTES = 4096, 1024
-HOLD_LEASE_US = round(HOLD_LEASE_MS * 1000)
+CLAIM_LEASE_US = round(CLAIM_LEASE_MS * 1000)
 
 
 class Owner(Protocol):
@@ -34,8 +34,8 @@ class Owner(Protocol):
     def now_us(self) -> int:
         """Microseconds of the world's clock."""
 
-    def save_holds(self) -> None:
-        """Write the holds of now into the manifest."""
+    def save_claims(self) -> None:
+        """Write the claims of now to the disk."""
 
 
 class Caller(Protocol):
@@ -59,13 +59,13 @@ class Session:
             window_bytes=WINDOW_BYTES,
             batch_bytes=BATCH_BYTES,
         )
-        self.hold: ClaimFact | None = None
+        self.claim: ClaimFact | None = None
         self.replica_id = b""
         self.alarm = Alarm(sessions.process, lambda: sessions.tick(self))
 
 
 class Sessions:
-    """All connections of the primary's process. They end with it; holds and registry are on its disk."""
+    """All connections of the primary's process. They end with it; claims and registry are on its disk."""
 
     def __init__(self, owner: Owner, network: Network, random: Random) -> None:
         self._owner, self._network, self._random = owner, network, random
@@ -80,13 +80,13 @@ class Sessions:
     def _now_ms(self) -> float:
         return self.process.clock.now_ms
 
-    def holds(self) -> dict[str, ClaimFact]:
-        """Return the holds of live sessions, with a lease that begins now."""
-        until_us = self._owner.now_us + HOLD_LEASE_US
+    def claims(self) -> dict[str, ClaimFact]:
+        """Return the claims of live sessions, with a lease that begins now."""
+        until_us = self._owner.now_us + CLAIM_LEASE_US
         return {
-            session.hold.name: replace(session.hold, lease_until_us=until_us)
+            session.claim.name: replace(session.claim, lease_until_us=until_us)
             for session in self.live.values()
-            if session.hold is not None
+            if session.claim is not None
         }
 
     def save(self) -> None:
@@ -213,14 +213,14 @@ class Sessions:
 
     def _move_hold(self, session: Session, first_lsn: int) -> None:
         oldest = self._owner.disk.oldest_lsn
-        if session.hold is None and first_lsn < oldest:
+        if session.claim is None and first_lsn < oldest:
             self.process.clock.count("gone before it is held")
             self._gap(session, first_lsn)
             return
-        taken = session.hold is None
-        session.hold = claim_of(session.core.key, first_lsn, self._owner.now_us + HOLD_LEASE_US)
+        taken = session.claim is None
+        session.claim = claim_of(session.core.key, first_lsn, self._owner.now_us + CLAIM_LEASE_US)
         if taken:
-            self._owner.save_holds()
+            self._owner.save_claims()
 
     def _note(self, session: Session) -> None:
         registry, known = self._owner.disk.registry, self._owner.disk.registry.get(session.replica_id)
@@ -228,9 +228,9 @@ class Sessions:
             registry[session.replica_id] = replace(known, acked=session.core.acked)
 
     def _end(self, session: Session) -> None:
-        """Forget a session; its hold stands until its lease is over."""
+        """Forget a session; its claim stands until its lease is over."""
         session.core.gone(self._now_ms, "the replica has hung up")
         count_moves(session.core.states, self.process.clock)
         self._note(session)
-        self._owner.save_holds()
+        self._owner.save_claims()
         del self.live[session.caller.name, session.connection]
