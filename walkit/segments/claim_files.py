@@ -27,6 +27,8 @@ from walkit.storage.interface import LockHolder, Storage, StorageLock, remove_if
 
 LOCK_WAIT_S = 10.0
 """How long the claims' lock is waited for: its holder has it for a few small writes, unless its process is stopped."""
+READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""The errors of a folder in which this process cannot write a claim."""
 PAUSE_S_MIN, PAUSE_S_MAX = 0.0005, 0.02
 """Between two looks at a lock that is taken; from the first to the second by doubling."""
 

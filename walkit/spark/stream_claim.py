@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import time
 import uuid
 
 from walkit.errors import ClaimError, StorageError
 from walkit.events import EventSink
 from walkit.read.claim import Claim, claim
-from walkit.segments.claim_files import claim_facts, claims_locked, remove_claims
+from walkit.segments.claim_files import READ_ONLY, claim_facts, claims_locked, remove_claims
 from walkit.segments.manifest_store import load_manifest
 from walkit.spark.options import own_claim_name
 from walkit.spark.stream_offset import UNCLAIMED
 from walkit.storage.address import storage_at
-
-NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class StreamClaim:
@@ -47,7 +44,7 @@ class StreamClaim:
         try:
             self._take(owner, first_lsn, complete=first_lsn >= complete_from_lsn)
         except StorageError as error:
-            if error.errno not in NOT_WRITABLE:
+            if error.errno not in READ_ONLY:
                 raise
             self._report(error)
             return UNCLAIMED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 import time
 import uuid
@@ -20,13 +19,13 @@ from walkit.errors import (
 from walkit.read.claim import Claim, claim
 from walkit.replication.delta.checkpoint import DeltaCheckpoint
 from walkit.replication.delta.state import ReaderState
+from walkit.segments.claim_files import READ_ONLY
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import Storage
 
 CLAIM_S = 2.0
-"""The least time between two writings of a claim: each costs three syncs."""
+"""The least time between two writings of a claim: each costs a sync."""
 LOOK_S = 0.25
-READ_ONLY = (errno.EACCES, errno.EROFS, errno.EPERM)
 
 
 class ReaderClaim:

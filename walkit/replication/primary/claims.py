@@ -1,6 +1,6 @@
 """The claims of the replicas that a primary serves: each keeps what its replica has not acknowledged (FORMAT.md F-18).
 
-A claim is written with several syncs, so no session waits for one: a thread of the primary writes them all, each a few
+A claim is written with a sync, so no session waits for one: a thread of the primary writes them all, each a few
 times a minute. What is written is at most what was acknowledged, so a claim may stand below it, and never above.
 """
 
@@ -21,7 +21,7 @@ from walkit.events import EventSink
 from walkit.format.manifest import EpochRecord
 from walkit.read.claim import LEASE_S_DEFAULT, Claim, claim, lease_us_of
 from walkit.read.claim_rules import oldest_lsn
-from walkit.segments.claim_files import LOCK_WAIT_S, claim_facts, stored_claim
+from walkit.segments.claim_files import LOCK_WAIT_S, READ_ONLY, claim_facts, stored_claim
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import Storage
 
@@ -31,7 +31,6 @@ LEASE_S_MIN = 1.0
 LOCK_S = 2.0
 """How long the thread waits for the claims' lock each time: it tries again, and other claims wait meanwhile."""
 TAKE_TRIES = 10
-READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def check_lease(lease_s: float) -> float:
