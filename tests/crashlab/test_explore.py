@@ -141,7 +141,7 @@ def test_a_scenario_that_misses_what_it_covers_fails() -> None:
 
 
 def test_a_seal_fails_and_hangs_under_each_seed() -> None:
-    """Run the scenario of unsynced segments under seeds that draw other races: a sync of a seal fails, and one hangs."""
+    """Run the scenario of unsynced segments under seeds that draw other races: a sync fails, and one hangs."""
     for seed in (7, 9):
         seen = {name for point in SCENARIOS["faults-unsynced"].play(seed).points for name in point.during}
         assert {"seal fails", "sync hangs"} <= seen
