@@ -7,8 +7,11 @@ from dataclasses import replace
 from walkit.crashlab.scenario import SMALL, Scenario
 from walkit.crashlab.script import Script
 from walkit.errors import HistoryTrimmedError
+from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.names import TRIM_NEW_NAME
+from walkit.format.segment import SegmentHeader
 from walkit.models.faults import Operation
+from walkit.recovery.verify import verify
 from walkit.state.diff import diff
 from walkit.state.exact_state import exact_state
 from walkit.state.snapshot import snapshot_lsns
@@ -130,7 +133,30 @@ def _held_while_closed(script: Script) -> None:
         script.append(log, 100)
 
 
+def _wrong_header(script: Script) -> None:
+    """Put a header of another history into the segment in use, whose frames are promised: verify beside the writer."""
+    with script.open() as log:
+        for _ in range(6):
+            script.append(log, 14_000)
+        script.settle(log)
+        file = script.storage.inner.open(log.parts.segments.open_segments[-1].file.name, "write")
+        header = file.read(0, SEGMENT_HEADER_BYTES)
+        found = SegmentHeader.decode(header, file.name)
+        assert found is not None and verify(script.storage).ok
+        file.write(0, [replace(found, previous_end=found.previous_end - found.alignment).encode()], sync=True)
+        assert not verify(script.storage).ok
+        file.write(0, [header], sync=True)
+        file.close()
+        script.append(log, 100)
+
+
 HISTORY_SCENARIOS = (
+    Scenario(
+        "wrong-header",
+        "the segment in use has a header of another history for a moment, which verify reports beside the writer",
+        _wrong_header,
+        covers=("append", "seal"),
+    ),
     Scenario(
         "past-states",
         "a Store is asked for each past state, before and after a compaction",

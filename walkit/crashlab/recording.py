@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from walkit._locks import once
 from walkit.crashlab.ledger import Ledger, Promise
 from walkit.crashlab.turns import Turns
+from walkit.errors import StorageError
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import FaultyFile, Operation, OperationName
 from walkit.storage.interface import Buffer, OpenMode, StorageFile
@@ -58,6 +60,8 @@ class RecordingStorage(FaultyStorage):
         self._ledger = ledger
         self.turns = turns
         self._taking = threading.RLock()
+        self.failed_writes: Counter[str] = Counter()
+        """By file, how many of its synced writes have failed."""
 
     def open(self, name: str, mode: OpenMode) -> StorageFile:
         """See `Storage`; what is written with a sync can be struck in its midst."""
@@ -113,10 +117,21 @@ class _RecordedFile(FaultyFile):
         super().__init__(storage, inner, mode)
         self._recording = storage
 
+    def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
+        """See `StorageFile`; one that fails with its sync takes the pages of those in flight along."""
+        try:
+            super().write(offset, buffers, sync=sync)
+        except StorageError:
+            self._recording.failed_writes[self.name] += sync
+            raise
+
     def _write(self, operation: Operation, buffers: Sequence[Buffer]) -> None:
         if operation.sync:
+            failed = self._recording.failed_writes[self.name]
             self.inner.write(operation.offset, buffers)
             self._recording.interrupt_write(operation)
+            if self._recording.failed_writes[self.name] > failed:
+                return  # the error was reported to the other write: this one finds clean pages
         super()._write(operation, buffers)
 
 
