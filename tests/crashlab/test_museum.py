@@ -39,6 +39,7 @@ def test_each_mutant_is_found(name: str) -> None:
     with replace(mutant, patches=tuple(map(counted, mutant.patches))).applied():
         found = explore(mutant.scenario, budget=BUDGETS.get(name, 60))
     assert entered.keys() == {patch.name for patch in mutant.patches}
+    assert all(patch.name == "__init__" or not patch.name.startswith("_") for patch in mutant.patches)
     assert mutant.rules and set(mutant.rules) <= RULES.keys() - {"next"}
     assert any(found.rules.get(rule) for rule in mutant.rules), found.text()
     assert found.broken == sum(found.rules.values()) <= found.distinct and not found.ok

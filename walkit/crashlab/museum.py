@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from walkit.commit.frame import SealedFrame
 from walkit.commit.frame_writer import FrameWriter
@@ -17,6 +19,7 @@ from walkit.compaction import rewriter
 from walkit.crashlab.mutant import Mutant, Patch
 from walkit.errors import StorageError
 from walkit.format import frame as frame_format
+from walkit.log.orphan_files import OrphanFiles
 from walkit.log.trim import Trimmer
 from walkit.models import FaultyStorage
 from walkit.models.faults import OperationName
@@ -29,7 +32,7 @@ from walkit.segments.index_file import files_of
 from walkit.segments.segment_set import SegmentSet
 from walkit.state.checkpoint import Checkpointer
 from walkit.state.snapshot import SnapshotWrite
-from walkit.storage.interface import Buffer, Storage, remove_if_there
+from walkit.storage.interface import Buffer, Storage
 
 Function = Callable[..., Any]
 
@@ -54,6 +57,22 @@ class _UnsyncedFile(PassingFile):
 
     def sync(self) -> None:
         """Do nothing."""
+
+
+class _UnsyncedHeader(PassingFile):
+    """A segment's file of which the header is written without a sync."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """See `StorageFile`."""
+        return self.inner.read(offset, size)
+
+    def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
+        """See `StorageFile`."""
+        self.inner.write(offset, buffers, sync=sync and offset > 0)
+
+    def sync(self) -> None:
+        """See `StorageFile`."""
+        self.inner.sync()
 
 
 def _write_unsynced(own: Function) -> Function:
@@ -83,32 +102,33 @@ def _promise_first(own: Function) -> Function:
     return write
 
 
-def _header_unsynced(own: Function) -> Function:
-    def begin_segment(self: SegmentSet, **where: int) -> int:
-        prepared = self._take_prepared()
-        prepared.file = _UnsyncedFile(prepared.file)
-        self._prepared = prepared
-        end: int = own(self, **where)
-        prepared.file = prepared.file.inner
-        return end
-
-    return begin_segment
-
-
 def _seal_unsynced(own: Function) -> Function:
-    def seal_one(self: SegmentSet, segment: OpenSegment) -> None:
-        segment.unsynced = False
+    def seal(self: SegmentSet, segment: OpenSegment) -> None:
+        for each in self.open_segments:
+            each.unsynced = False
+            if each is segment:
+                break
         own(self, segment)
 
-    return seal_one
+    return seal
 
 
-def _rotate_unsynced(own: Function) -> Function:
-    def begin(self: FrameWriter, *given: Any, **named: Any) -> None:
-        own(self, *given, **named)
-        self._sync = lambda: None
+def _given(**changed: Callable[[Any], object]) -> Callable[[Function], Function]:
+    """Return a change of a constructor: it is given something else for these of its parameters."""
 
-    return begin
+    def change(own: Function) -> Function:
+        def begin(*given: Any, **named: Any) -> None:
+            bound = signature(own).bind(*given, **named)
+            for name, port in changed.items():
+                bound.arguments[name] = port(bound.arguments[name])
+            own(*bound.args, **bound.kwargs)
+
+        return begin
+
+    return change
+
+
+_ROTATE_UNSYNCED = Patch(FrameWriter, "__init__", _given(sync=lambda sync: lambda: None))
 
 
 def _write_whole_without(operation: OperationName) -> Callable[[Function], Function]:
@@ -121,33 +141,26 @@ def _write_whole_without(operation: OperationName) -> Callable[[Function], Funct
     return change
 
 
+_orphans: WeakKeyDictionary[Trimmer, OrphanFiles] = WeakKeyDictionary()
+
+
+def _note_orphans(own: Function) -> Function:
+    def begin(*given: Any, **named: Any) -> None:
+        bound = signature(own).bind(*given, **named)
+        _orphans[bound.arguments["self"]] = bound.arguments["orphan_files"]
+        own(*given, **named)
+
+    return begin
+
+
 def _remove_first(own: Function) -> Function:
     def move_watermark(self: Trimmer, up_to_lsn: int, checkpoint_lsn: int = 0) -> Any:
-        storage: Storage = self._orphan_files._storage
-        for name in files_of(self.preview(max(up_to_lsn, checkpoint_lsn)).segments):
-            remove_if_there(storage, name)
+        orphans = _orphans[self]
+        orphans.add(files_of(self.preview(max(up_to_lsn, checkpoint_lsn)).segments))
+        orphans.remove()
         return own(self, up_to_lsn, checkpoint_lsn)
 
     return move_watermark
-
-
-def _snapshot_unsynced(own: Function) -> Function:
-    def write(self: SnapshotWrite) -> Any:
-        storage, self._storage = self._storage, _without(self._storage, "sync")
-        try:
-            return own(self)
-        finally:
-            self._storage = storage
-
-    return write
-
-
-def _never_durable(own: Function) -> Function:
-    def begin(self: Checkpointer, *given: Any, **named: Any) -> None:
-        own(self, *given, **named)
-        self._make_durable = lambda lsn: None
-
-    return begin
 
 
 def _compact_unsynced(own: Function) -> Function:
@@ -208,7 +221,7 @@ _ALL = (
         "every log that takes O_DSYNC for more than its own bytes",
         "rotation",
         ("kept", "verified"),
-        (Patch(SegmentSet, "begin_segment", _header_unsynced),),
+        (Patch(OpenSegment, "__init__", _given(file=_UnsyncedHeader)),),
     ),
     Mutant(
         "sealed-unsynced",
@@ -217,8 +230,8 @@ _ALL = (
         "unsynced",
         ("kept", "verified"),
         (
-            Patch(FrameWriter, "__init__", _rotate_unsynced),
-            Patch(SegmentSet, "_seal_one", _seal_unsynced),
+            _ROTATE_UNSYNCED,
+            Patch(SegmentSet, "seal", _seal_unsynced),
         ),
     ),
     Mutant(
@@ -228,7 +241,7 @@ _ALL = (
         "parallel-unsynced",
         ("dense", "kept"),
         (
-            Patch(FrameWriter, "__init__", _rotate_unsynced),
+            _ROTATE_UNSYNCED,
             Patch(findings, "follows_exactly", _constant(True)),
         ),
     ),
@@ -270,7 +283,7 @@ _ALL = (
         "turbokv #8, Litestream (retention)",
         "trim",
         ("verified",),
-        (Patch(Trimmer, "move_watermark", _remove_first),),
+        (Patch(Trimmer, "__init__", _note_orphans), Patch(Trimmer, "move_watermark", _remove_first)),
     ),
     Mutant(
         "snapshot-unsynced",
@@ -278,7 +291,7 @@ _ALL = (
         "turbokv #8",
         "checkpoint",
         ("verified",),
-        (Patch(SnapshotWrite, "_write", _snapshot_unsynced),),
+        (Patch(SnapshotWrite, "__init__", _given(storage=lambda storage: _without(storage, "sync"))),),
     ),
     Mutant(
         "snapshot-ahead",
@@ -286,7 +299,7 @@ _ALL = (
         "a hazard of every state machine that is faster than its log",
         "checkpoint-unsynced",
         ("opens", "verified"),
-        (Patch(Checkpointer, "__init__", _never_durable),),
+        (Patch(Checkpointer, "__init__", _given(make_durable=lambda make: lambda lsn: None)),),
     ),
     Mutant(
         "compaction-unsynced",
