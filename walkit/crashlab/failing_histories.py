@@ -30,19 +30,12 @@ def writing(script: FailingScript) -> None:
         script.delete(log, b"k")
 
 
-def sealing(script: FailingScript) -> None:
-    """Fill segments one after the other."""
-    with script.open() as log:
-        for _ in range(16):
-            script.append(log, 12_000)
-            script.note_durable(log)
-
-
-def zeroing(script: FailingScript) -> None:
-    """Fill a large segment, which is zeroed ahead of the frames."""
+def filling(script: FailingScript) -> None:
+    """Fill segments one after the other, or a large one, which is zeroed ahead of the frames."""
     with script.open() as log:
         for _ in range(22):
             script.append(log, 14_000)
+            script.note_durable(log)
         script.settle(log)
         script.append(log, 100)
         script.note_durable(log)

@@ -15,15 +15,14 @@ from walkit.crashlab.failing_histories import (
     consuming,
     damaged,
     each_way,
+    filling,
     parallel,
     retaining,
-    sealing,
     store,
     store_by_itself,
     trimming,
     without_manifest,
     writing,
-    zeroing,
 )
 from walkit.crashlab.failing_script import FailingScript
 from walkit.crashlab.oracle import Oracle
@@ -270,7 +269,7 @@ FAULT_SCENARIOS = (
     failing_scenario(
         "faults-unsynced",
         "durability none: the sync of a seal fails and hangs",
-        sealing,
+        filling,
         (
             # Whatever the maintenance does then: a device thread makes the sync that a seal needs.
             Target(3, SYNCS, "*.segment", ways=("error", "landed", "lasting"), covers="seal fails"),
@@ -290,7 +289,7 @@ FAULT_SCENARIOS = (
     failing_scenario(
         "faults-zeroing",
         "zeroing ahead of the frames fails",
-        zeroing,
+        filling,
         (
             Target(2, CHANGES, "*.segment", "zero", ("error", "landed", "short", "lasting"), "zero fails"),
             Target(2, CHANGES, "*.segment", "zero", ("hang", "full"), "zero fails"),

@@ -155,11 +155,17 @@ def _import_rest(script: FailingScript) -> None:
         log.close()
 
 
-def _bootstrap(script: Script) -> None:
+def _followed(script: Script, last_lsn: int) -> tuple[_Primary, ImportedLog]:
+    """Return a primary with records up to this LSN, and the log of a replica that has them."""
     primary = _Primary(script)
-    primary.write(4)
+    primary.write(last_lsn)
     log = primary.opened()
     primary.send(log)
+    return primary, log
+
+
+def _bootstrap(script: Script) -> None:
+    primary, log = _followed(script, 4)
     primary.write(13, checkpoint_at=9)
     with script.during("bootstrap"):
         primary.gather(log)
@@ -170,10 +176,7 @@ def _bootstrap(script: Script) -> None:
 
 
 def _promotion(script: Script) -> None:
-    primary = _Primary(script)
-    primary.write(8)
-    log = primary.opened()
-    primary.send(log)
+    _, log = _followed(script, 8)
     log.close()
     with script.during("promotion"):
         assert promote(script.storage, events=quiet).first_lsn == 9
