@@ -113,6 +113,10 @@ EVENTS: dict[str, tuple[int, str]] = {
         logging.WARNING,
         "the claim of a stream could not be written: trims and compaction may drop what it has not read",
     ),
+    "walkit.stream.skip": (
+        logging.WARNING,
+        "a stream with failOnDataLoss=false leaves out records that are gone, from `first_lsn` on",
+    ),
     "walkit.diff.undecoded": (
         logging.WARNING,
         "a report of a diff has values that the decoder failed on: their keys count as changed",
@@ -236,6 +240,7 @@ CARRIES: dict[str, tuple[str, ...]] = {
     "walkit.retention.clock": ("ahead_s",),
     "walkit.claim.clock": ("name", "ahead_s"),
     "walkit.stream.unclaimed": ("path", "error"),
+    "walkit.stream.skip": ("path", "first_lsn", "oldest"),
     "walkit.diff.undecoded": ("keys", "first_lsn", "error"),
     "walkit.observer.lose": ("after_lsn", "error"),
     "walkit.replica.move": ("name", "source", "before", "state", "why", "lasted_ms"),

@@ -186,8 +186,8 @@ def test_a_claim_under_a_new_name_releases_the_old_one(
     )
 
 
-def test_what_was_trimmed_is_a_gap(tmp_path: Path) -> None:
-    """Without a claim, trim and compact past a query: GapError with what to do, at each question."""
+def test_what_was_trimmed_is_a_gap(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Without a claim, trim past a query: GapError with the cure; with failOnDataLoss=false the rest, and an event."""
     options = walkit.LogOptions(segment_bytes=64 * 1024)
     with walkit.open(tmp_path / "log", options=options) as log:
         append(log, 2000)
@@ -205,6 +205,14 @@ def test_what_was_trimmed_is_a_gap(tmp_path: Path) -> None:
             assert "new checkpoint" in caught.value.__notes__[0]
         with pytest.raises(walkit.GapError):
             reader_of(tmp_path / "log", firstLsn=5).initialOffset()
+        assert "walkit.stream.skip" not in caplog.text
+        going_on = reader_of(tmp_path / "log", claim="none", failOnDataLoss="false")
+        for last in (end, going_on.latestOffset(start, ReadAllAvailable())):
+            batches = [b for part in going_on.partitions(start, last) for b in going_on.read(part)]
+            assert [lsn for b in batches for lsn in b.column("lsn").to_pylist()] == list(range(1001, 2001))
+        assert "walkit.stream.skip" in caplog.text
+        log.trim(2000)
+        assert going_on.partitions(start, end) == []
 
 
 def test_what_compaction_had_left_before_is_taken(tmp_path: Path) -> None:

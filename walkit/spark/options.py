@@ -32,7 +32,7 @@ OF_A_LOAD = (
     *("path", "bodies", "firstLsn", "lastLsn", "mode", "partitions"),
     *("since", "snapshot", "until", "view"),
 )
-OF_A_STREAM = ("claim", "claimSeconds", "maxBytesPerTrigger", "maxRecordsPerTrigger")
+OF_A_STREAM = ("claim", "claimSeconds", "failOnDataLoss", "maxBytesPerTrigger", "maxRecordsPerTrigger")
 OPTIONS = (*OF_A_LOAD, *OF_A_STREAM)
 """What a user may give. The rest is Spark's or a mistake."""
 
@@ -86,6 +86,8 @@ class LoadOptions:
     claim: str | None
     """The name of a stream's claim; "" is none, None is one of the stream's own."""
     claim_s: int
+    fail_on_data_loss: bool
+    """Whether a stream fails if records that it has not read are gone; else it continues with the rest."""
     max_records: int | None
     max_bytes: int | None
     newest_of: tuple[int, ...]
@@ -143,6 +145,7 @@ def read_options(options: Mapping[str, Any]) -> LoadOptions:
         until=_time(given, "until"),
         partitions=_number(given, "partitions"),
         snapshot=_switch(given, "snapshot"),
+        fail_on_data_loss=_switch(given, "failOnDataLoss", "true"),
         bodies=_switch(given, "bodies"),
         claim=_claim(given),
         claim_s=_number(given, "claimSeconds") or CLAIM_S_DEFAULT,
@@ -317,8 +320,8 @@ def _time(given: Mapping[str, str], name: str) -> datetime | None:
     return found
 
 
-def _switch(given: Mapping[str, str], name: str) -> bool:
-    text = given.get(name.lower(), "false").lower()
+def _switch(given: Mapping[str, str], name: str, default: str = "false") -> bool:
+    text = given.get(name.lower(), default).lower()
     if text not in ("true", "false"):
         raise OptionsError(f"option {name} is {text!r}; give true or false", option=name, wanted=text)
     return text == "true"

@@ -26,6 +26,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from walkit.errors import GapError, OptionsError
+from walkit.events import EventSink
 from walkit.read.ranges import FrameRange, ranges_of, read_ranges
 from walkit.read.reader import ReaderView, reader_view_of
 from walkit.read.view import LogView, Span
@@ -185,7 +186,18 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         require_streamable(self.options, self.schema)
         offset = StreamOffset.of(start)
         seen = reader_view_of(storage_at(self.path))
-        require_here(offset, seen, self.path)
+        try:
+            require_here(offset, seen, self.path)
+        except GapError as error:
+            if self.options.fail_on_data_loss:
+                raise
+            EventSink().emit(
+                "walkit.stream.skip", path=self.path, first_lsn=error.wanted, oldest=error.oldest
+            )
+            after = max(offset.lsn, seen.view.first_lsn - 1)
+            offset = replace(
+                offset.moved(after, seen.view.manifest, offset.owner), complete_from_lsn=error.oldest
+            )
         self._claim.ensure(offset.owner or owner, offset.lsn + 1, offset.complete_from_lsn)
         return offset, seen
 
