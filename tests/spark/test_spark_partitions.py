@@ -15,6 +15,7 @@ from tests.log.logs import view_of
 from tests.spark.loading import plan_scan
 from walkit.format.manifest import decode_manifest
 from walkit.segments.frame_walk import FrameWalk
+from walkit.segments.index_file import read_index
 from walkit.spark.columns import RECORD_STRUCT
 from walkit.spark.options import read_options
 from walkit.spark.source import WalkitReader
@@ -66,12 +67,16 @@ def test_the_manifest_is_decoded_once_a_load(many: Path, parts: int, monkeypatch
 def test_small_sealed_segments_are_planned_from_the_manifest(
     many: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Plan a log of many segments that are sealed: each becomes a range, and no frame of them is looked at."""
+    """Plan a log of many sealed segments: each becomes a range, and neither frames nor indexes are read."""
     scan = plan_scan({"path": many})
     walked = counted(monkeypatch, FrameWalk, "walkit.read.view")
     again = plan_scan({"path": many})
     assert again.ranges == scan.ranges and len(again.ranges) == len(list(many.glob("*.segment")))
-    assert walked == []
+    monkeypatch.setattr("walkit.read.ranges.RANGE_BYTES", 1 << 14)
+    monkeypatch.setattr("walkit.spark.scan.PARTITION_BYTES", 1 << 17)
+    opened = counted(monkeypatch, read_index, "walkit.read.ranges")
+    assert plan_scan({"path": many}).ranges == scan.ranges
+    assert walked == opened == []
     assert sum(frames.records for frames in again.ranges) == RECORDS
 
 

@@ -100,7 +100,10 @@ def plan_log(path: str, options: LoadOptions) -> Scan:
     ranges: list[FrameRange] = []
     if base < end or not base:
         begin = base + 1 if base else first_lsn
-        ranges = ranges_of(view, newest, parts=parts, first_lsn=begin, last_lsn=last_lsn)
+        total = sum(span.end_position - span.record.start_position for span in view.spans)
+        # Of a log with more partitions than processors, whole segments are ranges: no index of theirs is read.
+        coarse = _count(total, parts) if total > PARTITION_BYTES * (os.cpu_count() or 1) else parts
+        ranges = ranges_of(view, newest, parts=coarse, first_lsn=begin, last_lsn=last_lsn)
     touched = _touched(ranges, options.touched_from, parts)
     point = LogPoint.of(view.manifest, end)
     facts = LogFacts(
