@@ -44,9 +44,9 @@ WHERE: dict[str, tuple[str, ...]] = {
         "log/test_crash::test_what_follows_a_recovery_survives_the_next_crash",
     ),
     "recover after reset: an opening is a new epoch": (
-        "log/test_hold_trim::test_lsns_go_on_after_trim_and_reopening",
+        "log/test_trim::test_lsns_go_on_after_trim_and_reopening",
     ),
-    "trim beyond what is flushed": ("log/test_hold_trim::test_only_what_is_durable_is_trimmed",),
+    "trim beyond what is flushed": ("log/test_trim::test_only_durable_records_are_trimmed",),
     "a window above the capacity": (
         "log/test_options::test_options_that_are_wrong_contradict_or_are_not_there_yet",
     ),
@@ -56,7 +56,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "no file": ("log/test_readers::test_a_closed_reader_refuses_and_a_missing_log_is_named",),
     "no header": ("log/test_open::test_segments_without_a_manifest_are_corruption_not_a_new_log",),
-    "trimming everything": ("log/test_hold_trim::test_trimming_everything_leaves_a_log_that_goes_on",),
+    "trimming everything": ("log/test_trim::test_trimming_everything_leaves_a_log_that_goes_on",),
     "a gap ends the log": ("log/test_holes::test_every_subset_of_frames_that_landed",),
     "28 vectors of recovery: which blocks landed, what was trimmed, how far the window reaches": (
         "log/test_holes::test_every_subset_of_frames_that_landed",

@@ -41,7 +41,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         "log/test_every_bit::test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_them",
     ),
     "junk at the tail, and the cut is durable": (
-        "log/test_crash::test_recovery_twice_is_the_same_as_once_and_so_is_a_crash_within_it",
+        "log/test_crash::test_what_an_opening_leaves_is_on_the_disk",
     ),
     "damage with intact entries behind it": (
         "log/test_recovery::test_a_flip_below_a_promise_is_corruption_of_acknowledged_data",
@@ -130,9 +130,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     # -- issues
     "#4009 fewer slots": (f"{JOURNAL}::test_fewer_slots_than_live_records_are_refused",),
     "#3692 a failed checkpoint drops the append": (f"{JOURNAL}::test_a_failed_checkpoint_drops_no_append",),
-    "#2916 the watermark moves before the rewrite": (
-        "state/test_checkpoint::test_a_power_cut_between_any_two_operations",
-    ),
+    "#2916 the watermark moves before the rewrite": ("crashlab/test_explore::test_no_state_breaks_a_rule",),
     "#2916 stages of a snapshot": ("state/test_snapshot_stages::test_each_stage_fails_by_its_name",),
     "#3767 a snapshot blocks the appends": (f"{HERE}::test_appends_go_on_while_a_snapshot_is_written",),
 }

@@ -63,9 +63,9 @@ WHERE: dict[str, tuple[str, ...]] = {
         "log/test_durability::test_closing_makes_durable_at_every_level",
     ),
     "truncation, then append": ("log/test_crash::test_what_follows_a_recovery_survives_the_next_crash",),
-    "numbers go on after a restart": ("log/test_hold_trim::test_lsns_go_on_after_trim_and_reopening",),
+    "numbers go on after a restart": ("log/test_trim::test_lsns_go_on_after_trim_and_reopening",),
     "restart after everything was purged": (
-        "log/test_hold_trim::test_trimming_everything_leaves_a_log_that_goes_on",
+        "log/test_trim::test_trimming_everything_leaves_a_log_that_goes_on",
     ),
     "header codec": ("format/test_segment::test_round_trip",),
     "structure under right checksums": ("format/test_body::test_malformed_bodies",),

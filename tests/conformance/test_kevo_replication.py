@@ -82,9 +82,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "a torn batch": ("log/test_transaction::test_every_transaction_comes_back_whole",),
     "a crash": ("log/test_crash::test_every_acknowledged_record_survives_a_power_cut",),
     "appending behind a torn tail": ("log/test_crash::test_what_follows_a_recovery_survives_the_next_crash",),
-    "the sequence over rotation and reopening": (
-        "log/test_hold_trim::test_lsns_go_on_after_trim_and_reopening",
-    ),
+    "the sequence over rotation and reopening": ("log/test_trim::test_lsns_go_on_after_trim_and_reopening",),
     "replication over rotation": (
         "replication/test_kill::test_killed_at_random_moments_the_replica_is_a_prefix_and_ends_equal",
     ),

@@ -60,7 +60,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "a stale sidecar: refused, not clamped": ("log/test_cursor::test_a_cursor_holds_nothing_back",),
     "a crash before the sidecar's rename": ("log/test_cursor::test_a_power_cut_at_every_step_of_an_advance",),
-    "the sequence continues after restart": ("log/test_hold_trim::test_lsns_go_on_after_trim_and_reopening",),
+    "the sequence continues after restart": ("log/test_trim::test_lsns_go_on_after_trim_and_reopening",),
     "a torn tail is cut, then append works": (
         "log/test_every_bit::test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_them",
         "log/test_crash::test_what_follows_a_recovery_survives_the_next_crash",
@@ -74,7 +74,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "large and empty payloads": ("log/test_arrow::test_a_bundle_comes_back_as_it_was",),
     "positions over rotation, purge, five cycles": (f"{HERE}::test_positions_over_five_cycles_of_purging",),
     "a restart after everything was purged": (
-        "log/test_hold_trim::test_lsns_go_on_after_trim_and_reopening",
+        "log/test_trim::test_lsns_go_on_after_trim_and_reopening",
         f"{HERE}::test_numbers_are_never_given_again_after_everything_was_cleaned",
     ),
     "counters of rotation and purge": ("log/test_retention::test_a_log_keeps_itself_small",),
@@ -133,7 +133,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "deletes that fail are made up for": (
         "log/test_retention::test_a_failure_at_every_step_of_retention",
         "log/test_retention::test_the_background_survives_a_failure",
-        "log/test_hold_trim::test_a_trim_that_crashes_before_its_files_are_gone_is_finished_by_the_next_opening",
+        "log/test_trim::test_a_trim_that_crashes_before_its_files_are_gone_is_finished_by_the_next_opening",
     ),
     "a file time in the future": ("log/test_retention::test_a_clock_that_was_set_back_ages_nothing",),
     "the progress file: old one kept when the new one fails": (
