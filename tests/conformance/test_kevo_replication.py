@@ -56,7 +56,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "retention by count, age, sequence, of one file, combined": (
         "log/test_retention::test_every_limit_alone_and_together",
-        "log/test_retention::test_what_the_slowest_hold_has_passed",
+        "log/test_retention::test_what_the_slowest_claim_has_passed",
         "log/test_retention::test_the_newest_segment_with_a_record_stays",
     ),
     "retention of a closed log": ("log/test_retention::test_by_call_with_progress_and_report",),

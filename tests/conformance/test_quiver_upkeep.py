@@ -118,7 +118,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "the budget: reclaims, skips what is claimed, drops by force": (
         "log/test_capacity::test_every_way_of_appending_is_refused_and_goes_on_after_a_trim",
         "log/test_capacity::test_a_consumer_that_moves_on_makes_room_by_itself",
-        "log/test_retention::test_holds_and_the_hard_cap",
+        "log/test_retention::test_claims_and_the_hard_cap",
         "log/test_retention::test_a_slow_consumer_is_dropped_with_an_event_and_gets_a_gap",
     ),
     "max_age": (
@@ -135,7 +135,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         "log/test_retention::test_the_background_survives_a_failure",
         "log/test_trim::test_a_trim_that_crashes_before_its_files_are_gone_is_finished_by_the_next_opening",
     ),
-    "a file time in the future": ("log/test_retention::test_a_clock_that_was_set_back_ages_nothing",),
+    "a file time in the future": ("log/test_retention::test_ages_of_segments_that_a_wrong_clock_stamped",),
     "the progress file: old one kept when the new one fails": (
         "log/test_cursor::test_a_failure_at_every_step_of_an_advance",
     ),
