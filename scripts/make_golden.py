@@ -21,7 +21,7 @@ if not __package__:  # run as a script: the checkout is what it is about, instal
 from walkit.format import layout  # noqa: E402
 from walkit.format.body import Columns  # noqa: E402
 from walkit.format.claim import ClaimMark, whole_claim  # noqa: E402
-from walkit.format.durable_slot import DurableSlot, encode_slot  # noqa: E402
+from walkit.format.durable_slot import DurableSlot, ManifestPromise, encode_promise, encode_slot  # noqa: E402
 from walkit.format.frame import FrameHeader, FrameIdentity, prepare_body, seal_frame  # noqa: E402
 from walkit.format.manifest import (  # noqa: E402
     EpochRecord,
@@ -29,8 +29,8 @@ from walkit.format.manifest import (  # noqa: E402
     Manifest,
     SegmentRecord,
     SegmentState,
-    encode_manifest,
 )
+from walkit.format.manifest_file import encode_base, encode_edit, read_manifest  # noqa: E402
 from walkit.format.segment import SegmentHeader  # noqa: E402
 
 FOLDER = ROOT / "data" / "golden" / f"v{layout.FORMAT_VERSION}"
@@ -217,6 +217,7 @@ def golden_log() -> tuple[SegmentMaker, SegmentMaker]:
             previous_end=first.position,
             first_lsn=first.next_lsn,
             chain=first.chain,
+            manifest_generation=9,
             optional_features=1 << 31,
             extension=b"an extension that nobody knows",
         )
@@ -257,7 +258,7 @@ def build() -> dict[str, bytes]:
     files = {name: b"".join(made.parts) for name, made in makers.items()}
     files[f"log/{second.header.name}"] += bytes(256)
     reserved = len(files[f"log/{second.header.name}"])
-    files["log/manifest"] = encode_manifest(manifest(first, second, reserved))
+    files["log/manifest"] = manifest_file(manifest(first, second, reserved))
     files["log/durable"] = durable_slots(first.position, second)
     files["log/claim-reader"] = whole_claim(claim())
     expected = {name: made.expected for name, made in makers.items()}
@@ -292,6 +293,17 @@ def manifest(first: SegmentMaker, second: SegmentMaker, reserved_bytes: int) -> 
     )
 
 
+def manifest_file(whole: Manifest) -> bytes:
+    """Return a file whose base is the manifest before its second epoch, with an edit of it."""
+    first = {"lineage": whole.lineage[:1], "segments": whole.segments[:1]}
+    before = replace(whole, generation=8, next_segment=2, **first)  # type: ignore[arg-type]
+    data = bytearray(encode_base(before, 1024))
+    file = read_manifest(bytes(data), "golden")
+    edit, after = encode_edit(file, whole) or (b"", file)
+    data[file.offset : after.offset] = edit
+    return bytes(data)
+
+
 def claim() -> ClaimMark:
     """Return the claim on the golden log: from LSN 4 on, for an hour."""
     owner = bytes.fromhex("00112233445566778899aabbccddeeff")
@@ -299,14 +311,14 @@ def claim() -> ClaimMark:
 
 
 def durable_slots(first_end: int, second: SegmentMaker) -> bytes:
-    """Return the cell after seven stores: the slots of turns 6 and 7."""
+    """Return the file after seven stores: the slots of turns 6 and 7; and the promise of the manifest."""
     cell = bytearray(layout.DURABLE_SLOTS_BYTES)
     marks = [
         DurableSlot(6, 1, EPOCHS[1], first_end, second.header.first_lsn - 1),
         DurableSlot(7, 2, EPOCHS[2], second.position, second.next_lsn - 1),
     ]
-    for mark in marks:
-        offset, slot = encode_slot(mark)
+    promise = encode_promise(ManifestPromise(9, 2, EPOCHS[2]), 1)
+    for offset, slot in (*map(encode_slot, marks), promise):
         cell[offset : offset + len(slot)] = slot
     return bytes(cell)
 

@@ -223,13 +223,14 @@ class LogLockedError(WalkitError):
 
 
 class FormatVersionError(WalkitError):
-    """The bytes are of a newer format, or use a feature this version does not know."""
+    """The bytes are of a newer format or another draft, or use a feature this version does not know."""
 
     code = "format-version"
 
     def __init__(self, where: str, *, found: int | str, supported: int | str) -> None:
         super().__init__(
-            f"{where} is of format {found}; this walkit reads {supported}. Use a newer walkit; nothing was changed"
+            f"{where} is of format {found}; this walkit reads {supported}. Use the walkit that wrote it, or a newer "
+            "one; nothing was changed"
         )
         self.where, self.found, self.supported = where, found, supported
 

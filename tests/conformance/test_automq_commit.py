@@ -17,9 +17,11 @@ from tests.log.logs import lsns, tiny
 from walkit.commit.encode import prepare
 from walkit.commit.policy import OneRecordPerFrame
 from walkit.errors import LogClosedError, LogPoisonedError
-from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest, encode_manifest
+from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest
+from walkit.format.manifest_file import encode_base
 from walkit.models import CrashingStorage
-from walkit.segments.manifest_store import NEW_NAME, write_whole
+from walkit.segments.manifest_store import NEW_NAME
+from walkit.storage.whole_file import write_whole
 
 HERE = "conformance/test_automq_commit"
 
@@ -210,7 +212,7 @@ def test_positions_and_lsns_cross_what_32_bits_hold(start: int, order: str) -> N
         end=LogEnd(last_lsn=start, position=start, chain=7),
         low_watermark=start,
     )
-    write_whole(storage, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
+    write_whole(storage, MANIFEST_NAME, NEW_NAME, encode_base(manifest))
     options = tiny(in_flight=4, policy=OneRecordPerFrame())
     with walkit.open(storage=storage, options=options) as log:
         results = [t.result(GUARD_S) for t in [log.submit(bytes(1500)) for _ in range(100)]]

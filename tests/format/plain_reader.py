@@ -46,9 +46,9 @@ def _table() -> list[int]:
 _CRC = _table()
 
 
-def crc(data: bytes) -> int:
-    """F-1.2, bit by bit."""
-    value = 0xFFFFFFFF
+def crc(data: bytes, before: int = 0) -> int:
+    """F-1.2, bit by bit; `before` is the checksum of the bytes before them."""
+    value = before ^ 0xFFFFFFFF
     for byte in data:
         value = value >> 8 ^ _CRC[(value ^ byte) & 0xFF]
     return value ^ 0xFFFFFFFF
@@ -86,8 +86,8 @@ class Reader:
 def read_segment_header(data: bytes) -> dict[str, Any]:
     header: dict[str, Any] = numbers_of("segment header", data)
     assert crc(data[:4092]) == header["header_crc"] and data[:8] == b"WALKITSG"
-    end = 124 + header["extension_bytes"]
-    header["extension"] = data[124:end]
+    end = 136 + header["extension_bytes"]
+    header["extension"] = data[136:end]
     assert not any(data[end:4092])
     return header
 
@@ -168,12 +168,51 @@ def read_durable(cell: bytes) -> dict[str, int] | None:
 
 
 def read_manifest(data: bytes) -> dict[str, Any]:
+    """The manifest after its edits; segments are objects, as in the base."""
     head = numbers_of("manifest header", data)
-    assert data[:8] == b"WALKITMF" and head["version"] == 0x8002
-    assert (head["header_bytes"], head["critical_features"]) == (28, 0)
-    assert len(data) == 28 + head["payload_bytes"] and crc(data[:24] + data[28:]) == head["crc"]
-    plain: dict[str, Any] = json.loads(data[28:])
+    assert data[:8] == b"WALKITMF" and (head["version"], head["header_bytes"]) == (0, 36)
+    assert (head["critical_features"], head["draft"]) == (0, 3)
+    offset = 36 + head["payload_bytes"]
+    assert len(data) == offset + head["edit_bytes"] and crc(data[:24] + data[28:offset]) == head["crc"]
+    plain: dict[str, Any] = json.loads(data[36:offset])
+    previous = head["crc"]
+    while offset < len(data) and any(data[offset : offset + 4]):
+        edit = numbers_of("manifest edit", data[offset:])
+        end = offset + 20 + edit["payload_bytes"]
+        assert edit["previous_crc"] == previous and edit["generation"] > plain["generation"]
+        assert crc(data[offset : offset + 16] + data[offset + 20 : end], head["crc"]) == edit["crc"]
+        apply_edit(plain, json.loads(data[offset + 20 : end]))
+        plain["generation"], previous, offset = edit["generation"], edit["crc"], (end + 63) // 64 * 64
     return plain
+
+
+SEGMENT_FIELDS = (
+    *("number", "state", "epoch", "start_position", "end_position", "first_lsn", "last_lsn", "start_chain"),
+    *("end_chain", "records", "frames", "created_us", "flags", "reserved_bytes"),
+)
+EPOCH_FIELDS = ("number", "id", "first_lsn", "position", "chain")
+GAP_FIELDS = ("start_position", "end_position", "first_lsn", "last_lsn", "chain", "segment", "reason")
+
+
+def apply_edit(plain: dict[str, Any], edit: dict[str, Any]) -> None:
+    segments = {s["number"]: s for s in plain["segments"]}
+    for first, last in edit.pop("drop", []):
+        segments = {n: s for n, s in segments.items() if not first <= n <= last}
+    segments |= {row[0]: dict(zip(SEGMENT_FIELDS, row, strict=True)) for row in edit.pop("put", [])}
+    plain["segments"] = sorted(
+        segments.values(), key=lambda s: (s["state"] == "prepared", s["start_position"], s["number"])
+    )
+    plain["lineage"] += [dict(zip(EPOCH_FIELDS, row, strict=True)) for row in edit.pop("epochs", [])]
+    if "end" in edit:
+        plain["end"] = dict(zip(("last_lsn", "position", "chain"), edit.pop("end"), strict=True))
+    for name in ("holes", "lost"):
+        said = edit.pop(name, 0)
+        plain[name] = (
+            plain[name][said:]
+            if isinstance(said, int)
+            else [dict(zip(GAP_FIELDS, row, strict=False)) for row in said]
+        )
+    plain.update(edit)
 
 
 def was_cut_short(segment: dict[str, Any], data: bytes) -> bool:

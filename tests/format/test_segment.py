@@ -194,7 +194,7 @@ def test_extensions_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match="extension"):
         replace(PLAIN, extension=bytes(EXTENSION_BYTES_MAX + 1)).encode()
     for size in (EXTENSION_BYTES_MAX + 1, 0xFFFFFFFF):
-        block = PLAIN.encode()[:120] + size.to_bytes(4, "little") + PLAIN.encode()[124:]
+        block = PLAIN.encode()[:132] + size.to_bytes(4, "little") + PLAIN.encode()[136:]
         with pytest.raises(CorruptionError, match="extension"):
             SegmentHeader.decode(resealed(block), PLAIN.name)
 

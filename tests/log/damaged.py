@@ -15,7 +15,8 @@ import walkit
 from walkit.format.checksum import crc32c
 from walkit.format.frame import FrameHeader
 from walkit.format.layout import FRAME_HEADER_CRC_OFFSET, MANIFEST_HEADER, SEGMENT_HEADER_BYTES
-from walkit.format.manifest import MANIFEST_NAME, Manifest, decode_manifest, encode_manifest
+from walkit.format.manifest import MANIFEST_NAME, Manifest
+from walkit.format.manifest_file import decode_manifest, encode_base
 from walkit.format.segment import SegmentHeader
 from walkit.recovery.examine.report import Verdict
 from walkit.segments.manifest_store import DURABLE_NAME
@@ -170,14 +171,14 @@ class Copy:
 
     def renew_manifest(self, change: Callable[[Manifest], Manifest]) -> None:
         """Write a manifest with other facts and a right checksum."""
-        (self.path / MANIFEST_NAME).write_bytes(encode_manifest(change(self.manifest())))
+        (self.path / MANIFEST_NAME).write_bytes(encode_base(change(self.manifest())))
 
     def newer_manifest(self) -> None:
         """Say in the manifest, with a right checksum, that it is of a newer version."""
         data = bytearray((self.path / MANIFEST_NAME).read_bytes())
         data[8] = 9
-        end = MANIFEST_HEADER.size
-        data[end - 4 : end] = crc32c(bytes(data[end:]), crc32c(bytes(data[: end - 4]))).to_bytes(4, "little")
+        end = MANIFEST_HEADER.size + int.from_bytes(data[20:24], "little")
+        data[24:28] = crc32c(bytes(data[28:end]), crc32c(bytes(data[:24]))).to_bytes(4, "little")
         (self.path / MANIFEST_NAME).write_bytes(data)
 
     def swap(self, a: int, b: int) -> None:

@@ -21,11 +21,12 @@ from walkit.format.manifest import (
     Manifest,
     SegmentRecord,
     SegmentState,
-    encode_manifest,
 )
+from walkit.format.manifest_file import encode_base
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.models import CrashingStorage
-from walkit.segments.manifest_store import DURABLE_NAME, NEW_NAME, write_whole
+from walkit.segments.manifest_store import DURABLE_NAME, NEW_NAME
+from walkit.storage.whole_file import write_whole
 
 IDENTITY = FrameIdentity(0x1234, 1, 0xABCD)
 FILE_BYTES = 64 * 1024
@@ -133,7 +134,7 @@ class Flight:
             ),
             next_segment=len(headers) + 1,
         )
-        write_whole(storage, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
+        write_whole(storage, MANIFEST_NAME, NEW_NAME, encode_base(manifest))
         for header in headers:
             file = storage.open(segment_name(header.number), "create")
             file.allocate(FILE_BYTES)

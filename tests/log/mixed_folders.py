@@ -9,7 +9,8 @@ from pathlib import Path
 
 import walkit
 from tests.log.logs import SEGMENTS, TINY
-from walkit.format.manifest import MANIFEST_NAME, decode_manifest, encode_manifest
+from walkit.format.manifest import MANIFEST_NAME
+from walkit.format.manifest_file import decode_manifest, encode_base
 from walkit.segments.identity import header_of
 from walkit.segments.manifest_store import DURABLE_NAME
 from walkit.storage.file import FileStorage
@@ -58,9 +59,7 @@ def first(rows: Rows, last_lsn: int) -> Rows:
 def number_from(folder: Path, number: int) -> None:
     """Let the next segment of a closed log have this number, as if segments had been made and dropped before."""
     path = folder / MANIFEST_NAME
-    path.write_bytes(
-        encode_manifest(replace(decode_manifest(path.read_bytes(), str(path)), next_segment=number))
-    )
+    path.write_bytes(encode_base(replace(decode_manifest(path.read_bytes(), str(path)), next_segment=number)))
 
 
 def add_segments(folder: Path, source: Path) -> None:

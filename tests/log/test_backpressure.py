@@ -218,13 +218,15 @@ def test_a_disk_that_fills_up_in_the_midst_keeps_what_was_acknowledged() -> None
 
 
 def test_a_disk_that_is_full_for_the_manifest_is_the_same() -> None:
-    """Refuse the manifest that names a new segment: LogFullError, and appends go on once there is room."""
+    """Refuse the edit that names a new segment, then the new base: LogFullError; appends go on once there is room."""
     storage = FaultyMemory()
     log = walkit.open(storage=storage, options=tiny())
-    full = storage.fail("write", "manifest*", errno=errno.ENOSPC, times=None)
-    with pytest.raises(LogFullError):
-        log.append(b"1")
-    full.cancel()
+    for operation in ("synced_write", "write"):
+        full = storage.fail(operation, "manifest*", errno=errno.ENOSPC, times=None)
+        with pytest.raises(LogFullError):
+            log.append(b"1")
+        assert full.hits == 1
+        full.cancel()
     assert log.append(b"2").first_lsn == 1
     log.close()
     assert values(reopened(storage.inner)) == [b"2"]

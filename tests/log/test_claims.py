@@ -48,8 +48,9 @@ from walkit.segments.claim_files import (
     write_claim,
 )
 from walkit.segments.identity import identity_at
-from walkit.segments.manifest_store import load_manifest, write_whole
+from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import LockHolder
+from walkit.storage.whole_file import write_whole
 
 HARD_CAP = Retention(hard_bytes_max=3 * 64 * 1024)
 Events = list[tuple[str, dict[str, Any]]]

@@ -91,7 +91,7 @@ def test_two_drains_of_one_range() -> None:
 
 def test_a_trim_that_fails_is_made_up_for() -> None:
     """Fail the manifest, and the removal, at the end of a drain: every record was yielded; draining again ends it."""
-    for operation, file, left in (("sync", "manifest.new", 1), ("remove", "*.segment", 17)):
+    for operation, file, left in (("synced_write", "manifest", 1), ("remove", "*.segment", 17)):
         storage, log = faulty_log()
         with log:
             log.append_many([bytes(7000)] * 30)
@@ -118,7 +118,7 @@ def test_a_power_cut_at_every_step_of_a_drain() -> None:
             if record.lsn % 8 == 0:
                 film.take(f"at record {record.lsn}")
         film.running = False
-    assert any("replace" in what for what, _ in film.images)
+    assert any("synced_write of manifest" in what for what, _ in film.images)
     for what, image in film.images:
         with walkit.open(storage=image, options=tiny()) as again:
             assert again.first_lsn in (1, 17) and ("at record" not in what or again.first_lsn == 1), what

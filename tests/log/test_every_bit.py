@@ -25,6 +25,7 @@ from walkit.errors import CorruptionError, WalkitError
 from walkit.format.frame import FrameHeader
 from walkit.format.layout import FRAME_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME
+from walkit.format.manifest_file import read_manifest
 from walkit.format.segment import segment_name
 from walkit.models import CrashingStorage
 from walkit.recovery.log_scan import read_durable_slot
@@ -76,7 +77,7 @@ def _flip_all(closed: bool, header_step: int) -> set[str]:
     whole, rows = small(closed=closed)
     outcomes = set()
     for name in (*NAMES, MANIFEST_NAME):
-        end = len(read(whole, name))
+        end = read_manifest(read(whole, MANIFEST_NAME), "log").offset  # what follows is space for edits
         if name != MANIFEST_NAME:
             offset, last = frames_of(whole, name)[-1]
             end = offset + last.footprint

@@ -13,9 +13,11 @@ from tests.commit.fake_segments import wait_until
 from tests.log.logs import lsns, reopened, tiny
 from walkit.errors import LogExhaustedError
 from walkit.format.layout import EPOCH_MAX, LSN_LAST, POSITION_MAX, SEGMENT_NUMBER_MAX
-from walkit.format.manifest import MANIFEST_NAME, EpochRecord, LogEnd, Manifest, encode_manifest
+from walkit.format.manifest import MANIFEST_NAME, EpochRecord, LogEnd, Manifest
+from walkit.format.manifest_file import encode_base
 from walkit.models import CrashingStorage
-from walkit.segments.manifest_store import NEW_NAME, write_whole
+from walkit.segments.manifest_store import NEW_NAME
+from walkit.storage.whole_file import write_whole
 
 LEFT = 6
 Way = Callable[[walkit.WriteAheadLog], object]
@@ -29,7 +31,7 @@ def near_the_end(**facts: Any) -> CrashingStorage:
     manifest = Manifest(
         log_id=5, end=end, low_watermark=end.last_lsn, exact_from_lsn=end.last_lsn + 1, **facts
     )
-    write_whole(storage, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
+    write_whole(storage, MANIFEST_NAME, NEW_NAME, encode_base(manifest))
     return storage
 
 

@@ -13,7 +13,8 @@ import pytest
 import walkit
 from tests.log.logs import TINY
 from walkit._arguments import NUMBER_MAX
-from walkit.format.manifest import LogEnd, Manifest, encode_manifest
+from walkit.format.manifest import LogEnd, Manifest
+from walkit.format.manifest_file import encode_base
 from walkit.models import CrashingStorage
 
 LOG: dict[str, Callable[[walkit.WriteAheadLog, Any], object]] = {
@@ -101,4 +102,4 @@ def test_a_manifest_that_could_not_be_read_is_not_written(lsn: Any) -> None:
     """Encode a manifest whose end is no LSN: refused, whoever let it come so far."""
     manifest = Manifest(log_id=1)
     with pytest.raises((TypeError, ValueError)):
-        encode_manifest(replace(manifest, end=LogEnd(last_lsn=lsn)))
+        encode_base(replace(manifest, end=LogEnd(last_lsn=lsn)))

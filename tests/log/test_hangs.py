@@ -116,9 +116,9 @@ def test_a_frame_that_waits_for_a_hung_zeroing_fails() -> None:
 
 
 def test_a_hung_seal_does_not_keep_who_closes_and_keeps_the_lock() -> None:
-    """Hang the manifest of the last seal: close ends with the cause; no other writer until the device answers."""
+    """Hang the edit of the last seal: close ends with the cause; no other writer until the device answers."""
     storage, log = hung_log()
-    hang = storage.hang("replace")
+    hang = storage.hang("synced_write", "manifest")
     with pytest.raises(StorageError, match="write_timeout_ms"):
         Task(log.close).result()
     assert log.closed

@@ -334,7 +334,7 @@ def test_who_closes_second_returns_when_the_lock_is_free(primary: CrashingStorag
     log.adopt(manifest.log_id, created_us=manifest.created_us, ack_order=manifest.ack_order, extra={})
     import_all(log, primary)
     log.segments.maintenance.drain()
-    hang = storage.hang("replace")
+    hang = storage.hang("synced_write", "manifest")
     first = Task(log.close)
     assert hang.entered.wait(GUARD_S)
     assert log.closed

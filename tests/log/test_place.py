@@ -16,7 +16,7 @@ import pytest
 import walkit
 from tests.commit.fake_segments import wait_until
 from walkit.errors import LogLockedError, StorageError
-from walkit.format.manifest import encode_manifest
+from walkit.format.manifest_file import encode_base
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage import FileStorage, LockHolder, locks
 from walkit.storage.folder import number_at
@@ -157,7 +157,7 @@ def _newer_manifest(path: Path) -> None:
 
 def _diverged_manifest(path: Path) -> None:
     ours = load_manifest(FileStorage(path))
-    (path / "manifest").write_bytes(encode_manifest(replace(ours, next_segment=ours.next_segment + 7)))
+    (path / "manifest").write_bytes(encode_base(replace(ours, next_segment=ours.next_segment + 7)))
 
 
 REMOVALS: dict[str, Callable[[Path], object]] = {

@@ -20,6 +20,7 @@ from walkit.errors import (
 from walkit.format.checksum import crc32c
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME
+from walkit.format.manifest_file import read_manifest
 from walkit.format.segment import segment_name
 from walkit.models import CrashingStorage
 from walkit.models.faults import FaultyStorage
@@ -245,11 +246,13 @@ def test_an_unreadable_segment_is_named() -> None:
 
 
 def test_a_damaged_manifest_refuses_and_a_missing_one_is_said() -> None:
-    """Flip bytes of the manifest in turn: never opened, never a foreign error; without it the segments are named."""
+    """Flip bytes of base and edits in turn: never opened, never a foreign error; without it the segments are named."""
     sealed = Sealed()
     file = sealed.image.open(MANIFEST_NAME, "write")
     data = file.read(0, 1 << 20)
-    for at in range(0, len(data), 7):
+    end = read_manifest(data, "log").offset
+    assert end - data.index(b"\n") > 1000, "edits are missing"
+    for at in range(0, end, 7):
         file.write(at, [bytes([data[at] ^ 1])], sync=True)
         with pytest.raises((CorruptionError, FormatVersionError)):
             log_of(sealed.image)

@@ -22,7 +22,8 @@ from walkit._threads import LogThread
 from walkit.errors import CorruptionError
 from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.format.manifest import HoleRecord, Manifest, decode_manifest, encode_manifest
+from walkit.format.manifest import HoleRecord, Manifest
+from walkit.format.manifest_file import decode_manifest, encode_base
 from walkit.format.names import BOOTSTRAP_READY_NAME
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import OperationName
@@ -135,7 +136,7 @@ def of_log(**facts: Any) -> Callable[[Plan, Manifest], Plan]:
 
 
 def in_plan(plan: Plan, manifest: Manifest, **facts: Any) -> Plan:
-    return replace(plan, manifest=encode_manifest(replace(manifest, **facts)))
+    return replace(plan, manifest=encode_base(replace(manifest, **facts)))
 
 
 def longer(plan: Plan, manifest: Manifest) -> Plan:

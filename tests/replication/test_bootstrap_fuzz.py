@@ -25,7 +25,8 @@ from tests.replication.test_replica_checkpoint import put
 from tests.stores import SMALL
 from walkit.errors import CorruptionError, DivergenceError, FormatVersionError, StorageError
 from walkit.events import EventSink
-from walkit.format.manifest import Manifest, decode_manifest, encode_manifest
+from walkit.format.manifest import Manifest
+from walkit.format.manifest_file import decode_manifest, encode_base
 from walkit.format.names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME
 from walkit.replication import Primary
 from walkit.replication.core.actions import (
@@ -137,9 +138,9 @@ class Liar:
             {"sizes": (*plan.sizes[:index], size, *plan.sizes[index + 1 :])},
             {"sizes": plan.sizes[:index]},
             {"snapshot_lsn": chance.choice(NUMBERS)},
-            {"manifest": encode_manifest(replace(manifest, log_id=manifest.log_id ^ 1))},
-            {"manifest": encode_manifest(replace(manifest, segments=manifest.segments[::-1]))},
-            {"manifest": encode_manifest(replace(manifest, segments=manifest.segments[1:]))},
+            {"manifest": encode_base(replace(manifest, log_id=manifest.log_id ^ 1))},
+            {"manifest": encode_base(replace(manifest, segments=manifest.segments[::-1]))},
+            {"manifest": encode_base(replace(manifest, segments=manifest.segments[1:]))},
         )
         return replace(plan, **chance.choice(fates))
 

@@ -13,7 +13,7 @@ import pytest
 import walkit
 from tests.log.logs import view_of
 from tests.spark.loading import plan_scan
-from walkit.format.manifest import decode_manifest
+from walkit.format.manifest_file import decode_manifest
 from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.index_file import read_index
 from walkit.spark.columns import RECORD_STRUCT

@@ -11,7 +11,8 @@ import walkit
 from tests.stores import SMALL, copy, memory_store, run_threads
 from walkit.config import StoreOptions
 from walkit.errors import CorruptionError, LogClosedError
-from walkit.format.manifest import LogEnd, Manifest, encode_manifest
+from walkit.format.manifest import LogEnd, Manifest
+from walkit.format.manifest_file import encode_base
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.segments.manifest_store import load_manifest
 from walkit.state import StateImage, StateMachine, take_image
@@ -224,7 +225,7 @@ def test_a_log_that_ends_before_its_checkpoint_is_refused() -> None:
     last = manifest.sealed[-1]
     end = LogEnd(last_lsn=last.first_lsn - 1, position=last.start_position, chain=last.start_chain)
     shorter = manifest.next(segments=manifest.segments[:-1], end=end)
-    copy(storage, storage, "manifest", encode_manifest(shorter))
+    copy(storage, storage, "manifest", encode_base(shorter))
     storage.remove(last.name)
     storage.remove("durable")
     for opened in (memory_store, lambda s: walkit.open(storage=s)):

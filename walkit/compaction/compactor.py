@@ -26,7 +26,7 @@ from walkit.config import LogOptions
 from walkit.errors import GapError, LogClosedError, OptionsError, StorageError
 from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.format.manifest import Manifest, SegmentRecord
+from walkit.format.manifest import Manifest, SegmentRecord, segment_order
 from walkit.format.names import COMPACTION_NEW_NAME
 from walkit.log.claims import ClaimTable
 from walkit.log.contents import LogContents
@@ -37,7 +37,7 @@ from walkit.read.view import LogView
 from walkit.recovery.report import PhaseClock
 from walkit.segments.index_file import files_of, index_segment
 from walkit.segments.maintenance_worker import MaintenanceWorker
-from walkit.segments.manifest_edits import gaps_where, segment_order
+from walkit.segments.manifest_edits import gaps_where
 from walkit.segments.manifest_store import ManifestStore
 from walkit.storage.interface import Storage, remove_if_there
 

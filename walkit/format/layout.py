@@ -8,6 +8,8 @@ from typing import Final
 
 FORMAT_VERSION: Final = 0
 """0 until the last feature that needs a field has landed; then frozen as 1."""
+FORMAT_DRAFT: Final = 3
+"""Grows with each change of the layout before version 1. No other draft is read."""
 
 SEGMENT_MAGIC: Final = b"WALKITSG"
 MANIFEST_MAGIC: Final = b"WALKITMF"
@@ -27,9 +29,9 @@ SEGMENT_NUMBER_MAX: Final = (1 << 63) - 2
 """The manifest holds the number after it."""
 
 SEGMENT_HEADER_BYTES: Final = 4096
-SEGMENT_HEADER: Final = struct.Struct("<8sHHIIIQQQQQQQIIQQQIII")
+SEGMENT_HEADER: Final = struct.Struct("<8sHHIIIQQQQQQQIIQQQIIQII")
 SEGMENT_HEADER_CRC: Final = struct.Struct("<I")
-SEGMENT_EXTENSION_OFFSET: Final = 124
+SEGMENT_EXTENSION_OFFSET: Final = 136
 
 FRAME_HEADER: Final = struct.Struct("<IBBHQQQQQIIIIIIQQII")
 FRAME_HEADER_FRONT: Final = struct.Struct("<IBBHQQQQQIIIIIIQQI")
@@ -46,7 +48,9 @@ DURABLE_SLOT: Final = struct.Struct("<QQQQQI")
 DURABLE_SLOT_CHECKED: Final = struct.Struct("<QQQQQ")
 """The slot without its checksum."""
 DURABLE_SLOT_STRIDE: Final = 64
-DURABLE_SLOTS_BYTES: Final = 2 * DURABLE_SLOT_STRIDE
+MANIFEST_SLOTS_OFFSET: Final = 2 * DURABLE_SLOT_STRIDE
+"""Where the two places of the manifest's promise begin."""
+DURABLE_SLOTS_BYTES: Final = 4 * DURABLE_SLOT_STRIDE
 
 CURSOR_MAGIC: Final = b"WALKITCU"
 CURSOR_FILE: Final = struct.Struct("<8sHHIIQQQQQI")
@@ -63,13 +67,13 @@ CLAIMS_MAX: Final = 64
 OWN_CLAIMS_MAX: Final = 256
 """Claims of the log's own writer, which `log.hold` takes."""
 
-MANIFEST_DRAFT: Final = 2
-"""Grows with each change of a layout before version 1."""
-MANIFEST_VERSION: Final = 0x8000 + MANIFEST_DRAFT
-"""No code reads another draft."""
-MANIFEST_HEADER: Final = struct.Struct("<8sHHIIII")
+MANIFEST_HEADER: Final = struct.Struct("<8sHHIIIIII")
 MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of the whole file: some 200,000 segments."""
+"""Of the base: some 200,000 segments."""
+MANIFEST_FILE_BYTES_MAX: Final = 4 * MANIFEST_BYTES_MAX
+"""Of base and edits."""
+EDIT_HEADER: Final = struct.Struct("<IIQI")
+EDIT_ALIGNMENT: Final = 64
 
 INDEX_MAGIC: Final = b"WALKITIX"
 INDEX_HEADER: Final = struct.Struct("<8sHHIQQQQQQQQII")

@@ -1,34 +1,19 @@
 """The manifest: which segments are the log, in which state (FORMAT.md F-9, F-12).
 
-A small file that is replaced atomically. Its header is binary and checksummed; its payload is JSON, so that a person
-can read it with `tail -c +29`.
+`walkit.format.manifest_file` is the codec of its file.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
-from walkit.errors import CorruptionError, FormatVersionError, NotALogError
-from walkit.format.checksum import crc32c
-from walkit.format.layout import (
-    FORMAT_VERSION,
-    LSN_MAX,
-    MANIFEST_BYTES_MAX,
-    MANIFEST_HEADER,
-    MANIFEST_MAGIC,
-    MANIFEST_VERSION,
-    POSITION_MAX,
-    SegmentFlag,
-)
-from walkit.format.segment import SegmentHeader, refuse_newer, segment_name
+from walkit.format.layout import SegmentFlag
+from walkit.format.segment import SegmentHeader, segment_name
 
 MANIFEST_NAME = "manifest"
-_CRC_OFFSET = MANIFEST_HEADER.size - 4
 
 
 class SegmentState(Enum):
@@ -164,7 +149,7 @@ def sealed_record(header: SegmentHeader, end: LogEnd, *, records: int, frames: i
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """What the log is. Replaced as a whole; `generation` grows by one each time."""
+    """What the log is. `generation` grows with each change."""
 
     log_id: int
     generation: int = 0
@@ -270,121 +255,6 @@ class Manifest:
         return replace(self, generation=self.generation + 1, **changes)
 
 
-def encode_manifest(manifest: Manifest) -> bytes:
-    """Return the manifest file's bytes.
-
-    ValueError or TypeError where they are too many, `extra` is not JSON, or where `decode_manifest` would refuse them:
-    a manifest that cannot be read again would take the whole log with it.
-    """
-    plain = asdict(manifest)
-    for segment in plain["segments"]:
-        segment["state"] = segment["state"].value
-    _from_plain(plain)
-    payload = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-    if MANIFEST_HEADER.size + len(payload) > MANIFEST_BYTES_MAX:
-        raise ValueError(f"a manifest of {len(payload):,} bytes is over the limit of {MANIFEST_BYTES_MAX:,}")
-    head = MANIFEST_HEADER.pack(MANIFEST_MAGIC, MANIFEST_VERSION, MANIFEST_HEADER.size, 0, 0, len(payload), 0)
-    crc = crc32c(payload, crc32c(head[:_CRC_OFFSET]))
-    return head[:_CRC_OFFSET] + crc.to_bytes(4, "little") + payload
-
-
-def decode_manifest(data: bytes, path: str) -> Manifest:
-    """Return the manifest; NotALogError, FormatVersionError or CorruptionError where it is not one."""
-    if data[: len(MANIFEST_MAGIC)] != MANIFEST_MAGIC:
-        raise NotALogError(path, "its manifest does not begin with walkit's magic")
-    if len(data) < MANIFEST_HEADER.size:
-        raise _damaged("is cut short", MANIFEST_HEADER.size, len(data))
-    _, version, header_bytes, critical, _optional, length, crc = MANIFEST_HEADER.unpack_from(data)
-    if len(data) > MANIFEST_BYTES_MAX:
-        raise _damaged("is over the limit", f"at most {MANIFEST_BYTES_MAX} bytes", len(data))
-    if len(data) != MANIFEST_HEADER.size + length:
-        raise _damaged("has another length than it says", MANIFEST_HEADER.size + length, len(data))
-    found = crc32c(data[MANIFEST_HEADER.size :], crc32c(data[:_CRC_OFFSET]))
-    if found != crc:
-        raise _damaged("has a wrong checksum", f"{crc:#010x}", f"{found:#010x}")
-    if version != MANIFEST_VERSION:
-        raise FormatVersionError(f"the manifest of {path}", found=version, supported=MANIFEST_VERSION)
-    refuse_newer(f"the manifest of {path}", FORMAT_VERSION, header_bytes, MANIFEST_HEADER.size, critical)
-    try:
-        return _from_plain(json.loads(data[MANIFEST_HEADER.size :]))
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise _damaged(f"cannot be understood ({error})", "the fields of format 0", "others") from error
-
-
-T = TypeVar("T")
-_INT_MAX = (1 << 64) - 1
-
-
-def _from_plain(plain: dict[str, Any]) -> Manifest:
-    parts = {
-        "lineage": tuple(_checked(EpochRecord, e) for e in plain["lineage"]),
-        "segments": tuple(_checked(SegmentRecord, s) for s in plain["segments"]),
-        "end": _checked(LogEnd, plain["end"]),
-        "holes": tuple(_checked(HoleRecord, h) for h in plain["holes"]),
-        "lost": tuple(_checked(LostRecord, g) for g in plain["lost"]),
-    }
-    manifest = _checked(Manifest, {**plain, **parts})
-    if manifest.ack_order not in ("append", "completion"):
-        raise ValueError(f"ack_order is {manifest.ack_order!r}")
-    position = 0
-    for gap in manifest.gaps:
-        if not position <= gap.start_position < gap.end_position or gap.lsns < 0 or not gap.first_lsn:
-            what = "a hole" if isinstance(gap, HoleRecord) else "a lost range"
-            raise ValueError(
-                f"{what} from position {gap.start_position} to {gap.end_position} cannot be there"
-            )
-        position = gap.end_position
-    _check_numbers(manifest)
-    for what, numbers in (
-        ("segment", [s.number for s in manifest.segments]),
-        ("epoch", [e.number for e in manifest.lineage]),
-    ):
-        if len(set(numbers)) != len(numbers):
-            raise ValueError(f"a number of a {what} is given twice")
-    return manifest
-
-
-def _check_numbers(manifest: Manifest) -> None:
-    """Raise ValueError where the numbers of segments and end are beyond 63 bits, or cannot be of one log."""
-    end = manifest.end
-    for s in manifest.sealed:
-        framed = s.start_position < s.end_position and 0 < s.first_lsn <= s.last_lsn + 1
-        if not framed or s.end_position > end.position or s.last_lsn > end.last_lsn:
-            raise ValueError(f"segment {s.number} is sealed without a frame, at LSN 0 or after the log's end")
-    sizes = [end.position, *(s.reserved_bytes for s in manifest.segments)]
-    if max(sizes) > POSITION_MAX or end.last_lsn > LSN_MAX:
-        raise ValueError("a position, an LSN or a size is beyond 63 bits")
-
-
-def _checked(cls: type[T], plain: Any) -> T:
-    """Return a `cls` of exactly these fields; KeyError, TypeError or ValueError where one is not as it should be."""
-    if not isinstance(plain, dict):
-        raise TypeError(f"a {type(plain).__name__} is where the fields of a {cls.__name__} belong")
-    for name, wanted in _plain_types(cls):  # type: ignore[arg-type]  # a class is hashable
-        value = plain[name]
-        if wanted is None:
-            continue
-        if type(value) is not wanted or (wanted is int and not 0 <= value <= _INT_MAX):
-            raise TypeError(f"{name} is a {type(value).__name__}, or a number that is not in 64 bits")
-    if "state" in plain:
-        plain = {**plain, "state": SegmentState(plain["state"])}
-    return cls(**plain)
-
-
-@cache
-def _plain_types(cls: type[Any]) -> tuple[tuple[str, type[Any] | None], ...]:
-    """Return the fields of a class of the manifest and what JSON gives for each; None where others look at it.
-
-    Kept: a manifest has thousands of segments, and every reader decodes it.
-    """
-    plain = {"int": int, "str": str, "Mapping[str, Any]": dict}
-    return tuple((f.name, plain.get(str(f.type))) for f in fields(cls))
-
-
-def _damaged(what: str, expected: object, found: object) -> CorruptionError:
-    return CorruptionError(
-        f"the manifest {what}: expected {expected}, found {found}. The log was not opened and nothing was changed",
-        segment=MANIFEST_NAME,
-        expected=expected,
-        found=found,
-    )
+def segment_order(record: SegmentRecord) -> tuple[bool, int, int]:
+    """Sealed segments by position, then unsealed ones by number."""
+    return record.state is not SegmentState.SEALED, record.start_position, record.number

@@ -10,6 +10,7 @@ from walkit.format.layout import (
     ALIGNMENT_BUFFERED,
     ALIGNMENT_DIRECT,
     CRITICAL_FEATURES_KNOWN,
+    FORMAT_DRAFT,
     FORMAT_VERSION,
     FRAME_BYTES_LIMIT,
     FRAME_HEADER_BYTES,
@@ -42,7 +43,8 @@ class SegmentHeader:
     `previous_end` is where the frames before this segment ended: the only legal gap in positions is
     [previous_end, start_position). `chain` is the header checksum of the last frame before, `first_lsn` the LSN that
     the first frame must have. Of a compacted segment, `end_chain` is what the frames it was made of ended with, and
-    `own_end_chain` what its own end with.
+    `own_end_chain` what its own end with. `manifest_generation` promises: the manifest of this generation was on stable
+    storage; 0 promises nothing.
     """
 
     log_id: int
@@ -59,6 +61,7 @@ class SegmentHeader:
     reorder_window_bytes: int = 0
     end_chain: int = 0
     own_end_chain: int = 0
+    manifest_generation: int = 0
     flags: SegmentFlag = _NO_FLAGS
     critical_features: int = 0
     optional_features: int = 0
@@ -99,6 +102,8 @@ class SegmentHeader:
             self.created_us,
             self.end_chain,
             self.own_end_chain,
+            self.manifest_generation,
+            FORMAT_DRAFT,
             len(self.extension),
         )
         block = (head + self.extension).ljust(_CRC_OFFSET, b"\0")
@@ -108,8 +113,8 @@ class SegmentHeader:
     def decode(cls, block: bytes, name: str) -> SegmentHeader | None:
         """Return the header of file `name`; None where the block is all zero (a prepared segment, never used).
 
-        Raises CorruptionError for a damaged or misplaced header, FormatVersionError for a newer one. The checksum has
-        its place at the end of the block in every version, so that it is judged before the version is believed.
+        Raises CorruptionError for a damaged or misplaced header, FormatVersionError for a newer one or another draft.
+        The checksum is at the end of the block in every version, so that it is judged before the version is believed.
         """
         if len(block) < SEGMENT_HEADER_BYTES:
             raise _damaged(name, "is cut short", SEGMENT_HEADER_BYTES, len(block))
@@ -124,7 +129,11 @@ class SegmentHeader:
         if found != expected:
             raise _damaged(name, "has a wrong checksum", f"{expected:#010x}", f"{found:#010x}")
         refuse_newer(f"segment {name}", version, header_bytes, SEGMENT_HEADER_BYTES, critical)
-        flags, extension_bytes = rest[8], rest[14]
+        flags, draft, extension_bytes = rest[8], rest[15], rest[16]
+        if draft != FORMAT_DRAFT:
+            raise FormatVersionError(
+                f"segment {name}", found=f"0, draft {draft}", supported=f"0, draft {FORMAT_DRAFT}"
+            )
         if flags & ~SEGMENT_FLAGS_KNOWN:
             raise FormatVersionError(f"segment {name}", found=f"with flags {flags:#x}", supported="flags 0x7")
         if extension_bytes > EXTENSION_BYTES_MAX:
@@ -146,6 +155,7 @@ class SegmentHeader:
             created_us=rest[11],
             end_chain=rest[12],
             own_end_chain=rest[13],
+            manifest_generation=rest[14],
             alignment=alignment,
             critical_features=critical,
             optional_features=optional,

@@ -16,10 +16,8 @@ from walkit.commit.ports import CommitEntry, LogPorts
 from walkit.commit.timer import CommitClock
 from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
 from walkit.events import EventSink
-from walkit.format.durable_slot import DurableSlot
 from walkit.format.frame import FrameIdentity
 from walkit.format.layout import (
-    DURABLE_SLOTS_BYTES,
     RECORDS_PER_FRAME_MAX,
     SegmentFlag,
     align_up,
@@ -41,8 +39,9 @@ from walkit.record import wall_us
 from walkit.recovery.apply import apply_plan
 from walkit.recovery.plan import RecoveryPlan
 from walkit.segments.manifest_edits import next_epoch
-from walkit.segments.manifest_store import DURABLE_NAME, ManifestStore
+from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.segment_set import SegmentSet
+from walkit.segments.slot_store import SlotStore
 from walkit.segments.writer_lock import WriterLock
 from walkit.storage.interface import DirectStorage, Storage
 
@@ -57,9 +56,14 @@ def compose(
 ) -> LogParts:
     """Apply the plan and return the parts of the log, ready to be appended to. Writes no segment."""
     number = next_epoch(plan.manifest)  # before anything is changed: there may be none
-    manifest_store = ManifestStore(storage, plan.findings.manifest, lock)
-    apply_plan(storage, manifest_store, plan)
-    note_level(manifest_store, options.durability)
+    slots = SlotStore(storage, plan.findings.slot, events)
+    manifest_store = ManifestStore(storage, plan.findings.manifest, lock, slots)
+    try:
+        apply_plan(storage, manifest_store, plan)
+        note_level(manifest_store, options.durability)
+    except BaseException:
+        slots.close()
+        raise
     manifest = manifest_store.current
     began = replace(
         manifest.end,
@@ -69,7 +73,7 @@ def compose(
     alignment = _alignment(storage, options, events)
     completion_order = manifest.ack_order == "completion"
     core = _core(options, identity, began, alignment, completion_order=completion_order, ports=ports)
-    segments = _segments(storage, manifest_store, options, events, core, began=began, slot=plan.findings.slot)
+    segments = _segments(storage, manifest_store, options, events, core, began=began, slots=slots)
     contents = LogContents(storage, manifest_store, segments, core)
     lifetime, orphan_files = Lifetime(), OrphanFiles(storage, manifest_store.look)
     claims = ClaimTable(storage, manifest_store, events)
@@ -146,7 +150,7 @@ def _segments(
     core: OrderingCore[Submitted],
     *,
     began: LogEnd,
-    slot: DurableSlot,
+    slots: SlotStore,
 ) -> SegmentSet:
     segments = SegmentSet(
         storage,
@@ -154,8 +158,7 @@ def _segments(
         options,
         identity=core.identity,
         epoch_began=began,
-        cell=storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=True),
-        slot=slot,
+        slots=slots,
         events=events,
         name=_name(storage),
         alignment=core.alignment,

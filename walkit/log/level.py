@@ -27,7 +27,7 @@ def note_level(store: ManifestStore, durability: str) -> None:
     extra = {key: value for key, value in manifest.extra.items() if key != LEVEL_KEY}
     if now:
         extra[LEVEL_KEY] = now
-    store.update(lambda m: m.next(extra=extra))
+    store.update(lambda m: m.next(extra=extra), opening=True)
 
 
 def require_promises(durability: str) -> None:

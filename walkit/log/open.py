@@ -13,7 +13,7 @@ from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import LogOptions
 from walkit.errors import LogExistsError, LogLockedError, LogNotFoundError, OptionsError
 from walkit.events import EventCallback, EventSink
-from walkit.format.manifest import MANIFEST_NAME, Manifest, encode_manifest
+from walkit.format.manifest import MANIFEST_NAME, Manifest
 from walkit.log.compose import compose
 from walkit.log.report import recovery_report
 from walkit.log.resources import LogResources
@@ -25,7 +25,7 @@ from walkit.recovery.apply import sync_unsealed
 from walkit.recovery.log_scan import Progress, read_durable_slot
 from walkit.recovery.planning import emit_recovery, plan_recovery
 from walkit.recovery.report import PhaseClock
-from walkit.segments.manifest_store import DURABLE_NAME, NEW_NAME, load_manifest, write_whole
+from walkit.segments.manifest_store import DURABLE_NAME, load_manifest, settle_manifest, write_manifest
 from walkit.segments.writer_lock import take_writer_lock
 from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import Storage
@@ -157,9 +157,11 @@ def _open_locked(
             created = not existed and MANIFEST_NAME not in storage.names()
             if mode == "x" and not created:
                 raise LogExistsError(storage.location)
-            if not created:
-                storage.sync_directory()  # the sync after the newest manifest may have failed
-            manifest = _create(storage, options) if created else load_manifest(storage)
+            if created:
+                manifest = _create(storage, options)
+            else:
+                settle_manifest(storage)
+                manifest = load_manifest(storage)
             _check_stored(manifest, options)
             slot = read_durable_slot(storage)
             detail["segments"] = len(manifest.segments)
@@ -205,7 +207,7 @@ def _create(storage: Storage, options: LogOptions) -> Manifest:
     if DURABLE_NAME in storage.names():
         storage.remove(DURABLE_NAME)  # of a log that was removed by hand: its promises are not this log's
         storage.sync_directory()  # a manifest beside it would be refused
-    write_whole(storage, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
+    write_manifest(storage, manifest)
     return manifest
 
 

@@ -41,8 +41,8 @@ class OrphanFiles:
     def remove(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Remove them. What a StorageError leaves is removed by the next call. Needs the lock held.
 
-        The next manifest makes it durable. A power cut before that may bring one back: no manifest names it, and the
-        next opening removes it.
+        The next sync of the folder makes it durable. A power cut before that may bring one back: no manifest names it,
+        and the next opening removes it.
         `progress` is called with (files removed, files to remove).
         """
         total = len(self._names)

@@ -33,8 +33,9 @@ from walkit.record import Record, wall_us
 from walkit.segments.claim_files import ClaimFact, claim_facts, drop_claim, time_text
 from walkit.segments.cursor_files import CursorFact, cursor_facts, stored_cursor
 from walkit.segments.identity import identity_at, lies_in
-from walkit.segments.manifest_store import load_manifest, write_whole
+from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import Storage, remove_if_there
+from walkit.storage.whole_file import write_whole
 
 if TYPE_CHECKING:
     from walkit.read.describe import LogInventory

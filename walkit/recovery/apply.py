@@ -11,7 +11,8 @@ from contextlib import suppress
 
 from walkit.errors import CorruptionError, StorageError
 from walkit.format.layout import MANIFEST_BYTES_MAX, SEGMENT_HEADER_BYTES
-from walkit.format.manifest import Manifest, encode_manifest
+from walkit.format.manifest import Manifest
+from walkit.format.manifest_file import encode_base
 from walkit.format.names import SALVAGE_NEW_NAME
 from walkit.recovery.decision import Decision
 from walkit.recovery.findings import SegmentFinding
@@ -72,7 +73,7 @@ def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> No
 
 def _refuse_without_room(manifest: Manifest) -> None:
     try:
-        encode_manifest(manifest)
+        encode_base(manifest)
     except ValueError as error:
         raise CorruptionError(
             f"the log is damaged in {len(manifest.lost):,} places, which a manifest has no room for; "

@@ -14,10 +14,10 @@ from walkit.format.manifest import (
     Manifest,
     SegmentRecord,
     sealed_record,
+    segment_order,
 )
 from walkit.recovery.findings import SegmentFinding, start_of
 from walkit.recovery.survey import Region
-from walkit.segments.manifest_edits import segment_order
 
 
 @dataclass(slots=True)

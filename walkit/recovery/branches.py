@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from walkit._text import lsn_range
 from walkit.errors import NotALogError, OptionsError, WalkitError
 from walkit.format.durable_slot import DurableSlot
 from walkit.format.manifest import MANIFEST_NAME, LostRecord, Manifest
 from walkit.format.names import SALVAGE_NEW_NAME, lsn_of_name
-from walkit.format.segment import segment_name
+from walkit.format.segment import SegmentHeader, segment_name
 from walkit.recovery.lineages import Lineage, epoch_by_frames, headers_of
 from walkit.recovery.lost_found import copy_part
 from walkit.recovery.tolerant_file import TolerantFile
@@ -137,13 +137,16 @@ def copy_branch(storage: Storage, plan: BranchPlan) -> None:
     parts = sorted(plan.line.parts(), key=lambda part: part[0].epoch, reverse=True)
     for header, fork in parts:
         if header.name not in there:
-            _copy(storage, target, header.name, None if fork is None else header.offset_of(fork))
+            until = None if fork is None else header.offset_of(fork)
+            _copy(storage, target, header.name, until, replace(header, manifest_generation=0))
     for name in plan.beside:
         if name not in there:
             _copy(storage, target, name, None)
 
 
-def _copy(storage: Storage, target: Storage, name: str, until: int | None) -> None:
+def _copy(
+    storage: Storage, target: Storage, name: str, until: int | None, header: SegmentHeader | None = None
+) -> None:
     file = TolerantFile(storage.open(name, "read"))
     try:
         size = file.size()
@@ -151,6 +154,8 @@ def _copy(storage: Storage, target: Storage, name: str, until: int | None) -> No
         copy = target.open(SALVAGE_NEW_NAME, "create")
         try:
             copy_part(file, 0, size if until is None else min(size, until), copy, 0)
+            if header is not None:
+                copy.write(0, [header.encode()])
             copy.sync()
         finally:
             copy.close()

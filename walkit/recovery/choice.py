@@ -84,7 +84,7 @@ def _of_rebuilt(storage: Storage, rebuilt: Rebuilt, slot: DurableSlot, replaced:
         # Numbers of generations and segments are given once.
         manifest = replace(
             manifest,
-            generation=replaced.generation,
+            generation=max(manifest.generation, replaced.generation),
             next_segment=max(manifest.next_segment, replaced.next_segment),
         )
     lines = [(line, line.shared_lsn(rebuilt.line)) for line in rebuilt.branches]
@@ -158,7 +158,7 @@ def _is_contradicted(
     """Say whether the files show that this manifest is older than they are, or another log's.
 
     1. No segment belongs to its log, or most belong to another and the durable slot does not confirm it.
-    2. It is older than a segment or the durable slot: opening refuses that as well.
+    2. It is older than a segment or the durable file say: opening refuses that as well.
     3. A segment that it names is another of the same log: two writers gave one number.
     4. A sealed segment is not there, and a segment of the same log that it does not name holds that LSN.
     5. The durable slot promises more of an epoch than there is of it before the next one.
@@ -169,6 +169,8 @@ def _is_contradicted(
     ids = {h.log_id for h in headers}
     confirmed = slot.generation and any(epoch.id == slot.epoch_id for epoch in manifest.lineage)
     if manifest.log_id not in ids or (not confirmed and log_id_of(headers, slot) != manifest.log_id):
+        return True
+    if any(h.manifest_generation > manifest.generation for h in headers if h.log_id == manifest.log_id):
         return True
     if confirmed and _slot_of(manifest, slot) != slot:
         return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from walkit.errors import CorruptionError, FormatVersionError, SegmentMissingError, StorageError, WalkitError
-from walkit.format.durable_slot import NOTHING_DURABLE, DurableSlot, decode_slots
+from walkit.format.durable_slot import NOTHING_DURABLE, DurableSlot, ManifestPromise, decode_slots
 from walkit.format.layout import DURABLE_SLOTS_BYTES, SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest
 from walkit.recovery.findings import (
@@ -24,7 +24,7 @@ from walkit.segments.gathered import NOTHING_GATHERED, gathered_in
 from walkit.segments.identity import header_of, missing_segment
 from walkit.segments.index_file import orphan_indexes
 from walkit.segments.leftovers import leftover_of, unfinished_in
-from walkit.segments.manifest_store import DURABLE_NAME
+from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 from walkit.storage.interface import Storage
 
 Progress = Callable[[int, int], None]
@@ -70,6 +70,8 @@ def scan_log(
             error.position, error.first_lost_lsn = error.position or record.start_position, record.first_lsn
         if error is not None:
             raise error
+        if finding.header is not None:
+            _refuse_broken_promise(storage, manifest, record.name, finding.header.manifest_generation)
         if deep:
             survey_segment(storage, manifest, finding, reached=counter.within_segment())
         findings.sealed.append(finding)
@@ -77,6 +79,7 @@ def scan_log(
         finding = inspect_segment(storage, manifest, record)
         findings.unsealed.append(finding)
         if finding.header is not None:
+            _refuse_broken_promise(storage, manifest, record.name, finding.header.manifest_generation)
             survey_segment(storage, manifest, finding, reached=counter.within_segment())
         _refuse_unreadable(finding)
     link_unsealed(storage, findings)
@@ -198,6 +201,10 @@ def _refuse_an_older_manifest(storage: Storage, findings: LogFindings, salvage: 
     gathered = gathered_in(storage, manifest) if findings.strays else NOTHING_GATHERED
     if slot.generation and not is_known(manifest, slot):
         raise _older_manifest(DURABLE_NAME, f"epoch {slot.epoch}, durable up to position {slot.position:,}")
+    promise = slot.promise
+    if promise.generation and not is_known(manifest, promise):
+        raise _older_manifest(DURABLE_NAME, f"epoch {promise.epoch}, manifest {promise.generation:,}")
+    _refuse_broken_promise(storage, manifest, DURABLE_NAME, promise.generation)
     for name in findings.strays:
         try:
             header = header_of(storage, name)
@@ -211,11 +218,20 @@ def _refuse_an_older_manifest(storage: Storage, findings: LogFindings, salvage: 
             continue
         if gathered.has(name, header):
             continue  # a replica's new log, which no manifest has yet: this one is still the log
+        _refuse_broken_promise(storage, manifest, name, header.manifest_generation)
         if header.number >= manifest.next_segment and leftover_of(header, manifest) is None:
             raise _older_manifest(name, f"segment {header.number} from LSN {header.first_lsn:,} on")
 
 
-def is_known(manifest: Manifest, slot: DurableSlot) -> bool:
+def _refuse_broken_promise(storage: Storage, manifest: Manifest, name: str, generation: int) -> None:
+    """Refuse a manifest if this file promises that a newer one was on stable storage (FORMAT.md F-12.9)."""
+    if (
+        generation > manifest.generation == load_manifest(storage).generation
+    ):  # else a writer changed it meanwhile
+        raise _older_manifest(name, f"manifest {generation:,}")
+
+
+def is_known(manifest: Manifest, slot: DurableSlot | ManifestPromise) -> bool:
     """Say whether a slot is of an epoch of the lineage, or older than one: a manifest made anew may not know those."""
     epoch = manifest.epoch_of(slot.epoch)
     if epoch is not None:
@@ -226,8 +242,9 @@ def is_known(manifest: Manifest, slot: DurableSlot) -> bool:
 def _older_manifest(name: str, newer: str) -> CorruptionError:
     return CorruptionError(
         f"the manifest is older than {name} ({newer}), which it does not know: it was put back from an earlier time, "
-        "or the folder was copied file by file while a writer had it. Nothing was changed. `walkit copy LOG DIR` makes "
-        "a copy beside a writer; else put the newest manifest back, or rebuild it by `walkit repair --policy salvage`",
+        "its last edit is damaged, or the folder was copied file by file while a writer had it. Nothing was changed. "
+        "`walkit copy LOG DIR` makes a copy beside a writer; else put the newest manifest back, or rebuild it by "
+        "`walkit repair --policy salvage`",
         segment=name,
         expected="a manifest that knows it",
         found=newer,

@@ -76,6 +76,7 @@ def manifest_from_headers(storage: Storage) -> Rebuilt | None:
     if not headers:
         return None
     slot = read_durable_slot(storage)
+    promised = slot.promise.generation
     line, *others = lineages_of(storage, headers, slot)
     log_id, branches = line.tip.log_id, [o for o in others if o.records_beside(line)]
     ours = _without_leftovers(storage, line.headers)
@@ -109,6 +110,7 @@ def manifest_from_headers(storage: Storage) -> Rebuilt | None:
     completion = any(h.flags & SegmentFlag.COMPLETION_ORDER for h in ours)
     manifest = Manifest(
         log_id=log_id,
+        generation=max([promised, *(h.manifest_generation for h in headers)]),
         created_us=ours[0].created_us,
         ack_order="completion" if completion else "append",
         lineage=lineage,

@@ -25,7 +25,7 @@ from walkit.recovery.planning import plan_recovery
 from walkit.recovery.rebuild import completed, refuse_without_log
 from walkit.recovery.report import Cut, SegmentDecision, loss_text, outcome_lines
 from walkit.recovery.tolerant_file import TolerantFile
-from walkit.segments.manifest_store import ManifestStore
+from walkit.segments.manifest_store import ManifestStore, settle_manifest
 from walkit.segments.writer_lock import refuse_a_writer, take_writer_lock
 from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import Storage
@@ -172,6 +172,7 @@ def _repair(
     salvage = policy == "salvage"
     lock = take_writer_lock(storage)
     try:
+        settle_manifest(storage)
         # Each of them, as the manifest that says which ones are sealed may itself come from their bytes.
         sync_segments(storage, [n for n in storage.names() if n.endswith(".segment")], salvage=salvage)
         choice = choose_manifest(storage, salvage=salvage)

@@ -22,8 +22,9 @@ from walkit.format.layout import CLAIM_FILE_BYTES
 from walkit.format.manifest import Manifest
 from walkit.format.names import CLAIMS_LOCK_NAME, claim_file_name, claim_of_name, is_unfinished_claim
 from walkit.record import STAMP_MAX, to_datetime, wall_us
-from walkit.segments.manifest_store import LOCK_NAME, load_manifest, read_if_there, write_whole
+from walkit.segments.manifest_store import LOCK_NAME, load_manifest
 from walkit.storage.interface import LockHolder, Storage, StorageLock, remove_if_there
+from walkit.storage.whole_file import read_if_there, write_whole
 
 LOCK_WAIT_S = 10.0
 """How long the claims' lock is waited for: its holder has it for a few small writes, unless its process is stopped."""

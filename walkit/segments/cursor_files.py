@@ -8,8 +8,8 @@ from walkit.errors import WalkitError
 from walkit.format.cursor import CursorMark, decode_cursor
 from walkit.format.layout import CURSOR_FILE
 from walkit.format.names import cursor_file_name, cursor_of_name
-from walkit.segments.manifest_store import read_if_there
 from walkit.storage.interface import Storage
+from walkit.storage.whole_file import read_if_there
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,12 @@ from typing import Final
 
 from walkit.errors import WalkitError
 from walkit.format.layout import MANIFEST_BYTES_MAX
-from walkit.format.manifest import Manifest, SegmentRecord, decode_manifest
+from walkit.format.manifest import Manifest, SegmentRecord
+from walkit.format.manifest_file import decode_manifest
 from walkit.format.names import BOOTSTRAP_READY_NAME
 from walkit.format.segment import SegmentHeader, segment_name
-from walkit.segments.manifest_store import read_if_there
 from walkit.storage.interface import Storage
+from walkit.storage.whole_file import read_if_there
 
 SNAPSHOT_KEY: Final = "snapshot_lsn"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Callable
 from typing import Any
 
@@ -17,9 +18,15 @@ from walkit.format.manifest import (
     SegmentState,
     prepared_record,
     sealed_record,
+    segment_order,
 )
 from walkit.format.segment import SegmentHeader
 from walkit.segments.active_segment import OpenSegment
+
+RESERVE_SEALED_BYTES, RESERVE_PREPARED_BYTES, RESERVE_OPENING_BYTES = 256, 768, 1024
+"""Edit space that is kept: for a trim of each sealed segment, a seal and a trim of each other, and one opening."""
+SPACE_SEGMENT_BYTES, SPACE_BYTES_MIN = 512, 4096
+"""Edit space beyond what is kept: in proportion to the base, so that a new base is as rare as it is large."""
 
 
 def record_of(segment: OpenSegment, header: SegmentHeader) -> SegmentRecord:
@@ -30,10 +37,11 @@ def record_of(segment: OpenSegment, header: SegmentHeader) -> SegmentRecord:
 
 def with_sealed(manifest: Manifest, record: SegmentRecord) -> Manifest:
     """Return the manifest with this segment sealed; one without frames is dropped instead."""
-    without = without_segment(manifest, record.number)
+    left = _others(manifest, record.number)
     if record.size_bytes == 0:
-        return without
-    segments = tuple(sorted((*without.segments, record), key=segment_order))
+        return manifest.next(segments=left)
+    place = bisect(left, segment_order(record), key=segment_order)
+    segments = (*left[:place], record, *left[place:])
     end = manifest.end
     if record.end_position >= end.position:
         end = LogEnd(last_lsn=record.last_lsn, position=record.end_position, chain=record.end_chain)
@@ -42,7 +50,16 @@ def with_sealed(manifest: Manifest, record: SegmentRecord) -> Manifest:
 
 def without_segment(manifest: Manifest, number: int) -> Manifest:
     """Return the manifest without the segment of this number."""
-    return manifest.next(segments=tuple(s for s in manifest.segments if s.number != number))
+    return manifest.next(segments=_others(manifest, number))
+
+
+def _others(manifest: Manifest, number: int) -> tuple[SegmentRecord, ...]:
+    """Return the segments without that of this number, which is one of the last."""
+    segments = manifest.segments
+    for i in reversed(range(len(segments))):
+        if segments[i].number == number:
+            return segments[:i] + segments[i + 1 :]
+    return segments
 
 
 def gaps_where(manifest: Manifest, keep: Callable[[Gap], bool]) -> dict[str, Any]:
@@ -81,6 +98,17 @@ def next_epoch(manifest: Manifest) -> int:
     return number
 
 
-def segment_order(record: SegmentRecord) -> tuple[bool, int, int]:
-    """Sealed segments by position, then unsealed ones by number."""
-    return record.state is not SegmentState.SEALED, record.start_position, record.number
+def reserved_bytes(manifest: Manifest) -> int:
+    """Return how much space for edits is kept for changes that make room, and for one opening."""
+    prepared = 0
+    for segment in reversed(manifest.segments):
+        if segment.state is SegmentState.SEALED:
+            break  # these come first
+        prepared += 1
+    sealed = len(manifest.segments) - prepared
+    return sealed * RESERVE_SEALED_BYTES + prepared * RESERVE_PREPARED_BYTES + RESERVE_OPENING_BYTES
+
+
+def space_bytes(manifest: Manifest) -> int:
+    """Return how much space for edits a new base gets."""
+    return reserved_bytes(manifest) + len(manifest.segments) * SPACE_SEGMENT_BYTES + SPACE_BYTES_MIN

@@ -1,10 +1,16 @@
-"""The manifest in its place: read once, replaced atomically, never on the path of an acknowledgement."""
+"""The manifest in its place: a base and edits (FORMAT.md F-12), never on the path of an acknowledgement.
+
+A change is one synced write into the zeroed space after the base. When that is used up, a new base replaces the file
+atomically. A part of the space is reserved for changes that drop or seal segments, which need no room so.
+"""
 
 from __future__ import annotations
 
 import errno
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from typing import Protocol
 
 from walkit._locks import once
@@ -17,15 +23,25 @@ from walkit.errors import (
     NotALogError,
     StorageError,
 )
-from walkit.format.layout import MANIFEST_BYTES_MAX, MANIFEST_HEADER, SEGMENT_NUMBER_MAX
-from walkit.format.manifest import MANIFEST_NAME, Manifest, decode_manifest, encode_manifest
+from walkit.format.layout import (
+    EDIT_ALIGNMENT,
+    MANIFEST_FILE_BYTES_MAX,
+    MANIFEST_HEADER,
+    SEGMENT_NUMBER_MAX,
+)
+from walkit.format.manifest import MANIFEST_NAME, Manifest
+from walkit.format.manifest_file import ManifestFile, encode_base, encode_edit, new_file, read_manifest
 from walkit.format.names import CLAIMS_LOCK_NAME
-from walkit.storage.interface import Storage, remove_if_there
+from walkit.segments.manifest_edits import RESERVE_OPENING_BYTES, reserved_bytes, space_bytes
+from walkit.segments.slot_store import DURABLE_NAME as DURABLE_NAME
+from walkit.segments.slot_store import SlotStore
+from walkit.storage.interface import HoldableFile, Storage, StorageFile, remove_if_there
+from walkit.storage.io_errors import BACK_PRESSURE
+from walkit.storage.whole_file import write_whole
 
 LOCK_NAME = "lock"
-DURABLE_NAME = "durable"
 NEW_NAME = "manifest.new"
-LOST_FOLDER = "lost+found"
+LOST_FOLDER, LOOKS_MAX = "lost+found", 4
 OWN_NAMES = (MANIFEST_NAME, NEW_NAME, LOCK_NAME, DURABLE_NAME, CLAIMS_LOCK_NAME)
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 
@@ -42,9 +58,33 @@ REPLICATION_NAMES = (
 def load_manifest(storage: Storage) -> Manifest:
     """Return the manifest of a log.
 
-    LogNotFoundError where there is nothing, NotALogError where there is something else, SegmentMissing where segments
-    are without a manifest (then `walkit.repair` can rebuild it), and what `decode_manifest` raises.
+    LogNotFoundError if there is nothing, NotALogError if there is something else, CorruptionError if segments are
+    without a manifest (then `walkit.repair` can rebuild it), and what `read_manifest` raises.
     """
+    return load_manifest_file(storage).manifest
+
+
+def load_manifest_file(storage: Storage) -> ManifestFile:
+    """Return the manifest with its file, see `load_manifest`.
+
+    An edit that is being written meanwhile may be seen in part, and one after it whole: then the file is read again,
+    until two readings agree or `LOOKS_MAX` are done, and it is the manifest before that edit.
+    """
+    before: ManifestFile | CorruptionError | None = None
+    for looks_left in reversed(range(LOOKS_MAX)):
+        try:
+            found = _read_file(storage)
+            if not found.torn_until or found == before or not looks_left:
+                return found
+            before = found
+        except CorruptionError as error:
+            if not looks_left or f"{error}" == f"{before}":
+                raise
+            before = error
+    raise AssertionError("the last look returns or raises")
+
+
+def _read_file(storage: Storage) -> ManifestFile:
     try:
         file = storage.open(MANIFEST_NAME, "read")
     except StorageError as error:
@@ -56,11 +96,11 @@ def load_manifest(storage: Storage) -> Manifest:
         # It was made meanwhile; a link to nothing is refused again.
         file = storage.open(MANIFEST_NAME, "read")
     try:
-        data = file.read(0, MANIFEST_BYTES_MAX + 1)
+        data = file.read(0, MANIFEST_FILE_BYTES_MAX + 1)
     finally:
         file.close()
     try:
-        return decode_manifest(data, storage.location)
+        return read_manifest(data, storage.location)
     except NotALogError as error:
         if not any(n.endswith(".segment") for n in storage.names()):
             raise
@@ -117,13 +157,26 @@ class Place(Protocol):
 class ManifestStore:
     """The manifest of an open log. `current` is an immutable snapshot; `update` is safe from any thread."""
 
-    def __init__(self, storage: Storage, manifest: Manifest, place: Place | None = None) -> None:
-        """`place` is looked at before each change; None for who has the folder for one change alone."""
+    def __init__(
+        self,
+        storage: Storage,
+        manifest: Manifest,
+        place: Place | None = None,
+        slots: SlotStore | None = None,
+    ) -> None:
+        """`place` is looked at before each change; None for who has the folder for one change alone.
+
+        `slots` gets each manifest that is durable. Without it each change is a new base, as nothing could promise
+        an edit.
+        """
         self._storage = storage
         self._lock = threading.RLock()
         self._closed = False
         self._next_number = 0
         self._place = place if place is not None and place.looks else None
+        self._slots = slots
+        self._file: ManifestFile | None = None
+        """The file as it was read or written; None before, and after a write that failed: then comes a new base."""
         self._heads: set[bytes] = set()
         """The header of the file, as this writer has read or written it; two after a failed replacement."""
         self.lost: StorageError | None = None
@@ -162,31 +215,101 @@ class ManifestStore:
             raise replaced_error(self._storage.location, self.lost.name or "")
 
     def _look_at_manifest(self) -> None:
-        head = read_if_there(self._storage, MANIFEST_NAME, MANIFEST_HEADER.size)
-        if head in self._heads:
-            return
+        head, following = self._read_around()
+        if head not in self._heads or any(following):
+            self._take_file(head)
+
+    def _read_around(self) -> tuple[bytes, bytes]:
+        """Return the header of the file, and the bytes of the next edit: zeros, unless another writer was there."""
         try:
-            found = load_manifest(self._storage)
+            file = self._storage.open(MANIFEST_NAME, "read")
+        except StorageError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return b"", b""
+        try:
+            known = self._file
+            clean = known is not None and not known.torn_until
+            following = file.read(known.offset, EDIT_ALIGNMENT) if known is not None and clean else b""
+            return file.read(0, MANIFEST_HEADER.size), following
+        finally:
+            file.close()
+
+    def _take_file(self, head: bytes) -> None:
+        """Read the whole file: it must be this writer's. StorageError (ESTALE)."""
+        try:
+            found = load_manifest_file(self._storage)
         except (CorruptionError, NotALogError, LogNotFoundError):
             found = None
-        if found != self.current:
+        if found is None or found.manifest != self.current:
             raise replaced_error(self._storage.location, MANIFEST_NAME)
-        assert head is not None
+        self._file = found
         self._heads.add(head)
 
-    def _write_locked(self, manifest: Manifest) -> None:
+    def _write_locked(self, manifest: Manifest, *, opening: bool = False) -> None:
         self._look_locked()
-        data = encode_manifest(manifest)
+        made = self._edit_of(manifest, opening=opening)
+        if made is None or not self._write_edit(*made):
+            self._write_base(manifest)
+        self.current = manifest
+        if self._slots is not None:
+            self._slots.promise(manifest)
+
+    def _edit_of(self, manifest: Manifest, *, opening: bool) -> tuple[bytes, ManifestFile] | None:
+        """Return the edit that makes this manifest of the current one; None if it has to be a new base.
+
+        One that lessens what is kept in reserve may use it, and one of an opening may use the part that is for it.
+        """
+        if self._slots is None or not manifest.lineage:
+            return None
+        if not self._heads:
+            self._take_file(self._read_around()[0])
+        if self._file is None:
+            return None
+        made = encode_edit(self._file, manifest)
+        if made is None:
+            return None
+        left, kept = made[1].end - made[1].offset, reserved_bytes(manifest)
+        if left < kept - (RESERVE_OPENING_BYTES if opening else 0) and kept >= reserved_bytes(self.current):
+            return None
+        return made
+
+    def _write_edit(self, data: bytes, after: ManifestFile) -> bool:
+        """Write an edit, durably; False, and nothing was written, if the file is another log's as well."""
+        before, file = self._file, self._storage.open(MANIFEST_NAME, "write")
+        assert before is not None
+        try:
+            if _is_shared(file):
+                return False
+            self._file = None  # until it is known to be durable
+            if before.torn_until:
+                # An unfinished edit of an earlier writer must not become whole by a part of this one.
+                file.write(before.offset, [bytes(before.torn_until - before.offset)], sync=True)
+            file.write(before.offset, [data], sync=True)
+        finally:
+            file.close()
+        self._file = replace(after, torn_until=0)
+        return True
+
+    def _write_base(self, manifest: Manifest) -> None:
+        data = encode_base(manifest, space_bytes(manifest))
         head = data[: MANIFEST_HEADER.size]
         self._heads.add(head)
-        write_whole(self._storage, MANIFEST_NAME, NEW_NAME, data)
+        self._file = None  # until it is known to be durable
+        try:
+            write_whole(self._storage, MANIFEST_NAME, NEW_NAME, data)
+        except StorageError as error:
+            if error.errno in BACK_PRESSURE:
+                with suppress(StorageError):  # it would keep the space that others need
+                    remove_if_there(self._storage, NEW_NAME)
+            raise
         self._heads = {head}
-        self.current = manifest
+        self._file = new_file(manifest, data)
 
     def take_number(self) -> int:
         """Return a segment number that is given once; it enters the manifest with its segment.
 
-        LogExhaustedError where there is none left.
+        LogExhaustedError if all are given.
         """
         with once(self._lock), self._lock:
             number = max(self._next_number, self.current.next_segment)
@@ -199,14 +322,18 @@ class ManifestStore:
         """Wait for the update under way and let no other begin: the log may get another writer now."""
         with once(self._lock), self._lock:
             self._closed = True
+            if self._slots is not None:
+                self._slots.close()
 
     def forget(self) -> None:
         """In a forked child: close without waiting for a thread that only the parent has."""
         self._lock = threading.RLock()
         self._closed = True
 
-    def update(self, change: Callable[[Manifest], Manifest]) -> Manifest:
+    def update(self, change: Callable[[Manifest], Manifest], *, opening: bool = False) -> Manifest:
         """Replace the manifest by `change` of it; durable on return. LogClosedError once the log is closed.
+
+        With `opening` it may use the space for edits that is kept for an opening.
 
         On a StorageError the log continues with the manifest it had. The file may be either one then: the change must
         be such that it may be made again. With errno ESTALE nothing was written, and nothing will be.
@@ -220,7 +347,7 @@ class ManifestStore:
             if manifest is self.current:
                 return manifest
             self._check(manifest)
-            self._write_locked(manifest)
+            self._write_locked(manifest, opening=opening)
             return manifest
 
     def put_back(self, manifest: Manifest) -> None:
@@ -243,32 +370,31 @@ class ManifestStore:
         assert following.next_segment >= current.next_segment, "a segment's number would be given again"
         assert following.low_watermark >= current.low_watermark
         assert following.checkpoint_lsn >= current.checkpoint_lsn
-        numbers = [segment.number for segment in following.segments]
-        assert len(set(numbers)) == len(numbers), "two segments of one number"
 
 
-def write_whole(storage: Storage, name: str, temporary: str, data: bytes) -> None:
-    """Put `data` in place of file `name`, atomically and durably: write, sync, rename, sync the directory."""
-    remove_if_there(storage, temporary)
-    file = storage.open(temporary, "create")
+def write_manifest(storage: Storage, manifest: Manifest) -> None:
+    """Replace the manifest by a new base, atomically and durably."""
+    write_whole(storage, MANIFEST_NAME, NEW_NAME, encode_base(manifest, space_bytes(manifest)))
+
+
+def settle_manifest(storage: Storage) -> None:
+    """Sync the manifest and drop its cached pages, so that an edit is read as the device has it. StorageError.
+
+    For an opening for writing: an edit that is in the page cache alone, of a killed writer, does not count.
+    """
     try:
-        file.write(0, [data])
-        file.sync()
-    finally:
-        file.close()
-    storage.replace(temporary, name)
-    storage.sync_directory(name.rpartition("/")[0])
-
-
-def read_if_there(storage: Storage, name: str, bytes_max: int) -> bytes | None:
-    """Return at most so many bytes from the beginning of a file; None where there is no such file. StorageError."""
-    try:
-        file = storage.open(name, "read")
+        file = storage.open(MANIFEST_NAME, "write")
     except StorageError as error:
         if error.errno != errno.ENOENT:
             raise
-        return None
+        return  # loading it is refused
     try:
-        return file.read(0, bytes_max)
+        file.sync()
+        file.drop_cached()
     finally:
         file.close()
+
+
+def _is_shared(file: StorageFile) -> bool:
+    """Say whether a file has another name: a copy of hard links is another log, whose manifest must not change."""
+    return isinstance(file, HoldableFile) and file.status_call()().st_nlink > 1

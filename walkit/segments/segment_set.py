@@ -18,7 +18,6 @@ from walkit.commit.frame import SealedFrame
 from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
 from walkit.errors import LogFullError, StorageError
 from walkit.events import EventSink
-from walkit.format.durable_slot import DurableSlot
 from walkit.format.frame import FrameIdentity
 from walkit.format.index import has_index
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
@@ -37,7 +36,7 @@ from walkit.segments.manifest_edits import record_of, with_prepared, with_sealed
 from walkit.segments.manifest_store import ManifestStore, replaced_error
 from walkit.segments.passed_time import PassedTime
 from walkit.segments.slot_store import SlotStore
-from walkit.storage.interface import Cell, OpenMode, Storage, StorageFile, hold_file
+from walkit.storage.interface import OpenMode, Storage, StorageFile, hold_file
 from walkit.storage.io_errors import BACK_PRESSURE
 
 LOOK_S = 1.0  # after so long without a look at its place, a writer looks before the next acknowledgement
@@ -54,8 +53,7 @@ class SegmentSet:
         *,
         identity: FrameIdentity,
         epoch_began: LogEnd,
-        cell: Cell | None,
-        slot: DurableSlot,
+        slots: SlotStore,
         events: EventSink,
         name: str,
         alignment: int = ALIGNMENT_BUFFERED,
@@ -81,7 +79,7 @@ class SegmentSet:
         self.on_seal: Callable[[], object] | None = None
         """Called on the maintenance thread, or the thread that closes, when a segment has been sealed."""
         self._alignment = alignment
-        self._slots = SlotStore(cell, slot, storage.location, events)
+        self._slots = slots
         self._full: deque[OpenSegment] = deque()
         self._prepared: OpenSegment | None = None
         self._index_steps = reindex(storage, lambda: store.current)
@@ -134,6 +132,7 @@ class SegmentSet:
             reorder_window_bytes=self.reorder_window_bytes,
             flags=self.flags,
             created_us=self.time.us(),
+            manifest_generation=self.store.current.generation,  # durable before it was made current
         )
 
     def assign(self, frame: SealedFrame) -> None:
@@ -273,7 +272,7 @@ class SegmentSet:
             segment.zero_step()
             segment.hold_size()
             self.maintenance.steps += 1
-            # It syncs the directory: the file has its name before anything is written to it.
+            self.storage.sync_directory()  # the file has its name before anything is written to it
             self.store.update(lambda m: self._with_prepared(m, number))
             self.maintenance.steps += 1
         except StorageError:
@@ -371,7 +370,6 @@ class SegmentSet:
                     self._drop_prepared(prepared)
         finally:
             with ExitStack() as closing:  # all of them, also where one raises
-                closing.callback(self._slots.close)
                 for segment in [*self.open_segments, *([prepared] if prepared is not None else [])]:
                     closing.callback(segment.free if hung else segment.close)
 

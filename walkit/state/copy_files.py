@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import re
 import time
+from dataclasses import replace
 
 from walkit.commit.to_end import end_if_given_up
 from walkit.errors import CorruptionError, FormatVersionError, GapError, SnapshotError, StorageError
@@ -116,7 +117,8 @@ class CopyOfSegments:
             size = min(header.offset_of(stop), file.size())
             found = self._there(record, span, size) if whole else None
             if found is None:
-                copy_file(file, self._target, size, self._meter)
+                own = replace(header, manifest_generation=0)  # it promises another folder's manifest
+                copy_file(file, self._target, size, self._meter, own.encode())
                 walk = self._checked(COPYING_NAME, record, span, stop)
                 self._target.replace(COPYING_NAME, record.name)
             else:
@@ -162,8 +164,8 @@ class CopyOfSegments:
             file.close()
 
 
-def copy_file(file: StorageFile, target: Storage, size: int, meter: Meter) -> None:
-    """Copy the first bytes of a file to `COPYING_NAME`; on stable storage on return, under that name."""
+def copy_file(file: StorageFile, target: Storage, size: int, meter: Meter, head: bytes = b"") -> None:
+    """Copy the first bytes of a file to `COPYING_NAME`, with `head` as its first ones; durable on return."""
     if COPYING_NAME in target.names():
         target.remove(COPYING_NAME)
     written = target.open(COPYING_NAME, "create")
@@ -182,6 +184,8 @@ def copy_file(file: StorageFile, target: Storage, size: int, meter: Meter) -> No
             written.write(offset, [data])
             offset += len(data)
             meter.copied(len(data))
+        if head:
+            written.write(0, [head])
         written.sync()
     finally:
         written.close()

@@ -19,7 +19,7 @@ from walkit._arguments import check_progress
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.errors import ClaimError, GapError, NotALogError, OptionsError, StorageError, WalkitError
 from walkit.format.index import has_index
-from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest, SegmentRecord, encode_manifest
+from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest, SegmentRecord
 from walkit.read.claim import Claim, claim
 from walkit.read.reader import reader_view_of
 from walkit.read.view import LogView
@@ -28,7 +28,7 @@ from walkit.recovery.log_scan import Progress
 from walkit.segments.claim_files import drop_claim
 from walkit.segments.index_file import index_segment
 from walkit.segments.manifest_edits import gaps_where
-from walkit.segments.manifest_store import LOCK_NAME, NEW_NAME, load_manifest, write_whole
+from walkit.segments.manifest_store import LOCK_NAME, NEW_NAME, load_manifest, write_manifest
 from walkit.segments.writer_lock import WriterLock, has_writer, take_writer_lock
 from walkit.state.copy_files import (
     CopyOfSegments,
@@ -239,7 +239,7 @@ def _claimed(
     keep_only(target, manifest, snapshots)
     target.sync_directory()
     meter.finish()
-    write_whole(target, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
+    write_manifest(target, manifest)
     return CopyReport(
         source=source.location,
         location=location,

@@ -20,7 +20,7 @@ from tests.replication.callers import WAIT_S, until
 from tests.replication.healing.test_heal import contents, fill, segments, write, write_short
 from tests.replication.healing.test_heal_tail import PLAIN, in_use, lsns_of
 from walkit._threads import Bell
-from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.format.layout import MANIFEST_SLOTS_OFFSET, SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.format.names import HEAL_NEW_NAME
 from walkit.models import CrashingStorage, FaultyStorage
@@ -309,6 +309,7 @@ def test_frames_of_a_segment_that_cannot_be_read_come_into_no_other(
         whole = Path(shutil.copytree(place, tmp_path / "whole"))
         damaged = Path(shutil.copytree(place, tmp_path / "damaged"))
     (damaged / MANIFEST_NAME).write_bytes(prepared)
+    write(damaged / DURABLE_NAME, MANIFEST_SLOTS_OFFSET, bytes(128))  # it promises a later manifest
     first, last = (p for p in segments(damaged) if any(p.read_bytes()[:SEGMENT_HEADER_BYTES]))
     write(first, 9_000, bytes(300))
     storage = FaultyStorage(FileStorage(str(damaged)))

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from walkit.errors import CorruptionError, StorageError
-from walkit.format.durable_slot import DurableSlot, encode_slot
+from walkit.format.durable_slot import DurableSlot, encode_promise, encode_slot
 from walkit.format.layout import (
     DURABLE_SLOTS_BYTES,
     FRAME_BYTES_LIMIT,
@@ -243,5 +243,6 @@ def lower_slot(storage: Storage, slot: DurableSlot, end: LogEnd) -> None:
         for turn in (1, 2):
             lowered = slot._replace(generation=slot.generation + turn, position=end.position)
             cell.write(*encode_slot(lowered))
+            cell.write(*encode_promise(slot.promise, turn))
     finally:
         cell.close()

@@ -21,9 +21,8 @@ from walkit.format.manifest import (
     EpochRecord,
     Manifest,
     SegmentRecord,
-    decode_manifest,
-    encode_manifest,
 )
+from walkit.format.manifest_file import decode_manifest, encode_base
 from walkit.format.names import BOOTSTRAP_PLAN_NAME, BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME
 from walkit.format.segment import SegmentHeader
 from walkit.replication.core.bootstrap import Want
@@ -32,9 +31,9 @@ from walkit.replication.protocol.messages import Chunk, Plan
 from walkit.segments.frame_walk import FrameWalk, walk_segment
 from walkit.segments.gathered import SNAPSHOT_KEY
 from walkit.segments.identity import check_identity
-from walkit.segments.manifest_store import read_if_there, write_whole
 from walkit.state.snapshot import identity_at, verify_snapshot
 from walkit.storage.interface import LimitedSpace, Storage, StorageFile
+from walkit.storage.whole_file import read_if_there, write_whole
 
 FREE_LEFT_BYTES = 64 << 20
 """So much of the disk stays free of what is gathered: for the replica's own log, and for its neighbours."""
@@ -84,7 +83,7 @@ class BootstrapFolder:
         usable |= set(self._names[len(manifest.sealed) :])
         self._clear({*self._names} & usable)
         facts = replace(manifest, extra={SNAPSHOT_KEY: plan.snapshot_lsn})
-        write_whole(self._storage, BOOTSTRAP_PLAN_NAME, f"{BOOTSTRAP_PLAN_NAME}.new", encode_manifest(facts))
+        write_whole(self._storage, BOOTSTRAP_PLAN_NAME, f"{BOOTSTRAP_PLAN_NAME}.new", encode_base(facts))
         there = {name: self._size(name) for name in self._names if name in usable}
         wants = tuple(
             Want(index, min(there.get(name, 0), size), size)

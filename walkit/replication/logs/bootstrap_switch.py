@@ -10,12 +10,10 @@ from walkit.events import EventSink
 from walkit.format.index import index_name
 from walkit.format.layout import MANIFEST_BYTES_MAX, SEGMENT_HEADER_BYTES
 from walkit.format.manifest import (
-    MANIFEST_NAME,
     Manifest,
     SegmentRecord,
-    decode_manifest,
-    encode_manifest,
 )
+from walkit.format.manifest_file import decode_manifest
 from walkit.format.names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME, snapshot_name
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.recovery.lost_found import move_whole
@@ -23,9 +21,10 @@ from walkit.replication.logs.bootstrap_folder import BootstrapFolder, part_name,
 from walkit.segments.claim_files import claim_facts, claims_locked, remove_claims
 from walkit.segments.gathered import SNAPSHOT_KEY, gathered_in
 from walkit.segments.identity import header_of
-from walkit.segments.manifest_store import NEW_NAME, load_manifest, read_if_there, write_whole
+from walkit.segments.manifest_store import load_manifest, write_manifest
 from walkit.state.snapshot import snapshot_lsns
 from walkit.storage.interface import Storage, StorageFile
+from walkit.storage.whole_file import read_if_there
 
 TAKEN_KEY = "bootstrapped"
 
@@ -130,7 +129,8 @@ def _renumber(file: StorageFile, record: SegmentRecord, new: SegmentRecord) -> N
     except CorruptionError:
         header = SegmentHeader.decode(data, new.name)
     assert header is not None, "it was checked"
-    file.write(0, [replace(header, number=new.number).encode()], sync=True)
+    # The promise is about the primary's manifest.
+    file.write(0, [replace(header, number=new.number, manifest_generation=0).encode()], sync=True)
 
 
 def _renumbered(own: Manifest, ready: Manifest) -> list[tuple[SegmentRecord, SegmentRecord]]:
@@ -151,7 +151,7 @@ def _publish(storage: Storage, own: Manifest, ready: Manifest, events: EventSink
     )
     with events.held(), claims_locked(storage):
         passed = [f for f in claim_facts(storage, own) if f.counts and f.needed_lsn <= manifest.low_watermark]
-        write_whole(storage, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
+        write_manifest(storage, manifest)
         oldest = manifest.low_watermark + 1
         for fact in passed:
             events.emit(

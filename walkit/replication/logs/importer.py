@@ -19,9 +19,9 @@ from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions
 from walkit.errors import LogClosedError, LogNotFoundError, LogPoisonedError, WalkitError
 from walkit.events import EventSink
+from walkit.format.durable_slot import NOTHING_DURABLE, DurableSlot
 from walkit.format.frame import FrameIdentity
-from walkit.format.layout import DURABLE_SLOTS_BYTES
-from walkit.format.manifest import MANIFEST_NAME, EpochRecord, LogEnd, Manifest, encode_manifest
+from walkit.format.manifest import EpochRecord, LogEnd, Manifest
 from walkit.log.finalizer import report_dropped, run_for_dropped
 from walkit.log.lifetime import Lifetime
 from walkit.log.report import recovery_report
@@ -36,11 +36,12 @@ from walkit.replication.logs.upkeep import ReplicaUpkeep
 from walkit.replication.protocol.frame_run import FrameRun
 from walkit.segments.manifest_store import (
     DURABLE_NAME,
-    NEW_NAME,
     ManifestStore,
     load_manifest,
-    write_whole,
+    settle_manifest,
+    write_manifest,
 )
+from walkit.segments.slot_store import SlotStore
 from walkit.segments.writer_lock import take_writer_lock
 from walkit.storage.interface import FileNumber, Storage, create_private
 
@@ -89,6 +90,7 @@ class Importer:
         with clock.phase("open") as detail:
             try:
                 switch_to_gathered(self.storage, self.events)
+                settle_manifest(self.storage)
                 manifest = load_manifest(self.storage)
             except LogNotFoundError:
                 self.end = LogEnd()
@@ -102,11 +104,15 @@ class Importer:
             detail["unsealed"] = len(plan.findings.unsealed)
         clock.split_off("verify", plan.findings.verify_s)
         with clock.phase("apply"):
-            self.manifest_store = ManifestStore(self.storage, manifest, self._lock)
+            self._take_manifest(manifest, slot)
             apply_plan(self.storage, self.manifest_store, plan)
         self.recovery = recovery_report(self.storage, self.options, clock, plan, False)
         self._begin()
         emit_recovery(self.events, self.recovery)
+
+    def _take_manifest(self, manifest: Manifest, slot: DurableSlot) -> None:
+        self._slots = SlotStore(self.storage, slot, self.events)
+        self.manifest_store = ManifestStore(self.storage, manifest, self._lock, self._slots)
 
     def _begin(self) -> None:
         manifest = self.manifest_store.current
@@ -117,8 +123,7 @@ class Importer:
             self.options,
             identity=NO_IDENTITY,
             epoch_began=manifest.end,
-            cell=self.storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=True),
-            slot=read_durable_slot(self.storage),
+            slots=self._slots,
             events=self.events,
             name=os.path.basename(self.storage.location.rstrip("/")) or "replica",
         )
@@ -155,8 +160,8 @@ class Importer:
         if DURABLE_NAME in self.storage.names():
             # Of a log that was removed by hand: its promises are not this log's.
             self.storage.remove(DURABLE_NAME)
-        write_whole(self.storage, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
-        self.manifest_store = ManifestStore(self.storage, manifest, self._lock)
+        write_manifest(self.storage, manifest)
+        self._take_manifest(manifest, NOTHING_DURABLE)
         self._begin()
 
     def import_run(self, run: FrameRun, lineage: tuple[EpochRecord, ...]) -> LogEnd:

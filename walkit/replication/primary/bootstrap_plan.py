@@ -22,9 +22,9 @@ from walkit.format.manifest import (
     Manifest,
     SegmentRecord,
     SegmentState,
-    encode_manifest,
     sealed_record,
 )
+from walkit.format.manifest_file import encode_base
 from walkit.format.names import snapshot_name
 from walkit.format.segment import SegmentHeader
 from walkit.read.view import Span
@@ -61,9 +61,7 @@ class PlannedFiles:
             manifest = planned_manifest(self._view.manifest, records, self._end(records), snapshot_lsn)
             if self._snapshot is not None:
                 sizes.append(self._snapshot.size())
-            self.plan = Plan(
-                manifest=encode_manifest(manifest), sizes=tuple(sizes), snapshot_lsn=snapshot_lsn
-            )
+            self.plan = Plan(manifest=encode_base(manifest), sizes=tuple(sizes), snapshot_lsn=snapshot_lsn)
         except BaseException:
             self.close()
             raise

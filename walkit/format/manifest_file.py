@@ -1,0 +1,333 @@
+"""The file of a manifest: a base, and edits after it in space that was zeroed with it (FORMAT.md F-12). Pure.
+
+The base is the whole manifest as JSON, so that a person can read it with `head -1`. An edit is the difference of two
+manifests. Edits begin at multiples of 64 bytes, so that an intact one is found after a damaged one, and promises it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from walkit.errors import CorruptionError, FormatVersionError, NotALogError
+from walkit.format.checksum import crc32c
+from walkit.format.layout import (
+    EDIT_ALIGNMENT,
+    EDIT_HEADER,
+    FORMAT_DRAFT,
+    FORMAT_VERSION,
+    MANIFEST_BYTES_MAX,
+    MANIFEST_HEADER,
+    MANIFEST_MAGIC,
+    align_up,
+)
+from walkit.format.manifest import (
+    MANIFEST_NAME,
+    EpochRecord,
+    LogEnd,
+    Manifest,
+    SegmentRecord,
+    segment_order,
+)
+from walkit.format.manifest_fields import (
+    TUPLES,
+    check_numbers,
+    check_value,
+    checked_whole,
+    from_plain,
+    of_row,
+    plain_of,
+    row_of,
+    types_of,
+)
+from walkit.format.segment import refuse_newer
+
+_CRC_OFFSET: Final = 24
+_CHECKED_FROM: Final = _CRC_OFFSET + 4
+_EDIT_CRC_OFFSET: Final = EDIT_HEADER.size - 4
+_SCALARS: Final = (
+    *("next_segment", "low_watermark", "checkpoint_lsn", "exact_from_lsn", "tombstones_from_lsn", "extra"),
+)
+_FIXED: Final = ("log_id", "created_us", "ack_order")
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFile:
+    """A manifest, and the state of the file that holds it."""
+
+    manifest: Manifest
+    base_crc: int
+    crc: int
+    """Checksum of the newest edit, or of the base before the first edit."""
+    offset: int
+    """Where the next edit begins."""
+    end: int
+    """Where the space for edits ends, and the file."""
+    torn_until: int = 0
+    """Where the last nonzero byte of an edit that was never finished ends; 0 without such an edit."""
+
+
+class _Edit(NamedTuple):
+    previous: int
+    generation: int
+    crc: int
+    payload: bytes
+
+
+# -- writing
+
+
+def encode_base(manifest: Manifest, edit_bytes: int = 0) -> bytes:
+    """Return a file of this manifest, with zeroed space for edits.
+
+    ValueError or TypeError if the base is too large, `extra` is not JSON, or if `read_manifest` would refuse it: a
+    manifest that cannot be read again would take the whole log with it.
+    """
+    plain = plain_of(manifest)
+    for name in TUPLES:
+        plain[name] = [plain_of(record) for record in plain[name]]
+    for segment in plain["segments"]:
+        segment["state"] = segment["state"].value
+    plain["end"] = plain_of(manifest.end)
+    from_plain(plain)
+    text = _json(plain)
+    size = align_up(MANIFEST_HEADER.size + len(text) + 1, EDIT_ALIGNMENT)
+    if size > MANIFEST_BYTES_MAX:
+        raise ValueError(f"a manifest of {size:,} bytes is over the limit of {MANIFEST_BYTES_MAX:,}")
+    payload = text.ljust(size - MANIFEST_HEADER.size - 1) + b"\n"
+    head = MANIFEST_HEADER.pack(
+        *(MANIFEST_MAGIC, FORMAT_VERSION, MANIFEST_HEADER.size, 0, 0, len(payload), 0),
+        *(FORMAT_DRAFT, align_up(edit_bytes, EDIT_ALIGNMENT)),
+    )
+    crc = crc32c(payload, crc32c(head[_CHECKED_FROM:], crc32c(head[:_CRC_OFFSET])))
+    whole = (head[:_CRC_OFFSET], crc.to_bytes(4, "little"), head[_CHECKED_FROM:], payload)
+    return b"".join((*whole, bytes(align_up(edit_bytes, EDIT_ALIGNMENT))))
+
+
+def new_file(manifest: Manifest, data: bytes) -> ManifestFile:
+    """Return the file that `encode_base` made of a manifest."""
+    *_, crc, _draft, edit_bytes = MANIFEST_HEADER.unpack_from(data)
+    return ManifestFile(manifest, crc, crc, len(data) - edit_bytes, len(data))
+
+
+def encode_edit(file: ManifestFile, after: Manifest) -> tuple[bytes, ManifestFile] | None:
+    """Return an edit that makes the manifest of a file this one, and the file with it.
+
+    None if no edit can say the difference, or if the file has no space for it: then a new base can. ValueError or
+    TypeError if `read_manifest` would refuse it.
+    """
+    plain = _difference(file.manifest, after)
+    if plain is None:
+        return None
+    payload = _json(plain)
+    size = align_up(EDIT_HEADER.size + len(payload), EDIT_ALIGNMENT)
+    if file.offset + size > file.end:
+        return None
+    head = EDIT_HEADER.pack(len(payload), file.crc, after.generation, 0)[:_EDIT_CRC_OFFSET]
+    crc = crc32c(payload, crc32c(head, file.base_crc))
+    data = (head + crc.to_bytes(4, "little") + payload).ljust(size, b"\0")
+    return data, replace(file, manifest=after, crc=crc, offset=file.offset + size)
+
+
+def _difference(before: Manifest, after: Manifest) -> dict[str, Any] | None:
+    if any(getattr(before, name) != getattr(after, name) for name in _FIXED):
+        return None
+    known = len(before.lineage)
+    if after.lineage[:known] != before.lineage or after.generation <= before.generation:
+        return None
+    plain: dict[str, Any] = {
+        name: value for name in _SCALARS if (value := getattr(after, name)) != getattr(before, name)
+    }
+    if len(after.lineage) > known:
+        plain["epochs"] = [row_of(epoch) for epoch in after.lineage[known:]]
+    if after.end != before.end:
+        plain["end"] = row_of(after.end)
+    for name in ("holes", "lost"):
+        old, new = getattr(before, name), getattr(after, name)
+        if old != new:
+            gone = len(old) - len(new)
+            plain[name] = gone if gone > 0 and old[gone:] == new else [row_of(gap) for gap in new]
+    old_part, new_part = _changed_part(before.segments, after.segments)
+    olds = {segment.number: segment for segment in old_part}
+    put = [segment for segment in new_part if olds.pop(segment.number, None) != segment]
+    if olds:
+        plain["drop"] = _ranges(olds)
+    if put:
+        plain["put"] = [row_of(segment) for segment in put]
+        check_numbers(put, after.end)
+    return plain
+
+
+def _changed_part(
+    before: tuple[SegmentRecord, ...], after: tuple[SegmentRecord, ...]
+) -> tuple[tuple[SegmentRecord, ...], tuple[SegmentRecord, ...]]:
+    """Return both without what they share at the front and at the end, or nearly all of it.
+
+    Slices are compared, which costs little for records that are the same objects: no loop over thousands of them.
+    """
+    if before is after:
+        return (), ()
+    shorter = min(len(before), len(after))
+    front = back = 0
+    for left_out in _steps(shorter):
+        front = shorter - left_out
+        if before[:front] == after[:front]:
+            break
+    for left_out in _steps(shorter - front):
+        back = shorter - front - left_out
+        if before[len(before) - back :] == after[len(after) - back :]:
+            break
+    return before[front : len(before) - back], after[front : len(after) - back]
+
+
+def _steps(size: int) -> Iterable[int]:
+    """Yield how much of `size` to leave out: nothing, then more and more, and all of it."""
+    left_out = 0
+    while left_out < size:
+        yield left_out
+        left_out = 2 * left_out + 1
+    yield size
+
+
+def _ranges(numbers: Iterable[int]) -> list[list[int]]:
+    """Return the numbers as ranges, first and last, in ascending order."""
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ranges
+
+
+def _json(plain: dict[str, Any]) -> bytes:
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+# -- reading
+
+
+def decode_manifest(data: bytes, path: str) -> Manifest:
+    """Return the manifest of a file; see `read_manifest`."""
+    return read_manifest(data, path).manifest
+
+
+def read_manifest(data: bytes, path: str) -> ManifestFile:
+    """Return a file's manifest: its base with each intact edit. Bytes after them are an edit that was never finished.
+
+    CorruptionError also for an intact edit after a damaged one: it promises those before it. NotALogError or
+    FormatVersionError for a file that is something else.
+    """
+    plain, crc, start, end = _read_base(data, path)
+    try:
+        manifest = from_plain(plain)
+        edits: list[dict[str, Any]] = []
+        base_crc, offset, generation = crc, start, manifest.generation
+        while (edit := _edit_at(data, offset, end, base_crc)) is not None:
+            if edit.previous != crc or edit.generation <= generation:
+                break
+            edits.append(json.loads(edit.payload))
+            crc, generation = edit.crc, edit.generation
+            offset = align_up(offset + EDIT_HEADER.size + len(edit.payload), EDIT_ALIGNMENT)
+        if edits:
+            manifest = _with_edits(manifest, edits, generation)
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise _damaged(f"cannot be understood ({error})", "the fields of format 0", "others") from error
+    torn_until = offset + len(data[offset:].rstrip(b"\0"))
+    for probed in range(offset, torn_until, EDIT_ALIGNMENT):
+        if _edit_at(data, probed, end, base_crc) is not None:
+            raise _damaged(
+                f"is damaged at byte {offset}, before an intact edit",
+                f"the edit after generation {generation}",
+                f"an edit at byte {probed}",
+            )
+    return ManifestFile(manifest, base_crc, crc, offset, end, torn_until if torn_until > offset else 0)
+
+
+def _read_base(data: bytes, path: str) -> tuple[dict[str, Any], int, int, int]:
+    """Return the JSON of the base, its checksum, and where the space for edits begins and ends."""
+    if data[: len(MANIFEST_MAGIC)] != MANIFEST_MAGIC:
+        raise NotALogError(path, "its manifest has another magic than walkit's")
+    if len(data) < MANIFEST_HEADER.size:
+        raise _damaged("is cut short", MANIFEST_HEADER.size, len(data))
+    _, version, header_bytes, critical, _optional, length, crc, draft, edit_bytes = (
+        MANIFEST_HEADER.unpack_from(data)
+    )
+    start = header_bytes + length
+    if start > min(len(data), MANIFEST_BYTES_MAX):
+        raise _damaged("has another length than it says", start, len(data))
+    with memoryview(data) as view:
+        found = crc32c(view[_CHECKED_FROM:start], crc32c(view[:_CRC_OFFSET]))
+    if found != crc:
+        raise _damaged("has a wrong checksum", f"{crc:#010x}", f"{found:#010x}")
+    where = f"the manifest of {path}"
+    refuse_newer(where, version, header_bytes, MANIFEST_HEADER.size, critical)
+    if draft != FORMAT_DRAFT:
+        raise FormatVersionError(where, found=f"0, draft {draft}", supported=f"0, draft {FORMAT_DRAFT}")
+    if len(data) != start + edit_bytes or (edit_bytes and start % EDIT_ALIGNMENT):
+        raise _damaged("has another length than it says", start + edit_bytes, len(data))
+    try:
+        return json.loads(data[header_bytes:start]), crc, start, len(data)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(f"cannot be understood ({error})", "JSON", "something else") from error
+
+
+def _edit_at(data: bytes, offset: int, end: int, base_crc: int) -> _Edit | None:
+    """Return the intact edit that begins there, or None."""
+    if offset + EDIT_HEADER.size > end:
+        return None
+    length, previous, generation, crc = EDIT_HEADER.unpack_from(data, offset)
+    start = offset + EDIT_HEADER.size
+    if not length or start + length > end:
+        return None
+    payload = data[start : start + length]
+    if crc32c(payload, crc32c(data[offset : offset + _EDIT_CRC_OFFSET], base_crc)) != crc:
+        return None
+    if any(data[start + length : align_up(start + length, EDIT_ALIGNMENT)]):
+        return None
+    return _Edit(previous, generation, crc, payload)
+
+
+def _with_edits(manifest: Manifest, edits: Iterable[dict[str, Any]], generation: int) -> Manifest:
+    """Return a manifest after these edits: each is applied as it is, and the result is checked once."""
+    values: dict[str, Any] = {"generation": generation, "lineage": manifest.lineage}
+    gaps: dict[str, Any] = {"holes": manifest.holes, "lost": manifest.lost}
+    segments = {segment.number: segment for segment in manifest.segments}
+    types = dict(types_of(Manifest))
+    for edit in edits:
+        if not isinstance(edit, dict):
+            raise TypeError("an edit is JSON of another type")
+        for name, said in edit.items():
+            if name == "drop":
+                for first, last in said:
+                    for number in range(first, min(last, first + len(segments)) + 1):
+                        del segments[number]
+            elif name == "put":
+                segments.update((s.number, s) for s in (of_row(SegmentRecord, row) for row in said))
+            elif name == "epochs":
+                values["lineage"] += tuple(of_row(EpochRecord, row) for row in said)
+            elif name == "end":
+                values["end"] = of_row(LogEnd, said)
+            elif name in gaps:
+                dropped = type(said) is int and 0 < said <= len(gaps[name])
+                gaps[name] = (
+                    gaps[name][said:] if dropped else tuple(of_row(TUPLES[name], row) for row in said)
+                )
+            elif name in _SCALARS:
+                check_value(name, types[name], said)
+                values[name] = said
+            else:
+                raise ValueError(f"an edit with the field {name!r}")
+    ordered = tuple(sorted(segments.values(), key=segment_order))
+    return checked_whole(replace(manifest, **values, **gaps, segments=ordered))
+
+
+def _damaged(what: str, expected: object, found: object) -> CorruptionError:
+    return CorruptionError(
+        f"the manifest {what}: expected {expected}, found {found}. The log was not opened and nothing was changed",
+        segment=MANIFEST_NAME,
+        expected=expected,
+        found=found,
+    )
