@@ -48,8 +48,8 @@ def test_a_draw_is_that_of_its_seed_and_even_over_kinds(sites: list[Site]) -> No
         ("sync, dropped", "walkit/commit/leader.py", "self._sync_writes", "append"),
         (
             "sync of a directory, dropped",
-            "walkit/segments/manifest_store.py",
-            "storage.sync_directory",
+            "walkit/segments/segment_set.py",
+            "self.storage.sync_directory",
             "append",
         ),
         ("watermark, inverted", "walkit/log/trim.py", "s.last_lsn <= low", "trim"),

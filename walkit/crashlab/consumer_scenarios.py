@@ -165,8 +165,9 @@ def _hard_cap(script: Script) -> None:
         for number in range(1, 23):
             since, dropped = len(script.storage.points), ""
             script.may_drop(_droppable(number, _asked(limits)))
-            oldest = script.ledger.trimmed + 1
-            if _bytes_of(number - oldest + 1) > limits.hard_bytes_max and script.ledger.kept_from:
+            # A segment counts whole while any record of it is kept.
+            there = number - script.ledger.trimmed // PER_SEGMENT * PER_SEGMENT
+            if _bytes_of(there) > limits.hard_bytes_max and script.ledger.kept_from:
                 dropped = "slow" if "slow" in script.ledger.kept_from else "reader"
                 script.let_go(dropped)
                 if dropped == "reader":

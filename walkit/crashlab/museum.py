@@ -257,7 +257,7 @@ _ALL = (
         "directory-unsynced",
         "a rename is not followed by a sync of its directory",
         "LevelDB #196",
-        "append",
+        "trim",
         ("verified",),
         (Patch(manifest_store, "write_whole", _write_whole_without("sync_directory")),),
     ),
