@@ -378,10 +378,12 @@ def write_manifest(storage: Storage, manifest: Manifest) -> None:
 
 
 def settle_manifest(storage: Storage) -> None:
-    """Sync the manifest and drop its cached pages, so that an edit is read as the device has it. StorageError.
+    """Sync folder and manifest, and drop its cached pages, so that it is read as the device has it. StorageError.
 
-    For an opening for writing: an edit that is in the page cache alone, of a killed writer, does not count.
+    For an opening for writing, before it changes anything: a killed writer may have left an edit in the page cache
+    alone, and one whose sync of the folder failed a manifest that a power cut would undo.
     """
+    storage.sync_directory()
     try:
         file = storage.open(MANIFEST_NAME, "write")
     except StorageError as error:
