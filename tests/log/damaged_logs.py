@@ -80,11 +80,11 @@ def opened(storage: Storage, policy: str = "prefix") -> walkit.WriteAheadLog:
 
 
 def contents(storage: CrashingStorage) -> dict[str, bytes]:
-    """Return the bytes of every file, those in lost+found too, but for the lock's and the durable slot's."""
+    """Return the bytes of every file, those in lost+found too, but for those of the locks and the durable slot."""
     names = [
         n for n in (*storage.names(), *(f"{n}" for n in storage.names("lost+found"))) if not n.endswith("/")
     ]
-    return {n: read(storage, n) for n in names if n not in ("lock", DURABLE_NAME)}
+    return {n: read(storage, n) for n in names if n not in ("lock", "claims.lock", DURABLE_NAME)}
 
 
 def read(storage: Storage, name: str) -> bytes:

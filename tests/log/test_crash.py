@@ -107,7 +107,10 @@ def test_an_opening_syncs_its_folder_first(operation: str) -> None:
     faulty = FaultyStorage(storage)
     with suppress(StorageError, LogPoisonedError), log_of(faulty) as log:
         Script().run(log, lambda: None, 40)
+        faulty.fail("synced_write", MANIFEST_NAME)  # after an edit that fails comes a new base
         faulty.fail("sync_directory", times=None)
+        with suppress(StorageError):
+            log.trim(log.durable_lsn)
         log.trim(log.durable_lsn)
     newest = contents(storage)[MANIFEST_NAME]
     assert contents(storage.crash(keep="none"))[MANIFEST_NAME] != newest
@@ -116,7 +119,7 @@ def test_an_opening_syncs_its_folder_first(operation: str) -> None:
     with suppress(StorageError):
         log_of(opening).close()
     assert isinstance(opening.inner, CrashingStorage)
-    assert contents(opening.inner.crash(keep="none"))[MANIFEST_NAME] == newest
+    assert contents(opening.inner.crash(keep="none"))[MANIFEST_NAME].startswith(newest.rstrip(b"\0"))
 
 
 def test_nothing_is_sealed_that_is_in_the_page_cache_only() -> None:

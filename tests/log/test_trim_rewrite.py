@@ -16,6 +16,7 @@ from tests.log.logs import headers, lsns, memory_log, tiny, values
 from walkit.errors import GapError, OptionsError
 from walkit.format.index import index_name
 from walkit.format.manifest import SegmentRecord
+from walkit.format.segment import segment_name
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.read.ranges import plan_ranges, read_range
 
@@ -307,7 +308,7 @@ def test_a_manifest_made_anew_beside_both_is_the_same_log() -> None:
     for what, image in film.images:
         image.remove("manifest")
         numbers = [n for n in image.names() if n.endswith(".segment")]
-        both += len(numbers) > 5
+        both += {segment_name(2), segment_name(7)} <= set(numbers)
         walkit.repair(image)
         with walkit.open(mode="r", storage=image) as reader:
             assert values(reader.read(14)) == [value(n) for n in range(14, RECORDS + 1)], what

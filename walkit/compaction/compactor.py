@@ -147,7 +147,7 @@ class Compactor:
             with clock.phase("survey") as detail:
                 # What a compaction that failed has left; it is removed with what this one drops.
                 remove_if_there(self._storage, COMPACTION_NEW_NAME)
-                self._orphan_files.give_up(self._needless, self._manifest_store)
+                self._orphan_files.give_up(self._needless)
                 self._maintenance.drain()  # what it is about to seal can be compacted, too
                 exact = upto if exact_from_lsn is None else min(upto, exact_from_lsn)
                 while True:

@@ -75,7 +75,7 @@ def compose(
     core = _core(options, identity, began, alignment, completion_order=completion_order, ports=ports)
     segments = _segments(storage, manifest_store, options, events, core, began=began, slots=slots)
     contents = LogContents(storage, manifest_store, segments, core)
-    lifetime, orphan_files = Lifetime(), OrphanFiles(storage, manifest_store.look)
+    lifetime, orphan_files = Lifetime(), OrphanFiles(storage, manifest_store)
     claims = ClaimTable(storage, manifest_store, events)
     own_claims = OwnClaims(claims, contents, core, lifetime, segments.maintenance)
     rewriter = TrimRewriter(storage, manifest_store, orphan_files, lifetime, events)

@@ -17,23 +17,22 @@ class OrphanFiles:
     until they are noted and removed. Holds are taken under it, too.
     """
 
-    def __init__(self, storage: Storage, look: Callable[[], object]) -> None:
-        """`look` raises a StorageError (ESTALE) if the folder or a file in it is no longer this writer's."""
+    def __init__(self, storage: Storage, manifest_store: ManifestStore) -> None:
         self.lock = threading.RLock()
-        self._storage, self._look = storage, look
+        self._storage, self._manifest_store = storage, manifest_store
         self._names: list[str] = []
 
     def add(self, names: Iterable[str]) -> None:
         """Note files; only once the manifest on stable storage does not name them. Needs the lock held."""
         self._names.extend(names)
 
-    def give_up(self, names: list[str], manifest_store: ManifestStore) -> None:
+    def give_up(self, names: list[str]) -> None:
         """Note segments whose publishing failed, and empty `names`; the manifest is written anew before that.
 
         Where the failure was that of the manifest, the one on stable storage may name them. The next one does not.
         """
         if names:
-            manifest_store.update(lambda manifest: manifest.next())
+            self._manifest_store.update(lambda manifest: manifest.next())
             with once(self.lock), self.lock:
                 self.add(names)
                 names.clear()
@@ -42,17 +41,19 @@ class OrphanFiles:
         """Remove them. What a StorageError leaves is removed by the next call. Needs the lock held.
 
         The next sync of the folder makes it durable. A power cut before that may bring one back: no manifest names it,
-        and the next opening removes it.
+        and the next opening removes it. The manifest then gets space for edits, if it has little.
         `progress` is called with (files removed, files to remove).
         """
         total = len(self._names)
         if total:
-            self._look()
+            self._manifest_store.look()
         while self._names:
             remove_if_there(self._storage, self._names[0])
             del self._names[0]
             if progress is not None:
                 progress(total - len(self._names), total)
+        if total:
+            self._manifest_store.renew()
 
     def forget(self) -> None:
         """In a forked child: forget a lock that a thread of the parent may hold."""

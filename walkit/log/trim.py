@@ -11,6 +11,7 @@ from typing import Self
 from walkit._locks import once
 from walkit._text import counted
 from walkit.commit.to_end import run_to_end
+from walkit.errors import StorageError
 from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
@@ -25,6 +26,7 @@ from walkit.segments.index_file import files_of
 from walkit.segments.maintenance_worker import MaintenanceWorker
 from walkit.segments.manifest_edits import gaps_where
 from walkit.segments.manifest_store import ManifestStore
+from walkit.storage.io_errors import BACK_PRESSURE
 
 WASTE_RATIO_DEFAULT = 0.5
 _STAYED = Rewritten()
@@ -56,7 +58,7 @@ class TrimPreview:
     straddling: SegmentRecord | None
     """The segment in which the low watermark would stand: copied where enough of it is waste, else it stays."""
     limit: str
-    """What keeps the low watermark from what was asked for: "", "state", "durable" or "claim NAME"."""
+    """What keeps the low watermark from what was asked for, see `LIMITS`: "" or "claim NAME"."""
 
     @property
     def size_bytes(self) -> int:
@@ -64,7 +66,12 @@ class TrimPreview:
         return sum(SEGMENT_HEADER_BYTES + s.size_bytes for s in self.segments)
 
 
-LIMITS = {"": "nothing", "durable": "what is durable", "state": "the newest snapshot: a checkpoint moves it"}
+LIMITS = {
+    "": "nothing",
+    "durable": "what is durable",
+    "state": "the newest snapshot: a checkpoint moves it",
+    "room": "the disk, which is full: a trim that drops a whole segment still works",
+}
 """What limits a trim, in words; the others are the name of a claim."""
 
 
@@ -79,7 +86,7 @@ class TrimReport(int):
     """What became of the segment that straddles the low watermark."""
     duration_s: float
     limit: str
-    """What kept the low watermark from what was asked for: "", "state", "durable" or "claim NAME"."""
+    """What kept the low watermark from what was asked for, see `LIMITS`: "" or "claim NAME"."""
 
     def __new__(
         cls,
@@ -201,7 +208,12 @@ class Trimmer:
                 exact_from_lsn=max(manifest.exact_from_lsn, low + 1) if low else manifest.exact_from_lsn,
             )
 
-        manifest = self._manifest_store.update(change)
+        try:
+            manifest = self._manifest_store.update(change)
+        except StorageError as error:
+            if dropped or checkpoint_lsn or error.errno not in BACK_PRESSURE:
+                raise
+            return Trimmed(self._manifest_store.current.low_watermark, (), "room")
         self._orphan_files.add(files_of(dropped))
         return Trimmed(manifest.low_watermark, tuple(dropped), limit)
 

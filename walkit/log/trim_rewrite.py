@@ -108,6 +108,10 @@ class TrimRewriter:
             if record is None or waste_ratio == 1 or self._ended:
                 return Rewritten()
             size = SEGMENT_HEADER_BYTES + record.size_bytes
+            self._manifest_store.renew()
+            if self._manifest_store.is_scarce:
+                why = "the disk is full: what is left of the manifest's space is kept for trims"
+                return Rewritten(bytes_before=size, bytes_after=size, failure=why)
             try:
                 return self._rewrite(record, waste_ratio, size)
             except WalkitError as error:
@@ -186,7 +190,7 @@ class TrimRewriter:
     def _remove_failed(self) -> None:
         """Remove what a rewriting that failed has left."""
         remove_if_there(self._storage, TRIM_NEW_NAME)
-        self._orphan_files.give_up(self._needless, self._manifest_store)
+        self._orphan_files.give_up(self._needless)
         with once(self._orphan_files.lock), self._orphan_files.lock:
             self._orphan_files.remove()
 

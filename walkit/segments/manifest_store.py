@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Protocol
 
 from walkit._locks import once
-from walkit._text import counted
 from walkit.errors import (
     CorruptionError,
     LogClosedError,
@@ -23,114 +22,29 @@ from walkit.errors import (
     NotALogError,
     StorageError,
 )
-from walkit.format.layout import (
-    EDIT_ALIGNMENT,
-    MANIFEST_FILE_BYTES_MAX,
-    MANIFEST_HEADER,
-    SEGMENT_NUMBER_MAX,
-)
+from walkit.format.layout import EDIT_ALIGNMENT, MANIFEST_HEADER, SEGMENT_NUMBER_MAX
 from walkit.format.manifest import MANIFEST_NAME, Manifest
-from walkit.format.manifest_file import ManifestFile, encode_base, encode_edit, new_file, read_manifest
-from walkit.format.names import CLAIMS_LOCK_NAME
+from walkit.format.manifest_file import ManifestFile, encode_base, encode_edit, new_file
 from walkit.segments.manifest_edits import RESERVE_OPENING_BYTES, reserved_bytes, space_bytes
+from walkit.segments.manifest_load import IDENTITY_NAME as IDENTITY_NAME
+from walkit.segments.manifest_load import LOCK_NAME as LOCK_NAME
+from walkit.segments.manifest_load import LOST_FOLDER as LOST_FOLDER
+from walkit.segments.manifest_load import NEW_NAME as NEW_NAME
+from walkit.segments.manifest_load import OWN_NAMES as OWN_NAMES
+from walkit.segments.manifest_load import REGISTRY_LOCK_NAME as REGISTRY_LOCK_NAME
+from walkit.segments.manifest_load import REGISTRY_NAME as REGISTRY_NAME
+from walkit.segments.manifest_load import REPLICATION_NAMES as REPLICATION_NAMES
+from walkit.segments.manifest_load import load_manifest as load_manifest
+from walkit.segments.manifest_load import load_manifest_file as load_manifest_file
+from walkit.segments.manifest_load import settle_manifest as settle_manifest
 from walkit.segments.slot_store import DURABLE_NAME as DURABLE_NAME
 from walkit.segments.slot_store import SlotStore
 from walkit.storage.interface import HoldableFile, Storage, StorageFile, remove_if_there
 from walkit.storage.io_errors import BACK_PRESSURE
 from walkit.storage.whole_file import write_whole
 
-LOCK_NAME = "lock"
-NEW_NAME = "manifest.new"
-LOST_FOLDER, LOOKS_MAX = "lost+found", 4
-OWN_NAMES = (MANIFEST_NAME, NEW_NAME, LOCK_NAME, DURABLE_NAME, CLAIMS_LOCK_NAME)
-_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
-
-IDENTITY_NAME, REGISTRY_NAME = "replica-identity", "replica-registry"
-"""Who this replica is, from before there is a log in the folder; the replicas that a primary knows."""
-REGISTRY_LOCK_NAME = "replica-registry.lock"
-REPLICATION_NAMES = (
-    *(IDENTITY_NAME, f"{IDENTITY_NAME}.new"),
-    *(REGISTRY_NAME, f"{REGISTRY_NAME}.new", REGISTRY_LOCK_NAME),
-)
-"""What stands beside a log of those who follow it."""
-
-
-def load_manifest(storage: Storage) -> Manifest:
-    """Return the manifest of a log.
-
-    LogNotFoundError if there is nothing, NotALogError if there is something else, CorruptionError if segments are
-    without a manifest (then `walkit.repair` can rebuild it), and what `read_manifest` raises.
-    """
-    return load_manifest_file(storage).manifest
-
-
-def load_manifest_file(storage: Storage) -> ManifestFile:
-    """Return the manifest with its file, see `load_manifest`.
-
-    An edit that is being written meanwhile may be seen in part, and one after it whole: then the file is read again,
-    until two readings agree or `LOOKS_MAX` are done, and it is the manifest before that edit.
-    """
-    before: ManifestFile | CorruptionError | None = None
-    for looks_left in reversed(range(LOOKS_MAX)):
-        try:
-            found = _read_file(storage)
-            if not found.torn_until or found == before or not looks_left:
-                return found
-            before = found
-        except CorruptionError as error:
-            if not looks_left or f"{error}" == f"{before}":
-                raise
-            before = error
-    raise AssertionError("the last look returns or raises")
-
-
-def _read_file(storage: Storage) -> ManifestFile:
-    try:
-        file = storage.open(MANIFEST_NAME, "read")
-    except StorageError as error:
-        if error.errno not in _NO_FILE:
-            raise
-        names = storage.names() if storage.exists() else []
-        if MANIFEST_NAME not in names:
-            raise _why_there_is_none(storage, names) from None
-        # It was made meanwhile; a link to nothing is refused again.
-        file = storage.open(MANIFEST_NAME, "read")
-    try:
-        data = file.read(0, MANIFEST_FILE_BYTES_MAX + 1)
-    finally:
-        file.close()
-    try:
-        return read_manifest(data, storage.location)
-    except NotALogError as error:
-        if not any(n.endswith(".segment") for n in storage.names()):
-            raise
-        raise CorruptionError(
-            f"the manifest of {storage.location} does not begin with walkit's magic, and segments are beside it; "
-            "nothing was changed",
-            segment=MANIFEST_NAME,
-            expected="walkit's magic",
-            found=data[:8],
-        ) from error
-
-
-def _why_there_is_none(
-    storage: Storage, names: list[str]
-) -> LogNotFoundError | NotALogError | CorruptionError:
-    """Return the error for a place without a manifest, in which these names are."""
-    segments = [n for n in names if n.endswith(".segment")]
-    if segments:
-        return CorruptionError(
-            f"{storage.location} has {counted(len(segments), 'segment')} and no manifest; nothing was changed",
-            segment=MANIFEST_NAME,
-            expected="a manifest",
-            found=counted(len(segments), "segment"),
-        )
-    others = [n for n in names if n not in (*OWN_NAMES, *REPLICATION_NAMES)]
-    if others == [f"{LOST_FOLDER}/"]:
-        others = storage.names(LOST_FOLDER)  # an empty one is made with some file systems
-    if others:
-        return NotALogError(storage.location, f"it holds other files ({others[0]}) and no manifest")
-    return LogNotFoundError(storage.location)
+SCARCE_BYTES = 1024
+"""So much space for edits beyond the reserve is little: a rotation takes that much, nearly."""
 
 
 def replaced_error(location: str, name: str) -> StorageError:
@@ -293,18 +207,33 @@ class ManifestStore:
 
     def _write_base(self, manifest: Manifest) -> None:
         data = encode_base(manifest, space_bytes(manifest))
-        head = data[: MANIFEST_HEADER.size]
-        self._heads.add(head)
+        head, before, heads = data[: MANIFEST_HEADER.size], self._file, self._heads
+        self._heads = {*heads, head}
         self._file = None  # until it is known to be durable
         try:
             write_whole(self._storage, MANIFEST_NAME, NEW_NAME, data)
         except StorageError as error:
-            if error.errno in BACK_PRESSURE:
-                with suppress(StorageError):  # it would keep the space that others need
-                    remove_if_there(self._storage, NEW_NAME)
+            with suppress(StorageError):
+                if error.errno in BACK_PRESSURE:
+                    remove_if_there(self._storage, NEW_NAME)  # it would keep the space that others need
+                if self._read_around()[0] in heads:
+                    self._file, self._heads = before, heads  # it has its name still: edits go on
             raise
         self._heads = {head}
         self._file = new_file(manifest, data)
+
+    @property
+    def is_scarce(self) -> bool:
+        """Whether the space for edits is used up but for its reserve, nearly."""
+        file = self._file
+        return file is not None and file.end - file.offset - reserved_bytes(self.current) < SCARCE_BYTES
+
+    def renew(self) -> None:
+        """Write a new base if the space for edits is scarce, while files were removed and there may be room for it."""
+        with once(self._lock), self._lock, suppress(StorageError):  # without room the reserve is there still
+            if self.is_scarce and not self._closed:
+                self._look_locked()
+                self._write_base(self.current)
 
     def take_number(self) -> int:
         """Return a segment number that is given once; it enters the manifest with its segment.
@@ -375,26 +304,6 @@ class ManifestStore:
 def write_manifest(storage: Storage, manifest: Manifest) -> None:
     """Replace the manifest by a new base, atomically and durably."""
     write_whole(storage, MANIFEST_NAME, NEW_NAME, encode_base(manifest, space_bytes(manifest)))
-
-
-def settle_manifest(storage: Storage) -> None:
-    """Sync folder and manifest, and drop its cached pages, so that it is read as the device has it. StorageError.
-
-    For an opening for writing, before it changes anything: a killed writer may have left an edit in the page cache
-    alone, and one whose sync of the folder failed a manifest that a power cut would undo.
-    """
-    storage.sync_directory()
-    try:
-        file = storage.open(MANIFEST_NAME, "write")
-    except StorageError as error:
-        if error.errno != errno.ENOENT:
-            raise
-        return  # loading it is refused
-    try:
-        file.sync()
-        file.drop_cached()
-    finally:
-        file.close()
 
 
 def _is_shared(file: StorageFile) -> bool:

@@ -327,8 +327,10 @@ def lock_information() -> bytes:
 def _write_information(fd: int, line: bytes) -> None:
     # The lock holds without this line, and a full disk must not keep a log from being opened to make room.
     with contextlib.suppress(OSError):
-        os.ftruncate(fd, 0)
         os.pwrite(fd, line, 0)
+        os.ftruncate(
+            fd, len(line)
+        )  # last: a block that was freed might be another's before it is asked for again
 
 
 def _holder_in(folder: Folder, name: str, *, same_process: bool) -> LockHolder:

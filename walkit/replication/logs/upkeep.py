@@ -50,7 +50,7 @@ class ReplicaUpkeep:
         """Put the parts together, and begin what `options.retention` asks for. Starts no thread."""
         contents, leftovers = (
             LogContents(storage, manifest_store, segments, marks),
-            OrphanFiles(storage, manifest_store.look),
+            OrphanFiles(storage, manifest_store),
         )
         claims = ClaimTable(storage, manifest_store, events)
         own_claims = OwnClaims(claims, contents, marks, lifetime, segments.maintenance)
