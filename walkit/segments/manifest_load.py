@@ -79,7 +79,7 @@ def _read_file(storage: Storage) -> ManifestFile:
         if not any(n.endswith(".segment") for n in storage.names()):
             raise
         raise CorruptionError(
-            f"the manifest of {storage.location} does not begin with walkit's magic, and segments are beside it; "
+            f"the manifest of {storage.location} has another magic than walkit's, and segments are beside it; "
             "nothing was changed",
             segment=MANIFEST_NAME,
             expected="walkit's magic",
