@@ -23,6 +23,7 @@ from walkit.errors import (
     OptionsError,
     StorageError,
 )
+from walkit.format.manifest_file import ManifestFile
 from walkit.log import open as open_module
 from walkit.models import CrashingStorage
 from walkit.storage import FileStorage
@@ -71,7 +72,7 @@ def test_an_opening_that_writes_nothing_makes_no_segment(tmp_path: Path) -> None
     for _ in range(3):
         with walkit.open(tmp_path / "log"):
             pass
-    assert sorted(os.listdir(tmp_path / "log")) == ["durable", "lock", "manifest"]
+    assert sorted(os.listdir(tmp_path / "log")) == ["claims.lock", "durable", "lock", "manifest"]
     with walkit.open(tmp_path / "log") as log:
         log.append(b"1")
     files = sorted(os.listdir(tmp_path / "log"))
@@ -87,7 +88,7 @@ def test_a_log_made_by_another_thread_meanwhile_is_not_new(monkeypatch: pytest.M
     storage = CrashingStorage()
     look = open_module._require_a_log
 
-    def and_then_somebody_is_quicker(place: Any, mode: str) -> bool:
+    def and_then_somebody_is_quicker(place: Any, mode: str) -> ManifestFile | None:
         existed = look(place, mode)
         if mode == "x":
             with walkit.open(storage=storage) as quicker:

@@ -95,7 +95,12 @@ def _checked(cls: type[T], plain: Any) -> T:
     """Return a `cls` of exactly these fields; KeyError, TypeError or ValueError if one is not as it should be."""
     if not isinstance(plain, dict):
         raise TypeError(f"a {type(plain).__name__} is where the fields of a {cls.__name__} belong")
-    for name, wanted in types_of(cls):
+    numbers, others = _numbers_of(cls)  # type: ignore[arg-type]  # a class is hashable
+    values = [plain[name] for name in numbers]
+    # At once: there are thousands of segments, and nearly all of their fields are numbers.
+    if {*map(type, values)} != {int} or min(values) < 0 or max(values) > _INT_MAX:
+        others = types_of(cls)
+    for name, wanted in others:
         check_value(name, wanted, plain[name])
     if "state" in plain:
         plain = {**plain, "state": SegmentState(plain["state"])}
@@ -120,3 +125,11 @@ def _plain_types(cls: type[Any]) -> tuple[tuple[str, type[Any] | None], ...]:
     # Kept: a manifest has thousands of segments, and every reader decodes it.
     plain: Mapping[str, type[Any]] = {"int": int, "str": str, "Mapping[str, Any]": dict}
     return tuple((f.name, plain.get(str(f.type))) for f in fields(cls))
+
+
+@cache
+def _numbers_of(cls: type[Any]) -> tuple[tuple[str, ...], tuple[tuple[str, type[Any] | None], ...]]:
+    """Return the names of the fields that are numbers, and the other fields."""
+    fields_of = types_of(cls)
+    numbers = tuple(name for name, wanted in fields_of if wanted is int)
+    return numbers, tuple((name, wanted) for name, wanted in fields_of if wanted is not int)

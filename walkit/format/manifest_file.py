@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from walkit.errors import CorruptionError, FormatVersionError, NotALogError
@@ -67,6 +67,8 @@ class ManifestFile:
     """Where the space for edits ends, and the file."""
     torn_until: int = 0
     """Where the last nonzero byte of an edit that was never finished ends; 0 without such an edit."""
+    data: bytes = field(default=b"", compare=False, repr=False)
+    """The bytes of the file, if it was read."""
 
 
 class _Edit(NamedTuple):
@@ -128,7 +130,7 @@ def encode_edit(file: ManifestFile, after: Manifest) -> tuple[bytes, ManifestFil
     head = EDIT_HEADER.pack(len(payload), file.crc, after.generation, 0)[:_EDIT_CRC_OFFSET]
     crc = crc32c(payload, crc32c(head, file.base_crc))
     data = (head + crc.to_bytes(4, "little") + payload).ljust(size, b"\0")
-    return data, replace(file, manifest=after, crc=crc, offset=file.offset + size)
+    return data, replace(file, manifest=after, crc=crc, offset=file.offset + size, data=b"")
 
 
 def _difference(before: Manifest, after: Manifest) -> dict[str, Any] | None:
@@ -243,7 +245,7 @@ def read_manifest(data: bytes, path: str) -> ManifestFile:
                 f"the edit after generation {generation}",
                 f"an edit at byte {probed}",
             )
-    return ManifestFile(manifest, base_crc, crc, offset, end, torn_until if torn_until > offset else 0)
+    return ManifestFile(manifest, base_crc, crc, offset, end, torn_until if torn_until > offset else 0, data)
 
 
 def _read_base(data: bytes, path: str) -> tuple[dict[str, Any], int, int, int]:

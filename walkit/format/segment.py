@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from walkit.errors import CorruptionError, FormatVersionError
 from walkit.format.checksum import crc32c
@@ -31,6 +32,7 @@ EXTENSION_BYTES_MAX = _CRC_OFFSET - SEGMENT_EXTENSION_OFFSET
 _NO_FLAGS = SegmentFlag(0)
 
 
+@lru_cache(maxsize=16)
 def segment_name(number: int) -> str:
     """Return the file name of a segment: twenty digits, so that names sort as numbers."""
     return f"{number:020d}.segment"

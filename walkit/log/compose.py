@@ -23,6 +23,7 @@ from walkit.format.layout import (
     align_up,
 )
 from walkit.format.manifest import LogEnd
+from walkit.format.manifest_file import ManifestFile
 from walkit.log.capacity import BoundedSink
 from walkit.log.claims import ClaimTable
 from walkit.log.contents import LogContents
@@ -53,11 +54,15 @@ def compose(
     plan: RecoveryPlan,
     ports: LogPorts,
     lock: WriterLock,
+    file: ManifestFile | None,
 ) -> LogParts:
-    """Apply the plan and return the parts of the log, ready to be appended to. Writes no segment."""
+    """Apply the plan and return the parts of the log, ready to be appended to. Writes no segment.
+
+    `file` is that of the manifest that the plan was made for; None for a new log.
+    """
     number = next_epoch(plan.manifest)  # before anything is changed: there may be none
     slots = SlotStore(storage, plan.findings.slot, events)
-    manifest_store = ManifestStore(storage, plan.findings.manifest, lock, slots)
+    manifest_store = ManifestStore(storage, plan.findings.manifest, lock, slots, file)
     try:
         apply_plan(storage, manifest_store, plan)
         note_level(manifest_store, options.durability)

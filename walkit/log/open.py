@@ -15,6 +15,7 @@ from walkit.errors import LogExistsError, LogLockedError, LogNotFoundError, Opti
 from walkit.events import EventCallback, EventSink
 from walkit.format.layout import DURABLE_SLOTS_BYTES
 from walkit.format.manifest import MANIFEST_NAME, Manifest
+from walkit.format.manifest_file import ManifestFile
 from walkit.log.compose import compose
 from walkit.log.report import recovery_report
 from walkit.log.resources import LogResources
@@ -27,7 +28,7 @@ from walkit.recovery.log_scan import Progress, read_durable_slot
 from walkit.recovery.planning import emit_recovery, plan_recovery
 from walkit.recovery.report import PhaseClock
 from walkit.segments.claim_files import claims_locked
-from walkit.segments.manifest_store import DURABLE_NAME, load_manifest, settle_manifest, write_manifest
+from walkit.segments.manifest_store import DURABLE_NAME, load_manifest_file, settle_manifest, write_manifest
 from walkit.segments.writer_lock import take_writer_lock
 from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import Storage
@@ -153,17 +154,18 @@ def _open_locked(
     """Open or create a log. The lock is held on return; on an error it is not, and nothing was changed."""
     clock, progress = PhaseClock(), relayed(progress)
     with clock.phase("open") as detail:
-        existed = _require_a_log(storage, mode)
-        lock = take_writer_lock(storage)
+        found = _require_a_log(storage, mode)
+        lock = take_writer_lock(storage, manifest=None if found is None else found.manifest)
         try:
-            created = not existed and MANIFEST_NAME not in storage.names()
+            created = found is None and MANIFEST_NAME not in storage.names()
             if mode == "x" and not created:
                 raise LogExistsError(storage.location)
             if created:
                 manifest = _create(storage, options)
             else:
                 settle_manifest(storage)
-                manifest = load_manifest(storage)
+                found = load_manifest_file(storage, found)
+                manifest = found.manifest
             _check_stored(manifest, options)
             slot = read_durable_slot(storage)
             detail["segments"] = len(manifest.segments)
@@ -177,7 +179,7 @@ def _open_locked(
             detail["unsealed"] = len(plan.findings.unsealed)
         clock.split_off("verify", plan.findings.verify_s)
         with clock.phase("apply"):
-            resources = LogResources(compose(storage, options, events, plan, ports, lock), lock)
+            resources = LogResources(compose(storage, options, events, plan, ports, lock, found), lock)
             lock.recovered()
     except BaseException:
         lock.release()
@@ -188,16 +190,16 @@ def _open_locked(
     return WriteAheadLog(resources, report)
 
 
-def _require_a_log(storage: Storage, mode: str) -> bool:
-    """Make the folder of a new log; refuse what is not a log before anything is written. Say whether one is there."""
+def _require_a_log(storage: Storage, mode: str) -> ManifestFile | None:
+    """Make the folder of a new log; refuse what is not a log before anything is written. None for a new log."""
     try:
-        load_manifest(storage)
+        found = load_manifest_file(storage)
     except LogNotFoundError:
         storage.create()
-        return False
+        return None
     if mode == "x":
         raise LogExistsError(storage.location)
-    return True
+    return found
 
 
 def _create(storage: Storage, options: LogOptions) -> Manifest:

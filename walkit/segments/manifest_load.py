@@ -38,8 +38,8 @@ def load_manifest(storage: Storage) -> Manifest:
     return load_manifest_file(storage).manifest
 
 
-def load_manifest_file(storage: Storage) -> ManifestFile:
-    """Return the manifest with its file, see `load_manifest`.
+def load_manifest_file(storage: Storage, known: ManifestFile | None = None) -> ManifestFile:
+    """Return the manifest with its file, see `load_manifest`. It is decoded only if it differs from the `known` one.
 
     An edit that is being written meanwhile may be seen in part, and one after it whole: then the file is read again,
     until two readings agree or `LOOKS_MAX` are done, and it is the manifest before that edit.
@@ -47,7 +47,7 @@ def load_manifest_file(storage: Storage) -> ManifestFile:
     before: ManifestFile | CorruptionError | None = None
     for looks_left in reversed(range(LOOKS_MAX)):
         try:
-            found = _read_file(storage)
+            found = _read_file(storage, known)
             if not found.torn_until or found == before or not looks_left:
                 return found
             before = found
@@ -58,7 +58,7 @@ def load_manifest_file(storage: Storage) -> ManifestFile:
     raise AssertionError("the last look returns or raises")
 
 
-def _read_file(storage: Storage) -> ManifestFile:
+def _read_file(storage: Storage, known: ManifestFile | None) -> ManifestFile:
     try:
         file = storage.open(MANIFEST_NAME, "read")
     except StorageError as error:
@@ -73,6 +73,8 @@ def _read_file(storage: Storage) -> ManifestFile:
         data = file.read(0, MANIFEST_FILE_BYTES_MAX + 1)
     finally:
         file.close()
+    if known is not None and known.data == data:
+        return known
     try:
         return read_manifest(data, storage.location)
     except NotALogError as error:

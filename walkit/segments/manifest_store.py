@@ -77,11 +77,12 @@ class ManifestStore:
         manifest: Manifest,
         place: Place | None = None,
         slots: SlotStore | None = None,
+        file: ManifestFile | None = None,
     ) -> None:
         """`place` is looked at before each change; None for who has the folder for one change alone.
 
         `slots` gets each manifest that is durable. Without it each change is a new base, as nothing could promise
-        an edit.
+        an edit. `file` is the one that has this manifest, if the caller has read it.
         """
         self._storage = storage
         self._lock = threading.RLock()
@@ -89,9 +90,9 @@ class ManifestStore:
         self._next_number = 0
         self._place = place if place is not None and place.looks else None
         self._slots = slots
-        self._file: ManifestFile | None = None
+        self._file = file
         """The file as it was read or written; None before, and after a write that failed: then comes a new base."""
-        self._heads: set[bytes] = set()
+        self._heads = set() if file is None else {file.data[: MANIFEST_HEADER.size]}
         """The header of the file, as this writer has read or written it; two after a failed replacement."""
         self.lost: StorageError | None = None
         """The error of the look that found a loss: from then on nothing is written."""

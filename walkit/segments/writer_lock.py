@@ -7,6 +7,7 @@ that somebody has removed or replaced what the writer has, whose records would t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from walkit.errors import LogLockedError, StorageError, WalkitError
@@ -35,15 +36,17 @@ _held: set[WriterLock] = set()
 """Those that were not given up: one that is dropped is not free, as what hangs may still write there."""
 
 
-def take_writer_lock(storage: Storage, again: FileNumber | None = None) -> WriterLock:
+def take_writer_lock(
+    storage: Storage, again: FileNumber | None = None, *, manifest: Manifest | None = None
+) -> WriterLock:
     """Take the folder, `lock` and the unsealed segments. LogLockedError, which names the holder, if another has one.
 
     `again` is the number of the folder of which a lock was released: StorageError (ESTALE) if the location leads to
-    another one by now.
+    another one by now. `manifest` is that of the log, if the caller has read it.
     """
     taken = WriterLock(storage)
     try:
-        taken._take(again)
+        taken._take(again, manifest)
         _held.add(taken)
     except BaseException:
         taken.release()
@@ -76,7 +79,7 @@ class WriterLock:
         """Return the number of the folder, to take the lock of the same one again. StorageError."""
         return None if self._folder is None else self._folder.number()
 
-    def _take(self, again: FileNumber | None) -> None:
+    def _take(self, again: FileNumber | None, manifest: Manifest | None) -> None:
         folder = hold_folder(self._storage, LOCK_NAME)
         if isinstance(folder, LockHolder):
             raise self._refusal(folder)
@@ -89,17 +92,15 @@ class WriterLock:
         self._lock = lock
         if folder is None:
             return
-        self._take_unsealed()
+        self._take_unsealed(manifest)
         # Where an untouched folder has other numbers by name than by descriptor, comparing them says nothing.
         self._compares = _number(lock) == folder.number_of(LOCK_NAME)
         self._is_followed = folder.number() == folder.number_of("")
 
-    def _take_unsealed(self) -> None:
+    def _take_unsealed(self, manifest: Manifest | None) -> None:
         """Take each segment that no manifest seals, until the log is recovered; one in use means a living writer."""
-        try:
-            manifest = load_manifest(self._storage)
-        except WalkitError:
-            manifest = None  # then all are asked; the code that needs the manifest reports the error
+        with suppress(WalkitError):  # then all are asked; the code that needs the manifest reports the error
+            manifest = manifest or load_manifest(self._storage)
         unsealed = set() if manifest is None else {record.name for record in manifest.unsealed}
         sealed = set() if manifest is None else {record.name for record in manifest.sealed}
         for name in self._storage.names():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from walkit.errors import OptionsError
@@ -60,7 +59,8 @@ class Mount:
 def mount_of(path: str | os.PathLike[str]) -> Mount | None:
     """Return the mount that holds `path` (or its nearest parent that exists); None where the kernel does not say."""
     try:
-        text = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
+            text = table.read()
     except OSError:
         return None
     place = _nearest_existing(os.path.realpath(path))
