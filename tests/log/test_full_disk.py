@@ -15,6 +15,7 @@ import pytest
 import walkit
 from tests.storage.test_file import mounted
 from walkit.errors import LogFullError
+from walkit.format.segment import segment_name
 from walkit.models import CrashingStorage, FaultyStorage
 
 OPTIONS = walkit.LogOptions(segment_bytes=64 << 10)
@@ -136,3 +137,28 @@ def test_the_reserve_is_for_trims_and_seals() -> None:
         log.append(RECORD)
         log.append(RECORD)
     assert full.hits > 0 and walkit.verify(again).ok
+
+
+def test_a_tail_without_room_stays_in_its_file() -> None:
+    """Open with a torn tail on a full disk: the log is there and the tail stays; an opening with room sets it aside."""
+    disk = CrashingStorage()
+    with walkit.open(storage=disk, options=OPTIONS) as log:
+        log.append(b"acknowledged")
+        killed = disk.process_kill()
+        (segment,) = log.parts.segments.open_segments
+        assert segment.header is not None
+        offset, name = segment.header.offset_of(segment.end_position), segment_name(segment.number)
+    file = killed.open(name, "write")
+    file.write(offset, [b"torn"], sync=True)
+    file.close()
+    for has_room in (False, True):
+        faulty = FaultyStorage(killed)
+        if not has_room:
+            faulty.fail("create", "*", times=None, errno=errno.ENOSPC)
+        with walkit.open(storage=faulty, options=OPTIONS) as log:
+            assert [r.value for r in log.read()] == [b"acknowledged"]
+            file = killed.open(name, "read")
+            assert file.read(offset, 4) == (b"" if has_room else b"torn")
+            file.close()
+        assert walkit.verify(killed).ok
+        assert any(n.endswith(".tail") for n in killed.names("lost+found")) is has_room

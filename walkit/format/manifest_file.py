@@ -173,7 +173,10 @@ def _changed_part(
         return (), ()
     shorter = min(len(before), len(after))
     front = back = 0
-    for left_out in _steps(shorter):
+    # A rotation changes one of the last two: no second look at thousands of records.
+    ending = range(max(shorter - 2, 0), shorter)
+    guess = next((shorter - i for i in ending if before[i] is not after[i]), 0)
+    for left_out in (guess, *_steps(shorter)):
         front = shorter - left_out
         if before[:front] == after[:front]:
             break

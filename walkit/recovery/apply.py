@@ -20,17 +20,20 @@ from walkit.recovery.lost_found import copy_part, is_kept, keep_part, move_whole
 from walkit.recovery.plan import RecoveryPlan
 from walkit.recovery.probe import nonzero_until
 from walkit.recovery.tolerant_file import PASSING_ERRNOS, TolerantFile
+from walkit.segments.frame_walk import Readable
 from walkit.segments.identity import header_of
 from walkit.segments.leftovers import leftover_of
 from walkit.segments.manifest_store import LOST_FOLDER, ManifestStore
 from walkit.storage.interface import Storage, remove_if_there
+from walkit.storage.io_errors import BACK_PRESSURE
 
 
 def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> None:
     """Make the plan true: the manifest first, then the files. Doing it again, also after a crash, changes nothing more.
 
-    Bytes that are cut off or set aside are kept under lost+found, durably, before they go from where they were.
-    CorruptionError, and no change, where a salvage gives up more ranges than a manifest has room for.
+    Bytes that are cut off or set aside are kept under lost+found, durably, before they go from where they were. If
+    there is no room for them, they stay after the sealed end, or in a file that the manifest does not name, until an
+    opening has room. CorruptionError, and no change, where a salvage gives up more ranges than a manifest has room for.
     """
     if plan.policy == "salvage":
         _refuse_without_room(plan.manifest)
@@ -96,12 +99,23 @@ def _cut_tail(storage: Storage, finding: SegmentFinding, end_position: int, *, t
     try:
         size, source = file.size(), TolerantFile(file) if tolerant else file
         until = nonzero_until(source, end, size)
-        if until > end:
-            keep_part(storage, f"{finding.name}.{end_position}.tail", source, end, until)
+        if until > end and not _is_room(storage, f"{finding.name}.{end_position}.tail", source, end, until):
+            return False
         file.shorten(end)
         file.sync()
     finally:
         file.close()
+    return True
+
+
+def _is_room(storage: Storage, name: str, file: Readable, start: int, until: int) -> bool:
+    """Keep a part of a file under lost+found, durably; False if disk or process has no room for it now."""
+    try:
+        keep_part(storage, name, file, start, until)
+    except StorageError as error:
+        if error.errno not in BACK_PRESSURE:
+            raise
+        return False
     return True
 
 
@@ -117,9 +131,10 @@ def _set_aside(
         try:
             until = nonzero_until(file, 0, file.size()) if keep else 0
             # A step that was interrupted may have kept it already, up to its last byte that is not zero.
-            if until and not (stray and is_kept(storage, f"{LOST_FOLDER}/{name}", file, 0, until)):
-                # The last frame of another history ends in zeros, and has to stay readable in lost+found.
-                keep_part(storage, name, file, 0, file.size() if stray else until)
+            kept = not until or (stray and is_kept(storage, f"{LOST_FOLDER}/{name}", file, 0, until))
+            # The last frame of another history ends in zeros, and has to stay readable in lost+found.
+            if not kept and not _is_room(storage, name, file, 0, file.size() if stray else until):
+                return False
         finally:
             file.close()
     except StorageError as error:

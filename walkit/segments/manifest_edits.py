@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect
+from bisect import insort
 from collections.abc import Callable
 from typing import Any
 
@@ -37,15 +37,14 @@ def record_of(segment: OpenSegment, header: SegmentHeader) -> SegmentRecord:
 
 def with_sealed(manifest: Manifest, record: SegmentRecord) -> Manifest:
     """Return the manifest with this segment sealed; one without frames is dropped instead."""
-    left = _others(manifest, record.number)
     if record.size_bytes == 0:
-        return manifest.next(segments=left)
-    place = bisect(left, segment_order(record), key=segment_order)
-    segments = (*left[:place], record, *left[place:])
+        return without_segment(manifest, record.number)
+    segments = list(_others(manifest, record.number))
+    insort(segments, record, key=segment_order)
     end = manifest.end
     if record.end_position >= end.position:
         end = LogEnd(last_lsn=record.last_lsn, position=record.end_position, chain=record.end_chain)
-    return manifest.next(segments=segments, end=end)
+    return manifest.next(segments=tuple(segments), end=end)
 
 
 def without_segment(manifest: Manifest, number: int) -> Manifest:
