@@ -22,7 +22,8 @@ COVERAGE = {
     "append": "a frame is being written and synced",
     "in flight": "two frames or more are being written at once",
     "two open": "the log is synced while a full segment waits for its seal beside the one in use",
-    "manifest": "a new manifest is half written, or its name is not durable",
+    "manifest": "a new base of the manifest is half written, or its name is not durable",
+    "edit": "an edit of the manifest is half written",
     "snapshot": "a snapshot is half written",
     "compaction": "a compacted segment is half written",
     "trim rewrite": "what a trim leaves of a segment is half written",
@@ -77,7 +78,9 @@ def seen_in(changes: Iterable[PendingChange]) -> set[str]:
     unsynced: list[str] = []
     for change in changes:
         file = change.file.rpartition("/")[2]
-        if file in _BY_FILE:
+        if file == MANIFEST_NAME and change.kind == "write":
+            seen.add("edit")
+        elif file in _BY_FILE:
             seen.add(_BY_FILE[file])
         elif file.startswith("cursor-"):
             seen.add("cursor")

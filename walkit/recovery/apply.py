@@ -32,7 +32,7 @@ def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> No
     """Make the plan true: the manifest first, then the files. Doing it again, also after a crash, changes nothing more.
 
     Bytes that are cut off or set aside are kept under lost+found, durably, before they go from where they were. If
-    there is no room for them, they stay after the sealed end, or in a file that the manifest does not name, until an
+    lost+found lacks room, they stay after the sealed end, or in a file that the manifest does not name, until an
     opening has room. CorruptionError, and no change, where a salvage gives up more ranges than a manifest has room for.
     """
     if plan.policy == "salvage":
