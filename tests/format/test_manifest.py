@@ -16,7 +16,7 @@ from tests.format.makers import flipped
 from tests.format.plain_reader import read_manifest
 from walkit.errors import CorruptionError, FormatVersionError, NotALogError
 from walkit.format.checksum import crc32c
-from walkit.format.layout import LSN_MAX, MANIFEST_BYTES_MAX, POSITION_MAX, SegmentFlag
+from walkit.format.layout import FORMAT_DRAFT, LSN_MAX, MANIFEST_BYTES_MAX, POSITION_MAX, SegmentFlag
 from walkit.format.manifest import (
     EpochRecord,
     HoleRecord,
@@ -107,7 +107,7 @@ def resealed(payload: bytes, **head: int) -> bytes:
         "critical": 0,
         "optional": 0,
         "payload_bytes": len(payload),
-        "draft": 1,
+        "draft": FORMAT_DRAFT,
         "edit_bytes": 0,
         **head,
     }

@@ -136,15 +136,16 @@ def test_a_log_that_is_made_this_very_moment_is_no_damage(monkeypatch: pytest.Mo
         monkeypatch.undo()
 
 
-def edited(storage: CrashingStorage) -> list[bytes]:
-    """Make a log of three segments; return the manifest file before its last edit, and with it."""
+def edited() -> tuple[CrashingStorage, bytes, bytes]:
+    """Kill the writer of three segments; return what is left, the manifest file before its last edit, and with it."""
+    storage = CrashingStorage()
     with walkit.open(storage=storage, options=OPTIONS) as log:
         for _ in range(3):
             log.append(bytes(33 << 10))
         log.wait_idle()
         before = file_of(storage)
         log.parts.manifest_store.update(lambda m: m.next(next_segment=50))
-        return [before, file_of(storage)]
+        return storage.process_kill(), before, file_of(storage)
 
 
 def file_of(storage: Storage, name: str = MANIFEST_NAME) -> bytes:
@@ -180,8 +181,7 @@ def test_after_a_sync_that_failed_comes_a_new_base(operation: Any) -> None:
 @pytest.mark.parametrize("promise", ["durable", "header"])
 def test_an_edit_that_is_promised_and_missing_is_damage(promise: str) -> None:
     """Take the last edit away, which the durable slot promises, or a segment's header alone: CorruptionError."""
-    storage = CrashingStorage()
-    before, _ = edited(storage)
+    storage, before, _ = edited()
     if promise == "header":
         with walkit.open(storage=storage, options=OPTIONS) as log:
             for _ in range(2):
@@ -196,8 +196,7 @@ def test_an_edit_that_is_promised_and_missing_is_damage(promise: str) -> None:
 
 def test_an_edit_that_nothing_promises_may_be_torn() -> None:
     """Tear the last edit and take its promise away: the state before it is opened, and no byte of the edit is left."""
-    storage = CrashingStorage()
-    before, after = edited(storage)
+    storage, before, after = edited()
     offset = next(at for at in range(len(before)) if before[at] != after[at])
     put(storage, after[: offset + 30].ljust(len(after), b"\0"))
     storage.remove(DURABLE_NAME)
@@ -221,8 +220,7 @@ def test_a_manifest_with_a_second_name_is_replaced(tmp_path: Path) -> None:
 
 def test_a_reader_that_meets_half_an_edit_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a reader find half an edit at its first look, and the whole one at the second: it has the newer state."""
-    storage = CrashingStorage()
-    before, after = edited(storage)
+    storage, before, after = edited()
     offset = next(at for at in range(len(before)) if before[at] != after[at])
     looks, opened = [after[: offset + 30].ljust(len(after), b"\0"), after], storage.open
 
@@ -253,8 +251,7 @@ TOOLS: dict[str, Callable[[Storage], object]] = {
 @pytest.mark.parametrize("tool", TOOLS)
 def test_another_draft_is_refused_and_stays(tool: str, where: str) -> None:
     """Write another draft into the manifest, or into the headers of segments without one: no tool changes a byte."""
-    storage = CrashingStorage()
-    edited(storage)
+    storage, _, _ = edited()
     if where == "manifest":
         data = bytearray(file_of(storage))
         data[28:32] = (FORMAT_DRAFT + 1).to_bytes(4, "little")
