@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 import walkit
 from walkit.cli import main
 from walkit.errors import OptionsError
-from walkit.measure import Finding, HealthReport, file_system
+from walkit.measure import Finding, HealthReport, file_system, health_checks
 from walkit.measure.health_checks import _requirements, _within, folder, spark_starts
 
 ROOT = Path(walkit.__file__).parent.parent
@@ -97,7 +98,7 @@ def test_missing_and_old_packages_have_advice(tmp_path: Path) -> None:
     assert found["numpy"][0] == "problem" and "numpy<1" in found["numpy"][1]
 
 
-def test_a_folder_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
+def test_a_folder_is_measured_and_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """File system, options and disk as measure.file_system has them; the raw device with n and spread; nothing left."""
     found = by_name(list(folder(str(tmp_path))))
     place = file_system(tmp_path)
@@ -106,6 +107,9 @@ def test_a_folder_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
     assert "n=5" in found["raw device, synced 4 KiB writes"].found
     assert "writes/s" in found["raw device, synced 4 KiB writes"].found
     assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(health_checks, "file_system", lambda _: dataclasses.replace(place, type="btrfs"))
+    copying = next(finding for finding in folder(str(tmp_path)) if finding.name == "file system")
+    assert copying.state == "note" and "a full disk" in copying.advice
 
 
 @pytest.mark.skipif(not file_system(MEMORY).tmpfs, reason="no file system in memory at /dev/shm")

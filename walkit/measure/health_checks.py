@@ -20,6 +20,7 @@ from walkit.measure.baseline import raw_baseline
 from walkit.measure.machine import file_system
 from walkit.storage import FileStorage, LockHolder
 from walkit.storage.interface import NumberedFile
+from walkit.storage.mounts import COPYING_FILE_SYSTEMS
 
 State = Literal["fine", "note", "problem"]
 
@@ -138,10 +139,13 @@ def folder(path: str) -> Iterator[Finding]:
         part=part,
         name="file system",
         found=f"{place.type or 'unknown'}, mounted at {place.mount_point or 'an unknown place'}",
-        state="problem" if tmpfs else "fine",
+        state="problem" if tmpfs else "note" if place.type in COPYING_FILE_SYSTEMS else "fine",
         advice=f"{place.type} is memory: a sync means nothing here, and a power cut takes everything; keep logs on a "
         "disk, and set TMPDIR to a folder on one for scratch logs and benchmarks"
         if tmpfs
+        else "writing over a file takes new blocks here: on a full disk a trim, which makes room, may find none; keep "
+        "some of it free"
+        if place.type in COPYING_FILE_SYSTEMS
         else "",
     )
     yield Finding(part=part, name="mount options", found=place.mount_options or "unknown")

@@ -12,6 +12,9 @@ from walkit.errors import OptionsError
 MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
 """File systems without a device: a sync there means nothing."""
 
+COPYING_FILE_SYSTEMS = frozenset({"btrfs", "zfs", "bcachefs", "nilfs2", "f2fs"})
+"""File systems that write new blocks where a file is overwritten: it takes room, though the file does not grow."""
+
 LOCAL_FILE_SYSTEMS = MEMORY_FILE_SYSTEMS | {
     *("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "jfs", "nilfs2", "reiserfs"),
     *("overlay", "vfat", "exfat", "ntfs3", "hfsplus", "udf"),
