@@ -510,11 +510,15 @@ class SnapshotError(WalkitError):
     """A snapshot could not be written or read; `stage` says how far it came and `retry` what may be retried.
 
     `retry_stage` names the stage of writing from which it can be continued: "write" is a new snapshot, any other is
-    done again by itself. None for one that could not be read.
+    done again by itself. None for one that could not be read. `needed_bytes` is the size of a snapshot for which the
+    storage had no room, and 0 else.
     """
 
     code = "snapshot"
 
-    def __init__(self, message: str, *, stage: str, retry: str, retry_stage: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, stage: str, retry: str, retry_stage: str | None = None, needed_bytes: int = 0
+    ) -> None:
         super().__init__(message)
         self.stage, self.retry, self.retry_stage = stage, retry, retry_stage
+        self.needed_bytes = needed_bytes

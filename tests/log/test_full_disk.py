@@ -14,7 +14,7 @@ import pytest
 
 import walkit
 from tests.storage.test_file import mounted
-from walkit.errors import LogFullError
+from walkit.errors import LogFullError, SnapshotError
 from walkit.format.segment import segment_name
 from walkit.models import CrashingStorage, FaultyStorage
 
@@ -162,3 +162,18 @@ def test_a_tail_without_room_stays_in_its_file() -> None:
             file.close()
         assert walkit.verify(killed).ok
         assert any(n.endswith(".tail") for n in killed.names("lost+found")) is has_room
+
+
+def test_a_checkpoint_without_room_says_how_much_it_needs() -> None:
+    """Take a checkpoint on a full disk: SnapshotError with the bytes of the snapshot that one with room has."""
+    storage = FaultyStorage(CrashingStorage())
+    with walkit.Store.open(storage=storage, options=OPTIONS) as store:
+        for number in range(100):
+            store.put(b"%d" % number, bytes(3000))
+        storage.fail("write", "snapshot.new", nth=2, times=None, errno=errno.ENOSPC)
+        with pytest.raises(SnapshotError) as full:
+            store.checkpoint()
+        assert full.value.retry_stage == "write" and store.log.first_lsn == 1
+        assert "snapshot.new" not in storage.names()
+        storage.clear()
+        assert store.checkpoint().snapshot_bytes == full.value.needed_bytes > 300_000

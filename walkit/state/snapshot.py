@@ -18,7 +18,7 @@ from walkit.record import Batch
 from walkit.recovery.snapshot_reader import SnapshotInfo, read_frames, read_header
 from walkit.segments.identity import identity_at
 from walkit.state.machine import StateImage, StateMachine
-from walkit.state.snapshot_file import write_frames
+from walkit.state.snapshot_file import Measured, write_frames
 from walkit.storage.interface import Storage, StorageFile, remove_if_there
 
 __all__ = [
@@ -156,10 +156,21 @@ class SnapshotWrite:
             remove_if_there(self._storage, NEW_NAME)
             file = self._storage.open(NEW_NAME, "create")
         try:
+            measured = Measured(file)
             with _stage("write"):
                 info = write_frames(
-                    file, image.batches, image.lsn, image.snapshot_format, self._identity, self._codec
+                    measured, image.batches, image.lsn, image.snapshot_format, self._identity, self._codec
                 )
+            if measured.full is not None:
+                size = info.size_bytes
+                raise SnapshotError(
+                    f"the snapshot needs {size:,} bytes, which the storage does not have ({measured.full}). "
+                    f"To retry: {STAGES['write']}",
+                    stage="write",
+                    retry=STAGES["write"],
+                    retry_stage=RETRY_STAGES["write"],
+                    needed_bytes=size,
+                ) from measured.full
             with _stage("sync"):
                 file.sync()
         finally:

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from operator import lt
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from walkit.errors import StorageError
 from walkit.format.body import Columns
 from walkit.format.frame import FrameIdentity, prepare_body, seal_frame
 from walkit.format.layout import ALIGNMENT_BUFFERED, FRAME_HEADER_BYTES, HAS_VALUE
 from walkit.record import Batch, Kind
 from walkit.recovery.snapshot_reader import HEADER, HEADER_BYTES, SnapshotInfo
 from walkit.state.columns import columns_of, part_of
-from walkit.storage.interface import StorageFile
+from walkit.storage.interface import Buffer, StorageFile
+from walkit.storage.io_errors import BACK_PRESSURE
 
 __all__ = ["FRAME_GOAL_BYTES", "HEADER", "HEADER_BYTES", "write_frames"]
 
@@ -24,8 +26,33 @@ FRAME_GOAL_BYTES: Final = 1 << 20
 """Keys and values that a frame takes before the next one is begun; one larger record has a frame to itself."""
 
 
+class Writable(Protocol):
+    """What the frames of a snapshot are written to."""
+
+    def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        """See `StorageFile`."""
+
+
+class Measured:
+    """Passes writes on until one finds no room; then it takes them, so that the size of the whole is known."""
+
+    def __init__(self, file: StorageFile) -> None:
+        self._file = file
+        self.full: StorageError | None = None
+
+    def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        """See `StorageFile`; the error of a full disk is kept in `full`."""
+        if self.full is None:
+            try:
+                self._file.write(offset, buffers)
+            except StorageError as error:
+                if error.errno not in BACK_PRESSURE:
+                    raise
+                self.full = error
+
+
 def write_frames(
-    file: StorageFile,
+    file: Writable,
     batches: Iterable[Batch],
     lsn: int,
     snapshot_format: str,
