@@ -41,7 +41,7 @@ ELSEWHERE = {
     "F-17.3": "the cursor: tests/log/test_cursor.py",
     "F-17.4": "the cursor: tests/log/test_cursor.py",
     **dict.fromkeys([f"F-18.{n}" for n in range(3, 11)], "claims and trims: tests/log/test_*claims*.py"),
-    **dict.fromkeys(["F-12.6", "F-12.10", "F-12.11", "F-12.12"], "opening and repair: tests/log"),
+    **dict.fromkeys(["F-12.6", "F-12.10", "F-12.11", "F-12.12", "F-12.13"], "opening and repair: tests/log"),
 }
 RULES = re.findall(r"^- \*\*(F-\d+\.\d+)\*\* ", DOCUMENT, re.MULTILINE)
 

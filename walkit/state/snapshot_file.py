@@ -27,7 +27,7 @@ FRAME_GOAL_BYTES: Final = 1 << 20
 
 
 class Writable(Protocol):
-    """What the frames of a snapshot are written to."""
+    """The file of a snapshot, for writing."""
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
         """See `StorageFile`."""

@@ -13,7 +13,7 @@ MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
 """File systems without a device: a sync there means nothing."""
 
 COPYING_FILE_SYSTEMS = frozenset({"btrfs", "zfs", "bcachefs", "nilfs2", "f2fs"})
-"""File systems that write new blocks where a file is overwritten: it takes room, though the file does not grow."""
+"""File systems that write new blocks for a part that is overwritten: it takes room, though no file grows."""
 
 LOCAL_FILE_SYSTEMS = MEMORY_FILE_SYSTEMS | {
     *("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "jfs", "nilfs2", "reiserfs"),
