@@ -14,7 +14,7 @@ from walkit.crashlab import RULES, SCENARIOS, explore, museum
 from walkit.crashlab.mutant import Patch
 from walkit.errors import OptionsError
 
-BUDGETS = {"promise-first": 150, "hole-accepted": 240, "removed-first": 240}
+BUDGETS = {"promise-first": 150, "hole-accepted": 240, "removed-first": 120}
 """States that it takes, if sixty are too few; some more than the fewest that find it under several seeds."""
 
 

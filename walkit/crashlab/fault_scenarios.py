@@ -301,7 +301,7 @@ FAULT_SCENARIOS = (
         "trims, a rewriting and a retention fail at one of their operations, and are asked for again",
         trimming,
         (
-            Target(8, NAMING, f"{MANIFEST_NAME}*", covers="manifest fails"),
+            Target(8, NAMING | {"synced_write"}, f"{MANIFEST_NAME}*", covers="manifest fails"),
             Target(4, file=TRIM_NEW_NAME),
             Target(8, file="claim*"),
             Target(4, frozenset(("remove", "replace"))),

@@ -258,7 +258,7 @@ _ALL = (
         "a rename is not followed by a sync of its directory",
         "LevelDB #196",
         "trim",
-        ("verified",),
+        ("verified", "held"),
         (Patch(manifest_store, "write_whole", _write_whole_without("sync_directory")),),
     ),
     Mutant(
@@ -281,7 +281,7 @@ _ALL = (
         "removed-first",
         "the files of a trim are removed before the manifest without them is durable",
         "turbokv #8, Litestream (retention)",
-        "trim",
+        "hard-cap",
         ("verified",),
         (Patch(Trimmer, "__init__", _note_orphans), Patch(Trimmer, "move_watermark", _remove_first)),
     ),
