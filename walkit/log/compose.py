@@ -89,9 +89,8 @@ def compose(
     retention = Retainer(
         limits, storage.location, manifest_store, segments, claims, trimmer, orphan_files, events
     )
-    frame_sink: FrameSink = segments
-    if limits.at_capacity == "refuse":
-        frame_sink = BoundedSink(segments, contents, options, retention, events)
+    is_bounded = limits.at_capacity == "refuse"
+    frame_sink = BoundedSink(segments, contents, options, retention, events) if is_bounded else segments
     driver = _driver(core, frame_sink, segments, contents, options, events)
     driver.failure.on_poison = lifetime.wake_end_watchers
     lock.watch(segments, driver.poison)
