@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Protocol
 
-from walkit._arguments import check_bool
+from walkit._arguments import check_bool, refuse
 from walkit._html import options as options_html
 from walkit.errors import OptionsError
 
@@ -79,18 +79,14 @@ class Retention:
     def __post_init__(self) -> None:
         age = self.age_s
         if age is not None and (type(age) not in (int, float) or not 0 < age < 1e10):
-            raise OptionsError(f"age_s={age!r}: seconds, more than 0", option="age_s", wanted=age)
+            refuse("age_s", age, "seconds, more than 0")
         for name in ("bytes_max", "records_max", "hard_bytes_max"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or not 1 <= value < 1 << 63):
-                raise OptionsError(f"{name}={value!r}: a whole number from 1", option=name, wanted=value)
+                refuse(name, value, "a whole number from 1")
         _check_bools(self)
         if self.at_capacity not in ("drop", "refuse"):
-            raise OptionsError(
-                f"at_capacity={self.at_capacity!r}: 'drop' or 'refuse'",
-                option="at_capacity",
-                wanted=self.at_capacity,
-            )
+            refuse("at_capacity", self.at_capacity, "'drop' or 'refuse'")
         if self.at_capacity == "refuse" and (self.bytes_max is None or self.hard_bytes_max is not None):
             raise OptionsError(
                 "at_capacity='refuse' goes with bytes_max, which says how much, without hard_bytes_max, which drops",
@@ -209,25 +205,14 @@ class StoreOptions:
         _check_bools(self)
         slots, margin = self.journal_slots, self.checkpoint_margin
         if slots is not None and (type(slots) is not int or not 2 <= slots <= JOURNAL_SLOTS_MAX):
-            raise OptionsError(
-                f"journal_slots={slots!r}: a whole number from 2 to {JOURNAL_SLOTS_MAX:,}, or None",
-                option="journal_slots",
-                wanted=slots,
-            )
+            refuse("journal_slots", slots, f"a whole number from 2 to {JOURNAL_SLOTS_MAX:,}, or None")
         if margin is not None and (slots is None or type(margin) is not int or not 0 <= margin < slots):
-            raise OptionsError(
-                f"checkpoint_margin={margin!r}: a whole number from 0, below journal_slots={slots!r}",
-                option="checkpoint_margin",
-                wanted=margin,
-                stored=slots,
+            refuse(
+                "checkpoint_margin", margin, f"a whole number from 0, below journal_slots={slots!r}", slots
             )
         every = self.checkpoint_every
         if every is not None and (type(every) is not int or every < 1):
-            raise OptionsError(
-                f"checkpoint_every={every!r}: a whole number of records from 1, or None",
-                option="checkpoint_every",
-                wanted=every,
-            )
+            refuse("checkpoint_every", every, "a whole number of records from 1, or None")
 
     @property
     def margin(self) -> int:
@@ -266,7 +251,7 @@ def _check_choices(options: LogOptions) -> None:
     for name, allowed in choices.items():
         value = getattr(options, name)
         if value not in allowed:
-            raise OptionsError(f"{name}={value!r}: it is one of {allowed}", option=name, wanted=value)
+            refuse(name, value, f"it is one of {allowed}")
 
 
 def _follow_segment_bytes(options: LogOptions) -> None:
@@ -294,9 +279,7 @@ def _check_numbers(options: LogOptions) -> None:
     for name, (low, high) in bounds.items():
         value = getattr(options, name)
         if type(value) not in (int, FollowingBytes) or not low <= value <= high:
-            raise OptionsError(
-                f"{name}={value!r}: a whole number from {low:,} to {high:,}", option=name, wanted=value
-            )
+            refuse(name, value, f"a whole number from {low:,} to {high:,}")
     if options.direct_io and options.frame_bytes_max < 2 * ALIGNMENT_DIRECT:
         raise OptionsError(
             f"frame_bytes_max={options.frame_bytes_max:,} leaves no room beside the alignment of direct_io: "

@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from walkit._arguments import refuse
 from walkit._locks import WORK, holds
 from walkit._outbox import KEPT_MAX, Outbox, Sender, here
 from walkit._threads import on_log_thread
-from walkit.errors import OptionsError
 
 logger = logging.getLogger("walkit")
 
@@ -276,11 +276,7 @@ class EventSink:
 
     def __init__(self, callback: EventCallback | None = None) -> None:
         if callback is not None and not callable(callback):
-            raise OptionsError(
-                f"events={callback!r}: a callable that takes (name, attributes)",
-                option="events",
-                wanted=callback,
-            )
+            refuse("events", callback, "a callable that takes (name, attributes)")
         self._callback = callback
         self._listeners: list[EventCallback] = []
         self._calling = threading.local()

@@ -14,7 +14,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
-from walkit._arguments import check_progress
+from walkit._arguments import check_progress, refuse
 from walkit._text import counted
 from walkit.commit.ports import LogPorts
 from walkit.commit.ticket import Ticket
@@ -135,11 +135,11 @@ class Store(StoreSurface, CompactingSurface):
         nothing is held, and nothing but what recovery of the log does was changed.
         """
         if mode not in ("a", "x"):
-            raise OptionsError(
-                f"mode={mode!r}: a store is opened with 'a' or 'x'. To read without writing, "
+            refuse(
+                "mode",
+                mode,
+                "a store is opened with 'a' or 'x'. To read without writing, "
                 "walkit.replay(walkit.open(path, mode='r'), walkit.state.KeyedTable()) gives the state",
-                option="mode",
-                wanted=mode,
             )
         if store_options is not None and not isinstance(store_options, StoreOptions):
             raise OptionsError(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyspark
 
-from walkit._arguments import check_progress
+from walkit._arguments import check_progress, refuse
 from walkit.bench.spark_load import KEY_BYTES, WRITTEN_WITH, BenchLogs
 from walkit.bench.spark_queries import GROUPS, READ, REPLAY, Answer, Plan, plan_queries
 from walkit.bench.spark_report import SparkBenchReport, SparkBenchRow
@@ -54,7 +54,7 @@ def bench_spark(
         ("runs", runs),
     ):
         if value < 1:
-            raise OptionsError(f"{name}={value}: a whole number from 1 on", option=name, wanted=value)
+            refuse(name, value, "a whole number from 1 on")
     if not sizes:
         raise OptionsError("records names no size", option="records", wanted=records)
     groups = _groups(queries)
@@ -86,9 +86,7 @@ def _groups(queries: Sequence[str]) -> tuple[str, ...]:
     named = (queries,) if isinstance(queries, str) else tuple(queries)
     unknown = [name for name in named if name not in GROUPS]
     if unknown or not named:
-        raise OptionsError(
-            f"queries={queries!r}: some of {', '.join(GROUPS)}", option="queries", wanted=queries
-        )
+        refuse("queries", queries, f"some of {', '.join(GROUPS)}")
     return named
 
 

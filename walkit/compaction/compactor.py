@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from walkit._arguments import check_progress
+from walkit._arguments import check_progress, refuse
 from walkit._locks import WORK, alone, marked, once
 from walkit._threads import Latch
 from walkit.commit.to_end import end_if_given_up, relayed, run_to_end
@@ -23,7 +23,7 @@ from walkit.compaction.rewriter import rewrite
 from walkit.compaction.selection import KeyMap, Selection
 from walkit.compaction.throttle import Throttle
 from walkit.config import LogOptions
-from walkit.errors import GapError, LogClosedError, OptionsError, StorageError
+from walkit.errors import GapError, LogClosedError, StorageError
 from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, segment_order
@@ -115,11 +115,7 @@ class Compactor:
     ) -> CompactionReport:
         """Compact; see `Store.compact`."""
         if exact_from_lsn is not None and (type(exact_from_lsn) is not int or exact_from_lsn < 0):
-            raise OptionsError(
-                f"exact_from_lsn={exact_from_lsn!r}: an LSN, or None",
-                option="exact_from_lsn",
-                wanted=exact_from_lsn,
-            )
+            refuse("exact_from_lsn", exact_from_lsn, "an LSN, or None")
         check_options(waste_ratio, bytes_per_s)
         check_progress(progress, "(phase, done, total)")
         throttle = Throttle(bytes_per_s, self._ended.wait)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
+from walkit._arguments import refuse
 from walkit.config import StoreOptions
 from walkit.crashlab.consumer_scenarios import CONSUMER_SCENARIOS
 from walkit.crashlab.fault_scenarios import FAULT_SCENARIOS
@@ -15,7 +16,7 @@ from walkit.crashlab.rescue_scenarios import RESCUE_SCENARIOS
 from walkit.crashlab.scenario import SMALL as SMALL
 from walkit.crashlab.scenario import Scenario as Scenario
 from walkit.crashlab.script import Script
-from walkit.errors import CommitFailedError, MissingExtraError, OptionsError
+from walkit.errors import CommitFailedError, MissingExtraError
 from walkit.record import Kind
 from walkit.segments.manifest_store import DURABLE_NAME
 
@@ -329,9 +330,5 @@ def scenario_of(given: str | Scenario) -> Scenario:
     if isinstance(given, Scenario):
         return given
     if given not in SCENARIOS:
-        raise OptionsError(
-            f"scenario={given!r}: it is one of {', '.join(SCENARIOS)}, or a walkit.crashlab.Scenario",
-            option="scenario",
-            wanted=given,
-        )
+        refuse("scenario", given, f"it is one of {', '.join(SCENARIOS)}, or a walkit.crashlab.Scenario")
     return SCENARIOS[given]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from walkit._arguments import refuse
 from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
-from walkit.errors import OptionsError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD
 from walkit.format.layout import FRAME_HEADER_BYTES
 
@@ -22,10 +22,9 @@ def require_fits(option: str, value_bytes: int, options: LogOptions, key_bytes: 
     """OptionsError for values larger than a log with these options takes; for what is asked of it later."""
     most = value_bytes_max(options, key_bytes)
     if value_bytes > most:
-        raise OptionsError(
-            f"{option}={value_bytes:,}: a value of at most {most:,} bytes fits a frame of "
-            f"{options.frame_bytes_max:,} bytes",
-            option=option,
-            wanted=value_bytes,
-            stored=most,
+        refuse(
+            option,
+            value_bytes,
+            f"a value of at most {most:,} bytes fits a frame of {options.frame_bytes_max:,} bytes",
+            most,
         )

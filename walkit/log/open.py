@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable
 from typing import Literal, overload
 
-from walkit._arguments import check_kind, check_progress
+from walkit._arguments import check_kind, check_progress, refuse
 from walkit.commit.ports import LogPorts
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import LogOptions
@@ -109,7 +109,7 @@ def open_writer(
 ) -> WriteAheadLog:
     """Open a log for writing, see `open_log`, with what is given each frame and asked before each record."""
     if mode not in ("a", "x"):
-        raise OptionsError(f"mode={mode!r}: it is 'a', 'x' or 'r'", option="mode", wanted=mode)
+        refuse("mode", mode, "it is 'a', 'x' or 'r'")
     check_progress(progress, "(bytes scanned, bytes to scan)")
     check_kind(options, LogOptions, "options")
     sink, given = EventSink(events), options or LogOptions()

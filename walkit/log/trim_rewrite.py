@@ -12,8 +12,9 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from walkit._arguments import refuse
 from walkit._locks import marked, once
-from walkit.errors import LogClosedError, OptionsError, StorageError, WalkitError
+from walkit.errors import LogClosedError, StorageError, WalkitError
 from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, sealed_record
@@ -35,9 +36,7 @@ COPY_BYTES = 1 << 20
 def check_waste_ratio(waste_ratio: float) -> None:
     """OptionsError for a waste ratio that cannot be."""
     if type(waste_ratio) not in (int, float) or not 0 <= waste_ratio <= 1:
-        raise OptionsError(
-            f"waste_ratio={waste_ratio!r}: a share from 0 to 1", option="waste_ratio", wanted=waste_ratio
-        )
+        refuse("waste_ratio", waste_ratio, "a share from 0 to 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

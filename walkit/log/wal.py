@@ -9,7 +9,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from walkit._arguments import as_lsn, as_seconds
+from walkit._arguments import as_lsn, as_seconds, refuse
 from walkit._arrow import pa
 from walkit._text import lsn_range
 from walkit._threads import Bell, reserve_stack
@@ -395,7 +395,7 @@ class WriteAheadLog(CursorSurface):
         """
         self._refuse_closed()
         if at not in ("acked", "durable"):
-            raise OptionsError(f"at={at!r}: 'acked' or 'durable'", option="at", wanted=at)
+            refuse("at", at, "'acked' or 'durable'")
         core = self._core
         return Observation(
             self._driver.delivery,

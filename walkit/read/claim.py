@@ -11,7 +11,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
-from walkit._arguments import as_seconds
+from walkit._arguments import as_seconds, refuse
 from walkit._html import titled
 from walkit.commit.to_end import run_to_end
 from walkit.errors import OptionsError
@@ -64,7 +64,7 @@ def claim(
     """
     check_name(name)
     if owner is not None and (not isinstance(owner, uuid.UUID) or owner.bytes == OWN):
-        raise OptionsError(f"owner={owner!r}: a random uuid.UUID, or None", option="owner", wanted=owner)
+        refuse("owner", owner, "a random uuid.UUID, or None")
     written = WrittenClaim(
         storage_at(path),
         EventSink(events),
@@ -93,11 +93,11 @@ def lease_us_of(lease_s: float) -> int:
     """Return a lease in microseconds; OptionsError for one that a claim cannot have."""
     lease_us = as_seconds(lease_s, "lease_s") * 1e6
     if not 1 <= lease_us <= CLAIM_LEASE_US_MAX:
-        raise OptionsError(
-            f"lease_s={lease_s!r}: a claim has a lease of at least a microsecond and at most "
-            f"{CLAIM_LEASE_US_MAX / 1e6:,.0f} seconds (30 days)",
-            option="lease_s",
-            wanted=lease_s,
+        refuse(
+            "lease_s",
+            lease_s,
+            f"a claim has a lease of at least a microsecond and at most {CLAIM_LEASE_US_MAX / 1e6:,.0f} "
+            "seconds (30 days)",
         )
     return int(lease_us)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from walkit._arguments import as_lsn
+from walkit._arguments import as_lsn, refuse
 from walkit.errors import ClaimError, DivergenceError, OptionsError
 from walkit.events import EventSink
 from walkit.format.claim import ClaimMark
@@ -45,9 +45,7 @@ def as_first(first_lsn: int) -> int:
     """Return the position of a claim as a plain int; OptionsError for one that no record has."""
     first_lsn = as_lsn(first_lsn, "first_lsn")
     if not 1 <= first_lsn <= LSN_MAX:
-        raise OptionsError(
-            f"first_lsn={first_lsn!r}: the LSN of a record", option="first_lsn", wanted=first_lsn
-        )
+        refuse("first_lsn", first_lsn, "the LSN of a record")
     return first_lsn
 
 
@@ -86,12 +84,7 @@ def refuse_beyond(storage: Storage, name: str, first_lsn: int, manifest: Manifes
 def refuse_after(first_lsn: int, last_lsn: int) -> None:
     """OptionsError for a position more than one after the last record."""
     if first_lsn - 1 > last_lsn:
-        raise OptionsError(
-            f"first_lsn={first_lsn}: the log ends at {last_lsn}",
-            option="first_lsn",
-            wanted=first_lsn,
-            stored=last_lsn,
-        )
+        refuse("first_lsn", first_lsn, f"the log ends at {last_lsn}", last_lsn)
 
 
 def _last_lsn(storage: Storage, manifest: Manifest, wanted: int) -> int:

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from walkit._arguments import as_lsn
+from walkit._arguments import as_lsn, refuse
 from walkit._html import join, red_lines, titled
 from walkit._locks import STATE, alone
 from walkit.commit.to_end import run_to_end
@@ -164,12 +164,7 @@ class Cursor:
         elif start_lsn is not None and self.fault is None:
             start_lsn = as_lsn(start_lsn, "start_lsn")
             if not 1 <= start_lsn <= last + 1:
-                raise OptionsError(
-                    f"start_lsn={start_lsn!r}: an LSN from 1 to {last + 1}, where the log ends",
-                    option="start_lsn",
-                    wanted=start_lsn,
-                    stored=last,
-                )
+                refuse("start_lsn", start_lsn, f"an LSN from 1 to {last + 1}, where the log ends", last)
             self._refuse_undurable(start_lsn - 1)
             self._save(storage, view, start_lsn - 1)
 

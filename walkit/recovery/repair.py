@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
-from walkit._arguments import check_progress
+from walkit._arguments import check_progress, refuse
 from walkit._html import facts, join, tag
 from walkit._text import counted, lsn_range, unread
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import RecoveryPolicy
-from walkit.errors import LogLockedError, OptionsError
+from walkit.errors import LogLockedError
 from walkit.format.manifest import MANIFEST_NAME, HoleRecord, LostRecord
 from walkit.format.names import lsn_of_name
 from walkit.recovery.apply import apply_plan, sync_segments
@@ -146,9 +146,7 @@ def repair(
     a StorageError came in the midst of the work, which can be done again.
     """
     if policy not in get_args(RecoveryPolicy):
-        raise OptionsError(
-            f"policy={policy!r}: it is one of {get_args(RecoveryPolicy)}", option="policy", wanted=policy
-        )
+        refuse("policy", policy, f"it is one of {get_args(RecoveryPolicy)}")
     check_progress(progress, "(bytes read, bytes to read)")
     storage = storage_at(path)
     began = time.perf_counter()

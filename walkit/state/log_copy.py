@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 
-from walkit._arguments import check_progress
+from walkit._arguments import check_progress, refuse
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.errors import ClaimError, GapError, NotALogError, OptionsError, StorageError, WalkitError
 from walkit.format.index import has_index
@@ -79,17 +79,13 @@ def copy(path: Place, target: str | os.PathLike[str], progress: Progress | None 
 
 def _target_of(target: str | os.PathLike[str]) -> str:
     if not isinstance(target, str | os.PathLike):
-        raise OptionsError(f"target={target!r}: the path of a new folder", option="target", wanted=target)
+        refuse("target", target, "the path of a new folder")
     try:
         place = storage_at(target)
     except NotALogError:
         raise _exists(os.fspath(target)) from None
     if not isinstance(place, FileStorage):
-        raise OptionsError(
-            f"target={target!r}: a copy is made in a folder of the file system",
-            option="target",
-            wanted=target,
-        )
+        refuse("target", target, "a copy is made in a folder of the file system")
     return place.location
 
 

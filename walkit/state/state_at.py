@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from walkit._arguments import as_lsn
+from walkit._arguments import as_lsn, refuse
 from walkit._text import counted
-from walkit.errors import FormatVersionError, GapError, HistoryTrimmedError, OptionsError, SnapshotError
+from walkit.errors import FormatVersionError, GapError, HistoryTrimmedError, SnapshotError
 from walkit.read.read_api import ReadSurface
 from walkit.recovery.report import report_html
 from walkit.state.replay import replay
@@ -67,12 +67,7 @@ def state_at(log: ReadSurface, storage: Storage, lsn: int, newest_lsn: int) -> P
     """
     lsn = as_lsn(lsn)
     if not 0 <= lsn <= newest_lsn:
-        raise OptionsError(
-            f"lsn={lsn!r}: a whole number up to the newest record's, {newest_lsn:,}",
-            option="lsn",
-            wanted=lsn,
-            stored=newest_lsn,
-        )
+        refuse("lsn", lsn, f"a whole number up to the newest record's, {newest_lsn:,}", newest_lsn)
     if lsn == 0:
         return PastState(0, KeyedTable(), 0)
     refused: HistoryTrimmedError | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from walkit._arguments import as_seconds, refuse
-from walkit.errors import OptionsError
 from walkit.replication.delta.messages import DELTA_VERSION_MAX, DELTA_VERSION_MIN
 from walkit.replication.delta.replayer import ReplayLimits
 
@@ -21,6 +20,6 @@ def check_reader_options(
         if not 0 <= as_seconds(value, name) <= SECONDS_MAX:
             refuse(name, value, f"from 0 to {SECONDS_MAX:,}")
     if limits is not None and not isinstance(limits, ReplayLimits):
-        raise OptionsError(f"limits={limits!r:.80}: ReplayLimits", option="limits", wanted=limits)
+        refuse("limits", limits, "ReplayLimits")
     if type(cache_bytes) is not int or not 0 <= cache_bytes <= CACHE_BYTES_MAX:
         refuse("cache_bytes", cache_bytes, f"a whole number from 0 (none) to {CACHE_BYTES_MAX:,}")

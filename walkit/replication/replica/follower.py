@@ -7,7 +7,7 @@ import weakref
 from types import TracebackType
 from typing import Self
 
-from walkit._arguments import check_bool, check_kind
+from walkit._arguments import check_bool, check_kind, refuse
 from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions
 from walkit.errors import DivergenceError, LogClosedError, OptionsError, WaitTimeoutError, WalkitError
@@ -262,8 +262,6 @@ def _wait(opened: Opened, wanted: Awaited, seconds: float) -> None:
 
 def _check_name(name: object) -> None:
     if not is_name(name):
-        raise OptionsError(
-            f"name={name!r}: 1 to {NAME_CHARS_MAX} printable characters, which the primary's manifest stores",
-            option="name",
-            wanted=name,
+        refuse(
+            "name", name, f"1 to {NAME_CHARS_MAX} printable characters, which the primary's manifest stores"
         )
