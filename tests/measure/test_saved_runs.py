@@ -235,7 +235,7 @@ def resealed(path: Path, **changes: object) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"version": 4}, FormatVersionError, "newer walkit"),
+        ({"version": 4}, FormatVersionError, "or a newer one"),
         ({"version": "2"}, CorruptionError, "not a saved run"),
         ({"format": "other"}, CorruptionError, "not a saved run"),
         ({"run": {}}, CorruptionError, "not a whole saved run"),

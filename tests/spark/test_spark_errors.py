@@ -34,7 +34,7 @@ def made(path: Path) -> Path:
 
 def damaged(path: Path) -> Path:
     """A closed log whose only segment has a wrong byte in its first frame."""
-    segment = max(made(path).rglob("*"), key=lambda file: file.stat().st_size if file.is_file() else 0)
+    (segment, *_) = sorted(made(path).glob("*.segment"))
     data = bytearray(segment.read_bytes())
     data[data.index(b"value-3")] ^= 1
     segment.write_bytes(data)

@@ -13,7 +13,7 @@ import pytest
 import walkit
 from tests.log.logs import view_of
 from tests.spark.loading import plan_scan
-from walkit.format.manifest_file import decode_manifest
+from walkit.format.manifest_file import read_manifest
 from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.index_file import read_index
 from walkit.spark.columns import RECORD_STRUCT
@@ -54,7 +54,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], *modu
 @pytest.mark.parametrize("parts", [1, 3])
 def test_the_manifest_is_decoded_once_a_load(many: Path, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read many ranges in few partitions: one decoded manifest, by the plan, and every record."""
-    decoded = counted(monkeypatch, decode_manifest, "walkit.segments.manifest_store")
+    decoded = counted(monkeypatch, read_manifest, "walkit.segments.manifest_load")
     reader = WalkitReader(plan_scan({"path": many, "partitions": parts}), RECORD_STRUCT)
     partitions = reader.partitions()
     assert len(partitions) == parts and sum(len(p.value.ranges) for p in partitions) > 20

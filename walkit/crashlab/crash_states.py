@@ -13,6 +13,7 @@ from itertools import accumulate
 
 from walkit.crashlab.coverage import NAMES
 from walkit.crashlab.profiles import Profile
+from walkit.format.names import CLAIMS_LOCK_NAME
 from walkit.models import CrashingStorage, PendingChange
 from walkit.models.page_cache import KEPT, LOST, Fate
 from walkit.segments.manifest_store import LOCK_NAME
@@ -38,7 +39,7 @@ class Choice:
         self._empty = change.kind == "write" and change.grows and profile.size_first
         if change.kind == "cell":
             self.ways = change.size + 1
-        elif change.file == LOCK_NAME and change.kind in ("write", "shorten"):
+        elif change.file in (LOCK_NAME, CLAIMS_LOCK_NAME) and change.kind in ("write", "shorten"):
             self.ways = 1  # who holds the lock: for people, and nothing reads it
         elif change.kind == "write" and not change.sectors and not change.grows:
             self.ways = 1  # it changes nothing, be it lost or kept

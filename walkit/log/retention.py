@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 
-from walkit._arguments import check_progress
+from walkit._arguments import check_kind, check_progress
 from walkit._locks import once
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import Retention
@@ -210,6 +210,7 @@ class Retainer:
         The claims' lock is waited for up to `wait_s` seconds. A StorageError leaves the log as it was, or with files
         that no manifest names; doing it again does the rest.
         """
+        check_kind(limits, Retention, "limits")
         check_progress(progress, "(files removed, files to remove)")
 
         def work() -> RetentionReport:
