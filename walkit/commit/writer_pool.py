@@ -102,22 +102,22 @@ class WriterPool:
         tries = 0  # others count on it: a look that fails is reported, and it looks again
         while tries < MEMORY_TRIES:
             try:
-                self._serve()
+                if self._count:  # one that finds no memory to end has taken the call that ends it
+                    self._serve()
+                self._serving.discard(get_ident())
+                self.calls.put(False)  # for the next one
                 return
             except MemoryError:
                 tries += 1
 
     def _serve(self) -> None:
         self.running = True
-        thread = get_ident()
-        self._serving.add(thread)
+        self._serving.add(get_ident())
         while self.calls.get():
             try:
                 self._look()
             except BaseException as error:  # noqa: BLE001 - it counts as running, and is asked to look again
                 self._broken(error)
-        self._serving.discard(thread)
-        self.calls.put(False)  # for the next one
 
     def close(self, *, wait: bool = True) -> None:
         """End the threads; `wake` may not be called any more. May be called again where it was interrupted."""
