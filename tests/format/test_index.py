@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import accumulate
 
 import pytest
@@ -116,8 +115,8 @@ def test_a_newer_index_is_none() -> None:
 def test_which_segments_have_one_and_how_large() -> None:
     """F-10.2: sealed ones of 256 KiB and more; the bound on its size holds for a frame noted every 64 KiB."""
     assert has_index(RECORD)
-    assert not has_index(replace(RECORD, state=SegmentState.PREPARED))
-    assert not has_index(replace(RECORD, end_position=RECORD.end_position - 64))
+    assert not has_index(RECORD._replace(state=SegmentState.PREPARED))
+    assert not has_index(RECORD._replace(end_position=RECORD.end_position - 64))
     most = [IndexEntry(RECORD.start_position + at, 100, 0) for at in range(0, RECORD.size_bytes, 64 << 10)]
     assert len(encode_index(IDENTITY, most)) <= index_bytes_max(RECORD) < len(WHOLE) + 2 * 24
     assert index_name(RECORD.name) == "00000000000000000007.segment.index"

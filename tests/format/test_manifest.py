@@ -44,6 +44,7 @@ SEGMENTS = st.builds(
     **dict.fromkeys(("epoch", "start_position", "end_position", "first_lsn", "last_lsn"), U64),
     **dict.fromkeys(("start_chain", "end_chain", "flags"), U32),
     **dict.fromkeys(("records", "frames", "created_us"), U64),
+    reserved_bytes=st.integers(0, POSITION_MAX),
 ).filter(
     lambda s: (
         s.state is SegmentState.PREPARED
@@ -270,7 +271,7 @@ def test_the_lost_ranges_of_a_segment() -> None:
     """F-2.9: a lost range may reach to the end of its segment, is found in order with the holes, and hides records."""
     lost = LostRecord(**{**LOST, "start_position": 128, "end_position": 192, "first_lsn": 3, "last_lsn": 3})
     hole = HoleRecord(**HOLE)
-    segment = replace(PLAIN.segments[0], end_position=192, first_lsn=1, last_lsn=3, records=1)
+    segment = PLAIN.segments[0]._replace(end_position=192, first_lsn=1, last_lsn=3, records=1)
     end = LogEnd(last_lsn=3, position=192, chain=9)
     manifest = replace(PLAIN, segments=(segment,), end=end, holes=(hole,), lost=(lost,))
     assert decode_manifest(encode_base(manifest), "log") == manifest
@@ -278,7 +279,7 @@ def test_the_lost_ranges_of_a_segment() -> None:
     assert (manifest.frames_end_of(segment), manifest.gap_after(64), manifest.gap_after(0)) == (64, 192, 0)
     assert manifest.complete_from_lsn == 4
     assert replace(manifest, lost=()).frames_end_of(segment) == 192
-    compacted = replace(segment, flags=int(SegmentFlag.COMPACTED))
+    compacted = segment._replace(flags=int(SegmentFlag.COMPACTED))
     assert manifest.gaps_of(compacted) == (lost,)
 
 
@@ -296,15 +297,15 @@ def test_a_manifest_over_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_holes_of_a_segment() -> None:
     """F-2.7, F-2.8: a hole is its segment's where frames stand behind it, and its LSNs are no missing records."""
     hole = HoleRecord(**HOLE)
-    segment = replace(PLAIN.segments[0], end_position=192, first_lsn=1, last_lsn=3, records=2)
+    segment = PLAIN.segments[0]._replace(end_position=192, first_lsn=1, last_lsn=3, records=2)
     manifest = replace(
         PLAIN, segments=(segment,), end=LogEnd(last_lsn=3, position=192, chain=9), holes=(hole,)
     )
     assert decode_manifest(encode_base(manifest), "log") == manifest
     assert manifest.gaps_of(segment) == (hole,)
     assert (manifest.complete_from_lsn, replace(manifest, holes=()).complete_from_lsn) == (1, 4)
-    assert manifest.gaps_of(replace(segment, end_position=64)) == ()
-    assert manifest.gaps_of(replace(segment, flags=int(SegmentFlag.COMPACTED))) == ()
+    assert manifest.gaps_of(segment._replace(end_position=64)) == ()
+    assert manifest.gaps_of(segment._replace(flags=int(SegmentFlag.COMPACTED))) == ()
 
 
 def test_absurd_lengths_allocate_nothing() -> None:
@@ -381,8 +382,8 @@ def test_base_and_edits_are_the_last_of_any_manifests(manifests: list[Manifest])
         assert [s["number"] for s in plain["segments"]] == [s.number for s in manifest.segments]
 
 
-SEALED_TWO = replace(
-    PLAIN.segments[0], number=2, start_position=128, end_position=256, first_lsn=2, last_lsn=2
+SEALED_TWO = PLAIN.segments[0]._replace(
+    number=2, start_position=128, end_position=256, first_lsn=2, last_lsn=2
 )
 STEPS = [
     PLAIN,
@@ -460,7 +461,7 @@ def test_edits_of_nonsense_under_a_right_checksum(payload: bytes, reason: str) -
 def test_an_edit_is_small_for_many_segments() -> None:
     """F-12.3: an edit is as small for 5,000 segments as for 2; without space or for another log there is none."""
     many = tuple(
-        replace(SEALED_TWO, number=n, start_position=n, end_position=n + 1, first_lsn=n, last_lsn=n)
+        SEALED_TWO._replace(number=n, start_position=n, end_position=n + 1, first_lsn=n, last_lsn=n)
         for n in range(1, 5001)
     )
     end = LogEnd(last_lsn=9000, position=9000)

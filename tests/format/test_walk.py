@@ -228,7 +228,7 @@ def test_the_last_frame_is_the_one_that_the_segment_was_finished_with() -> None:
     compacted = replace(SEGMENT, flags=SegmentFlag.COMPACTED, end_chain=last, own_end_chain=99)
     assert last_chain_of(sealed, SEGMENT, end) == last
     assert last_chain_of(sealed, SEGMENT, end - 64) is None
-    assert last_chain_of(replace(sealed, state=SegmentState.PREPARED), SEGMENT, end) is None
+    assert last_chain_of(sealed._replace(state=SegmentState.PREPARED), SEGMENT, end) is None
     assert last_chain_of(sealed, compacted, end) == 99
     assert last_chain_of(sealed, replace(compacted, own_end_chain=0), end) is None
 

@@ -234,7 +234,7 @@ def _recount(manifest: Manifest) -> Manifest:
     from dataclasses import replace
 
     first, *rest = manifest.segments
-    return replace(manifest, segments=(replace(first, records=first.records + 1), *rest))
+    return replace(manifest, segments=(first._replace(records=first.records + 1), *rest))
 
 
 def _no_cell(copy: Copy) -> None:

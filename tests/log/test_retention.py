@@ -153,7 +153,7 @@ def test_ages_of_segments_that_a_wrong_clock_stamped(
     """Plan age with segments that were begun by a clock ahead or behind: no time counts that has not passed."""
     made = facts(3, opened_us=80 * SECOND, new_from=4)
     sealed = tuple(
-        SegmentRecord(**{**_fields(segment), "created_us": int(at * SECOND)})
+        segment._replace(created_us=int(at * SECOND))
         for segment, at in zip(made.sealed, begun_s, strict=True)
     )
     given = facts(3, sealed=sealed, opened_us=80 * SECOND, new_from=4, begun_us=80 * SECOND)
@@ -206,10 +206,6 @@ def test_segments_of_a_wrong_clock_are_one_event(step_s: int, monkeypatch: pytes
         for _ in range(2):
             assert log.enforce_retention(Retention(age_s=1800)).segments == 0
     assert seen == [pytest.approx(step_s, abs=60)]
-
-
-def _fields(segment: SegmentRecord) -> dict[str, Any]:
-    return {name: getattr(segment, name) for name in SegmentRecord.__dataclass_fields__}
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_a_sync_that_fails_while_a_log_is_gathered_loses_nothing(
 def of_first(**facts: Any) -> Callable[[Plan, Manifest], Plan]:
     """Return a change of what the plan says of its first segment."""
     return lambda plan, manifest: in_plan(
-        plan, manifest, segments=(replace(manifest.segments[0], **facts), *manifest.segments[1:])
+        plan, manifest, segments=(manifest.segments[0]._replace(**facts), *manifest.segments[1:])
     )
 
 
@@ -148,7 +148,7 @@ def longer(plan: Plan, manifest: Manifest) -> Plan:
 def two_lsns_more(plan: Plan, manifest: Manifest) -> Plan:
     """The last segment, and with it the log, ends two LSNs later than its frames."""
     end = replace(manifest.end, last_lsn=manifest.end.last_lsn + 2)
-    last = replace(manifest.segments[-1], last_lsn=end.last_lsn)
+    last = manifest.segments[-1]._replace(last_lsn=end.last_lsn)
     return in_plan(plan, manifest, end=end, segments=(*manifest.segments[:-1], last))
 
 

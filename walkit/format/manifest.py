@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from walkit.format.layout import SegmentFlag
 from walkit.format.segment import SegmentHeader, segment_name
@@ -23,9 +23,11 @@ class SegmentState(Enum):
     SEALED = "sealed"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SegmentRecord:
-    """One segment of the log. The fields after `state` are known once it is sealed."""
+class SegmentRecord(NamedTuple):
+    """One segment of the log. The fields after `state` are known once it is sealed.
+
+    A tuple, since there are thousands: each opening makes all of them.
+    """
 
     number: int
     state: SegmentState
@@ -170,7 +172,8 @@ class Manifest:
     @property
     def sealed(self) -> tuple[SegmentRecord, ...]:
         """The sealed segments, in position order."""
-        return tuple(s for s in self.segments if s.state is SegmentState.SEALED)
+        sealed = SegmentState.SEALED  # looked up once: there are thousands
+        return tuple([s for s in self.segments if s.state is sealed])
 
     @property
     def unsealed(self) -> tuple[SegmentRecord, ...]:

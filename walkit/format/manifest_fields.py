@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, Final, TypeVar
+from operator import itemgetter
+from typing import Any, Final, TypeVar, get_type_hints
 
 from walkit.format.layout import LSN_MAX, POSITION_MAX
 from walkit.format.manifest import (
@@ -20,7 +20,6 @@ from walkit.format.manifest import (
 
 TUPLES: Final[dict[str, type[Any]]] = {
     "lineage": EpochRecord,
-    "segments": SegmentRecord,
     "holes": HoleRecord,
     "lost": LostRecord,
 }
@@ -43,9 +42,11 @@ _INT_MAX: Final = (1 << 64) - 1
 
 def from_plain(plain: dict[str, Any]) -> Manifest:
     """Return the manifest of the JSON of a base; KeyError, TypeError or ValueError if it is invalid."""
-    parts: dict[str, Any] = {
-        name: tuple(_checked(cls, e) for e in plain[name]) for name, cls in TUPLES.items()
-    }
+    parts: dict[str, Any] = {name: tuple(_checked(c, e) for e in plain[name]) for name, c in TUPLES.items()}
+    names = [name for name, _ in types_of(SegmentRecord)]
+    if {*map(len, plain["segments"])} - {len(names)}:
+        raise TypeError("a segment has other fields")
+    parts["segments"] = segments_of(map(itemgetter(*names), plain["segments"]))
     return checked_whole(_checked(Manifest, {**plain, **parts, "end": _checked(LogEnd, plain["end"])}))
 
 
@@ -73,16 +74,36 @@ def checked_whole(manifest: Manifest) -> Manifest:
 
 def check_numbers(segments: Iterable[SegmentRecord], end: LogEnd) -> None:
     """Raise ValueError if numbers of segments and end are beyond 63 bits, or cannot be of one log."""
+    sealed = SegmentState.SEALED
     for s in segments:
         if s.reserved_bytes > POSITION_MAX:
             raise ValueError("a position, an LSN or a size is beyond 63 bits")
-        if s.state is not SegmentState.SEALED:
+        if s.state is not sealed:
             continue
         framed = s.start_position < s.end_position and 0 < s.first_lsn <= s.last_lsn + 1
         if not framed or s.end_position > end.position or s.last_lsn > end.last_lsn:
             raise ValueError(f"segment {s.number} is sealed without a frame, at LSN 0 or after the log's end")
     if end.position > POSITION_MAX or end.last_lsn > LSN_MAX:
         raise ValueError("a position, an LSN or a size is beyond 63 bits")
+
+
+def segments_of(rows: Iterable[Sequence[Any]]) -> tuple[SegmentRecord, ...]:
+    """Return segments of rows of values, in the order of their fields; TypeError or ValueError as `of_row`.
+
+    Checked by columns: there are thousands of rows.
+    """
+    columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
+    if not columns:
+        return ()
+    types = types_of(SegmentRecord)
+    for i, ((name, wanted), column) in enumerate(zip(types, columns, strict=True)):
+        if name == "state":
+            states = {value: SegmentState(value) for value in {*column}}
+            columns[i] = [states[value] for value in column]
+        elif {*map(type, column)} != {wanted} or min(column) < 0 or max(column) > _INT_MAX:
+            for value in column:
+                check_value(name, wanted, value)
+    return tuple(map(SegmentRecord._make, zip(*columns, strict=True)))
 
 
 def of_row(cls: type[T], row: Any) -> T:
@@ -95,15 +116,8 @@ def _checked(cls: type[T], plain: Any) -> T:
     """Return a `cls` of exactly these fields; KeyError, TypeError or ValueError if one is not as it should be."""
     if not isinstance(plain, dict):
         raise TypeError(f"a {type(plain).__name__} is where the fields of a {cls.__name__} belong")
-    numbers, others = _numbers_of(cls)  # type: ignore[arg-type]  # a class is hashable
-    values = [plain[name] for name in numbers]
-    # At once: there are thousands of segments, and nearly all of their fields are numbers.
-    if {*map(type, values)} != {int} or min(values) < 0 or max(values) > _INT_MAX:
-        others = types_of(cls)
-    for name, wanted in others:
+    for name, wanted in types_of(cls):
         check_value(name, wanted, plain[name])
-    if "state" in plain:
-        plain = {**plain, "state": SegmentState(plain["state"])}
     return cls(**plain)
 
 
@@ -122,14 +136,5 @@ def types_of(cls: type[Any]) -> tuple[tuple[str, type[Any] | None], ...]:
 
 @cache
 def _plain_types(cls: type[Any]) -> tuple[tuple[str, type[Any] | None], ...]:
-    # Kept: a manifest has thousands of segments, and every reader decodes it.
-    plain: Mapping[str, type[Any]] = {"int": int, "str": str, "Mapping[str, Any]": dict}
-    return tuple((f.name, plain.get(str(f.type))) for f in fields(cls))
-
-
-@cache
-def _numbers_of(cls: type[Any]) -> tuple[tuple[str, ...], tuple[tuple[str, type[Any] | None], ...]]:
-    """Return the names of the fields that are numbers, and the other fields."""
-    fields_of = types_of(cls)
-    numbers = tuple(name for name, wanted in fields_of if wanted is int)
-    return numbers, tuple((name, wanted) for name, wanted in fields_of if wanted is not int)
+    plain: Mapping[Any, type[Any]] = {int: int, str: str, Mapping[str, Any]: dict}
+    return tuple((name, plain.get(kind)) for name, kind in get_type_hints(cls).items())

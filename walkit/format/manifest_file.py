@@ -40,6 +40,7 @@ from walkit.format.manifest_fields import (
     of_row,
     plain_of,
     row_of,
+    segments_of,
     types_of,
 )
 from walkit.format.segment import refuse_newer
@@ -88,7 +89,7 @@ def encode_base(manifest: Manifest, edit_bytes: int = 0) -> bytes:
     manifest that cannot be read again would take the whole log with it.
     """
     plain = plain_of(manifest)
-    for name in TUPLES:
+    for name in (*TUPLES, "segments"):
         plain[name] = [plain_of(record) for record in plain[name]]
     for segment in plain["segments"]:
         segment["state"] = segment["state"].value
@@ -240,7 +241,8 @@ def read_manifest(data: bytes, path: str) -> ManifestFile:
             manifest = _with_edits(manifest, edits, generation)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise _damaged(f"cannot be understood ({error})", "the fields of format 0", "others") from error
-    torn_until = offset + len(data[offset:].rstrip(b"\0"))
+    rest = data[offset:]  # nearly always zeros, which comparing finds at memory's speed
+    torn_until = offset if rest == bytes(len(rest)) else offset + len(rest.rstrip(b"\0"))
     for probed in range(offset, torn_until, EDIT_ALIGNMENT):
         if _edit_at(data, probed, end, base_crc) is not None:
             raise _damaged(
@@ -310,7 +312,7 @@ def _with_edits(manifest: Manifest, edits: Iterable[dict[str, Any]], generation:
                     for number in range(first, min(last, first + len(segments)) + 1):
                         del segments[number]
             elif name == "put":
-                segments.update((s.number, s) for s in (of_row(SegmentRecord, row) for row in said))
+                segments.update((segment.number, segment) for segment in segments_of(said))
             elif name == "epochs":
                 values["lineage"] += tuple(of_row(EpochRecord, row) for row in said)
             elif name == "end":

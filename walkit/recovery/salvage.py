@@ -216,7 +216,7 @@ class _Salvage:
         log.gaps = [*(g for g in log.gaps if not taken_in(g)), *lost]
         if finding.mended and finding.header is not None:
             finding.header = self._refitted(finding, finding.header, before)
-        kept = replace(record, frames=frames, records=records)
+        kept = record._replace(frames=frames, records=records)
         log.records.append(kept)
         self.steps.append(PlanStep(finding, row, facts, kept))
         return True

@@ -135,7 +135,7 @@ def _renumber(file: StorageFile, record: SegmentRecord, new: SegmentRecord) -> N
 
 def _renumbered(own: Manifest, ready: Manifest) -> list[tuple[SegmentRecord, SegmentRecord]]:
     first = own.next_segment
-    return [(record, replace(record, number=first + i)) for i, record in enumerate(ready.sealed)]
+    return [(record, record._replace(number=first + i)) for i, record in enumerate(ready.sealed)]
 
 
 def _publish(storage: Storage, own: Manifest, ready: Manifest, events: EventSink) -> None:
