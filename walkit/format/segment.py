@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any, NamedTuple
 
 from walkit.errors import CorruptionError, FormatVersionError
 from walkit.format.checksum import crc32c
@@ -32,7 +32,6 @@ EXTENSION_BYTES_MAX = _CRC_OFFSET - SEGMENT_EXTENSION_OFFSET
 _NO_FLAGS = SegmentFlag(0)
 
 
-@lru_cache(maxsize=16)
 def segment_name(number: int) -> str:
     """Return the file name of a segment: twenty digits, so that names sort as numbers."""
     return f"{number:020d}.segment"
@@ -80,7 +79,9 @@ class SegmentHeader:
 
     def encode(self) -> bytes:
         """Return the 4096 bytes of the header; ValueError where `decode` would refuse them."""
-        wrong = self._outside_limits()
+        wrong = _outside_limits(self)
+        if len(self.extension) > EXTENSION_BYTES_MAX:
+            wrong = f"an extension of {len(self.extension)} bytes"
         if wrong:
             raise ValueError(f"no segment has such a header: {wrong}")
         head = SEGMENT_HEADER.pack(
@@ -116,77 +117,98 @@ class SegmentHeader:
         """Return the header of file `name`; None where the block is all zero (a prepared segment, never used).
 
         Raises CorruptionError for a damaged or misplaced header, FormatVersionError for a newer one or another draft.
-        The checksum is at the end of the block in every version, so that it is judged before the version is believed.
         """
-        if len(block) < SEGMENT_HEADER_BYTES:
-            raise _damaged(name, "is cut short", SEGMENT_HEADER_BYTES, len(block))
-        block = bytes(block[:SEGMENT_HEADER_BYTES])
+        fields = checked_fields(block, name)
+        if fields is None:
+            return None
+        extension = bytes(block[SEGMENT_EXTENSION_OFFSET : SEGMENT_EXTENSION_OFFSET + fields.extension_bytes])
+        plain: dict[str, Any] = {key: getattr(fields, key) for key in _OF_THE_SEGMENT}
+        return cls(**{**plain, "flags": SegmentFlag(fields.flags), "extension": extension})
+
+
+class HeaderFields(NamedTuple):
+    """The fixed part of a header, in the order of the file."""
+
+    magic: bytes
+    version: int
+    header_bytes: int
+    critical_features: int
+    optional_features: int
+    alignment: int
+    log_id: int
+    epoch: int
+    epoch_id: int
+    number: int
+    start_position: int
+    previous_end: int
+    first_lsn: int
+    chain: int
+    flags: int
+    frame_bytes_max: int
+    reorder_window_bytes: int
+    created_us: int
+    end_chain: int
+    own_end_chain: int
+    manifest_generation: int
+    draft: int
+    extension_bytes: int
+
+
+_OF_THE_SEGMENT = HeaderFields._fields[3:-2]
+"""All fields but those of the block itself: magic, version, size, draft and the size of the extension."""
+
+
+def checked_fields(block: bytes, name: str) -> HeaderFields | None:
+    """Return the fields of the header of file `name`, or raise, as `SegmentHeader.decode` does.
+
+    The checksum is at the end of the block in every version, so that it is judged before the version is believed.
+    """
+    if len(block) < SEGMENT_HEADER_BYTES:
+        raise _damaged(name, "is cut short", SEGMENT_HEADER_BYTES, len(block))
+    block = bytes(block[:SEGMENT_HEADER_BYTES])
+    fields = HeaderFields._make(SEGMENT_HEADER.unpack_from(block))
+    if fields.magic != SEGMENT_MAGIC:
         if block == ZEROS[:SEGMENT_HEADER_BYTES]:
             return None
-        magic, version, header_bytes, critical, optional, alignment, *rest = SEGMENT_HEADER.unpack_from(block)
-        if magic != SEGMENT_MAGIC:
-            raise _damaged(name, "has the wrong magic", SEGMENT_MAGIC, magic)
-        (expected,) = SEGMENT_HEADER_CRC.unpack_from(block, _CRC_OFFSET)
-        found = crc32c(block[:_CRC_OFFSET])
-        if found != expected:
-            raise _damaged(name, "has a wrong checksum", f"{expected:#010x}", f"{found:#010x}")
-        refuse_newer(f"segment {name}", version, header_bytes, SEGMENT_HEADER_BYTES, critical)
-        flags, draft, extension_bytes = rest[8], rest[15], rest[16]
-        if draft != FORMAT_DRAFT:
-            raise FormatVersionError(
-                f"segment {name}", found=f"0, draft {draft}", supported=f"0, draft {FORMAT_DRAFT}"
-            )
-        if flags & ~SEGMENT_FLAGS_KNOWN:
-            raise FormatVersionError(f"segment {name}", found=f"with flags {flags:#x}", supported="flags 0x7")
-        if extension_bytes > EXTENSION_BYTES_MAX:
-            raise _damaged(
-                name, "has an impossible extension", f"at most {EXTENSION_BYTES_MAX}", extension_bytes
-            )
-        header = cls(
-            log_id=rest[0],
-            epoch=rest[1],
-            epoch_id=rest[2],
-            number=rest[3],
-            start_position=rest[4],
-            previous_end=rest[5],
-            first_lsn=rest[6],
-            chain=rest[7],
-            flags=SegmentFlag(flags),
-            frame_bytes_max=rest[9],
-            reorder_window_bytes=rest[10],
-            created_us=rest[11],
-            end_chain=rest[12],
-            own_end_chain=rest[13],
-            manifest_generation=rest[14],
-            alignment=alignment,
-            critical_features=critical,
-            optional_features=optional,
-            extension=block[SEGMENT_EXTENSION_OFFSET : SEGMENT_EXTENSION_OFFSET + extension_bytes],
+        raise _damaged(name, "has the wrong magic", SEGMENT_MAGIC, fields.magic)
+    (expected,) = SEGMENT_HEADER_CRC.unpack_from(block, _CRC_OFFSET)
+    found = crc32c(block[:_CRC_OFFSET])
+    if found != expected:
+        raise _damaged(name, "has a wrong checksum", f"{expected:#010x}", f"{found:#010x}")
+    critical = fields.critical_features
+    refuse_newer(f"segment {name}", fields.version, fields.header_bytes, SEGMENT_HEADER_BYTES, critical)
+    if fields.draft != FORMAT_DRAFT:
+        found_draft, supported = f"0, draft {fields.draft}", f"0, draft {FORMAT_DRAFT}"
+        raise FormatVersionError(f"segment {name}", found=found_draft, supported=supported)
+    if fields.flags & ~SEGMENT_FLAGS_KNOWN:
+        raise FormatVersionError(
+            f"segment {name}", found=f"with flags {fields.flags:#x}", supported="flags 0x7"
         )
-        wrong = header._outside_limits()
-        if wrong:
-            raise _damaged(name, "is outside the limits of the format", "a header that can be", wrong)
-        if header.name != name:
-            raise _damaged(name, "says it is another segment", name, header.name)
-        return header
+    if fields.extension_bytes > EXTENSION_BYTES_MAX:
+        most = f"at most {EXTENSION_BYTES_MAX}"
+        raise _damaged(name, "has an impossible extension", most, fields.extension_bytes)
+    wrong = _outside_limits(fields)
+    if wrong:
+        raise _damaged(name, "is outside the limits of the format", "a header that can be", wrong)
+    named = segment_name(fields.number)
+    if named != name:
+        raise _damaged(name, "says it is another segment", name, named)
+    return fields
 
-    def _outside_limits(self) -> str:
-        """Return what no segment header says, or "" (FORMAT.md F-7.1)."""
-        power = self.alignment & (self.alignment - 1) == 0
-        if not power or not ALIGNMENT_BUFFERED <= self.alignment <= ALIGNMENT_DIRECT:
-            return f"alignment {self.alignment}"
-        if not FRAME_HEADER_BYTES <= self.frame_bytes_max <= FRAME_BYTES_LIMIT:
-            return f"frame_bytes_max {self.frame_bytes_max}"
-        if (
-            not self.previous_end <= self.start_position <= POSITION_MAX
-            or self.start_position % self.alignment
-        ):
-            return f"start position {self.start_position}, previous end {self.previous_end}"
-        if not 0 < self.first_lsn <= LSN_MAX:
-            return f"first LSN {self.first_lsn}"
-        if len(self.extension) > EXTENSION_BYTES_MAX:
-            return f"an extension of {len(self.extension)} bytes"
-        return ""
+
+def _outside_limits(header: SegmentHeader | HeaderFields) -> str:
+    """Return what no segment header says, or "" (FORMAT.md F-7.1)."""
+    power = header.alignment & (header.alignment - 1) == 0
+    if not power or not ALIGNMENT_BUFFERED <= header.alignment <= ALIGNMENT_DIRECT:
+        return f"alignment {header.alignment}"
+    if not FRAME_HEADER_BYTES <= header.frame_bytes_max <= FRAME_BYTES_LIMIT:
+        return f"frame_bytes_max {header.frame_bytes_max}"
+    start = header.start_position
+    if not header.previous_end <= start <= POSITION_MAX or start % header.alignment:
+        return f"start position {start}, previous end {header.previous_end}"
+    if not 0 < header.first_lsn <= LSN_MAX:
+        return f"first LSN {header.first_lsn}"
+    return ""
 
 
 def refuse_newer(where: str, version: int, header_bytes: int, header_bytes_known: int, critical: int) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from walkit.errors import CorruptionError, FormatVersionError, SegmentMissingError, StorageError, WalkitError
 from walkit.format.durable_slot import NOTHING_DURABLE, DurableSlot, ManifestPromise, decode_slots
 from walkit.format.layout import DURABLE_SLOTS_BYTES, SEGMENT_HEADER_BYTES
-from walkit.format.manifest import Manifest
+from walkit.format.manifest import Manifest, SegmentRecord
+from walkit.format.segment import checked_fields
 from walkit.recovery.findings import (
     LogFindings,
     SegmentFinding,
@@ -63,7 +64,11 @@ def scan_log(
     """
     findings = scan_folder(storage, manifest, slot)
     counter = ProgressCounter(progress, sum(s.size_bytes for s in manifest.sealed) if deep else 0)
+    epochs = {epoch.number: epoch.id for epoch in manifest.lineage}
     for record in manifest.sealed:
+        # There are thousands: of one that is in all as the manifest says nothing is noted.
+        if not deep and _is_as_sealed(storage, manifest, record, epochs.get(record.epoch)):
+            continue
         finding = inspect_segment(storage, manifest, record)
         error = sealed_error(storage, manifest, finding)
         if isinstance(error, CorruptionError):
@@ -84,6 +89,25 @@ def scan_log(
         _refuse_unreadable(finding)
     link_unsealed(storage, findings)
     return findings
+
+
+def _is_as_sealed(storage: Storage, manifest: Manifest, record: SegmentRecord, epoch_id: int | None) -> bool:
+    """Return whether a segment has the size and the header that the manifest means."""
+    name = record.name
+    try:
+        file = storage.open(name, "read")
+        try:
+            size, block = file.size(), file.read(0, SEGMENT_HEADER_BYTES)
+        finally:
+            file.close()
+        header = checked_fields(block, name)
+    except WalkitError:
+        return False  # a closer look finds the reason
+    if header is None or header.manifest_generation > manifest.generation:
+        return False
+    wanted = (manifest.log_id, record.epoch, epoch_id, record.start_position, record.first_lsn)
+    found = (header.log_id, header.epoch, header.epoch_id, header.start_position, header.first_lsn)
+    return found == wanted and size == SEGMENT_HEADER_BYTES + record.size_bytes
 
 
 def _refuse_unreadable(finding: SegmentFinding) -> None:

@@ -160,9 +160,7 @@ def files_of(records: Iterable[SegmentRecord]) -> Iterator[str]:
 
 def orphan_indexes(names: Iterable[str], manifest: Manifest) -> list[str]:
     """Return the indexes among the names whose segment is not in the log."""
-    sealed = {record.name for record in manifest.sealed}
-    return [
-        n
-        for n in names
-        if n.endswith(f".segment{INDEX_SUFFIX}") and n.removesuffix(INDEX_SUFFIX) not in sealed
-    ]
+    suffix = f".segment{INDEX_SUFFIX}"
+    indexes = [n for n in names if n.endswith(suffix)]
+    sealed = {record.name for record in manifest.sealed} if indexes else ()
+    return [n for n in indexes if n.removesuffix(INDEX_SUFFIX) not in sealed]
