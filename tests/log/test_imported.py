@@ -27,6 +27,7 @@ from walkit.format.body import Columns
 from walkit.format.frame import FrameFault, prepare_body, seal_frame
 from walkit.format.layout import HAS_VALUE, SegmentFlag
 from walkit.format.manifest import LogEnd
+from walkit.format.names import CLAIMS_LOCK_NAME
 from walkit.models import CrashingStorage, FaultyStorage, Operation
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.replication.protocol.frame_run import FrameRun, check_run
@@ -324,6 +325,17 @@ def test_a_replica_tells_of_its_recovery_as_an_open_log_does(primary: CrashingSt
         told.append([(name, {**facts, **own}) for name, facts in seen if "recovery" in name])
     assert told[0] == told[1]
     assert [name for name, _ in told[0]] == ["walkit.recovery.cut", "walkit.recovery.finish"]
+
+
+def test_files_that_a_full_disk_must_not_refuse_come_before_the_manifest() -> None:
+    """Fail the first manifest of an import: the durable slot and the claims' lock have their files already."""
+    storage = FaultyStorage(CrashingStorage())
+    log = ImportedLog(storage, SMALL)
+    storage.fail("replace", "manifest*")
+    with pytest.raises(StorageError):
+        log.adopt(7, created_us=1, ack_order="append", extra={})
+    log.close()
+    assert {CLAIMS_LOCK_NAME, DURABLE_NAME} < {*storage.names()}
 
 
 def test_who_closes_second_returns_when_the_lock_is_free(primary: CrashingStorage) -> None:

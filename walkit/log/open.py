@@ -13,7 +13,6 @@ from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import LogOptions
 from walkit.errors import LogExistsError, LogLockedError, LogNotFoundError, OptionsError
 from walkit.events import EventCallback, EventSink
-from walkit.format.layout import DURABLE_SLOTS_BYTES
 from walkit.format.manifest import MANIFEST_NAME, Manifest
 from walkit.format.manifest_file import ManifestFile
 from walkit.log.compose import compose
@@ -27,8 +26,8 @@ from walkit.recovery.apply import sync_unsealed
 from walkit.recovery.log_scan import Progress, read_durable_slot
 from walkit.recovery.planning import emit_recovery, plan_recovery
 from walkit.recovery.report import PhaseClock
-from walkit.segments.claim_files import claims_locked
-from walkit.segments.manifest_store import DURABLE_NAME, load_manifest_file, settle_manifest, write_manifest
+from walkit.segments.manifest_store import load_manifest_file, settle_manifest
+from walkit.segments.new_log import make_log
 from walkit.segments.writer_lock import take_writer_lock
 from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import Storage
@@ -208,15 +207,7 @@ def _create(storage: Storage, options: LogOptions) -> Manifest:
         created_us=wall_us(),
         ack_order=options.ack_order or "append",
     )
-    if DURABLE_NAME in storage.names():
-        storage.remove(DURABLE_NAME)  # of a log that was removed by hand: its promises are not this log's
-        storage.sync_directory()  # a manifest beside it would be refused
-    # From now on what makes room asks for no file: a full disk may have none.
-    with claims_locked(storage):
-        cell = storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=True)
-        if cell is not None:
-            cell.close()
-    write_manifest(storage, manifest)
+    make_log(storage, manifest)
     return manifest
 
 

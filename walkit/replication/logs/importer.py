@@ -34,13 +34,8 @@ from walkit.replication.logs.bootstrap_switch import switch_to_gathered
 from walkit.replication.logs.imported_segments import ImportedSegments
 from walkit.replication.logs.upkeep import ReplicaUpkeep
 from walkit.replication.protocol.frame_run import FrameRun
-from walkit.segments.manifest_store import (
-    DURABLE_NAME,
-    ManifestStore,
-    load_manifest,
-    settle_manifest,
-    write_manifest,
-)
+from walkit.segments.manifest_store import ManifestStore, load_manifest, settle_manifest
+from walkit.segments.new_log import make_log
 from walkit.segments.slot_store import SlotStore
 from walkit.segments.writer_lock import take_writer_lock
 from walkit.storage.interface import FileNumber, Storage, create_private
@@ -157,10 +152,7 @@ class Importer:
         """Become a replica of this log, at the first contact; durable on return."""
         assert not self.adopted and not self.closed
         manifest = Manifest(log_id=log_id, created_us=created_us, ack_order=ack_order, extra=dict(extra))
-        if DURABLE_NAME in self.storage.names():
-            # Of a log that was removed by hand: its promises are not this log's.
-            self.storage.remove(DURABLE_NAME)
-        write_manifest(self.storage, manifest)
+        make_log(self.storage, manifest)
         self._take_manifest(manifest, NOTHING_DURABLE)
         self._begin()
 
