@@ -84,39 +84,18 @@ class SegmentHeader:
             wrong = f"an extension of {len(self.extension)} bytes"
         if wrong:
             raise ValueError(f"no segment has such a header: {wrong}")
-        head = SEGMENT_HEADER.pack(
-            SEGMENT_MAGIC,
-            FORMAT_VERSION,
-            SEGMENT_HEADER_BYTES,
-            self.critical_features,
-            self.optional_features,
-            self.alignment,
-            self.log_id,
-            self.epoch,
-            self.epoch_id,
-            self.number,
-            self.start_position,
-            self.previous_end,
-            self.first_lsn,
-            self.chain,
-            int(self.flags),
-            self.frame_bytes_max,
-            self.reorder_window_bytes,
-            self.created_us,
-            self.end_chain,
-            self.own_end_chain,
-            self.manifest_generation,
-            FORMAT_DRAFT,
-            len(self.extension),
-        )
+        values = [getattr(self, key) for key in _OF_THE_SEGMENT]
+        front = (SEGMENT_MAGIC, FORMAT_VERSION, SEGMENT_HEADER_BYTES)
+        head = SEGMENT_HEADER.pack(*front, *values, FORMAT_DRAFT, len(self.extension))
         block = (head + self.extension).ljust(_CRC_OFFSET, b"\0")
         return block + SEGMENT_HEADER_CRC.pack(crc32c(block))
 
     @classmethod
-    def decode(cls, block: bytes, name: str) -> SegmentHeader | None:
+    def decode(cls, block: bytes, name: str = "") -> SegmentHeader | None:
         """Return the header of file `name`; None where the block is all zero (a prepared segment, never used).
 
-        Raises CorruptionError for a damaged or misplaced header, FormatVersionError for a newer one or another draft.
+        Without a name it may be that of any file. Raises CorruptionError for a damaged or misplaced header,
+        FormatVersionError for a newer one or another draft.
         """
         fields = checked_fields(block, name)
         if fields is None:
@@ -191,7 +170,7 @@ def checked_fields(block: bytes, name: str) -> HeaderFields | None:
     if wrong:
         raise _damaged(name, "is outside the limits of the format", "a header that can be", wrong)
     named = segment_name(fields.number)
-    if named != name:
+    if name and named != name:
         raise _damaged(name, "says it is another segment", name, named)
     return fields
 

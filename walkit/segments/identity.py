@@ -128,15 +128,6 @@ def parted_at(manifest: Manifest, epoch_id: int) -> int:
 def whole_header(block: bytes) -> SegmentHeader | None:
     """Return the undamaged header that a block holds, of any segment; None where there is none."""
     try:
-        # An undamaged one is refused for its name, and says which it has.
-        return SegmentHeader.decode(block, "")
-    except CorruptionError as error:
-        name = error.found
-    except WalkitError:
-        return None
-    try:
-        return (
-            SegmentHeader.decode(block, name) if isinstance(name, str) and name.endswith(".segment") else None
-        )
+        return SegmentHeader.decode(block)
     except WalkitError:
         return None
