@@ -51,11 +51,11 @@ class ClaimFact:
 
     name: str
     state: ClaimState
-    first_lsn: int | None
+    first_lsn: int | None = None
     """The first record that is needed; None where the file cannot be read."""
-    owner: str | None
+    owner: str | None = None
     """The consumer's random id, 32 hexadecimal digits."""
-    lease_until_us: int | None
+    lease_until_us: int | None = None
     """When the lease is over, microseconds since 1970."""
     fault: str | None = None
     """Why the file cannot be read, in words."""
@@ -104,16 +104,7 @@ def claim_facts(storage: Storage, manifest: Manifest, now_us: int | None = None)
         try:
             mark = stored_claim(storage, name)
         except WalkitError as error:
-            facts.append(
-                ClaimFact(
-                    name=name,
-                    state="damaged",
-                    first_lsn=None,
-                    owner=None,
-                    lease_until_us=None,
-                    fault=str(error),
-                )
-            )
+            facts.append(ClaimFact(name=name, state="damaged", fault=str(error)))
             continue
         if mark is not None:
             facts.append(fact_of(name, mark, state_of(mark, manifest, now_us)))

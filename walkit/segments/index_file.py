@@ -5,7 +5,6 @@ Nothing here raises for an index: without one, or with a damaged one, a reader g
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 
@@ -26,7 +25,7 @@ from walkit.format.manifest import Gap, Manifest, SegmentRecord
 from walkit.format.names import INDEX_SUFFIX
 from walkit.format.segment import SegmentHeader
 from walkit.segments.frame_walk import FrameWalk
-from walkit.storage.interface import Storage, StorageFile
+from walkit.storage.interface import Storage, StorageFile, remove_if_there
 
 STEP_FRAMES = 256
 """Frame headers that `reindex` reads in one step: some milliseconds."""
@@ -42,13 +41,8 @@ def write_index(storage: Storage, log_id: int, record: SegmentRecord, entries: S
 
 
 def _create(storage: Storage, name: str, data: bytes) -> None:
-    try:
-        file = storage.open(name, "create")
-    except StorageError as error:
-        if error.errno != errno.EEXIST:
-            raise
-        storage.remove(name)
-        file = storage.open(name, "create")
+    remove_if_there(storage, name)
+    file = storage.open(name, "create")
     try:
         file.write(0, [data])
     finally:

@@ -13,7 +13,7 @@ CLAIM_LEASE_MS = 700.0
 
 def claim_of(name: str, first_lsn: int, until_us: int) -> ClaimFact:
     """Return a claim that counts until a moment."""
-    return ClaimFact(name=name, state="live", first_lsn=first_lsn, owner=None, lease_until_us=until_us)
+    return ClaimFact(name=name, state="live", first_lsn=first_lsn, lease_until_us=until_us)
 
 
 class PrimaryDisk:
