@@ -34,7 +34,7 @@ _NO_FLAGS = SegmentFlag(0)
 
 def segment_name(number: int) -> str:
     """Return the file name of a segment: twenty digits, so that names sort as numbers."""
-    return f"{number:020d}.segment"
+    return str(number).zfill(20) + ".segment"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,7 +137,7 @@ _OF_THE_SEGMENT = HeaderFields._fields[3:-2]
 """All fields but those of the block itself: magic, version, size, draft and the size of the extension."""
 
 
-def checked_fields(block: bytes, name: str) -> HeaderFields | None:
+def checked_fields(block: bytes, name: str = "") -> HeaderFields | None:
     """Return the fields of the header of file `name`, or raise, as `SegmentHeader.decode` does.
 
     The checksum is at the end of the block in every version, so that it is judged before the version is believed.

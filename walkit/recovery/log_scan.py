@@ -93,20 +93,26 @@ def scan_log(
 
 def _is_as_sealed(storage: Storage, manifest: Manifest, record: SegmentRecord, epoch_id: int | None) -> bool:
     """Return whether a segment has the size and the header that the manifest means."""
-    name = record.name
     try:
-        file = storage.open(name, "read")
+        file = storage.open(record.name, "read")
         try:
             size, block = file.size(), file.read(0, SEGMENT_HEADER_BYTES)
         finally:
             file.close()
-        header = checked_fields(block, name)
+        header = checked_fields(block)
     except WalkitError:
         return False  # a closer look finds the reason
     if header is None or header.manifest_generation > manifest.generation:
         return False
-    wanted = (manifest.log_id, record.epoch, epoch_id, record.start_position, record.first_lsn)
-    found = (header.log_id, header.epoch, header.epoch_id, header.start_position, header.first_lsn)
+    wanted = (manifest.log_id, record.epoch, epoch_id, record.number, record.start_position, record.first_lsn)
+    found = (
+        header.log_id,
+        header.epoch,
+        header.epoch_id,
+        header.number,
+        header.start_position,
+        header.first_lsn,
+    )
     return found == wanted and size == SEGMENT_HEADER_BYTES + record.size_bytes
 
 
