@@ -38,7 +38,6 @@ from walkit.log.claims import ClaimTable
 from walkit.models import CrashingStorage
 from walkit.read import claim_rules
 from walkit.read.claim import Claim
-from walkit.read.written_claim import WrittenClaim
 from walkit.record import STAMP_MAX
 from walkit.segments.claim_files import (
     claim_facts,
@@ -135,7 +134,7 @@ def test_a_claim_keeps_back_the_trim(log: walkit.WriteAheadLog) -> None:
 def test_claims_of_this_and_another_process_count_alike(log: walkit.WriteAheadLog) -> None:
     """Hold and claim different records: the older of the two decides, whichever it is; `below_claims` asks both."""
     hold, claim = log.hold("h", 20), walkit.claim(place_of(log), "c", 40)
-    assert type(hold) is type(claim) is walkit.Claim
+    assert isinstance(hold, walkit.Claim) and type(claim) is walkit.Claim
     assert (log.trim(70), log.trim(70).limit) == (19, "claim h")
     hold.advance(60)
     assert log.trim(70) == 39
@@ -578,9 +577,9 @@ def cut_log(reopened: bool) -> tuple[CrashingStorage, Claim]:
     write_claim(before, "c", claimed)
     log.close()
     events = walkit.open(storage=before, mode="r").events
-    written = WrittenClaim(before, events, "c", owner, 60_000_000)
-    written._mark = claimed
-    return before, Claim(written)
+    claim = Claim(before, events, "c", owner, 60_000_000)
+    claim._mark = claimed
+    return before, claim
 
 
 @pytest.mark.parametrize("reopened", [False, True])

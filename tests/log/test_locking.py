@@ -128,7 +128,7 @@ assert hang.entered.wait(30)
 in_flight = log.parts.core.in_flight[0].submissions[0]
 queued = log.submit(b"queued while it forks")
 locks = [log.parts.driver.lock, log.parts.manifest_store._lock, log._resources._close_lock, log.parts.orphan_files.lock]
-locks += [log.parts.claims._turn, hold._written._moving]
+locks += [log.parts.claims._turn, hold._moving]
 taken, go_on = threading.Event(), threading.Event()
 def hold_locks():
     for lock in locks:

@@ -43,7 +43,7 @@ def stored(log: walkit.WriteAheadLog, name: str) -> int | None:
 def test_a_claim_keeps_back_the_trim(log: walkit.WriteAheadLog) -> None:
     """F-18.10: hold, advance and release: each trim stops below the lowest value in memory, and no file below it."""
     low, high = log.hold("low", 5), log.hold("high", 50)
-    assert type(low) is walkit.Claim and log.trim(70) == 4 and log.first_lsn == 5
+    assert isinstance(low, walkit.Claim) and log.trim(70) == 4 and log.first_lsn == 5
     low.advance(30)
     assert stored(log, "low") == 5, "advance writes nothing"
     assert log.trim(20) == 20 and stored(log, "low") == 30, "the file would have limited the trim"

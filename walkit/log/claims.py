@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from walkit._locks import once
 from walkit.errors import StorageError
@@ -20,6 +20,7 @@ from walkit.events import EventSink
 from walkit.format.claim import ClaimMark
 from walkit.format.layout import CLAIM_LEASE_US_MAX
 from walkit.format.manifest import Manifest
+from walkit.read.claim import Claim
 from walkit.record import wall_us
 from walkit.segments.claim_files import (
     LOCK_WAIT_S,
@@ -38,27 +39,21 @@ BACKGROUND_WAIT_S = 0.1
 """How long the maintenance thread, and a log that closes, wait for the claims' lock."""
 
 
-class Mine(Protocol):
+class Mine(Claim):
     """A claim of this process: see `OwnClaim`."""
-
-    name: str
-    lease_us: int
-    events: EventSink
-    ended: Literal["", "released", "lost"]
 
     @property
     def mark(self) -> ClaimMark:
         """The mark in its file."""
-
-    @property
-    def first_lsn(self) -> int:
-        """Its value."""
+        return self._last
 
     def save_locked(self) -> None:
         """Write the value. Needs the claims' lock."""
+        raise NotImplementedError
 
     def save(self, wait_s: float | None = None) -> None:
         """Take the lock, and write the value."""
+        raise NotImplementedError
 
 
 class _Seen(NamedTuple):

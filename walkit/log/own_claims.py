@@ -15,21 +15,18 @@ from walkit._locks import once
 from walkit.commit.to_end import run_to_end
 from walkit.errors import ClaimError, GapError, LogClosedError, WalkitError
 from walkit.format.claim import ClaimMark
-from walkit.log.claims import BACKGROUND_WAIT_S, ClaimTable
+from walkit.log.claims import BACKGROUND_WAIT_S, ClaimTable, Mine
 from walkit.log.contents import LogContents
 from walkit.log.lifetime import Lifetime
 from walkit.log.marks import LogMarks
-from walkit.read.claim import Claim, check_name, lease_us_of
-from walkit.read.claim_rules import as_first, now_us, refuse_after, refuse_back, refuse_taken, taken
-from walkit.read.written_claim import WrittenClaim
+from walkit.read.claim import RENEWALS, Claim, check_name, is_due, lease_us_of
+from walkit.read.claim_rules import as_first, refuse_after, refuse_back, refuse_taken, taken
 from walkit.record import wall_us
 from walkit.segments.claim_files import OWN, remove_claims
 from walkit.segments.maintenance_worker import MaintenanceWorker
 
-RENEWALS = 3
-"""A claim is written so many times in its lease, if nothing else writes it."""
 RENEW_S_MIN = 0.5
-"""And not more often than this: a lease of less than a few times this can be over when its process is killed."""
+"""The least time between two renewals: a lease of less than a few times this can be over when its process is killed."""
 
 
 class OwnClaims:
@@ -50,21 +47,17 @@ class OwnClaims:
         """Take the claim of this name, or take it over from another object; durable, and in force, on return."""
         check_name(name)
         made = OwnClaim(self, name, lease_us_of(lease_s), as_first(first_lsn))
-        run_to_end(made.take_own, "claim", events=made.events)
+        run_to_end(made.take_own, "claim", events=self.claims.events)
         # Trims may never come: the lease must not be over meanwhile.
-        shortest_us = min(
-            (claim.lease_us for claim in list(self.claims.mine.values())), default=made.lease_us
-        )
-        self._maintenance.every(max(shortest_us / 1e6 / RENEWALS, RENEW_S_MIN), self._renew, "renew")
+        shortest_s = min((claim.lease_s for claim in list(self.claims.mine.values())), default=made.lease_s)
+        self._maintenance.every(max(shortest_s / RENEWALS, RENEW_S_MIN), self._renew, "renew")
         self._maintenance.submit("renew", self._renew)  # it starts the thread
-        return Claim(made)
+        return made
 
     def _renew(self) -> None:
         """Write each claim that was not written for a part of its lease; on the maintenance thread."""
-        at_us = now_us()
         for claim in list(self.claims.mine.values()):
-            since_us = at_us - claim.mark.written_us  # below 0 if the clock was set back
-            if not 0 <= since_us < claim.lease_us * 0.9 / RENEWALS and not claim.ended:
+            if is_due(claim) and not claim.ended:
                 claim.save(BACKGROUND_WAIT_S)
 
     def close(self) -> None:
@@ -73,7 +66,7 @@ class OwnClaims:
             try:
                 claim.save(BACKGROUND_WAIT_S)
             except WalkitError as error:
-                claim.events.emit("walkit.upkeep.fail", job="claims", error=str(error))
+                self.claims.events.emit("walkit.upkeep.fail", job="claims", error=str(error))
 
     def drop(self, name: str) -> bool:
         """Remove a claim of any owner, durably; False if there was nothing to remove."""
@@ -84,7 +77,7 @@ class OwnClaims:
             return bool(remove_claims(self.claims.storage, [name])) or mine is not None
 
 
-class OwnClaim(WrittenClaim):
+class OwnClaim(Mine):
     """One claim of the log's own writer."""
 
     def __init__(self, own: OwnClaims, name: str, lease_us: int, first_lsn: int) -> None:
@@ -133,7 +126,7 @@ class OwnClaim(WrittenClaim):
     def take_own(self) -> None:
         """Write the claim for the first time, and count it from then on."""
         claims, own = self._own.claims, self._own
-        with self.events.held(), claims.locked():
+        with self._events.held(), claims.locked():
             manifest, found = claims.manifest, self._found()
             if found is not None and found.owner != OWN and found.log_id == manifest.log_id:
                 refuse_taken(self.name, found, self._storage, take_over=False)
@@ -163,30 +156,28 @@ class OwnClaim(WrittenClaim):
     def save(self, wait_s: float | None = None) -> None:
         """Write the claim as it is now, unless it has ended."""
         claims = self._own.claims
-        with self.events.held(), claims.locked(wait_s):
+        with self._events.held(), claims.locked(wait_s):
             if claims.mine.get(self.name) is self:
                 self.save_locked()
 
-    def renew(self, first_lsn: int | None) -> None:
-        """See `Claim.renew`."""
+    def _renew(self, first_lsn: int | None) -> None:
         if self._own.lifetime.closed or self.ended:
             raise self._refusal()
         self.save()
 
-    def release(self) -> None:
-        """See `Claim.release`."""
+    def _release(self) -> None:
         self._end(keep=False)
 
-    def leave(self) -> None:
+    def _leave(self) -> None:
         """Leave the claim to its lease: this process counts it no longer."""
         if not self._own.lifetime.closed:
-            self._end(keep=True)
+            run_to_end(lambda: self._end(keep=True), "claim", events=self._events)
 
     def _end(self, *, keep: bool) -> None:
         if self._own.lifetime.closed:
             raise self._refusal()
         claims = self._own.claims
-        with self.events.held(), claims.locked():
+        with self._events.held(), claims.locked():
             if claims.mine.get(self.name) is not self:
                 return
             if keep:

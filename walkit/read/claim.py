@@ -9,22 +9,47 @@ from __future__ import annotations
 import uuid
 from datetime import datetime
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from walkit._arguments import as_seconds, refuse
 from walkit._html import titled
 from walkit.commit.to_end import run_to_end
-from walkit.errors import OptionsError
+from walkit.errors import ClaimError, CorruptionError, GapError, OptionsError
 from walkit.events import EventCallback, EventSink
+from walkit.format.claim import ClaimMark
 from walkit.format.layout import CLAIM_LEASE_US_MAX
-from walkit.format.names import is_claim_name
-from walkit.read.claim_rules import as_first
-from walkit.read.written_claim import WrittenClaim
+from walkit.format.manifest import Manifest
+from walkit.format.names import claim_file_name, is_claim_name
+from walkit.read.claim_rules import (
+    as_first,
+    clock_us,
+    make_room,
+    now_us,
+    oldest_lsn,
+    refuse_another_epoch,
+    refuse_another_history,
+    refuse_back,
+    refuse_beyond,
+    refuse_taken,
+    taken,
+)
 from walkit.record import STAMP_MAX, to_datetime
-from walkit.segments.claim_files import LOCK_WAIT_S, OWN
+from walkit.segments.claim_files import (
+    LOCK_WAIT_S,
+    OWN,
+    claims_locked,
+    remove_claims,
+    stored_claim,
+    write_claim,
+)
+from walkit.segments.identity import identity_at
+from walkit.segments.manifest_store import load_manifest
 from walkit.storage.address import Place, storage_at
+from walkit.storage.interface import Storage
 
 LEASE_S_DEFAULT = 3600.0
+RENEWALS = 3
+"""Whoever keeps a claim in force writes it so many times in its lease, if nothing else writes it."""
 
 
 def claim(
@@ -65,7 +90,7 @@ def claim(
     check_name(name)
     if owner is not None and (not isinstance(owner, uuid.UUID) or owner.bytes == OWN):
         refuse("owner", owner, "a random uuid.UUID, or None")
-    written = WrittenClaim(
+    made = Claim(
         storage_at(path),
         EventSink(events),
         name,
@@ -74,9 +99,10 @@ def claim(
         complete=complete,
         wait_s=as_seconds(wait_s, "wait_s"),
     )
-    first_lsn = None if first_lsn is None else as_first(first_lsn)
-    written.take(first_lsn, epoch_id, take_over)
-    return Claim(written)
+    wanted = None if first_lsn is None else as_first(first_lsn)
+    # As deep on the stack as `advance`, so that a claim which can be taken can be advanced.
+    run_to_end(lambda: made._take(wanted, epoch_id, take_over), "claim", events=made._events)
+    return made
 
 
 def check_name(name: str) -> None:
@@ -102,6 +128,12 @@ def lease_us_of(lease_s: float) -> int:
     return int(lease_us)
 
 
+def is_due(claim: Claim) -> bool:
+    """Whether it is time to renew a claim: by the wall clock, as its lease runs, and also after that was set."""
+    mark = claim._last
+    return not 0 <= now_us() - mark.written_us < mark.lease_us * 0.9 / RENEWALS
+
+
 class Claim:
     """Records from `first_lsn` on are kept for one consumer. Made by `walkit.claim`, and by `log.hold`.
 
@@ -113,38 +145,56 @@ class Claim:
     lease counts after the process has died, and is renewed each third of it.
     """
 
-    def __init__(self, written: WrittenClaim) -> None:
-        self._written = written
+    def __init__(
+        self,
+        storage: Storage,
+        events: EventSink,
+        name: str,
+        owner: uuid.UUID,
+        lease_us: int,
+        *,
+        complete: bool = True,
+        wait_s: float = LOCK_WAIT_S,
+    ) -> None:
+        self._storage, self._events = storage, events
+        self._name, self._owner, self._lease_us = name, owner, lease_us
+        self._complete, self._wait_s = complete, wait_s
+        self._mark: ClaimMark | None = None
+        self._before: ClaimMark | None = None
+        """The mark before: it counts again if the newer place was damaged."""
+        self._unsure: list[ClaimMark] = []
+        """Marks that failed to be written since then: any of them may be on storage."""
+        self.ended: Literal["", "released", "lost"] = ""
 
     @property
     def name(self) -> str:
         """The claim's name."""
-        return self._written.name
+        return self._name
 
     @property
     def owner(self) -> uuid.UUID:
         """The consumer's random id: save it to take the claim up again. Zero for the log's own writer."""
-        return self._written.owner
+        return self._owner
 
     @property
     def first_lsn(self) -> int:
         """The first record that is kept."""
-        return self._written.first_lsn
+        return self._last.first_lsn
 
     @property
     def epoch_id(self) -> int:
         """The random id of the epoch of the record before the stored position; 0 before the first record."""
-        return self._written.mark.epoch_id
+        return self._last.epoch_id
 
     @property
     def lease_s(self) -> float:
         """How long the claim counts after each writing, in seconds."""
-        return self._written.lease_us / 1e6
+        return self._lease_us / 1e6
 
     @property
     def expires(self) -> datetime:
         """When the lease is over, by the wall clock, in UTC."""
-        until = to_datetime(min(self._written.mark.lease_until_us, STAMP_MAX))
+        until = to_datetime(min(self._last.lease_until_us, STAMP_MAX))
         assert until is not None, "a time before the year 1"
         return until
 
@@ -154,7 +204,7 @@ class Claim:
 
         "held", "expired" by the clock, "released", "lost", or "log closed" for one of `log.hold`.
         """
-        return self._written.state
+        return self.ended or ("expired" if now_us() >= self._last.lease_until_us else "held")
 
     def advance(self, first_lsn: int) -> None:
         """Say that only records from `first_lsn` on are still needed: the next one that the consumer needs.
@@ -169,24 +219,23 @@ class Claim:
         LogClosedError for one of `log.hold` once the log is closed.
         StorageError: either position may be saved, and advancing again is right.
         """
-        self._written.advance(first_lsn)
+        first_lsn = as_first(first_lsn)
+        run_to_end(lambda: self._renew(first_lsn), "claim", events=self._events)
 
     def renew(self) -> None:
         """Write the claim with a new lease, at the same position; durable on return. Raises what `advance` raises.
 
         A claim whose lease ran out is in force again, if all that it keeps is still there.
         """
-        written = self._written
-        run_to_end(lambda: written.renew(None), "claim", events=written.events)
+        run_to_end(lambda: self._renew(None), "claim", events=self._events)
 
     def release(self) -> None:
         """Give the claim up: its file goes, durably. Releasing twice does nothing, nor where another has the name.
 
         LogClosedError for one of `log.hold` once the log is closed: the claim counts then until its lease is over.
         """
-        written = self._written
-        if not written.ended:
-            run_to_end(written.release, "claim", events=written.events)
+        if not self.ended:
+            run_to_end(self._release, "claim", events=self._events)
 
     def __enter__(self) -> Self:
         return self
@@ -194,11 +243,10 @@ class Claim:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        written = self._written
         if error is None:
             self.release()
         else:
-            run_to_end(written.leave, "claim", events=written.events)
+            self._leave()
 
     def __repr__(self) -> str:
         return f"Claim({self.name!r}, first_lsn={self.first_lsn}, {self.state})"
@@ -207,10 +255,135 @@ class Claim:
         return titled(
             f"Claim {self.name}",
             [
-                ("log", self._written.location),
+                ("log", self._storage.location),
                 ("first LSN needed", f"{self.first_lsn:,}"),
                 ("lease", f"{self.lease_s:,g} s, until {self.expires.isoformat(' ', 'seconds')}"),
                 ("owner", self.owner.hex),
                 ("state", self.state),
             ],
         )
+
+    # -- the file
+
+    @property
+    def _last(self) -> ClaimMark:
+        """The mark that this object has written last."""
+        assert self._mark is not None, "a claim is taken before it is given away"
+        return self._mark
+
+    def _leave(self) -> None:
+        """Leave the claim to its lease."""
+
+    def _take(self, first_lsn: int | None, epoch_id: int | None, take_over: bool) -> None:
+        load_manifest(self._storage)  # only the place of a log gets a lock file
+        with self._events.held(), claims_locked(self._storage, self._wait_s):
+            manifest = load_manifest(self._storage)
+            stored = found = self._found()
+            if found is not None and found.owner != self._owner.bytes:
+                foreign = found.log_id != manifest.log_id
+                if not foreign:
+                    refuse_taken(self._name, found, self._storage, take_over=take_over)
+                if foreign or first_lsn is not None:
+                    found = None
+            if found is not None:
+                refuse_another_history(self._storage, self._name, found, manifest)
+            if first_lsn is None:
+                wanted = oldest_lsn(manifest, complete=self._complete) if found is None else found.first_lsn
+            else:
+                wanted = first_lsn
+                refuse_beyond(self._storage, self._name, wanted, manifest, saved=epoch_id is not None)
+            if epoch_id is not None:
+                refuse_another_epoch(self._name, wanted, epoch_id, manifest)
+            self._write(wanted, manifest, stored)
+
+    def _renew(self, first_lsn: int | None) -> None:
+        """Write the claim at a position, None for the one that it has; raises as `advance`."""
+        if self.ended == "released":
+            raise ClaimError(f"the claim {self._name!r} was released", name=self._name, reason="released")
+        with self._events.held(), claims_locked(self._storage, self._wait_s):
+            manifest, found = load_manifest(self._storage), self._found()
+            if found is not None and found in self._unsure:
+                self._mark = found  # a writing that failed has landed: trims may have gone up to there
+            mine = self._last
+            refuse_another_history(self._storage, self._name, mine, manifest)
+            wanted = mine.first_lsn if first_lsn is None else first_lsn
+            refuse_back(self._name, mine.first_lsn, wanted)
+            if wanted > mine.first_lsn:
+                refuse_beyond(self._storage, self._name, wanted, manifest, saved=False)
+            self._refuse_gap(wanted, manifest)
+            if found is None or not self._is_mine(found):
+                self._refuse_loss(found)
+            self._write(wanted, manifest, found)
+
+    def _release(self) -> None:
+        """Remove the file, if it is this claim's."""
+        with self._events.held(), claims_locked(self._storage, self._wait_s):
+            found = self._found()
+            if found is not None and self._is_mine(found):
+                remove_claims(self._storage, [self._name])
+        self.ended = "released"
+
+    def _write(self, first_lsn: int, manifest: Manifest, found: ClaimMark | None) -> None:
+        """Write the claim after what was `found`; GapError if it could not be kept, ClaimError without room."""
+        self._refuse_gap(first_lsn, manifest)
+        make_room(self._storage, self._name, self._owner.bytes == OWN, manifest, self._events)
+        # After a failure the same place is written: only the other one is known to be on stable storage.
+        generation = 1 if found is None else found.generation + (found not in self._unsure)
+        log_id, epoch, epoch_id = identity_at(manifest, first_lsn - 1)
+        at_us = self._clock_us()
+        mark = ClaimMark(
+            generation, log_id, self._owner.bytes, epoch, epoch_id, first_lsn, self._lease_us, at_us
+        )
+        self._unsure.append(mark)
+        write_claim(self._storage, self._name, mark)
+        self._before, self._mark, self.ended = self._mark, mark, ""
+        self._unsure.clear()
+        self._check()
+
+    def _clock_us(self) -> int:
+        return clock_us(self._name)
+
+    def _check(self) -> None:
+        """Assert that what was written is this consumer's."""
+        mark = self._last
+        assert mark.owner == self._owner.bytes and mark.log_id and mark.first_lsn >= 1
+        assert bool(mark.epoch_id) == bool(mark.epoch)
+
+    def _refuse_gap(self, first_lsn: int, manifest: Manifest) -> None:
+        oldest = oldest_lsn(manifest, complete=self._complete)
+        if first_lsn < oldest:
+            self.ended = "lost"
+            raise GapError(first_lsn, oldest)
+
+    def _is_mine(self, mark: ClaimMark) -> bool:
+        known = (self._mark, self._before, *self._unsure)
+        # The log's writer gives one that was written while the clock was ahead an earlier time.
+        return any(
+            k is not None
+            and mark.written_us <= k.written_us
+            and mark == k._replace(generation=mark.generation, written_us=mark.written_us)
+            for k in known
+        )
+
+    def _found(self) -> ClaimMark | None:
+        """Return what stands under this name; None for nothing, and with an event for what cannot be read."""
+        try:
+            return stored_claim(self._storage, self._name)
+        except CorruptionError as error:
+            self._events.emit("walkit.claim.damage", name=self._name, error=str(error))
+            return None
+
+    def _refuse_loss(self, found: ClaimMark | None) -> None:
+        """Refuse a claim that another has, or that was dropped: a lease that is over, or damage, loses none."""
+        if found is not None:
+            self.ended = "lost"
+            whose = "another owner's" if found.owner != self._owner.bytes else "another session's"
+            raise taken(self._name, found, whose)
+        gone = claim_file_name(self._name) not in self._storage.names()
+        if gone and now_us() < self._last.lease_until_us:
+            self.ended = "lost"
+            raise ClaimError(
+                f"the claim {self._name!r} was dropped before its lease was over; take it again",
+                name=self._name,
+                reason="dropped",
+            )
