@@ -92,6 +92,24 @@ def test_a_session_moves_and_renews_its_claim(tmp_path: Path) -> None:
         until(lambda: [(c.state, c.first_lsn) for c in log.claims()] == [("live", last + 1)], "the move")
 
 
+def test_a_clock_that_is_set_forward_ends_no_claim_of_a_replica(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Set the wall clock a day forward beside a replica that idles: its claim counts again soon, as it was."""
+    monkeypatch.setattr(replica_claims, "MOVE_S", 0.05)
+    with (
+        walkit.open(tmp_path / "p", options=SMALL) as log,
+        Primary(log) as primary,
+        Replica(tmp_path / "r", primary.address) as replica,
+    ):
+        last = log.append(b"v").last_lsn
+        replica.wait_for(last, WAIT_S)
+        until(lambda: [c.first_lsn for c in log.claims()] == [last + 1], "the claim")
+        right_ns = time.time_ns
+        monkeypatch.setattr(time, "time_ns", lambda: right_ns() + 86_400_000_000_000)
+        until(lambda: [(c.first_lsn, c.state) for c in log.claims()] == [(last + 1, "live")], "the renewal")
+
+
 def test_a_folder_that_cannot_be_written_has_no_claims_and_says_so(tmp_path: Path) -> None:
     """Fail each writing of a claim with EROFS: records come, the status says why nothing is kept, with one event."""
     storage = FaultyStorage(FileStorage(str(tmp_path / "p")))
@@ -106,7 +124,7 @@ def test_a_folder_that_cannot_be_written_has_no_claims_and_says_so(tmp_path: Pat
         until(lambda: len(log.claims()) == 1, "the claim")
         storage.fail("write", claim_file_name(log.claims()[0].name), times=None, errno=errno.EROFS)
         replica.wait_for(log.append(b"w").last_lsn, WAIT_S)
-        until(lambda: "cannot be written" in primary.status().trouble, "the trouble")
+        until(lambda: "can only be read" in primary.status().trouble, "the trouble")
         until(lambda: "walkit.replica.unclaimed" in dict(told), "the event")
     assert [name for name, _ in told].count("walkit.replica.unclaimed") == 1
 

@@ -136,6 +136,23 @@ def test_a_query_that_begins_again_has_its_claim_back(tmp_path: Path) -> None:
     assert (claim.owner, claim.first_lsn) == (end["owner"], 101)
 
 
+def test_a_claim_that_was_lost_counts_again_with_the_next_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drop a query's claim between two batches, then set the wall clock past its lease: the next batch has it again."""
+    path = filled(tmp_path / "log")
+    reader = reader_of(path, maxRecordsPerTrigger=100)
+    end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    right_ns = time.time_ns
+    with walkit.open(path) as log:
+        log.drop_claim(log.claims()[0].name)
+        reader.commit(end)
+        for step_ns in (0, 10**15):
+            monkeypatch.setattr(time, "time_ns", lambda step_ns=step_ns: right_ns() + step_ns)
+            assert reader.latestOffset(end, reader.getDefaultReadLimit())["lsn"] == 200
+            assert [(claim.first_lsn, claim.state) for claim in log.claims()] == [(101, "live")], step_ns
+
+
 def test_a_name_of_a_claim_is_of_one_query(tmp_path: Path) -> None:
     """Begin two queries with one name for the claim: the second is refused, and `none` takes no claim."""
     path = filled(tmp_path / "log")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import random
 import shutil
@@ -349,7 +350,7 @@ def test_a_segment_that_is_rewritten_under_the_copier_is_looked_at_again(
 
 def test_the_claim_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each look renew the claim: its lease begins anew from chunk to chunk, and it is gone at the end."""
-    monkeypatch.setattr("walkit.state.copy_files.RENEW_S", 0.0)
+    monkeypatch.setattr("walkit.read.claim.RENEWALS", math.inf)
     leases: list[int] = []
     with filled(tmp_path / "log") as log:
 

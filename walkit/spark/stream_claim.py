@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 import uuid
+from contextlib import suppress
 
 from walkit.errors import ClaimError, StorageError
 from walkit.events import EventSink
-from walkit.read.claim import Claim, claim
-from walkit.segments.claim_files import READ_ONLY, claim_facts, claims_locked, remove_claims
+from walkit.read.kept_claim import KeptClaim
+from walkit.segments.claim_files import claim_facts, claims_locked, remove_claims
 from walkit.segments.manifest_store import load_manifest
 from walkit.spark.options import own_claim_name
 from walkit.spark.stream_offset import UNCLAIMED
@@ -24,8 +24,7 @@ class StreamClaim:
 
     def __init__(self, path: str, name: str | None, lease_s: float) -> None:
         self._path, self._name, self._lease_s = path, name, lease_s
-        self._claim: Claim | None = None
-        self._written_at = 0.0
+        self._kept: KeptClaim | None = None
         self._has_released = False
         """Whether the claims that the query had under other names are released."""
 
@@ -38,17 +37,16 @@ class StreamClaim:
         """
         if self._name == "":
             return UNCLAIMED
-        if self._claim is not None:
-            return self._claim.owner.hex
-        owner = uuid.uuid4()
-        try:
-            self._take(owner, first_lsn, complete=first_lsn >= complete_from_lsn)
-        except StorageError as error:
-            if error.errno not in READ_ONLY:
-                raise
-            self._report(error)
-            return UNCLAIMED
-        return owner.hex
+        kept = self._kept
+        if kept is None or kept.first_lsn is None:
+            kept = self._kept_of(uuid.uuid4())
+            kept.take(first_lsn, complete=first_lsn >= complete_from_lsn)
+            if kept.first_lsn is None:
+                self._report(kept.trouble)
+                return UNCLAIMED
+            self._has_released = True  # a new owner has no other
+        assert kept.owner is not None
+        return kept.owner.hex
 
     def ensure(self, owner: str, first_lsn: int, complete_from_lsn: int) -> None:
         """Have the claim of a query whose next record is `first_lsn`: take it up after a restart, renew it in time.
@@ -61,57 +59,45 @@ class StreamClaim:
             return
         try:
             if self._name == "":
-                self._release_of(owner, keep=None)
-            elif self._claim is None:
-                self._take(uuid.UUID(owner), first_lsn, complete=first_lsn >= complete_from_lsn)
-                self._release_of(owner, keep=self._claim)
-            elif time.monotonic() - self._written_at > self._claim.lease_s / 4:
-                self._renew(owner, first_lsn, complete_from_lsn)
+                self._release_of(owner, keep="")
+                return
+            kept = self._kept or self._kept_of(uuid.UUID(owner))
+            try:
+                self._keep(kept, first_lsn, complete_from_lsn, moves=False)
+            except ClaimError:  # dropped by a person or by the hard cap, or another session's: taken again
+                self._keep(kept, first_lsn, complete_from_lsn, moves=False)
+            if kept.first_lsn is not None:
+                self._release_of(owner, keep=kept.name)
         except StorageError as error:
-            self._report(error)
+            self._report(str(error))
 
     def advance(self, owner: str, first_lsn: int, complete_from_lsn: int) -> None:
         """Say that only records from `first_lsn` on are still needed. What cannot be written is said at the next."""
         self.ensure(owner, first_lsn, complete_from_lsn)
-        if self._claim is None or self._claim.first_lsn >= first_lsn:
+        kept = self._kept
+        if kept is None or kept.first_lsn is None or kept.first_lsn >= first_lsn:
             return
-        try:
-            self._claim.advance(first_lsn)
-            self._written_at = time.monotonic()
-        except ClaimError:
-            self._claim = None  # dropped by a person or by the hard cap: the next batch takes it anew
-        except StorageError as error:
-            self._report(error)
+        with suppress(ClaimError):  # the next batch takes it again
+            self._keep(kept, first_lsn, complete_from_lsn, moves=True)
 
-    def _report(self, error: StorageError) -> None:
+    def _keep(self, kept: KeptClaim, first_lsn: int, complete_from_lsn: int, *, moves: bool) -> None:
+        if not kept.keep(first_lsn, moves=moves, complete=first_lsn >= complete_from_lsn):
+            self._report(kept.trouble)
+
+    def _report(self, error: str) -> None:
         # The sink is made here: what a stream's reader holds is pickled for the workers, and a sink cannot be.
-        EventSink().emit("walkit.stream.unclaimed", path=self._path, error=str(error))
+        EventSink().emit("walkit.stream.unclaimed", path=self._path, error=error)
 
-    def _renew(self, owner: str, first_lsn: int, complete_from_lsn: int) -> None:
-        assert self._claim is not None
-        try:
-            self._claim.renew()
-            self._written_at = time.monotonic()
-        except ClaimError:
-            self._take(uuid.UUID(owner), first_lsn, complete=first_lsn >= complete_from_lsn)
+    def _kept_of(self, owner: uuid.UUID) -> KeptClaim:
+        self._kept = KeptClaim(self._path, self._name or own_claim_name(owner), self._lease_s, owner)
+        return self._kept
 
-    def _release_of(self, owner: str, *, keep: Claim | None) -> None:
+    def _release_of(self, owner: str, *, keep: str) -> None:
         """Release the claims of a query but one; once, as only a restart can have changed the name."""
         if self._has_released:
             return
         storage = storage_at(self._path)
         with claims_locked(storage):
             mine = [c.name for c in claim_facts(storage, load_manifest(storage)) if c.owner == owner]
-            remove_claims(storage, [name for name in mine if keep is None or name != keep.name])
+            remove_claims(storage, [name for name in mine if name != keep])
         self._has_released = True
-
-    def _take(self, owner: uuid.UUID, first_lsn: int, *, complete: bool) -> None:
-        self._claim = claim(
-            self._path,
-            self._name or own_claim_name(owner),
-            first_lsn,
-            self._lease_s,
-            owner=owner,
-            complete=complete,
-        )
-        self._written_at = time.monotonic()

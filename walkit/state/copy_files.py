@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import re
-import time
 from dataclasses import replace
 
 from walkit.commit.to_end import end_if_given_up
@@ -13,7 +12,7 @@ from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest, SegmentRecord, SegmentState, sealed_record
 from walkit.format.names import INDEX_SUFFIX, lsn_of_name, snapshot_name
 from walkit.format.segment import SegmentHeader
-from walkit.read.claim import Claim
+from walkit.read.claim import Claim, is_due
 from walkit.read.view import LogView, Span
 from walkit.recovery.log_scan import Progress
 from walkit.segments.frame_walk import FrameWalk, walk_segment
@@ -27,8 +26,6 @@ from walkit.storage.interface import Storage, StorageFile
 COPYING_NAME = "copying.new"
 """The file that is being copied; it is renamed once it is whole and synced."""
 CHUNK_BYTES = 4 << 20
-RENEW_S = 20.0
-"""How often the claim is renewed while bytes are copied and checked."""
 
 _SEGMENT_NAME = re.compile(r"\d{20}\.segment")
 
@@ -47,7 +44,6 @@ class Meter:
         self.bytes_copied = self.bytes_kept = 0
         self.total = 0
         self._progress, self._claimed = progress, claimed
-        self._renewed_s = time.monotonic()
 
     def copied(self, size: int) -> None:
         """Count bytes that were copied."""
@@ -69,9 +65,8 @@ class Meter:
     def renew(self) -> None:
         """Renew the claim where that is due; ends the copy where its caller was interrupted."""
         end_if_given_up()
-        if time.monotonic() - self._renewed_s >= RENEW_S:
+        if is_due(self._claimed):
             self._claimed.renew()
-            self._renewed_s = time.monotonic()
 
     def finish(self) -> None:
         """Say that all is done."""

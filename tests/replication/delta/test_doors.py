@@ -20,7 +20,7 @@ from tests.replication.delta.test_reader import ReadOnly, expected, quick
 from walkit.errors import ClaimError, GapError, LogLockedError, OptionsError, StorageError, WalkitError
 from walkit.models import FaultyStorage
 from walkit.replication import ClientTLS, DeltaReader, Primary, ServerTLS
-from walkit.replication.delta import upkeep as delta_upkeep
+from walkit.replication.delta import reader as delta_reader
 from walkit.storage import FileStorage
 
 WAIT_S = 30.0
@@ -145,7 +145,7 @@ def test_a_claim_that_a_clock_has_ended_is_begun_anew(
     stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Set the wall clock a day forward under a reader that idles: its claim counts again soon, as it stood."""
-    monkeypatch.setattr(delta_upkeep, "CLAIM_S", 0.05)
+    monkeypatch.setattr(delta_reader, "CLAIM_S", 0.05)
     log = stack.enter_context(walkit.open(tmp_path / "log"))
     log.append(b"1", key=b"k")
     reader = stack.enter_context(DeltaReader(tmp_path / "log", "127.0.0.1:9", backoff=quick()))

@@ -27,6 +27,7 @@ from walkit.log.finalizer import report_dropped, run_for_dropped, watch_exit
 from walkit.log.validate import as_bytes
 from walkit.metrics import DeltaReaderStatistics
 from walkit.read.claim import LEASE_S_DEFAULT
+from walkit.read.kept_claim import KeptClaim
 from walkit.read.reader import live_view
 from walkit.record import AppendResult, Record
 from walkit.replication.core.backoff import Backoff
@@ -39,7 +40,7 @@ from walkit.replication.delta.poller import DeltaPoller
 from walkit.replication.delta.replayer import DeltaReplayer, ReplayLimits
 from walkit.replication.delta.state import HitRow, ReaderState
 from walkit.replication.delta.status import DeltaReaderStatus
-from walkit.replication.delta.upkeep import ReaderClaim, ReaderUpkeep
+from walkit.replication.delta.upkeep import CLAIM_S, ReaderUpkeep
 from walkit.replication.logs.awaited import Awaited
 from walkit.replication.logs.source import StoredSource
 from walkit.replication.transport.connection import destination_of
@@ -341,15 +342,15 @@ class DeltaReader:
 
     def _begin(
         self, checkpoint: Place | None, lease_s: float
-    ) -> tuple[DeltaCheckpoint | None, ReaderClaim, int]:
+    ) -> tuple[DeltaCheckpoint | None, KeptClaim, int]:
         """Take checkpoint folder and claim, and restore the state: from there, or from the log's own snapshot."""
         saved = None if checkpoint is None else DeltaCheckpoint(checkpoint, self._log_id, self._events)
-        kept: ReaderClaim | None = None
+        if saved is not None and self._name.startswith("delta-"):
+            self._name = f"delta-{saved.owner.hex[:8]}"
+        owner = saved.owner if saved else None
+        kept = KeptClaim(self._storage, self._name, lease_s, owner, move_s=CLAIM_S)
         gone: GapError | None = None
         try:
-            if saved is not None and self._name.startswith("delta-"):
-                self._name = f"delta-{saved.owner.hex[:8]}"
-            kept = ReaderClaim(self._storage, self._name, saved.owner if saved else None, lease_s)
             table, manifest = self._state.table, load_manifest(self._storage)
             info = None if saved is None else saved.restore(manifest, table, self._events)
             if info is not None:
@@ -369,8 +370,7 @@ class DeltaReader:
                 raise gone or error from error
             return saved, kept, 0
         except BaseException:
-            if kept is not None:
-                kept.end(keep_from=None)
+            kept.release()
             if saved is not None:
                 saved.close()
             raise

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import threading
-import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,12 +15,13 @@ from dataclasses import dataclass
 from walkit._arguments import refuse
 from walkit._locks import WORK, alone, once
 from walkit._threads import Bell, LogThread
-from walkit.errors import ClaimError, DivergenceError, GapError, OptionsError, StorageError, WalkitError
+from walkit.errors import ClaimError, DivergenceError, GapError, OptionsError, WalkitError
 from walkit.events import EventSink
 from walkit.format.manifest import EpochRecord
-from walkit.read.claim import LEASE_S_DEFAULT, Claim, claim, lease_us_of
+from walkit.read.claim import LEASE_S_DEFAULT, lease_us_of
 from walkit.read.claim_rules import oldest_lsn
-from walkit.segments.claim_files import LOCK_WAIT_S, READ_ONLY, claim_facts, stored_claim
+from walkit.read.kept_claim import KeptClaim
+from walkit.segments.claim_files import LOCK_WAIT_S, claim_facts, stored_claim
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import Storage
 
@@ -65,16 +65,13 @@ def epoch_of(lineage: tuple[EpochRecord, ...], lsn: int) -> int:
 
 @dataclass(slots=True)
 class _Entry:
-    """What one replica needs, and what is written of it."""
+    """What one replica needs, and the claim that keeps it."""
 
+    kept: KeptClaim
     wanted: int
     epoch_id: int
     on_loss: Callable[[WalkitError], object] | None
     """Ends the session; None where it has ended."""
-    claim: Claim | None = None
-    written: int = 0
-    due_s: float = 0.0
-    trouble: str = ""
 
 
 class ReplicaClaims:
@@ -88,7 +85,6 @@ class ReplicaClaims:
         self.lease_s = lease_s
         self._storage, self._events = storage, events
         self._period_s = min(MOVE_S, lease_s / 4)
-        self._renew_s = max(lease_s / 3, self._period_s)
         self._lock = threading.RLock()
         self._writing = threading.Lock()
         """Held while a claim is written, so that one of a session that has ended is not written over a newer one."""
@@ -126,11 +122,11 @@ class ReplicaClaims:
         with once(self._lock), self._lock:
             entry = self._entries.get(key)
             if entry is None:
-                entry = self._entries[key] = _Entry(first_lsn, epoch_id, on_loss)
+                kept = self._kept(key, LOCK_S)
+                entry = self._entries[key] = _Entry(kept, first_lsn, epoch_id, on_loss)
             else:
                 entry.wanted, entry.epoch_id, entry.on_loss = first_lsn, epoch_id, on_loss
-            soon = entry.due_s <= time.monotonic()
-        if soon:
+        if entry.kept.is_time(first_lsn):
             self._wake.set()
 
     def take_all(self, key: str, on_loss: Callable[[WalkitError], object]) -> None:
@@ -142,42 +138,40 @@ class ReplicaClaims:
         with self._events.held(), alone(WORK), self._writing:
             with once(self._lock), self._lock:
                 self._entries.pop(key, None)  # of a session that has ended
+            # A session's own first claim is waited for longer: without it there is no session.
+            kept = self._kept(key, LOCK_WAIT_S)
             for attempt in range(TAKE_TRIES):
                 first_lsn = oldest_lsn(load_manifest(self._storage), complete=False)
                 try:
-                    made = self._taken(key, first_lsn, None)
+                    kept.take(first_lsn)
                     break
                 except GapError:  # a trim came in between
                     if attempt == TAKE_TRIES - 1:
                         raise
-                except StorageError as error:
-                    if error.errno not in READ_ONLY:
-                        raise
-                    self.want(key, first_lsn, 0, on_loss)  # which fails, too, and says so
-                    return
-            entry = _Entry(first_lsn, 0, on_loss, made, first_lsn, time.monotonic() + self._period_s)
+            if kept.trouble:
+                self._report(key, first_lsn, kept)
             with once(self._lock), self._lock:
-                self._entries[key] = entry
+                self._entries[key] = _Entry(kept, first_lsn, 0, on_loss)
 
     def leave(self, key: str) -> None:
         """The session of this replica has ended."""
         with once(self._lock), self._lock:
             entry = self._entries.get(key)
             if entry is not None:
-                entry.on_loss, entry.due_s = None, 0.0
+                entry.on_loss = None
         self._wake.set()
 
     def held_from(self, key: str) -> int | None:
         """Return the first LSN that the claim of this replica keeps; None where it has none."""
         with once(self._lock), self._lock:
             entry = self._entries.get(key)
-        return entry.written or None if entry is not None else None
+        return None if entry is None else entry.kept.first_lsn
 
     @property
     def trouble(self) -> str:
         """Why a replica that is served has no claim, or one that does not move; "" where all have theirs."""
         with once(self._lock), self._lock:
-            return next((e.trouble for e in self._entries.values() if e.trouble), "")
+            return next((e.kept.trouble for e in self._entries.values() if e.kept.trouble), "")
 
     # -- the thread
 
@@ -185,79 +179,53 @@ class ReplicaClaims:
         while True:
             self._wake.clear()
             stopping = self._stopping
-            for key, entry in self._due(stopping):
+            with once(self._lock), self._lock:
+                entries = list(self._entries.items())
+            for key, entry in entries:
                 with self._events.held(), alone(WORK), self._writing:
-                    is_free = self._write(key, entry)
+                    is_free = self._write(key, entry, last=stopping)
                 if stopping and not is_free:
                     break
             if stopping:
                 return
-            self._wake.wait(self._pause_s())
+            self._wake.wait(self._period_s)
 
-    def _due(self, all_of_them: bool) -> list[tuple[str, _Entry]]:
-        now = time.monotonic()
-        with once(self._lock), self._lock:
-            return [(key, e) for key, e in self._entries.items() if all_of_them or self._due_s(e) <= now]
-
-    def _due_s(self, entry: _Entry) -> float:
-        """Return when an entry is written next: soon where it has moved, else in time for its lease."""
-        idle = entry.written == entry.wanted and entry.on_loss is not None
-        return entry.due_s + (self._renew_s - self._period_s if idle else 0.0)
-
-    def _pause_s(self) -> float:
-        with once(self._lock), self._lock:
-            due = min((self._due_s(e) for e in self._entries.values()), default=None)
-        return self._period_s if due is None else min(max(due - time.monotonic(), 0.0), self._period_s)
-
-    def _write(self, key: str, entry: _Entry) -> bool:
-        """Write one claim; False where the claims' lock was not to be had. Needs `_writing` held."""
-        is_free = True
+    def _write(self, key: str, entry: _Entry, *, last: bool) -> bool:
+        """Write one claim, if it is time; False where the claims' lock was not to be had. Needs `_writing` held."""
         with once(self._lock), self._lock:
             if self._entries.get(key) is not entry:  # a newer session has claimed meanwhile
-                return is_free
+                return True
             wanted, epoch_id, ended = entry.wanted, entry.epoch_id, entry.on_loss is None
-        trouble, lost = "", None
+        kept, lost = entry.kept, None
+        before = kept.trouble
         try:
-            if entry.claim is None:
-                entry.claim = self._taken(key, wanted, epoch_id)
-            else:
-                entry.claim.advance(wanted)
-            entry.written = entry.claim.first_lsn
+            kept.keep(wanted, now=last or ended, epoch_id=epoch_id, complete=True)
         except WalkitError as error:
-            trouble = f"{type(error).__name__}: {error}"
-            is_free = not (isinstance(error, StorageError) and error.errno == errno.ETIMEDOUT)
-            if isinstance(error, StorageError) and error.errno in READ_ONLY:
-                trouble = (
-                    f"the log's folder cannot be written, so nothing is kept back for replicas ({error})"
-                )
             lost = error if self._is_loss(error) else None
-            if not isinstance(error, StorageError):
-                entry.claim, entry.written = None, 0
         with once(self._lock), self._lock:
-            new = trouble and not entry.trouble
-            entry.trouble, entry.due_s = trouble, time.monotonic() + self._period_s
             on_loss = entry.on_loss
-            if (ended and entry.on_loss is None) or lost is not None:
+            if (ended and on_loss is None) or lost is not None:
                 self._entries.pop(key, None)
-        if new and on_loss is not None:
-            self._events.emit("walkit.replica.unclaimed", id=key, first_lsn=wanted, error=trouble)
-        if lost is not None and on_loss is not None:
-            on_loss(lost)
-        return is_free
+        if on_loss is not None:
+            if kept.trouble and not before:
+                self._report(key, wanted, kept)
+            if lost is not None:
+                on_loss(lost)
+        return kept.errno != errno.ETIMEDOUT
 
-    def _taken(self, key: str, first_lsn: int, epoch_id: int | None) -> Claim:
-        owner = uuid.UUID(hex=key)
-        return claim(
+    def _report(self, key: str, first_lsn: int, kept: KeptClaim) -> None:
+        self._events.emit("walkit.replica.unclaimed", id=key, first_lsn=first_lsn, error=kept.trouble)
+
+    def _kept(self, key: str, wait_s: float) -> KeptClaim:
+        events = self._events.pass_on
+        return KeptClaim(
             self._storage,
             key,
-            first_lsn,
             self.lease_s,
-            owner=owner,
-            epoch_id=epoch_id,
-            complete=epoch_id is not None,
-            # A session's own first claim is waited for longer: without it there is no session.
-            wait_s=LOCK_S if epoch_id is not None else LOCK_WAIT_S,
-            events=self._events.pass_on,
+            uuid.UUID(hex=key),
+            move_s=self._period_s,
+            wait_s=wait_s,
+            events=events,
         )
 
     @staticmethod

@@ -1,0 +1,146 @@
+"""A claim that is kept in force for as long as its consumer runs: written in time, and taken again after a loss."""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from walkit.errors import StorageError, WalkitError
+from walkit.events import EventCallback
+from walkit.read.claim import RENEWALS, Claim, claim, is_due
+from walkit.segments.claim_files import LOCK_WAIT_S, READ_ONLY
+from walkit.storage.address import Place
+
+READ_ONLY_S = 60.0
+"""The time between two tries in a folder that can only be read, if the lease has time for that."""
+
+
+class KeptClaim:
+    """The claim of one consumer, whose own thread calls `keep` as often as it likes. One thread at a time writes.
+
+    A folder that can only be read has no claim: trims and compaction may overtake the consumer there.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        name: str,
+        lease_s: float,
+        owner: uuid.UUID | None = None,
+        *,
+        move_s: float = 0.0,
+        wait_s: float = LOCK_WAIT_S,
+        events: EventCallback | None = None,
+    ) -> None:
+        """`move_s` is the least time between two writings: each costs a sync."""
+        self.name, self.owner = name, owner
+        self._place, self._lease_s, self._events = place, lease_s, events
+        self._move_s, self._wait_s = move_s, wait_s
+        self._claim: Claim | None = None
+        self._tried_s = -math.inf
+        self.trouble = ""
+        """Why the last writing failed; "" where it did not."""
+        self.errno: int | None = None
+        """The number of the error with which storage refused the last writing."""
+
+    @property
+    def first_lsn(self) -> int | None:
+        """The first record that is kept; None without a claim."""
+        held = self._claim
+        return None if held is None else held.first_lsn
+
+    def line(self) -> str:
+        """Return what is kept, in words."""
+        held = self._claim
+        if held is None:
+            return f"none: {self.trouble}" if self.trouble else "none"
+        return f"LSN {held.first_lsn:,} and later, {held.state}"
+
+    def is_time(self, first_lsn: int) -> bool:
+        """Whether `keep` writes: to take, move or renew the claim, if the last try is long enough ago."""
+        held = self._claim
+        pause_s = self._move_s
+        if self.errno in READ_ONLY:
+            pause_s = min(READ_ONLY_S, self._lease_s / RENEWALS)
+        if time.monotonic() - self._tried_s < pause_s:
+            return False
+        return held is None or first_lsn != held.first_lsn or is_due(held)
+
+    def take(self, first_lsn: int | None, *, epoch_id: int | None = None, complete: bool = False) -> None:
+        """Take the claim, from this record on, or from the oldest there is.
+
+        Raises what `walkit.claim` raises, except for a folder that can only be read, which is a `trouble`.
+        """
+        try:
+            with self._trying():
+                self._take(first_lsn, epoch_id, complete)
+        except StorageError as error:
+            if error.errno not in READ_ONLY:
+                raise
+
+    def keep(
+        self,
+        first_lsn: int,
+        *,
+        moves: bool = True,
+        now: bool = False,
+        epoch_id: int | None = None,
+        complete: bool = False,
+    ) -> bool:
+        """Keep the records from here on, if it is time to write that, or `now`; False if storage refused it.
+
+        With `moves` off a claim is renewed at its position, and only a new one begins here. A later call tries again
+        after storage has refused. Any other error of `Claim.advance` or `walkit.claim` is raised, and the next call
+        takes the claim again.
+        """
+        held = self._claim
+        wanted = first_lsn if held is None or moves else held.first_lsn
+        if now or self.is_time(wanted):
+            with suppress(StorageError), self._trying():
+                if held is None:
+                    self._take(first_lsn, epoch_id, complete)
+                else:
+                    held.advance(wanted)
+                return True
+            return False
+        return True
+
+    def release(self) -> None:
+        """Give the claim up; where that fails, its lease ends it."""
+        held, self._claim = self._claim, None
+        if held is not None:
+            with suppress(WalkitError), self._trying():
+                held.release()
+
+    def _take(self, first_lsn: int | None, epoch_id: int | None, complete: bool) -> None:
+        made = claim(
+            self._place,
+            self.name,
+            first_lsn,
+            self._lease_s,
+            owner=self.owner,
+            epoch_id=epoch_id,
+            complete=complete,
+            wait_s=self._wait_s,
+            events=self._events,
+        )
+        self._claim, self.owner = made, made.owner
+
+    @contextmanager
+    def _trying(self) -> Iterator[None]:
+        self.errno, trouble = None, ""
+        try:
+            yield
+        except StorageError as error:
+            self.errno, trouble = error.errno, f"{type(error).__name__}: {error}"
+            if error.errno in READ_ONLY:
+                trouble = f"the log's folder can only be read, so nothing is kept back: {error}"
+            raise
+        except WalkitError as error:
+            self._claim, trouble = None, f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            self.trouble, self._tried_s = trouble, time.monotonic()
