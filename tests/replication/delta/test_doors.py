@@ -157,6 +157,26 @@ def test_a_claim_that_a_clock_has_ended_is_begun_anew(
     assert log.claims()[0].counts
 
 
+def test_a_checkpoint_that_takes_long_ends_no_claim(
+    stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Let a checkpoint hang: the claim is renewed meanwhile, as it was."""
+    monkeypatch.setattr(delta_reader, "CLAIM_S", 0.05)
+    log = stack.enter_context(walkit.open(tmp_path / "log"))
+    primary = stack.enter_context(Primary(log))
+    own = FaultyStorage(FileStorage(str(tmp_path / "own")))
+    stack.enter_context(
+        DeltaReader(tmp_path / "log", primary.address, checkpoint=own, checkpoint_s=0, lease_s=3)
+    )
+    hang = own.hang("sync", "*")
+    stack.callback(hang.release)
+    log.append(b"1", key=b"k")
+    assert hang.entered.wait(WAIT_S)
+    (before,) = log.claims()
+    wait_until(lambda: log.claims()[0].lease_until_us != before.lease_until_us)
+    assert log.claims()[0].first_lsn == before.first_lsn == 1
+
+
 @pytest.mark.parametrize("operation", ["create", "write", "sync", "replace"])
 def test_a_folder_of_checkpoints_that_cannot_be_written_is_said(
     stack: ExitStack, tmp_path: Path, operation: Any

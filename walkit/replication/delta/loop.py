@@ -12,7 +12,7 @@ from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any
 
-from walkit._threads import Bell, LogThread
+from walkit._threads import Bell
 from walkit.errors import DivergenceError, OptionsError, WalkitError
 from walkit.events import EventSink
 from walkit.replication.delta.link import POLL_WAIT_MS, PollLink, PollUnknownError, Received
@@ -77,7 +77,6 @@ class DeltaLoop:
         self._inbox: deque[Callable[[], Sequence[ReplayStep]]] = deque()
         self._link = PollLink(destination, self._on_reply)
         self._workers = Workers(replayer.limits.loads_max + 1, "walkit-delta-load")
-        self._upkeep_thread: LogThread | None = None
         self._probe_ms: float | None = None
         self._asked_ms = self._look_ms = self._looked_ms = now_ms()
         self._asked_ns = perf_counter_ns()
@@ -127,9 +126,7 @@ class DeltaLoop:
         self.thread.join(STOP_S)
         upkeep = self.upkeep
         if upkeep is not None:
-            upkeep.stop()
-            if self._upkeep_thread is not None:
-                self._upkeep_thread.join(STOP_S)
+            upkeep.stop(STOP_S)
         if not self._hangs() and upkeep is not None:
             with suppress(IndexError):  # of two callers at once one finishes it
                 self._unfinished.pop()
@@ -139,8 +136,7 @@ class DeltaLoop:
 
     def _hangs(self) -> bool:
         """Say whether a thread is still at work that a stop has waited for; the status has it as the trouble."""
-        upkeep = self._upkeep_thread
-        hung = [upkeep.name] if upkeep is not None and not upkeep.ended else []
+        hung = [] if self.upkeep is None else self.upkeep.at_work
         hung += [self.thread.name] if self.thread.hangs() else []
         if hung:
             self.trouble = (
@@ -156,11 +152,7 @@ class DeltaLoop:
             if self.stopping:
                 return
             if self.upkeep is not None:
-                upkeep = LogThread(
-                    target=self.upkeep.run, name=f"walkit-delta-upkeep {self.name}", daemon=True
-                )
-                upkeep.start()
-                self._upkeep_thread = upkeep
+                self.upkeep.start(self.name)
             self._follow()
         except BaseException as error:  # noqa: BLE001 - nothing else tells the waiting callers that the thread is gone
             self._fail(error)

@@ -1,4 +1,4 @@
-"""What a delta reader does beside reading: its claim on what it has not read, and its checkpoints, on one thread."""
+"""What a delta reader does beside reading: its claim on what it has not read, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from walkit._locks import WORK, alone
-from walkit._threads import Bell
+from walkit._threads import Latch, LogThread
 from walkit.errors import ClaimError, DivergenceError, GapError, WalkitError
 from walkit.read.kept_claim import KeptClaim
 from walkit.replication.delta.checkpoint import DeltaCheckpoint
@@ -22,7 +22,7 @@ LOOK_S = 0.25
 
 
 class ReaderUpkeep:
-    """Takes checkpoints and moves the claim, until it is stopped: `run` is a thread's."""
+    """Moves the claim on one thread, and takes checkpoints on another, so that a slow checkpoint ends no claim."""
 
     def __init__(
         self,
@@ -43,17 +43,23 @@ class ReaderUpkeep:
         """Why the last checkpoint failed; "" where it did not."""
         self._saved_s = time.monotonic()
         self._saving = threading.Lock()
-        self._over = Bell()
-        self.stopping = False
+        self._over = Latch()
+        self._threads: list[LogThread] = []
 
-    def run(self) -> None:
-        """Work until `stop`; then take the last checkpoint."""
-        while not self.stopping:
-            self._over.wait(LOOK_S)
+    def start(self, name: str) -> None:
+        """Begin, for the reader of this name."""
+        jobs = {"claim": self._keep} | (
+            {} if self._checkpoint is None else {"checkpoint": self._save_in_time}
+        )
+        for kind, job in jobs.items():
+            thread = LogThread(target=self._run, args=(job,), name=f"walkit-delta-{kind} {name}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def _run(self, job: Callable[[], object]) -> None:
+        while not self._over.wait(LOOK_S):
             try:
-                if time.monotonic() - self._saved_s >= self._every_s:
-                    self.save()
-                self._keep()
+                job()
             except DivergenceError as error:
                 self._fail(error)
                 return
@@ -63,10 +69,16 @@ class ReaderUpkeep:
                 self._fail(error)
                 return
 
-    def stop(self) -> None:
-        """Have `run` end soon."""
-        self.stopping = True
+    def stop(self, wait_s: float = 0) -> None:
+        """Have the threads end soon, and wait for each of them so long."""
         self._over.set()
+        for thread in self._threads if wait_s else ():
+            thread.join(wait_s)
+
+    @property
+    def at_work(self) -> list[str]:
+        """The names of the threads that have not ended."""
+        return [thread.name for thread in self._threads if not thread.ended]
 
     def finish(self, *, whole: bool) -> None:
         """Take the last checkpoint where the state is whole, and give the claim up or leave it to its lease."""
@@ -97,6 +109,10 @@ class ReaderUpkeep:
                 self.checkpoints += 1
                 self.trouble = ""
             return self.saved_lsn
+
+    def _save_in_time(self) -> None:
+        if time.monotonic() - self._saved_s >= self._every_s:
+            self.save()
 
     def _keep(self, *, now: bool = False) -> None:
         """Keep the records that are not in a state that a restart would find. DivergenceError for another history."""
