@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from walkit._arguments import as_seconds
 from walkit._locks import once
 from walkit.errors import StorageError
 from walkit.events import EventSink
@@ -128,7 +129,8 @@ class ClaimTable:
 
         StorageError (ETIMEDOUT) if they are not free within `wait_s` seconds.
         """
-        wait_s = self._wait_s if wait_s is None else wait_s
+        wait_s = self._wait_s if wait_s is None else as_seconds(wait_s, "wait_s")
+        wait_s = min(max(wait_s, 0), threading.TIMEOUT_MAX)
         deadline = time.monotonic() + wait_s
         with once(self._turn):
             if not self._turn.acquire(timeout=wait_s):
