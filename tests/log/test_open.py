@@ -6,6 +6,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,9 @@ from walkit.errors import (
     OptionsError,
     StorageError,
 )
+from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest_file import ManifestFile
+from walkit.format.segment import SegmentHeader
 from walkit.log import open as open_module
 from walkit.models import CrashingStorage
 from walkit.storage import FileStorage
@@ -65,6 +68,30 @@ def test_modes(tmp_path: Path) -> None:
         assert log.recovery.verdict == "clean" and log.append(b"2").first_lsn == 2
     with walkit.open(path, "r") as reader:
         assert values(reader.read()) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    "field", ["log_id", "epoch", "epoch_id", "number", "start_position", "first_lsn", "manifest_generation"]
+)
+def test_a_sealed_segment_is_that_of_the_manifest(tmp_path: Path, field: str) -> None:
+    """Change one number in the header of a sealed segment, with a right checksum: an opening refuses it."""
+    with walkit.open(tmp_path / "log", options=tiny()) as log:
+        for _ in range(40):
+            log.append(bytes(1000))
+    first = log.parts.manifest_store.current.sealed[0]
+    segment = tmp_path / "log" / first.name
+    data = segment.read_bytes()
+    header = SegmentHeader.decode(data)
+    assert header is not None
+    step = {"start_position": 64, "manifest_generation": 1 << 20}.get(field, 1)
+    changed = replace(header, **{field: getattr(header, field) + step})
+    segment.write_bytes(changed.encode() + data[SEGMENT_HEADER_BYTES:])
+    before = everything(tmp_path)
+    with pytest.raises(CorruptionError) as refused:
+        walkit.open(tmp_path / "log")
+    assert refused.value.segment == first.name and everything(tmp_path) == before
+    segment.write_bytes(data)
+    walkit.open(tmp_path / "log").close()
 
 
 def test_an_opening_that_writes_nothing_makes_no_segment(tmp_path: Path) -> None:
