@@ -7,19 +7,21 @@ from collections.abc import Callable, Iterable, Iterator
 import pyarrow as pa
 import pytest
 
-from walkit.format.frame import FrameIdentity
-from walkit.models import CrashingStorage
 from walkit.record import Batch, Kind
 from walkit.state import (
-    ArrowTable,
     Counter,
     KeyedTable,
     StateMachine,
-    read_snapshot,
-    take_image,
-    write_snapshot,
 )
-from walkit.testing.state import CountingMachine, StateMachineTests, random_records
+from walkit.testing.state import (
+    SEEDS,
+    CountingMachine,
+    StateMachineTests,
+    parts_of,
+    picture,
+    random_cuts,
+    random_records,
+)
 
 PUT, DELETE = int(Kind.PUT), int(Kind.DELETE)
 
@@ -62,14 +64,25 @@ class TableHooks(StateMachineTests):
 
 
 class TestKeyedTable(TableHooks):
-    """The suite as it is."""
+    """The suite, and gathering, which replay uses."""
 
-
-class TestArrowTable(TableHooks):
-    """The same state in columns."""
-
-    def make_machine(self) -> StateMachine:
-        return ArrowTable()
+    def test_gathering_gives_the_same(self) -> None:
+        """Gather batches, settled now and then, with batches applied in the other ways between: the same picture."""
+        for seed in SEEDS:
+            machine = KeyedTable()
+            batch = self.records(seed)
+            for number, part in enumerate(parts_of(batch, random_cuts(seed, len(batch)))):
+                if number == seed % 3:
+                    machine.apply(part)
+                elif number == seed % 4:
+                    machine.apply_arrow(part.to_arrow())
+                else:
+                    machine.gather(part.to_arrow())
+                    machine.reduce()
+                if number == seed % 5:
+                    machine.settle()
+            assert machine.applied_lsn == batch.last_lsn
+            assert picture(machine) == picture(self.fed(batch))
 
 
 class TestCounter(StateMachineTests):
@@ -108,28 +121,6 @@ def test_a_counter_refuses_what_is_no_number() -> None:
     assert "1 key at LSN 1" in repr(counter)
     with pytest.raises(ValueError, match="every record"):
         counter.restore([puts((b"a", None))], 1)
-
-
-def test_both_keyed_tables_share_their_snapshots() -> None:
-    """Restore each from the other's snapshot file: equal bytes, equal tables, equal checksums."""
-    for seed in range(5):
-        batch = random_records(seed)
-        rows, columns = KeyedTable(), ArrowTable()
-        rows.apply(batch)
-        columns.apply(batch)
-        files = []
-        for source, target in ((rows, ArrowTable()), (columns, KeyedTable())):
-            storage = CrashingStorage()
-            storage.create()
-            info = write_snapshot(
-                storage, take_image(source), identity=FrameIdentity(1, 2, 3), make_durable=lambda lsn: None
-            )
-            read_snapshot(storage, info.lsn, target)
-            assert target.to_arrow() == source.to_arrow() and len(target) == len(source)
-            assert target.checksum() == source.checksum()
-            files.append(storage.open(info.name, "read").read(0, info.size_bytes))
-        assert files[0] == files[1]
-    assert f"{len(columns)} keys at LSN 60" in repr(columns)
 
 
 class TestCountingMachine(StateMachineTests):

@@ -20,7 +20,7 @@ from walkit.errors import CorruptionError, GapError, HistoryTrimmedError, Option
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.models import CrashingStorage
 from walkit.record import Batch
-from walkit.state import ArrowTable, KeyedTable, StateMachine, replay
+from walkit.state import KeyedTable, StateMachine, replay
 from walkit.state.reduce import FinalState
 from walkit.state.replay import Pieces
 from walkit.testing.state import CountingMachine, picture, random_records
@@ -249,12 +249,11 @@ def test_a_stopped_cell_ends_the_replay(tmp_path: Path) -> None:
         assert log.recovery.verdict == "clean" and log.acked_lsn == 100_001
 
 
-@pytest.mark.parametrize("make", [KeyedTable, ArrowTable])
 def test_an_interrupt_while_records_are_reduced_loses_none(
-    log: walkit.WriteAheadLog, make: Callable[[], StateMachine], monkeypatch: pytest.MonkeyPatch
+    log: walkit.WriteAheadLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Interrupt every reduction, before and after it, and go on: each time the state is that of its LSN."""
-    whole = make()
+    whole = KeyedTable()
     replay(log, whole)
     reduced = FinalState.newest
     interrupted: set[tuple[int, bool]] = set()
@@ -270,7 +269,7 @@ def test_an_interrupt_while_records_are_reduced_loses_none(
     monkeypatch.setattr("walkit.state.reduce.REDUCE_BYTES", 1)
     monkeypatch.setattr(sys.modules["walkit.state.replay"], "ARROW_RECORDS", 20)
     monkeypatch.setattr("walkit.segments.frame_walk.ROW_READ_BYTES", 1024)
-    machine = make()
+    machine = KeyedTable()
     with monkeypatch.context() as patch:
         patch.setattr(FinalState, "newest", newest)
         for _ in range(100):
@@ -278,7 +277,7 @@ def test_an_interrupt_while_records_are_reduced_loses_none(
                 replay(log, machine)
                 machine.checksum()
                 break
-            stood = make()
+            stood = KeyedTable()
             with monkeypatch.context() as mended:
                 mended.setattr(FinalState, "newest", reduced)
                 replay(log, stood, last_lsn=machine.applied_lsn)

@@ -6,12 +6,10 @@ Nothing here knows of threads or of appending; `walkit.Store` puts a log and a k
 from __future__ import annotations
 
 from walkit.state.applier import Follower
-from walkit.state.arrow_table import ArrowTable
 from walkit.state.counter import Counter
 from walkit.state.diff import DIFF_SCHEMA, DiffCounts, diff
 from walkit.state.machine import (
     ArrowStateMachine,
-    GatheringStateMachine,
     StateImage,
     StateMachine,
     take_image,
@@ -34,11 +32,9 @@ from walkit.state.table import KeyedTable
 __all__ = [
     "DIFF_SCHEMA",
     "ArrowStateMachine",
-    "ArrowTable",
     "Counter",
     "DiffCounts",
     "Follower",
-    "GatheringStateMachine",
     "KeyedTable",
     "ReplayReport",
     "Restored",

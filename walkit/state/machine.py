@@ -71,26 +71,6 @@ class ArrowStateMachine(StateMachine, Protocol):
         """Apply a batch of `walkit.RECORD_SCHEMA`; all else as `apply`, and with the same result."""
 
 
-@runtime_checkable
-class GatheringStateMachine(ArrowStateMachine, Protocol):
-    """A machine that is faster with many batches at once: replay lets it gather them."""
-
-    def gather(self, batch: pa.RecordBatch) -> None:
-        """Take a batch as `apply_arrow` does, and put the work off until `settle`, or until the state is read. Quick.
-
-        From then on until `settle` one thread alone may use the machine, also to read it.
-        """
-
-    def reduce(self) -> None:
-        """Do what is due of the work that was put off, so that memory stays bounded: called after each `gather`.
-
-        An interrupt may end it, and `settle`, at any point, and no record is lost or counted twice.
-        """
-
-    def settle(self) -> None:
-        """Do the work that was put off, if any was; a replay ends with it."""
-
-
 def check_follows(applied_lsn: int, first_lsn: int) -> None:
     """Refuse records that do not follow what was applied."""
     if first_lsn <= applied_lsn:

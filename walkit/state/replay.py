@@ -18,13 +18,14 @@ from walkit.read.vectorised import row_batches
 from walkit.read.view import LogView
 from walkit.record import Batch
 from walkit.recovery.report import report_html
-from walkit.state.machine import ArrowStateMachine, GatheringStateMachine, StateMachine
+from walkit.state.machine import ArrowStateMachine, StateMachine
 from walkit.state.prefetch import prefetched
+from walkit.state.table import KeyedTable
 
 ARROW_RECORDS = 1 << 18
 ARROW_BYTES = 1 << 20
-"""Records and bytes of one batch where the machine takes Arrow. A frame of that size is a batch without a copy; the
-machine gathers them."""
+"""Records and bytes of one batch where the machine takes Arrow. A frame of that size is a batch without a copy; a
+keyed table gathers them."""
 
 AHEAD = 4
 """Batches that are read, verified and decoded while the machine is busy."""
@@ -180,7 +181,7 @@ class Pieces:
         self.arrow = isinstance(machine, ArrowStateMachine)
         self._then: Callable[[], object] | None = None
         self._take: Callable[[pa.RecordBatch], object] = lambda piece: machine.apply(Batch.from_arrow(piece))
-        if isinstance(machine, GatheringStateMachine):
+        if isinstance(machine, KeyedTable):
             self._take = machine.gather
             self._then = machine.reduce  # which may take long, and bears an interrupt
         elif isinstance(machine, ArrowStateMachine):
@@ -202,8 +203,8 @@ class Pieces:
             start += len(piece)
 
     def settle(self) -> None:
-        """Let the machine finish what it put off."""
-        if isinstance(self._machine, GatheringStateMachine):
+        """Apply the batches that a keyed table has gathered."""
+        if isinstance(self._machine, KeyedTable):
             self._machine.settle()
 
     def learn(self, records: int, took_s: float) -> None:

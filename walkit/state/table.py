@@ -144,7 +144,11 @@ class KeyedTable:
         self._applied_lsn = lsns[-1].as_py()
 
     def gather(self, batch: pa.RecordBatch) -> None:
-        """See `GatheringStateMachine`: many batches are reduced to the newest record of each key together."""
+        """Take a batch as `apply_arrow` does, and apply it in `settle`, or when the state is read. Returns soon.
+
+        Many batches are reduced to the newest record of each key together. From then on until `settle` only one
+        thread may use the table, also to read it.
+        """
         if not len(batch):
             return
         lsns = batch.column("lsn")
@@ -155,12 +159,15 @@ class KeyedTable:
         self._applied_lsn = lsns[-1].as_py()
 
     def reduce(self) -> None:
-        """See `GatheringStateMachine`."""
+        """Reduce the gathered batches if they are large, so that memory stays bounded: called after each `gather`.
+
+        An interrupt may end it, and `settle`, at any point: no record is lost or counted twice.
+        """
         if self._gathered is not None:
             self._gathered.reduce()
 
     def settle(self) -> None:
-        """See `GatheringStateMachine`. Doing it again after it was interrupted does no harm."""
+        """Apply the gathered batches; a replay ends with it. It may be called again after an interrupt."""
         if self._gathered is None:
             return
         newest = self._gathered.newest().to_batches(max_chunksize=SETTLE_RECORDS)

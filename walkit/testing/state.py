@@ -23,7 +23,6 @@ from walkit.record import Batch, Kind
 from walkit.state.columns import part_of
 from walkit.state.machine import (
     ArrowStateMachine,
-    GatheringStateMachine,
     StateMachine,
     check_follows,
     take_image,
@@ -165,26 +164,6 @@ class StateMachineTests(StateMachineHooks):
             batch = self.records(seed)
             for part in parts_of(batch, random_cuts(seed, len(batch))):
                 machine.apply_arrow(part.to_arrow())
-            assert picture(machine) == picture(self.fed(batch))
-
-    def test_gathering_gives_the_same(self) -> None:
-        """Where the machine gathers: settled now and then, batches of the other ways between, the same picture."""
-        for seed in SEEDS:
-            machine = self.make_machine()
-            if not isinstance(machine, GatheringStateMachine):
-                return
-            batch = self.records(seed)
-            for number, part in enumerate(parts_of(batch, random_cuts(seed, len(batch)))):
-                if number == seed % 3:
-                    machine.apply(part)
-                elif number == seed % 4:
-                    machine.apply_arrow(part.to_arrow())
-                else:
-                    machine.gather(part.to_arrow())
-                    machine.reduce()
-                if number == seed % 5:
-                    machine.settle()
-            assert machine.applied_lsn == batch.last_lsn
             assert picture(machine) == picture(self.fed(batch))
 
     def test_arrow_that_does_not_follow_is_refused(self) -> None:
