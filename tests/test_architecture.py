@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.code_lines import BUDGETS, code_lines, over_budget, room_lines
 from tests.support.import_graph import import_graph, imported
 
 if TYPE_CHECKING:
@@ -276,6 +277,32 @@ def test_modules_and_functions_keep_their_length(checkout: Checkout) -> None:
     longer = {f"x/{path}": (checkout.root / path).read_text() for path in MAY_BE_LONGER}
     assert len(too_long(longer)) == len(MAY_BE_LONGER), "a module that need not be longer is listed"
     found = too_long(python_files(checkout, *MEASURED))
+    assert not found, "\n".join(found)
+
+
+A_FEW_LINES = '''"""A docstring
+of two lines."""
+
+# a comment
+LIMIT = 3  # at its line
+"""What it is."""
+
+
+def f() -> str:
+    """Return it."""
+    return """as many lines
+as the string has"""
+'''
+"""Four lines with code: the constant, the head of the function, two of its string."""
+
+
+def test_each_room_keeps_its_budget_of_code(checkout: Checkout) -> None:
+    """Count the lines with code of each room: none is over its budget, none is without one, and none is left over."""
+    assert code_lines(A_FEW_LINES) == 4
+    few = room_lines({"walkit/a/b.py": A_FEW_LINES, "walkit/c.py": A_FEW_LINES, "tests/d.py": A_FEW_LINES})
+    assert few == {"a": 4, "(root)": 4}
+    assert len(over_budget(few, {"a": 3, "b": 10})) == 3
+    found = over_budget(room_lines(checkout.files(".py")), json.loads(BUDGETS.read_text()))
     assert not found, "\n".join(found)
 
 
