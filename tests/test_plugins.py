@@ -95,7 +95,7 @@ def test_a_device_of_a_package_is_simulated(offered: Path) -> None:
         (lambda: walkit.policy.named("every", wrong=1), "wrong"),
         (lambda: walkit.policy.named("linger"), "wait_us"),
         (lambda: device_model("nobody"), "empty, essd-pl1-20g, floppy"),
-        (lambda: device_model("empty"), "no DeviceModel"),
+        (lambda: device_model("empty"), "not a DeviceModel"),
     ],
 )
 def test_what_is_wrong_with_a_name_is_said(offered: Path, ask: Callable[[], object], words: str) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
-from walkit.errors import OptionsError
+from walkit._arguments import refuse
 
 Group = Literal["walkit.policies", "walkit.devices"]
 """The groups of entry points that walkit reads."""
@@ -17,23 +18,22 @@ def offered(group: Group) -> list[str]:
     return sorted({entry.name for entry in entry_points(group=group)})
 
 
-def load(group: Group, name: str) -> Any:
-    """Load what a package offers under this name; KeyError where none does.
+def load(group: Group, name: str, option: str, own: Iterable[str]) -> Any:
+    """Load the object that a package offers under this name.
 
-    OptionsError where two packages offer different things under it, and where it cannot be loaded, which is chained.
+    OptionsError, which names the option, if no package offers it (the message also has walkit's `own` names), if two
+    packages offer different objects under it, and if it cannot be loaded; the cause is chained.
     """
     from importlib.metadata import entry_points
 
     found = {entry.value: entry for entry in entry_points(group=group, name=name)}
     if not found:
-        raise KeyError(name)
+        refuse(option, name, f"one of {', '.join(sorted({*own, *offered(group)}))}")
     if len(found) > 1:
         values = " and ".join(sorted(found))
-        raise OptionsError(f"{group}: {name!r} is offered twice, as {values}", option=group, wanted=name)
+        refuse(option, name, f"{group} offers it twice, as {values}")
     ((value, entry),) = found.items()
     try:
         return entry.load()
-    except Exception as error:  # the package's own code runs, and may raise anything
-        raise OptionsError(
-            f"{group}: {name!r} ({value}) cannot be loaded: {error}", option=group, wanted=name
-        ) from error
+    except Exception as error:  # noqa: BLE001 - the package's own code runs, and may raise anything
+        refuse(option, name, f"{value} of {group} cannot be loaded: {error}", cause=error)

@@ -5,9 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Protocol
 
-from walkit._arguments import check_bool, refuse
+from walkit._arguments import (
+    NUMBER_MAX,
+    check_bool,
+    check_choice,
+    check_kind,
+    check_number,
+    check_whole,
+    refuse,
+)
 from walkit._html import options as options_html
-from walkit.errors import OptionsError
 
 
 class Policy(Protocol):
@@ -77,34 +84,16 @@ class Retention:
     still drop."""
 
     def __post_init__(self) -> None:
-        age = self.age_s
-        if age is not None and (type(age) not in (int, float) or not 0 < age < 1e10):
-            refuse("age_s", age, "seconds, more than 0")
+        check_number(self.age_s, "age_s", 0, 1e10, above=True, or_none=True)
         for name in ("bytes_max", "records_max", "hard_bytes_max"):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or not 1 <= value < 1 << 63):
-                refuse(name, value, "a whole number from 1")
+            check_whole(getattr(self, name), name, 1, NUMBER_MAX, or_none=True)
         _check_bools(self)
-        if self.at_capacity not in ("drop", "refuse"):
-            refuse("at_capacity", self.at_capacity, "'drop' or 'refuse'")
-        if self.at_capacity == "refuse" and (self.bytes_max is None or self.hard_bytes_max is not None):
-            raise OptionsError(
-                "at_capacity='refuse' goes with bytes_max, which says how much, without hard_bytes_max, which drops",
-                option="at_capacity",
-                wanted="refuse",
-                stored=self.hard_bytes_max,
-            )
-        if (
-            self.bytes_max is not None
-            and self.hard_bytes_max is not None
-            and self.hard_bytes_max < self.bytes_max
-        ):
-            raise OptionsError(
-                f"hard_bytes_max={self.hard_bytes_max:,} is below bytes_max={self.bytes_max:,}",
-                option="hard_bytes_max",
-                wanted=self.hard_bytes_max,
-                stored=self.bytes_max,
-            )
+        check_choice(self.at_capacity, ("drop", "refuse"), "at_capacity")
+        limit, hard = self.bytes_max, self.hard_bytes_max
+        if self.at_capacity == "refuse" and (limit is None or hard is not None):
+            refuse("at_capacity", "refuse", "needs bytes_max, and excludes hard_bytes_max, which drops", hard)
+        if limit is not None and hard is not None and hard < limit:
+            refuse("hard_bytes_max", hard, f"at least bytes_max={limit!r}", limit)
 
     def _repr_html_(self) -> str:
         return options_html("Retention", self)
@@ -165,12 +154,8 @@ class LogOptions:
         _check_retention(self)
         _check_window(self)
         if self.interval_ms is not None and self.durability != "interval":
-            raise OptionsError(
-                f"interval_ms={self.interval_ms} goes with durability='interval', not {self.durability!r}",
-                option="interval_ms",
-                wanted=self.interval_ms,
-                stored=self.durability,
-            )
+            text = f"only with durability='interval', not {self.durability!r}"
+            refuse("interval_ms", self.interval_ms, text, self.durability)
 
     @property
     def interval_s(self) -> float:
@@ -204,15 +189,11 @@ class StoreOptions:
     def __post_init__(self) -> None:
         _check_bools(self)
         slots, margin = self.journal_slots, self.checkpoint_margin
-        if slots is not None and (type(slots) is not int or not 2 <= slots <= JOURNAL_SLOTS_MAX):
-            refuse("journal_slots", slots, f"a whole number from 2 to {JOURNAL_SLOTS_MAX:,}, or None")
-        if margin is not None and (slots is None or type(margin) is not int or not 0 <= margin < slots):
-            refuse(
-                "checkpoint_margin", margin, f"a whole number from 0, below journal_slots={slots!r}", slots
-            )
-        every = self.checkpoint_every
-        if every is not None and (type(every) is not int or every < 1):
-            refuse("checkpoint_every", every, "a whole number of records from 1, or None")
+        check_whole(slots, "journal_slots", 2, JOURNAL_SLOTS_MAX, or_none=True)
+        check_whole(margin, "checkpoint_margin", 0, or_none=True)
+        if margin is not None and (slots is None or margin >= slots):
+            refuse("checkpoint_margin", margin, f"below journal_slots={slots!r}", slots)
+        check_whole(self.checkpoint_every, "checkpoint_every", or_none=True)
 
     @property
     def margin(self) -> int:
@@ -249,9 +230,7 @@ def _check_choices(options: LogOptions) -> None:
         "recovery": ("prefix", "holes", "absolute", "salvage"),
     }
     for name, allowed in choices.items():
-        value = getattr(options, name)
-        if value not in allowed:
-            refuse(name, value, f"it is one of {allowed}")
+        check_choice(getattr(options, name), allowed, name)
 
 
 def _follow_segment_bytes(options: LogOptions) -> None:
@@ -277,59 +256,29 @@ def _check_numbers(options: LogOptions) -> None:
     if options.reorder_window_bytes is not None:
         bounds["reorder_window_bytes"] = (8 * KIB, WINDOW_BYTES_MAX)
     for name, (low, high) in bounds.items():
-        value = getattr(options, name)
-        if type(value) not in (int, FollowingBytes) or not low <= value <= high:
-            refuse(name, value, f"a whole number from {low:,} to {high:,}")
-    if options.direct_io and options.frame_bytes_max < 2 * ALIGNMENT_DIRECT:
-        raise OptionsError(
-            f"frame_bytes_max={options.frame_bytes_max:,} leaves no room beside the alignment of direct_io: "
-            f"{2 * ALIGNMENT_DIRECT:,} at least",
-            option="frame_bytes_max",
-            wanted=options.frame_bytes_max,
-            stored=2 * ALIGNMENT_DIRECT,
-        )
-    room = options.segment_bytes - 4 * KIB
-    if options.frame_bytes_max > room:
-        raise OptionsError(
-            f"frame_bytes_max={options.frame_bytes_max:,} does not fit segment_bytes={options.segment_bytes:,} with "
-            f"the segment's header: at most {room:,}",
-            option="frame_bytes_max",
-            wanted=options.frame_bytes_max,
-            stored=options.segment_bytes,
-        )
+        check_whole(getattr(options, name), name, low, high)
+    frame, least, segment = options.frame_bytes_max, 2 * ALIGNMENT_DIRECT, options.segment_bytes
+    if options.direct_io and frame < least:
+        refuse("frame_bytes_max", frame, f"at least {least:,} with direct_io, which aligns frames", least)
+    if frame > segment - 4 * KIB:
+        text = f"at most {segment - 4 * KIB:,}, to fit segment_bytes={segment!r} beside the segment's header"
+        refuse("frame_bytes_max", frame, text, segment)
 
 
 def _check_window(options: LogOptions) -> None:
     policy = options.policy
     if policy is not None and (isinstance(policy, type) or not callable(getattr(policy, "decide", None))):
-        raise OptionsError(
-            f"policy={policy!r} has no decide(queue): give an object, such as walkit.policy.Linger(...) or "
-            "walkit.policy.named('adaptive')",
-            option="policy",
-            wanted=policy,
-        )
-    window = options.reorder_window_bytes
-    if window is not None and (options.in_flight == 1 or window < 2 * options.frame_bytes_max):
-        raise OptionsError(
-            f"reorder_window_bytes={window:,} goes with in_flight above 1, and holds two frames at least: in_flight="
-            f"{options.in_flight}, frame_bytes_max={options.frame_bytes_max:,}",
-            option="reorder_window_bytes",
-            wanted=window,
-            stored=2 * options.frame_bytes_max,
-        )
+        text = "an object with decide(queue), such as walkit.policy.Linger(...) or walkit.policy.named('adaptive')"
+        refuse("policy", policy, text)
+    window, least = options.reorder_window_bytes, 2 * options.frame_bytes_max
+    if window is not None and (options.in_flight == 1 or window < least):
+        text = f"at least {least:,} (two frames of frame_bytes_max), with in_flight above 1"
+        refuse("reorder_window_bytes", window, text, least)
 
 
 def _check_retention(options: LogOptions) -> None:
-    if not isinstance(options.retention, Retention):
-        raise OptionsError(
-            f"retention={options.retention!r} is no Retention", option="retention", wanted=options.retention
-        )
+    check_kind(options.retention, Retention, "retention", or_none=False)
     limit, least = options.retention.bytes_max, 2 * options.segment_bytes
     if options.retention.at_capacity == "refuse" and limit is not None and limit < least:
-        raise OptionsError(
-            f"bytes_max={limit:,} with at_capacity='refuse' has no room for two segments of {options.segment_bytes:,} "
-            "bytes: the one in use cannot be trimmed, so nothing could ever make room",
-            option="bytes_max",
-            wanted=limit,
-            stored=least,
-        )
+        text = "with at_capacity='refuse', as only the segment that is not in use can be trimmed"
+        refuse("bytes_max", limit, f"at least two segments ({least:,}) {text}", least)

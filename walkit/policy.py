@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from walkit import _plugins
+from walkit._arguments import refuse
 from walkit.commit.policy import (
     Adaptive,
     CappedFrames,
@@ -19,7 +20,6 @@ from walkit.commit.policy import (
     TakeAll,
     Wait,
 )
-from walkit.errors import OptionsError
 
 __all__ = [
     "Adaptive",
@@ -53,17 +53,11 @@ def named(name: str, /, **arguments: Any) -> Policy:
     """
     make: Any = NAMED.get(name)
     if make is None:
-        try:
-            make = _plugins.load("walkit.policies", name)
-        except KeyError:
-            known = ", ".join(sorted({*NAMED, *_plugins.offered("walkit.policies")}))
-            raise OptionsError(f"policy {name!r}: one of {known}", option="policy", wanted=name) from None
+        make = _plugins.load("walkit.policies", name, "policy", NAMED)
     try:
         made = make(**arguments)
     except TypeError as error:
-        raise OptionsError(f"policy {name!r}: {error}", option="policy", wanted=arguments) from error
+        refuse("policy", name, f"it does not take {arguments}: {error}", cause=error)
     if isinstance(made, type) or not callable(getattr(made, "decide", None)):
-        raise OptionsError(
-            f"policy {name!r} is {made!r}, which has no decide(queue)", option="policy", wanted=name
-        )
+        refuse("policy", name, f"it makes {made!r}, which has no decide(queue)")
     return cast("Policy", made)

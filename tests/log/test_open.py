@@ -270,7 +270,7 @@ def test_a_path_is_the_one_of_the_call(tmp_path: Path, monkeypatch: pytest.Monke
         ({"path": b"/bytes"}, "not bytes"),
         ({"path": "log", "mode": "w"}, "'a', 'x' or 'r'"),
         ({"path": "log", "mode": None}, "'a', 'x' or 'r'"),
-        ({"path": "log", "options": {"durability": "none"}}, "not LogOptions"),
+        ({"path": "log", "options": {"durability": "none"}}, "an instance of LogOptions"),
     ],
 )
 def test_wrong_arguments(

@@ -16,25 +16,14 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from walkit import _plugins
-from walkit._arguments import refuse
+from walkit._arguments import check_number, check_whole, refuse
 from walkit._html import options, shown
-from walkit.errors import OptionsError
 
 NS_PER_S = 1_000_000_000
 NS_PER_US = 1_000
 MIB = 1024 * 1024
 COSTS_MAX = 4096
 """Sizes of I/Os whose cost a device keeps."""
-
-
-def _positive(option: str, value: float) -> None:
-    if not (value > 0 and math.isfinite(value)):
-        refuse(option, value, "a number above 0")
-
-
-def _not_negative(option: str, value: float) -> None:
-    if not (value >= 0 and math.isfinite(value)):
-        refuse(option, value, "a number from 0")
 
 
 class Latency(Protocol):
@@ -55,7 +44,7 @@ class ConstantLatency:
     us: float
 
     def __post_init__(self) -> None:
-        _not_negative("us", self.us)
+        check_number(self.us, "us")
 
     def draw_ns(self, random: Random) -> int:
         """Return the latency; draws nothing."""
@@ -75,8 +64,8 @@ class LognormalLatency:
     sigma: float
 
     def __post_init__(self) -> None:
-        _positive("median_us", self.median_us)
-        _not_negative("sigma", self.sigma)
+        check_number(self.median_us, "median_us", above=True)
+        check_number(self.sigma, "sigma")
 
     def draw_ns(self, random: Random) -> int:
         """Return one latency in nanoseconds."""
@@ -97,11 +86,7 @@ class MeasuredLatency:
     def __post_init__(self) -> None:
         quantiles = self.quantiles_us
         if len(quantiles) < 2 or quantiles[0] < 0 or any(b < a for a, b in pairwise(quantiles)):
-            raise OptionsError(
-                "quantiles_us: two or more microseconds, none below the one before",
-                option="quantiles_us",
-                wanted=quantiles,
-            )
+            refuse("quantiles_us", quantiles, "two or more numbers from 0, none below the one before it")
 
     def draw_ns(self, random: Random) -> int:
         """Return one latency in nanoseconds."""
@@ -125,8 +110,8 @@ class Stalls:
     duration_ms: float
 
     def __post_init__(self) -> None:
-        _positive("every_s", self.every_s)
-        _positive("duration_ms", self.duration_ms)
+        check_number(self.every_s, "every_s", above=True)
+        check_number(self.duration_ms, "duration_ms", above=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,14 +136,10 @@ class DeviceModel:
         if not hasattr(self.latency, "mean_us"):
             refuse("latency", self.latency, "a distribution, such as walkit.models.ConstantLatency(us=700)")
         for option in ("iops", "bytes_per_s"):
-            if getattr(self, option) is not None:
-                _positive(option, getattr(self, option))
+            check_number(getattr(self, option), option, above=True, or_none=True)
         for option in ("io_bytes_max", "queue_depth"):
-            value = getattr(self, option)
-            if value is not None and (type(value) is not int or value < 1):
-                refuse(option, value, "a whole number from 1")
-        if not 0 <= self.failure_rate <= 1:
-            refuse("failure_rate", self.failure_rate, "from 0 to 1")
+            check_whole(getattr(self, option), option, or_none=True)
+        check_number(self.failure_rate, "failure_rate", 0, 1)
 
     def with_latency(self, latency: Latency, *, stalls: Stalls | None = None) -> DeviceModel:
         """Return the same device with another latency, and with these stalls or none."""
@@ -297,12 +278,8 @@ def device_model(device: str | DeviceModel) -> DeviceModel:
         return device
     if device in PRESETS:
         return PRESETS[device]
-    try:
-        offered = _plugins.load("walkit.devices", device)
-    except KeyError:
-        known = ", ".join(sorted({*PRESETS, *_plugins.offered("walkit.devices")}))
-        refuse("device", device, f"one of {known}, or a DeviceModel")
+    offered = _plugins.load("walkit.devices", device, "device", PRESETS)
     made = offered if isinstance(offered, DeviceModel) or not callable(offered) else offered()
     if not isinstance(made, DeviceModel):
-        raise OptionsError(f"device {device!r} is {made!r}, no DeviceModel", option="device", wanted=device)
+        refuse("device", device, f"it makes {made!r}, not a DeviceModel")
     return made
