@@ -20,7 +20,9 @@ def refuse(
     option: str, value: object, text: str, stored: object = None, cause: BaseException | None = None
 ) -> NoReturn:
     """Raise the OptionsError for a value that a caller gave: "option=value: text"."""
-    shown = repr(value)
+    # The repr of invalid Arrow data can end the process.
+    is_arrow = hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__")
+    shown = f"<{type(value).__name__}>" if is_arrow else repr(value)
     if len(shown) > SHOWN_CHARS_MAX:
         shown = f"{shown[:SHOWN_CHARS_MAX]}..."
     raise OptionsError(f"{option}={shown}: {text}", option=option, wanted=value, stored=stored) from cause

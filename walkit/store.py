@@ -14,14 +14,14 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
-from walkit._arguments import check_progress, refuse
+from walkit._arguments import check_choice, check_kind, check_progress, refuse
 from walkit._text import counted
 from walkit.commit.ports import LogPorts
 from walkit.commit.ticket import Ticket
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.compaction import CompactingSurface, Compactor
 from walkit.config import LogOptions, StoreOptions
-from walkit.errors import LogClosedError, OptionsError, RecordTypeError
+from walkit.errors import LogClosedError, RecordTypeError
 from walkit.events import EventCallback
 from walkit.log.column_pack import Items, checked
 from walkit.log.open import open_writer
@@ -43,7 +43,7 @@ from walkit.state.snapshot import SnapshotInfo
 from walkit.state.state_at import PastState, exact_from, state_at
 from walkit.state.surface import StoreSurface
 from walkit.state.table import KeyedTable
-from walkit.storage.address import Place, storage_at
+from walkit.storage.address import Place, place_of
 from walkit.storage.interface import Storage
 
 FRAMES_SUBMITTED_MAX = 64
@@ -72,11 +72,11 @@ class Store(StoreSurface, CompactingSurface):
     ) -> None:
         """Take over a log just opened with this `ack_sink` and gate, and not appended to; `Store.open` does that."""
         if log.parts.core.completion_order:
-            raise OptionsError(
-                "ack_order='completion': a store applies records in LSN order, so it could not show a put that is "
-                "acknowledged before those in front of it. Stores need ack_order='append'",
-                option="ack_order",
-                stored="completion",
+            refuse(
+                "ack_order",
+                "completion",
+                "a store needs 'append', as it applies records in LSN order",
+                "completion",
             )
         self.log = log
         self.options = options
@@ -134,23 +134,11 @@ class Store(StoreSurface, CompactingSurface):
         HistoryTrimmedError or SnapshotError where neither a snapshot nor the log reaches back to the beginning. Then
         nothing is held, and nothing but what recovery of the log does was changed.
         """
-        if mode not in ("a", "x"):
-            refuse(
-                "mode",
-                mode,
-                "a store is opened with 'a' or 'x'. To read without writing, "
-                "walkit.replay(walkit.open(path, mode='r'), walkit.state.KeyedTable()) gives the state",
-            )
-        if store_options is not None and not isinstance(store_options, StoreOptions):
-            raise OptionsError(
-                f"store_options is a {type(store_options).__name__}, not StoreOptions",
-                option="store_options",
-                wanted=store_options,
-            )
-        if (path is None) == (storage is None):
-            raise OptionsError("give either a path or storage=", option="path", wanted=path, stored=storage)
+        reading = "walkit.replay(walkit.open(path, mode='r'), walkit.state.KeyedTable()) reads the state"
+        check_choice(mode, ("a", "x"), "mode", f"; {reading}")
+        check_kind(store_options, StoreOptions, "store_options")
         check_progress(progress, "(phase, done, total)")
-        place = storage if storage is not None else storage_at(path if path is not None else "")
+        place = place_of(path, storage)
 
         def work() -> Store:
             told = relayed(progress)

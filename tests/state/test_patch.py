@@ -80,6 +80,7 @@ def test_what_is_no_diff_is_refused(wrong: Any) -> None:
     """Apply what is no table, lacks columns, has text keys or unknown changes: OptionsError, and nothing is written."""
     with a_store(LEFT) as store:
         before = store.log.appended_lsn
-        with pytest.raises(walkit.OptionsError, match="patch"):
+        with pytest.raises(walkit.OptionsError, match="diff=") as refused:
             store.apply_patch(wrong)
+        assert refused.value.option == "diff"
         assert store.log.appended_lsn == before

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from walkit._arguments import check_progress, refuse
+from walkit._arguments import check_number, check_progress, check_whole
 from walkit._locks import WORK, alone, marked, once
 from walkit._threads import Latch
 from walkit.commit.to_end import end_if_given_up, relayed, run_to_end
-from walkit.compaction.groups import Group, check_options, file_bytes, frame_bytes, header_of, part
+from walkit.compaction.groups import Group, file_bytes, frame_bytes, header_of, part
 from walkit.compaction.planner import SegmentLoad, candidates, plan_groups
 from walkit.compaction.report import CompactionReport, merged
 from walkit.compaction.rewriter import rewrite
@@ -32,7 +32,7 @@ from walkit.log.claims import ClaimTable
 from walkit.log.contents import LogContents
 from walkit.log.lifetime import Lifetime
 from walkit.log.orphan_files import OrphanFiles
-from walkit.log.trim_rewrite import free_number
+from walkit.log.trim_rewrite import check_waste_ratio, free_number
 from walkit.read.view import LogView
 from walkit.recovery.report import PhaseClock
 from walkit.segments.index_file import files_of, index_segment
@@ -114,9 +114,9 @@ class Compactor:
         progress: CompactionProgress | None = None,
     ) -> CompactionReport:
         """Compact; see `Store.compact`."""
-        if exact_from_lsn is not None and (type(exact_from_lsn) is not int or exact_from_lsn < 0):
-            refuse("exact_from_lsn", exact_from_lsn, "an LSN, or None")
-        check_options(waste_ratio, bytes_per_s)
+        check_whole(exact_from_lsn, "exact_from_lsn", 0, or_none=True)
+        check_waste_ratio(waste_ratio)
+        check_number(bytes_per_s, "bytes_per_s", 1, or_none=True)
         check_progress(progress, "(phase, done, total)")
         throttle = Throttle(bytes_per_s, self._ended.wait)
         self._refuse_closed()  # in a forked child no thread ever frees the lock

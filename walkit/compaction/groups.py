@@ -5,23 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from walkit._arguments import refuse
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import SegmentRecord
 from walkit.format.segment import SegmentHeader
-from walkit.log.trim_rewrite import check_waste_ratio
 from walkit.read.view import LogView, Span
 
 Group = tuple[SegmentRecord, ...]
-
-
-def check_options(waste_ratio: float, bytes_per_s: float | None) -> None:
-    """OptionsError for a waste ratio or a rate that cannot be."""
-    check_waste_ratio(waste_ratio)
-    if bytes_per_s is not None and (
-        type(bytes_per_s) not in (int, float) or not 1 <= bytes_per_s < float("inf")
-    ):
-        refuse("bytes_per_s", bytes_per_s, "bytes a second, or None")
 
 
 def frame_bytes(records: Sequence[SegmentRecord]) -> int:

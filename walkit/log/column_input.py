@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from walkit._arguments import refuse
 from walkit._arrow import pa, pc, validated
-from walkit._text import counted
 from walkit.commit.ticket import BulkTicket, TicketHost
-from walkit.errors import OptionsError, RecordTooLargeError, RecordTypeError
+from walkit.errors import RecordTooLargeError, RecordTypeError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns
 from walkit.format.layout import HAS_KEY, HAS_TIMESTAMP, HAS_VALUE, RECORDS_PER_FRAME_MAX
 from walkit.log.column_pack import (
@@ -77,12 +77,8 @@ def rows_of(values: Values, keys: Values | None, limit_bytes: int) -> Rows:
         return Rows(value_items)
     key_items = checked(keys, "key", limit_bytes)
     if len(key_items) != len(value_items):
-        raise OptionsError(
-            f"there are {counted(len(value_items), 'value')} and {counted(len(key_items), 'key')}; nothing was written",
-            option="keys",
-            wanted=len(key_items),
-            stored=len(value_items),
-        )
+        text = f"as many as the {len(value_items):,} values; nothing was written"
+        refuse("keys", len(key_items), text, len(value_items))
     return Rows(value_items, key_items)
 
 
@@ -99,12 +95,8 @@ def rows_of_arrow(table: Any) -> Rows:
     names = table.schema.names
     other = [name for name in names if name not in ARROW_COLUMNS]
     if other or len(set(names)) != len(names) or "value" not in names:
-        raise OptionsError(
-            f"the columns of records are value and, perhaps, key, kind and timestamp, each once; found {names}. "
-            "The log gives LSNs itself: drop a column lsn. Nothing was written",
-            option="columns",
-            wanted=names,
-        )
+        text = "value and, perhaps, key, kind and timestamp, each once; the log gives LSNs itself"
+        refuse("columns", names, f"{text}; nothing was written")
     rows = Rows(
         checked(table.column("value"), "value"),
         checked(table.column("key"), "key") if "key" in names else None,
@@ -136,11 +128,12 @@ def _kinds(column: pa.Array | pa.ChunkedArray) -> Kinds:
         raise RecordTypeError("column kind", column, "whole numbers")
     with arrow_errors("column kind"):
         kinds = validated(column).cast(pa.int64()).to_numpy() if not column.null_count else np.zeros(1)
-    if not np.isin(kinds, ARROW_KINDS).all():
-        raise OptionsError(
-            "a kind is 1 (put), 2 (delete) or 3 (bundle), and never absent; 4 (link) is not in this version of "
-            "walkit. Nothing was written",
-            option="kind",
+    wrong = kinds[~np.isin(kinds, ARROW_KINDS)]
+    if wrong.size:
+        refuse(
+            "kind",
+            None if column.null_count else wrong[0].item(),
+            "1 (put), 2 (delete) or 3 (bundle); 4 (link) is not in this version; nothing was written",
         )
     return kinds.astype(np.uint8)
 
@@ -155,16 +148,12 @@ def _check_kinds(rows: Rows) -> None:
         keyed = _present(rows.keys, len(kinds))
         wrong = np.flatnonzero(deletes & (~keyed | _present(rows.values, len(kinds))))
         if wrong.size:
-            raise OptionsError(
-                f"row {wrong[0]} is a delete: it has a key and no value. Nothing was written", option="kind"
-            )
+            refuse("kind", 2, f"row {wrong[0]} is a delete: it has a key and no value; nothing was written")
     for row in np.flatnonzero(kinds == Kind.BUNDLE).tolist():
         try:
             decode_bundle(rows.values[row].as_py() or b"")  # type: ignore[union-attr]
         except ValueError as error:
-            raise OptionsError(
-                f"row {row} is no bundle: {error}. Nothing was written", option="kind"
-            ) from error
+            refuse("kind", 3, f"row {row} is not a bundle: {error}; nothing was written", cause=error)
 
 
 def _present(items: Items | None, count: int) -> Mask:
@@ -181,9 +170,7 @@ def _stamps(column: pa.Array | pa.ChunkedArray) -> dict[str, Any]:
         try:
             column = column.cast(pa.timestamp("us", tz=kind.tz))
         except pa.ArrowInvalid as error:
-            raise OptionsError(
-                f"a timestamp is whole microseconds: {error}. Nothing was written", option="timestamp"
-            ) from error
+            refuse("timestamp", kind, f"whole microseconds: {error}; nothing was written", cause=error)
     elif not pa.types.is_integer(kind) and not pa.types.is_null(kind):
         wanted = "timestamps with a time zone, or microseconds since 1970"
         raise RecordTypeError("column timestamp", column, wanted)
@@ -191,10 +178,9 @@ def _stamps(column: pa.Array | pa.ChunkedArray) -> dict[str, Any]:
     if stamped is not None and not stamped.any():
         return {"stamps": None, "stamped": None}
     filled = pc.fill_null(column.cast(pa.int64()), 0).to_numpy()
-    if filled.size and not STAMP_MIN <= int(filled.min()) <= int(filled.max()) <= STAMP_MAX:
-        raise OptionsError(
-            "a timestamp lies within the years 1 to 9999. Nothing was written", option="timestamp"
-        )
+    wrong = filled[(filled < STAMP_MIN) | (filled > STAMP_MAX)]
+    if wrong.size:
+        refuse("timestamp", wrong[0].item(), "microseconds within the years 1 to 9999; nothing was written")
     return {"stamps": np.asarray(filled, np.int64), "stamped": stamped}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from walkit.errors import OptionsError
+from walkit._arguments import refuse
 from walkit.format.manifest import Manifest
 from walkit.segments.manifest_store import ManifestStore
 
@@ -33,10 +33,7 @@ def note_level(store: ManifestStore, durability: str) -> None:
 def require_promises(durability: str) -> None:
     """OptionsError for the level "none": no replica can follow what promises nothing."""
     if durability == "none":
-        raise OptionsError(
-            "the log's durability is 'none': what it acknowledges may be lost and numbered again, so a replica "
-            "could be ahead of its primary. Replication needs 'sync' or 'interval'; of a closed log, one more opening "
-            "with either of them is enough",
-            option="durability",
-            stored="none",
+        text = "replication needs 'sync' or 'interval', so that no replica is ahead of its primary"
+        refuse(
+            "durability", durability, f"{text}; a closed log needs one more opening with either", durability
         )

@@ -7,11 +7,11 @@ import secrets
 from collections.abc import Callable
 from typing import Literal, overload
 
-from walkit._arguments import check_kind, check_progress, refuse
+from walkit._arguments import check_choice, check_kind, check_progress, refuse
 from walkit.commit.ports import LogPorts
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import LogOptions
-from walkit.errors import LogExistsError, LogLockedError, LogNotFoundError, OptionsError
+from walkit.errors import LogExistsError, LogLockedError, LogNotFoundError
 from walkit.events import EventCallback, EventSink
 from walkit.format.manifest import MANIFEST_NAME, Manifest
 from walkit.format.manifest_file import ManifestFile
@@ -29,7 +29,7 @@ from walkit.recovery.report import PhaseClock
 from walkit.segments.manifest_store import load_manifest_file, settle_manifest
 from walkit.segments.new_log import make_log
 from walkit.segments.writer_lock import take_writer_lock
-from walkit.storage.address import Place, storage_at
+from walkit.storage.address import Place, place_of
 from walkit.storage.interface import Storage
 
 
@@ -89,9 +89,7 @@ def open_log(
     Raises LogNotFoundError, LogExistsError, NotALogError, LogLockedError, FormatVersionError, CorruptionError,
     SegmentMissingError, OptionsError, StorageError; then nothing was changed and no lock is held.
     """
-    if (path is None) == (storage is None):
-        raise OptionsError("give either a path or storage=", option="path", wanted=path, stored=storage)
-    place = storage if storage is not None else storage_at(path if path is not None else "")
+    place = place_of(path, storage)
     if mode == "r":
         _refuse_for_reading(options=options, progress=progress)
         return LogReader(place, EventSink(events))
@@ -107,8 +105,7 @@ def open_writer(
     ports: LogPorts | None = None,
 ) -> WriteAheadLog:
     """Open a log for writing, see `open_log`, with what is given each frame and asked before each record."""
-    if mode not in ("a", "x"):
-        refuse("mode", mode, "it is 'a', 'x' or 'r'")
+    check_choice(mode, ("a", "x"), "mode", " or 'r'")
     check_progress(progress, "(bytes scanned, bytes to scan)")
     check_kind(options, LogOptions, "options")
     sink, given = EventSink(events), options or LogOptions()
@@ -213,12 +210,11 @@ def _create(storage: Storage, options: LogOptions) -> Manifest:
 
 def _check_stored(manifest: Manifest, options: LogOptions) -> None:
     if options.ack_order is not None and options.ack_order != manifest.ack_order:
-        raise OptionsError(
-            f"ack_order={options.ack_order!r}, and the log was made with {manifest.ack_order!r}: "
-            "it is fixed for its life",
-            option="ack_order",
-            wanted=options.ack_order,
-            stored=manifest.ack_order,
+        refuse(
+            "ack_order",
+            options.ack_order,
+            f"the log was made with {manifest.ack_order!r}, for its life",
+            manifest.ack_order,
         )
 
 
@@ -226,12 +222,7 @@ def _refuse_for_reading(**given: object) -> None:
     """A reader writes, recovers and scans nothing at its opening: nothing is taken that would then be ignored."""
     for name, value in given.items():
         if value is not None:
-            raise OptionsError(
-                f"{name} is for opening a log for writing; mode='r' takes none",
-                option=name,
-                wanted=value,
-                stored="r",
-            )
+            refuse(name, value, "only an opening for writing takes it, and mode='r' reads", "r")
 
 
 def _index_of(location: str) -> int | None:

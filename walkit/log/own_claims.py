@@ -19,8 +19,9 @@ from walkit.log.claims import BACKGROUND_WAIT_S, ClaimTable, Mine
 from walkit.log.contents import LogContents
 from walkit.log.lifetime import Lifetime
 from walkit.log.marks import LogMarks
-from walkit.read.claim import RENEWALS, Claim, check_name, is_due, lease_us_of
+from walkit.read.claim import RENEWALS, Claim, is_due, lease_us_of
 from walkit.read.claim_rules import as_first, refuse_after, refuse_back, refuse_taken, taken
+from walkit.read.cursor import check_name
 from walkit.record import wall_us
 from walkit.segments.claim_files import OWN, remove_claims
 from walkit.segments.maintenance_worker import MaintenanceWorker

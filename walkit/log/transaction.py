@@ -7,9 +7,10 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
+from walkit._arguments import refuse
 from walkit._text import counted, lsn_range
 from walkit.commit.ticket import BulkTicket, Ticket, TicketHost
-from walkit.errors import LogClosedError, OptionsError
+from walkit.errors import LogClosedError
 from walkit.log.validate import DELETE, PUT, as_bytes, as_stamp, transaction_ticket
 from walkit.record import AppendResult
 
@@ -46,13 +47,13 @@ class Transaction:
     def put(self, key: Any, value: Any, timestamp: datetime | int | None = None) -> None:
         """Set a key to a value."""
         if key is None:
-            raise OptionsError("put needs a key; append(value) makes an event without one", option="key")
+            refuse("key", key, "put needs a key; append(value) makes an event without one")
         self._add(PUT, key, value, timestamp)
 
     def delete(self, key: Any, timestamp: datetime | int | None = None) -> None:
         """Add a tombstone for a key."""
         if key is None:
-            raise OptionsError("a tombstone needs a key; nothing was written", option="key")
+            refuse("key", key, "a tombstone needs a key; nothing was written")
         self._add(DELETE, key, None, timestamp)
 
     def append(self, value: Any, key: Any = None, timestamp: datetime | int | None = None) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from walkit._arguments import as_lsn, as_seconds, refuse
+from walkit._arguments import as_lsn, as_seconds, check_choice, refuse
 from walkit._arrow import pa
 from walkit._text import lsn_range
 from walkit._threads import Bell, reserve_stack
@@ -17,7 +17,7 @@ from walkit.commit.batch import BatchSlot
 from walkit.commit.ports import FrameObserver
 from walkit.commit.ticket import Ticket
 from walkit.config import LogOptions, Retention
-from walkit.errors import CallbackError, GapError, OptionsError
+from walkit.errors import CallbackError, GapError
 from walkit.events import EventSink
 from walkit.format.manifest import Manifest
 from walkit.log.append import Appender
@@ -98,7 +98,7 @@ class WriteAheadLog(CursorSurface):
     def delete(self, key: Any, timestamp: datetime | int | None = None) -> AppendResult:
         """Append a tombstone for `key` and return when it is acknowledged. Raises what `append` raises."""
         if key is None:
-            raise OptionsError("a tombstone needs a key; nothing was written", option="key")
+            refuse("key", key, "a tombstone needs a key; nothing was written")
         ticket = make_ticket(self._driver, self._limit_bytes, DELETE, key, None, timestamp)
         return self._appender.append(ticket, None)
 
@@ -394,8 +394,7 @@ class WriteAheadLog(CursorSurface):
         are counted. One that is slow gets older frames from the log, not from memory: see Observation.
         """
         self._refuse_closed()
-        if at not in ("acked", "durable"):
-            refuse("at", at, "'acked' or 'durable'")
+        check_choice(at, ("acked", "durable"), "at")
         core = self._core
         return Observation(
             self._driver.delivery,

@@ -14,12 +14,12 @@ from typing import Literal, Self
 from walkit._arguments import as_seconds, refuse
 from walkit._html import titled
 from walkit.commit.to_end import run_to_end
-from walkit.errors import ClaimError, CorruptionError, GapError, OptionsError
+from walkit.errors import ClaimError, CorruptionError, GapError
 from walkit.events import EventCallback, EventSink
 from walkit.format.claim import ClaimMark
 from walkit.format.layout import CLAIM_LEASE_US_MAX
 from walkit.format.manifest import Manifest
-from walkit.format.names import claim_file_name, is_claim_name
+from walkit.format.names import claim_file_name
 from walkit.read.claim_rules import (
     as_first,
     clock_us,
@@ -33,6 +33,7 @@ from walkit.read.claim_rules import (
     refuse_taken,
     taken,
 )
+from walkit.read.cursor import check_name
 from walkit.record import STAMP_MAX, to_datetime
 from walkit.segments.claim_files import (
     LOCK_WAIT_S,
@@ -103,16 +104,6 @@ def claim(
     # As deep on the stack as `advance`, so that a claim which can be taken can be advanced.
     run_to_end(lambda: made._take(wanted, epoch_id, take_over), "claim", events=made._events)
     return made
-
-
-def check_name(name: str) -> None:
-    """OptionsError for a name that no claim can have."""
-    if not isinstance(name, str) or not is_claim_name(name):
-        raise OptionsError(
-            f"a claim's name is 1 to 64 letters, digits, '_' and '-', not {name!r}",
-            option="name",
-            wanted=name,
-        )
 
 
 def lease_us_of(lease_s: float) -> int:

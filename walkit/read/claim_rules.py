@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 
 from walkit._arguments import as_lsn, refuse
-from walkit.errors import ClaimError, DivergenceError, OptionsError
+from walkit.errors import ClaimError, DivergenceError
 from walkit.events import EventSink
 from walkit.format.claim import ClaimMark
 from walkit.format.layout import CLAIMS_MAX, LSN_MAX, OWN_CLAIMS_MAX
@@ -52,12 +52,7 @@ def as_first(first_lsn: int) -> int:
 def refuse_back(name: str, first_lsn: int, wanted: int) -> None:
     """OptionsError for a position below the one that a claim has."""
     if wanted < first_lsn:
-        raise OptionsError(
-            f"the claim {name!r} stands at {first_lsn} and does not move back to {wanted}",
-            option="first_lsn",
-            wanted=wanted,
-            stored=first_lsn,
-        )
+        refuse("first_lsn", wanted, f"the claim {name!r} is at {first_lsn} and does not move back", first_lsn)
 
 
 def oldest_lsn(manifest: Manifest, *, complete: bool) -> int:

@@ -16,13 +16,7 @@ from walkit._arguments import as_lsn, refuse
 from walkit._html import join, red_lines, titled
 from walkit._locks import STATE, alone
 from walkit.commit.to_end import run_to_end
-from walkit.errors import (
-    CorruptionError,
-    CursorDivergedError,
-    CursorError,
-    GapError,
-    OptionsError,
-)
+from walkit.errors import CorruptionError, CursorDivergedError, CursorError, GapError
 from walkit.events import EventSink
 from walkit.format.cursor import CursorMark, encode_cursor
 from walkit.format.manifest import Manifest
@@ -79,12 +73,7 @@ class CursorSurface(ReadSurface):
         of this one, or of records that were cut: `drop_cursor`, and say where to begin. LogClosedError, StorageError,
         OptionsError for a name or a `start_lsn` that cannot be.
         """
-        if not isinstance(name, str) or not is_cursor_name(name):
-            raise OptionsError(
-                f"a cursor's name is 1 to 64 letters, digits, '_' and '-', not {name!r}",
-                option="name",
-                wanted=name,
-            )
+        check_name(name)
         return Cursor(self, name, start_lsn)
 
     def cursors(self) -> list[CursorFact]:
@@ -212,12 +201,8 @@ class Cursor:
             last = _last_of(view.manifest, newest)
             lsn = as_lsn(lsn)
             if not self._lsn <= lsn <= last:
-                where = f"stands at {self._lsn} and does not move back to {lsn}"
-                if lsn > last:
-                    where = f"cannot stand at {lsn}: the log ends at {last}"
-                raise OptionsError(
-                    f"the cursor {self.name!r} {where}", option="lsn", wanted=lsn, stored=self._lsn
-                )
+                text = f"from {self._lsn}, where the cursor {self.name!r} is, to {last}, where the log ends"
+                refuse("lsn", lsn, text, self._lsn)
             if lsn == self._lsn:
                 return
             self._refuse_moved(storage)
@@ -344,3 +329,9 @@ def _refuse_another(mark: CursorMark, name: str, manifest: Manifest, last: int |
             expected=identity,
             found=found,
         )
+
+
+def check_name(name: str) -> None:
+    """Raise OptionsError unless a claim or a cursor can have this name."""
+    if not isinstance(name, str) or not is_cursor_name(name):
+        refuse("name", name, "1 to 64 letters, digits, '_' and '-'")

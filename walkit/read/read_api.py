@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from walkit._arguments import as_lsn, refuse
+from walkit._arguments import as_lsn, check_choice
 from walkit._arrow import pa
 from walkit.errors import GapError
 from walkit.events import EventSink
@@ -90,8 +90,7 @@ class ReadSurface(ABC):
     def _read_damaged(self, word: str, first_lsn: int | None, last_lsn: int | None) -> Iterator[Record]:
         from walkit.read.damaged import records_with_damage
 
-        if word != "unverified":
-            refuse("damaged", word, "'unverified' or None")
+        check_choice(word, ("unverified",), "damaged", " or None")
         first = 1 if first_lsn is None else max(as_lsn(first_lsn, "first_lsn"), 1)
         last = None if last_lsn is None else as_lsn(last_lsn, "last_lsn")
 

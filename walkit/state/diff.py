@@ -14,9 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from walkit._arguments import as_lsn, check_progress
+from walkit._arguments import as_lsn, check_progress, refuse
 from walkit._arrow import numbers_of
-from walkit.errors import OptionsError
 from walkit.read.read_api import ReadSurface
 from walkit.read.reader import LogReader
 from walkit.recovery.report import report_html
@@ -142,11 +141,7 @@ def _told(side: Side, stack: ExitStack, progress: StateProgress | None) -> _Told
             return _Told(state, log, lsn)
         source = source if log is None else log
     if isinstance(source, KeyedSurface | KeyedTable):
-        raise OptionsError(
-            f"a {type(source).__name__} has no history to go back in; give its log and the LSN",
-            option="at_lsn",
-            wanted=at_lsn,
-        )
+        refuse("at_lsn", at_lsn, f"a {type(source).__name__} has no earlier states; give its log and the LSN")
     if not isinstance(source, ReadSurface):
         source = stack.enter_context(LogReader(storage_at(source)))
     told = exact_state(source, at_lsn, progress)
@@ -174,7 +169,7 @@ def _parts(side: Side) -> tuple[Source, int | None]:
         source, lsn = side
         return source, as_lsn(lsn)
     except ValueError:  # an OptionsError of as_lsn is one
-        raise OptionsError("a side with an LSN is a pair: (log, LSN)", option="side", wanted=side) from None
+        refuse("side", side, "a side with an LSN is a pair: (log, LSN)")
 
 
 def diff_states(left: pa.Table, right: pa.Table, *, unchanged: bool = False) -> pa.Table:

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from walkit.errors import FormatVersionError, GapError, HistoryTrimmedError, OptionsError, SnapshotError
+from walkit._arguments import check_whole, refuse
+from walkit.errors import FormatVersionError, GapError, HistoryTrimmedError, SnapshotError
 from walkit.read.read_api import ReadSurface
 from walkit.read.view import LogView
 from walkit.state.base_snapshots import base_at, base_of_all
@@ -97,17 +98,7 @@ def _deletions_in(view: LogView, base: int, up_to: int, keys: pa.Array) -> pa.Ta
 def _wanted(view: LogView, newest: int, at_lsn: int | None) -> int:
     if at_lsn is None:
         return newest
-    if isinstance(at_lsn, bool) or not isinstance(at_lsn, int) or at_lsn < 0:
-        raise OptionsError(
-            f"{at_lsn!r} is no LSN; give a number, or 0 for the state before the first record",
-            option="at_lsn",
-            wanted=at_lsn,
-        )
+    check_whole(at_lsn, "at_lsn", 0)
     if at_lsn > newest:
-        raise OptionsError(
-            f"there is no state at LSN {at_lsn:,} yet: the log at {view.storage.location} ends at {newest:,}",
-            option="at_lsn",
-            wanted=at_lsn,
-            stored=newest,
-        )
+        refuse("at_lsn", at_lsn, f"the log at {view.storage.location} ends at {newest:,}", newest)
     return at_lsn

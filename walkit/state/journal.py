@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from walkit._arguments import refuse
 from walkit._text import counted
 from walkit.commit.frame import SealedFrame
 from walkit.config import StoreOptions
-from walkit.errors import OptionsError
 from walkit.format.layout import SegmentFlag
 from walkit.log.contents import LogContents
 from walkit.log.parts import LogParts
@@ -192,14 +192,9 @@ def check_slots(options: StoreOptions, restored_lsn: int, checkpoint_lsn: int, l
     saved_lsn = max(restored_lsn, checkpoint_lsn)
     live = last_lsn - saved_lsn
     if slots is not None and live > slots:
-        raise OptionsError(
-            f"journal_slots={slots:,}, and {live:,} records are in no checkpoint (LSN {saved_lsn + 1:,} to "
-            f"{last_lsn:,}): two of them would have one slot. Nothing was dropped. Open the store with {live:,} slots "
-            "or more, or without a journal, take a checkpoint, and open it again with fewer",
-            option="journal_slots",
-            wanted=slots,
-            stored=live,
-        )
+        text = f"{live:,} records are in no checkpoint (LSN {saved_lsn + 1:,} to {last_lsn:,}), and each needs a slot"
+        remedy = f"Open with {live:,} slots or more, or without a journal, and take a checkpoint; then fewer are enough"
+        refuse("journal_slots", slots, f"{text}. Nothing was dropped. {remedy}", live)
 
 
 def admission_of(options: StoreOptions, on_full: str) -> Admission | None:

@@ -10,16 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from walkit._arguments import refuse
 from walkit._locks import STATE, alone
 from walkit.commit.to_end import run_to_end
-from walkit.errors import (
-    CorruptionError,
-    FormatVersionError,
-    GapError,
-    HistoryTrimmedError,
-    OptionsError,
-    SnapshotError,
-)
+from walkit.errors import CorruptionError, FormatVersionError, GapError, HistoryTrimmedError, SnapshotError
 from walkit.events import EventSink
 from walkit.log.wal import WriteAheadLog
 from walkit.read.read_api import ReadSurface
@@ -137,11 +131,7 @@ def checkpoint(log: WriteAheadLog, machine: StateMachine, *, trim: bool = True) 
     LogClosedError, StorageError. What was left undone is done by the next checkpoint.
     """
     if not isinstance(log, WriteAheadLog):
-        raise OptionsError(
-            f"checkpoint takes a log that is open for writing, not {type(log).__name__}",
-            option="log",
-            wanted=log,
-        )
+        refuse("log", log, "a log that is open for writing")
     check_arguments(log, machine, None)
     check_saved(machine)
     log._refuse_closed()
@@ -153,20 +143,10 @@ def _checkpoint(log: WriteAheadLog, machine: StateMachine, trim: bool) -> Checkp
     trimmer = log.parts.trimmer
     with log.parts.events.held(), alone(STATE), trimmer.state_lock:
         if trimmer.state_lsn is not None:
-            raise OptionsError(
-                f"a Store keeps the state of the log at {log.location}: store.checkpoint() saves it, and its snapshots "
-                "are of the keyed table",
-                option="log",
-                wanted=log,
-            )
+            refuse("log", log, "a Store keeps its state: store.checkpoint() saves that")
         if machine.applied_lsn > log.acked_lsn:
-            raise OptionsError(
-                f"the machine has applied LSN {machine.applied_lsn:,}, and the log ends at {log.acked_lsn:,}: it is "
-                "not the state of this log",
-                option="machine",
-                wanted=machine.applied_lsn,
-                stored=log.acked_lsn,
-            )
+            text = f"the log ends at {log.acked_lsn:,}, so this is not its state"
+            refuse("machine", machine.applied_lsn, text, log.acked_lsn)
         follower = Follower(machine, machine.applied_lsn)
         checkpointer = checkpointer_on(log.parts, machine=machine, follower=follower, restored=None)
         try:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from walkit._arguments import refuse
 from walkit._arrow import validated
-from walkit.errors import OptionsError
 from walkit.state.diff import CHANGED, DELETED, INSERTED, UNCHANGED
 
 COLUMNS = ("key", "change", "left_value", "right_value")
@@ -32,26 +32,16 @@ def changes_of(diff: Any, get: Callable[[bytes, Any], Any]) -> list[Change]:
         columns = (validated(table.column(name)).to_pylist() for name in COLUMNS)
         rows = list(zip(*columns, strict=True))
     except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
-        raise OptionsError(
-            f"a patch is a table of {', '.join(COLUMNS)}, as walkit.diff returns: {error}", option="diff"
-        ) from error
+        refuse("diff", diff, f"a table of {', '.join(COLUMNS)}, as walkit.diff returns: {error}", cause=error)
     changes = []
     absent = object()
     for key, change, left, right in rows:
         if change not in (INSERTED, DELETED, CHANGED, UNCHANGED) or not isinstance(key, bytes):
-            raise OptionsError(
-                f"a patch has changes I, D, C and N of keys of bytes, not {change!r} of {key!r}",
-                option="diff",
-                wanted=change,
-            )
+            refuse("diff", change, f"a change is I, D, C or N, of a key of bytes; this key is {key!r}")
         here, wanted = get(key, absent), absent if change == INSERTED else left
         if here is not wanted and here != wanted:
-            raise OptionsError(
-                f"key {key!r} differs from the diff's left side; nothing was changed",
-                option="diff",
-                wanted=None if wanted is absent else wanted,
-                stored=None if here is absent else here,
-            )
+            text = f"key {key!r} differs from the diff's left side; nothing was changed"
+            refuse("diff", None if wanted is absent else wanted, text, None if here is absent else here)
         if change != UNCHANGED:
             changes.append(Change(key, change == DELETED, right))
     return changes

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from walkit._arguments import as_lsn, check_progress
+from walkit._arguments import as_lsn, check_progress, refuse
 from walkit._interrupts import Uninterrupted, on_main_thread
-from walkit.errors import GapError, HistoryTrimmedError, OptionsError
+from walkit.errors import GapError, HistoryTrimmedError
 from walkit.read.read_api import ReadSurface
 from walkit.read.resumable_scan import ResumableScan
 from walkit.read.vectorised import row_batches
@@ -148,23 +148,19 @@ def check_saved(machine: object) -> None:
     """Refuse a machine whose state cannot be saved and restored: OptionsError."""
     absent = [name for name in SAVED if not hasattr(machine, name)]
     if absent:
-        raise OptionsError(
-            f"{type(machine).__name__} has no {', '.join(absent)}: a state machine that is saved or restored has "
-            f"{', '.join(SAVED)} beside apply and applied_lsn (walkit.StateMachine)",
-            option="machine",
-            wanted=machine,
-        )
+        text = f"a machine that is saved has {', '.join(SAVED)}, apply and applied_lsn (walkit.StateMachine)"
+        refuse("machine", machine, f"it has no {', '.join(absent)}; {text}")
 
 
 def check_arguments(log: object, machine: object, progress: object) -> None:
     """Refuse what cannot be replayed: OptionsError."""
-    if not isinstance(log, ReadSurface) or not hasattr(machine, "applied_lsn"):
-        wrong = machine if isinstance(log, ReadSurface) else log
-        raise OptionsError(
-            "replay takes an open log (walkit.open(path, mode='r')) and a StateMachine, which has applied_lsn beside "
-            f"apply, snapshot, restore and checksum; not {type(wrong).__name__}",
-            option="machine" if wrong is machine else "log",
-            wanted=wrong,
+    if not isinstance(log, ReadSurface):
+        refuse("log", log, "an open log, such as walkit.open(path, mode='r')")
+    if not hasattr(machine, "applied_lsn"):
+        refuse(
+            "machine",
+            machine,
+            "a walkit.StateMachine, with apply, applied_lsn, snapshot, restore and checksum",
         )
     check_progress(progress, "(LSNs passed, LSNs to pass)")
 
@@ -234,10 +230,10 @@ def _range(
             raise HistoryTrimmedError(gap.wanted, gap.oldest) from None
     first_lsn = as_lsn(first_lsn, "first_lsn")
     if first_lsn <= applied_lsn:
-        raise OptionsError(
-            f"first_lsn={first_lsn}, and the machine has applied LSN {applied_lsn}: leave first_lsn out to continue",
-            option="first_lsn",
-            wanted=first_lsn,
-            stored=applied_lsn,
+        refuse(
+            "first_lsn",
+            first_lsn,
+            f"the machine has applied LSN {applied_lsn}; leave first_lsn out to continue",
+            applied_lsn,
         )
     return log._range(first_lsn, last_lsn)

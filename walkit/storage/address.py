@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from walkit.errors import NotALogError, OptionsError
+from walkit._arguments import refuse
+from walkit.errors import NotALogError
 from walkit.storage.file import FileStorage
 from walkit.storage.interface import Storage
 
@@ -21,19 +22,14 @@ def storage_at(place: Place) -> Storage:
     """Return the storage that a path, a URL (`file://`, `memory://name`) or a storage means."""
     if not isinstance(place, str | os.PathLike):
         if not hasattr(place, "sync_directory"):
-            what = type(place).__name__
-            hint = "; of an open log or store give its .location" if hasattr(place, "location") else ""
-            raise OptionsError(
-                f"a place is a path, a URL or a storage, not {what}{hint}", option="path", wanted=place
-            )
+            hint = "; an open log or store has its own in .location" if hasattr(place, "location") else ""
+            refuse("path", place, f"a path, a URL or a storage{hint}")
         return place
     path = os.fspath(place)
     if isinstance(path, bytes) or "\0" in path:
-        raise OptionsError(
-            f"{path!r} cannot be a path: text without a zero character", option="path", wanted=path
-        )
+        refuse("path", path, "text without a zero character")
     if not path:
-        raise OptionsError("the path is empty; '.' is the folder you are in", option="path", wanted=path)
+        refuse("path", path, "not empty; '.' is the current folder")
     if path.startswith("memory://"):
         from walkit.storage.memory import MemoryStorage
 
@@ -41,10 +37,16 @@ def storage_at(place: Place) -> Storage:
     if path.startswith("file://"):
         path = path[len("file://") :]
     elif "://" in path:
-        raise OptionsError(
-            f"{path}: a place is a path, file://PATH or memory://NAME", option="path", wanted=path
-        )
+        refuse("path", path, "a path, file://PATH or memory://NAME")
     path = os.path.abspath(os.path.expanduser(path))
     if os.path.exists(path) and not os.path.isdir(path):
         raise NotALogError(path, "it is a file, and a log is a folder")
     return FileStorage(path)
+
+
+def place_of(path: Place | None, storage: Storage | None) -> Storage:
+    """Return the storage that an opening is given, as one of its arguments `path` and `storage`."""
+    place = storage if path is None else path
+    if place is None or (path is not None and storage is not None):
+        refuse("path", path, "give either a path or storage=", storage)
+    return storage_at(place)

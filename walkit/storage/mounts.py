@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from walkit.errors import OptionsError
+from walkit._arguments import refuse
 
 MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
 """File systems without a device: a sync there means nothing."""
@@ -123,8 +123,4 @@ def _unescaped(field: str) -> str:
 def require_folder(path: str | os.PathLike[str] | None) -> None:
     """Refuse a place to measure in that is no folder, before anything is made: OptionsError. None is the usual one."""
     if path is not None and not os.path.isdir(path):
-        raise OptionsError(
-            f"{os.fspath(path)} is not a folder; give one on the device to measure",
-            option="path",
-            wanted=path,
-        )
+        refuse("path", path, "an existing folder on the device to measure")
