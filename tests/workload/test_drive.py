@@ -280,9 +280,9 @@ def test_the_bar_goes_to_standard_error_and_only_where_wanted(capfd: pytest.Capt
 @pytest.mark.parametrize(("target", "workload"), [(5, None), ("log", Workload(operations=1)), (None, 5)])
 def test_what_cannot_be_driven_is_refused_by_name(target: Any, workload: Any) -> None:
     """Drive what is no log, and what is no workload, for real and in virtual time: OptionsError."""
-    with pytest.raises(OptionsError, match="not a"):
+    with pytest.raises(OptionsError, match="target="):
         drive(target, workload, progress=False)
-    with pytest.raises(OptionsError, match="not"):
+    with pytest.raises(OptionsError, match="workload="):
         walkit.simulate.drive(5, options=workload)  # type: ignore[arg-type]
-    with pytest.raises(OptionsError, match="LogOptions"):
+    with pytest.raises(OptionsError, match="options="):
         walkit.simulate.drive(Workload(operations=1), options=5)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from walkit._arguments import refuse
+from walkit._arguments import check_number
 from walkit.commit.core import OrderingCore
 from walkit.commit.frame import SealedFrame
 from walkit.commit.policy import Policy
@@ -46,9 +46,7 @@ class Host:
 
     def __post_init__(self) -> None:
         for option in ("frame_us", "record_us"):
-            value = getattr(self, option)
-            if not value >= 0:
-                refuse(option, value, "a number from 0")
+            check_number(getattr(self, option), option)
 
     def prepare_ns(self, records: int) -> int:
         """Return the nanoseconds that a frame of so many records takes."""

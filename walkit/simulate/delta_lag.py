@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from walkit._arguments import refuse
-from walkit.errors import OptionsError
+from walkit._arguments import check_number, refuse
 from walkit.models.device import Device, DeviceModel
 from walkit.models.remote_storage import REMOTE
 from walkit.replication.delta.messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
@@ -191,10 +190,9 @@ def delta_lag(
         "seconds": seconds,
     }
     for name, value in given.items():
-        if not (value > 0 and math.isfinite(value)):
-            refuse(name, value, "a number above 0")
+        check_number(value, name, above=True)
     if device.failure_rate:
-        raise OptionsError("device: one without failures", option="device", wanted=device.failure_rate)
+        refuse("device", device, "a device without failures")
     world = _World(
         options=options or DeltaOptions(),
         frame_bytes=frame_bytes,

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from walkit._arguments import check_kind, refuse
 from walkit.config import LogOptions
-from walkit.errors import OptionsError
 from walkit.format.layout import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT
 from walkit.measure import FrameSummary, LatencyHistogram, Run, RunRecorder
 from walkit.models.device import Device, DeviceModel, device_model
@@ -64,13 +64,9 @@ def drive(
     Where the model lets an I/O fail, the Run is of the part before and says so in `failure`.
     """
     options = LogOptions() if options is None else options
-    for name, given, right in (
-        ("workload", workload, hasattr(workload, "calls")),
-        ("options", options, isinstance(options, LogOptions)),
-    ):
-        if not right:
-            what = "a Workload" if name == "workload" else "LogOptions"
-            raise OptionsError(f"{name} is a {type(given).__name__}, not {what}", option=name, wanted=given)
+    if not hasattr(workload, "calls"):
+        refuse("workload", workload, "a Workload")
+    check_kind(options, LogOptions, "options", or_none=False)
     model = device_model(device)
     _require_simulated(options)
     simulation = CommitSimulation(
@@ -124,9 +120,7 @@ def _require_simulated(options: LogOptions) -> None:
     for name, wanted in (("durability", "sync"), ("codec", None)):
         value = getattr(options, name)
         if value != wanted:
-            raise OptionsError(
-                f"{name}={value!r} is not simulated: {wanted!r} is", option=name, wanted=value, stored=wanted
-            )
+            refuse(name, value, f"only {wanted!r} is simulated", wanted)
 
 
 def _calls(columns: CallColumns) -> Iterator[Sizes]:

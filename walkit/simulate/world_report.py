@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from walkit._arguments import refuse
+from walkit._arguments import check_number, check_whole
 from walkit._report import Cells, TableReport
 from walkit.simulate.world import Outcome, run_schedule
 from walkit.simulate.world_counts import COVERAGE, wanted_of
@@ -131,9 +131,9 @@ def explore(
     says. `on_progress` is called with how many are done. The same arguments give the same report, but for `real_s`.
     OptionsError for a number that cannot be.
     """
-    _require("seed", seed, 0 <= seed < SEED_MAX, "a whole number from 0")
-    _require("schedules", schedules, schedules >= 1, "a whole number from 1")
-    _require("chaos_ms", chaos_ms, 0 < chaos_ms <= CHAOS_MS, f"milliseconds above 0, up to {CHAOS_MS:g}")
+    check_whole(seed, "seed", 0, SEED_MAX - 1)
+    check_whole(schedules, "schedules")
+    check_number(chaos_ms, "chaos_ms", 0, CHAOS_MS, above=True)
     wanted = wanted_of(schedules) if keep is None and chaos_ms == CHAOS_MS else ()
     began_s = time.perf_counter()
     counts = dict.fromkeys(COVERAGE, 0)
@@ -165,11 +165,6 @@ def explore(
         counts=counts,
         missed=tuple(name for name in wanted if not failures and not counts[name]),
     )
-
-
-def _require(option: str, wanted: object, holds: bool, rule: str) -> None:
-    if not holds:
-        refuse(option, wanted, f"{rule}")
 
 
 def shrink(found: Outcome, runs_max: int = SHRINK_RUNS_MAX) -> Failure:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from walkit.errors import OptionsError
+from walkit._arguments import refuse
 from walkit.simulate.drive import CallColumns
 from walkit.workload.distributions import Int64s
 from walkit.workload.operations import READ, OperationStream
@@ -21,7 +21,7 @@ def call_columns(
     The same calls that `OperationStream.route` and `due_times` give a driver of real logs, without a list for each.
     """
     if bool((operations.kinds == READ).any()):
-        raise OptionsError("a log looks no key up: virtual time drives no reads", option="mix", wanted="read")
+        refuse("mix", "read", "virtual time drives no reads, as a log looks up no keys")
     edges = np.flatnonzero(np.diff(operations.groups, prepend=-1, append=-1))
     first, end = edges[:-1], edges[1:]
     keys, values = _ends_of(operations.keys), _ends_of(operations.values)

@@ -18,7 +18,6 @@ import numpy as np
 
 from walkit._arguments import refuse
 from walkit.config import LogOptions
-from walkit.errors import OptionsError
 from walkit.measure import Run, RunEvent, RunRecorder
 from walkit.metrics import LogStatistics
 from walkit.workload.child_process import options_text
@@ -51,11 +50,10 @@ def _require_possible(workload: Workload, stream: OperationStream) -> None:
         refuse(
             "tasks",
             workload.tasks,
-            "a child drives threads; a task would hold up its loop while it waits for its group to be "
-            "announced",
+            "a child drives threads; a task would block its loop at each announcement",
         )
     if bool((stream.kinds == READ).any()):
-        raise OptionsError("a child drives no reads: drive() does", option="mix", wanted="read")
+        refuse("mix", "read", "a child drives no reads; drive() does")
 
 
 class ChildWriter(TalkingChild):

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from walkit.workload.checks import is_count, require
+from walkit._arguments import check_bool, check_choice, check_number, check_whole, refuse
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 
@@ -40,12 +40,10 @@ class KeyChoice:
     """zipfian: ranks are hashed, so that popular keys lie anywhere; two ranks may then share a key, as in YCSB."""
 
     def __post_init__(self) -> None:
-        kinds = ("uniform", "zipfian", "latest", "sequential")
-        require(self.kind in kinds, "keys", self.kind, f"one of {kinds}")
-        good = is_count(self.count) and self.count <= KEY_COUNT_MAX
-        require(good, "count", self.count, f"a whole number from 1 to {KEY_COUNT_MAX:,}")
-        require(0 < self.theta <= 10, "theta", self.theta, "above 0, at most 10")
-        require(type(self.scrambled) is bool, "scrambled", self.scrambled, "True or False")
+        check_choice(self.kind, ("uniform", "zipfian", "latest", "sequential"), "keys")
+        check_whole(self.count, "count", 1, KEY_COUNT_MAX)
+        check_number(self.theta, "theta", 0, 10, above=True)
+        check_bool(self.scrambled, "scrambled")
 
     def numbers(self, rng: np.random.Generator, inserted: Int64s) -> Int64s:
         """Draw a key number for each operation; `inserted` says how many keys were added before it."""
@@ -91,8 +89,8 @@ class UniformBytes:
     high: int
 
     def __post_init__(self) -> None:
-        good = is_count(self.low, 0) and is_count(self.high, 0) and self.low <= self.high <= VALUE_BYTES_MAX
-        require(good, "value_bytes", self, f"0 <= low <= high <= {VALUE_BYTES_MAX:,}")
+        check_whole(self.high, "value_bytes", 0, VALUE_BYTES_MAX)
+        check_whole(self.low, "value_bytes", 0, self.high)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,12 +101,15 @@ class EmpiricalBytes:
     weights: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        good = len(self.sizes) > 0 and all(is_count(s, 0) and s <= VALUE_BYTES_MAX for s in self.sizes)
-        require(good, "value_bytes", self.sizes, f"sizes from 0 to {VALUE_BYTES_MAX:,} bytes, at least one")
+        for size in self.sizes:
+            check_whole(size, "value_bytes", 0, VALUE_BYTES_MAX)
+        if not len(self.sizes):
+            refuse("value_bytes", self.sizes, "one or more sizes")
         weights = self.weights
-        if weights is not None:
-            fits = len(weights) == len(self.sizes) and min(weights) >= 0 and 0 < sum(weights) < float("inf")
-            require(fits, "value_bytes", weights, "a weight for each size, none below 0, not all 0")
+        if weights is not None and not (
+            len(weights) == len(self.sizes) and min(weights) >= 0 and 0 < sum(weights) < float("inf")
+        ):
+            refuse("value_bytes", weights, "a weight for each size, none below 0, not all 0")
 
 
 ValueBytes: TypeAlias = "int | UniformBytes | EmpiricalBytes"
@@ -117,9 +118,7 @@ ValueBytes: TypeAlias = "int | UniformBytes | EmpiricalBytes"
 def check_value_bytes(value: object) -> None:
     """Refuse what is no size and no distribution of sizes."""
     if not isinstance(value, UniformBytes | EmpiricalBytes):
-        good = type(value) is int and 0 <= value <= VALUE_BYTES_MAX
-        wanted = f"a whole number from 0 to {VALUE_BYTES_MAX:,}, UniformBytes or EmpiricalBytes"
-        require(good, "value_bytes", value, wanted)
+        check_whole(value, "value_bytes", 0, VALUE_BYTES_MAX)
 
 
 def value_sizes(value_bytes: ValueBytes, at: npt.NDArray[np.float64]) -> Int64s:
@@ -156,14 +155,12 @@ class Mix:
 
     def __post_init__(self) -> None:
         for name in SHARES:
-            share = getattr(self, name)
-            good = isinstance(share, int | float) and 0 <= share <= 1
-            require(good, name, share, "a share from 0 to 1")
+            check_number(getattr(self, name), name, 0, 1)
         total = sum(self.shares())
-        require(abs(total - 1) < 1e-9, "mix", total, "the shares of a mix add up to 1")
+        if abs(total - 1) >= 1e-9:
+            refuse("mix", total, "the shares of a mix add up to 1")
         for name in ("transaction_size", "scan_max"):
-            value = getattr(self, name)
-            require(is_count(value) and value <= 100_000, name, value, "a whole number from 1 to 100,000")
+            check_whole(getattr(self, name), name, 1, 100_000)
 
     def shares(self) -> tuple[float, ...]:
         """Return the shares in the order of SHARES."""

@@ -9,10 +9,10 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from walkit._arguments import check_bool
+from walkit._arguments import check_bool, check_kind, refuse
 from walkit._progress import progress_bar
 from walkit._text import counted
-from walkit.errors import OptionsError, StorageError
+from walkit.errors import StorageError
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import Baseline, FrameSummary, LatencyHistogram, Run, RunRecorder, raw_baseline
 from walkit.measure.frame_timer import FrameWatch, split_latency
@@ -120,12 +120,9 @@ def drive(
 
 def _require_right(target: object, workload: object) -> None:
     """OptionsError for what cannot be driven, and for what is no workload."""
-    for name, given, kinds, what in (
-        ("target", target, (WriteAheadLog, Store), "an open log or a Store"),
-        ("workload", workload, Workload, "a Workload"),
-    ):
-        if not isinstance(given, kinds):
-            raise OptionsError(f"{name} is a {type(given).__name__}, not {what}", option=name, wanted=given)
+    if not isinstance(target, WriteAheadLog | Store):
+        refuse("target", target, "an open log or a Store")
+    check_kind(workload, Workload, "workload", or_none=False)
 
 
 def _require_possible(target: WriteAheadLog | Store, workload: Workload, operations: OperationStream) -> None:

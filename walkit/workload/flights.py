@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from walkit.errors import MissingExtraError, OptionsError, StorageError
+from walkit._arguments import check_whole
+from walkit.errors import MissingExtraError, StorageError
 from walkit.record import Kind
 from walkit.workload.operations import Int64s, OperationStream
 
@@ -119,8 +120,7 @@ def flight_operations(limit: int | None = None, *, flights: pd.DataFrame | None 
     with sorted keys. All flights of one aircraft have one route; a flight without a tail number is routed by
     its own key.
     """
-    if limit is not None and limit < 1:
-        raise OptionsError(f"a limit of {limit} operations: give at least 1", option="limit", wanted=limit)
+    check_whole(limit, "limit", or_none=True)
     if flights is None:
         flights = load_flights()
     rows, steps, minutes = _groups(flights)

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from walkit.errors import OptionsError
+from walkit._arguments import refuse
 from walkit.format.frame import FrameHeader, check_header
 from walkit.format.layout import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
 from walkit.format.segment import SegmentHeader
@@ -46,14 +46,14 @@ def flip_a_bit(path: str | os.PathLike[str]) -> FlippedBit:
                 segment.seek(offset + byte)
                 segment.write(bytes([was ^ 1]))
             return FlippedBit(file.name, frame, offset, byte, 0)
-    raise OptionsError("no segment of the log has three frames", option="path", wanted=os.fspath(path))
+    refuse("path", os.fspath(path), "a log with a segment of three frames")
 
 
 def remove_the_oldest_segment(path: str | os.PathLike[str]) -> str:
     """Remove the file of a log's oldest segment, and return its name. OptionsError where there is none."""
     files = sorted(Path(path).glob("*.segment"))
     if not files:
-        raise OptionsError("the log has no segment", option="path", wanted=os.fspath(path))
+        refuse("path", os.fspath(path), "a log with a segment")
     files[0].unlink()
     return files[0].name
 

@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from walkit._arguments import check_choice, check_whole
 from walkit.config import MIB, Durability, LogOptions
 from walkit.log.open import open_log
 from walkit.measure import Run
 from walkit.measure import load as load_run
-from walkit.workload.checks import require_between, require_one_of
 from walkit.workload.drive import drive
 from walkit.workload.line_reporter import LineReporter, report_lines
 from walkit.workload.parent_watch import end_with
@@ -46,17 +46,13 @@ class MeasuredLoad:
     seed: int = 7
 
     def __post_init__(self) -> None:
-        require_between(
-            self,
-            {
-                "operations": (1, OPERATIONS_MAX),
-                "writers": (1, 1024),
-                "record_bytes": (1, MIB),
-                "in_flight": (1, 64),
-                "seed": (0, 2**31),
-            },
-        )
-        require_one_of(self, {"style": ("threads", "tasks"), "durability": get_args(Durability)})
+        check_whole(self.operations, "operations", 1, OPERATIONS_MAX)
+        check_whole(self.writers, "writers", 1, 1024)
+        check_whole(self.record_bytes, "record_bytes", 1, MIB)
+        check_whole(self.in_flight, "in_flight", 1, 64)
+        check_whole(self.seed, "seed", 0, 2**31)
+        check_choice(self.style, ("threads", "tasks"), "style")
+        check_choice(self.durability, get_args(Durability), "durability")
         policy_named(self.policy)
 
     @property

@@ -15,8 +15,8 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from walkit._arguments import check_whole, refuse
 from walkit._text import counted
-from walkit.errors import OptionsError
 from walkit.record import Kind
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
@@ -88,14 +88,14 @@ class OperationStream:
         )
         lengths = [n, *map(len, columns)]
         if set(lengths) != {n}:
-            raise OptionsError(f"the columns of a stream have {lengths} operations; make them equal")
+            refuse("lengths", lengths, "the columns of a stream have the same length")
         same_group = np.diff(self.groups) == 0
         if (np.diff(self.times_us) < 0).any() or (np.diff(self.groups) < 0).any():
-            raise OptionsError("a stream is in event time: times and groups may not fall")
+            refuse("stream", len(self), "operations in event time: times and groups do not fall")
         if (np.diff(self.numbers) <= 0).any():
-            raise OptionsError("the operation numbers of a stream rise")
+            refuse("stream", len(self), "operations whose numbers rise")
         if (same_group & ((self.routes[1:] != self.routes[:-1]) | (np.diff(self.times_us) != 0))).any():
-            raise OptionsError("a group has one route and one time")
+            refuse("stream", len(self), "operations whose groups have one route and one time each")
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -143,15 +143,13 @@ class OperationStream:
 
         Operation i goes to writer `routes[i] % writers`: the same in every process. A writer may get nothing.
         """
-        if writers < 1:
-            raise OptionsError(f"{writers} writers: give at least 1", option="writers", wanted=writers)
+        check_whole(writers, "writers")
         owner = self.routes % np.uint32(writers)
         return [self.select(np.flatnonzero(owner == writer)) for writer in range(writers)]
 
     def numbers_of(self, groups: int) -> Int64s:
         """Return the operation numbers of the first `groups` groups of this stream."""
-        if not 0 <= groups <= self.group_count:
-            raise OptionsError(f"{groups} groups of a stream that has {self.group_count}", option="groups")
+        check_whole(groups, "groups", 0, self.group_count)
         return self.numbers[: int(self._ends()[groups - 1]) if groups else 0]
 
     def digest(self, operations: int | None = None) -> str:
@@ -176,11 +174,11 @@ def operation_mask(parts: Sequence[OperationStream], groups: Sequence[int], oper
     groups in order. Shape (operations,), indexed by operation number.
     """
     if len(parts) != len(groups):
-        raise OptionsError(f"{len(groups)} counts for {len(parts)} streams")
+        refuse("groups", len(groups), f"a count for each of the {len(parts)} streams")
     mask = np.zeros(operations, dtype=np.bool_)
     for part, count in zip(parts, groups, strict=True):
         numbers = part.numbers_of(count)
         if len(numbers) and numbers[-1] >= operations:
-            raise OptionsError(f"operation {numbers[-1]} is past the {operations} that were given")
+            refuse("operations", operations, f"more than {numbers[-1]}, which is the number of an operation")
         mask[numbers] = True
     return mask

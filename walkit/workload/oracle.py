@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from walkit._arguments import refuse
 from walkit._html import table, tag
 from walkit._text import counted
-from walkit.errors import OptionsError
 from walkit.record import Kind
 from walkit.workload.operations import Int64s, Mask
 
@@ -186,7 +186,7 @@ def state_after(
         _mask(given, len(table), "order")
         numbers = given[mask[given]]
         if len(numbers) != np.count_nonzero(mask) or len(np.unique(numbers)) != len(numbers):
-            raise OptionsError("the order must have each acknowledged operation exactly once", option="order")
+            refuse("order", len(numbers), "each acknowledged operation exactly once", np.count_nonzero(mask))
     last = table[["kind", "key", "value"]].iloc[numbers].drop_duplicates("key", keep="last")
     live = last[last["kind"] == Kind.PUT]
     return dict(zip(live["key"], live["value"], strict=True))
@@ -257,9 +257,7 @@ def check_recovered(
     acked = _mask(acknowledged, len(table), "acknowledged")
     sent = _mask(submitted, len(table), "submitted")
     if (acked & ~sent).any():
-        raise OptionsError(
-            f"{np.count_nonzero(acked & ~sent)} operations were acknowledged and never submitted"
-        )
+        refuse("acknowledged", np.flatnonzero(acked & ~sent).tolist(), "operations that were submitted")
     codes, uniques = table["key"].factorize()
     keys: list[bytes] = [*uniques]
     found: list[bytes | None] = [recovered.get(key) for key in keys]
@@ -341,12 +339,10 @@ def _mask(which: npt.ArrayLike | None, operations: int, name: str) -> Mask:
     given = np.asarray(which)
     if given.dtype == np.bool_:
         if given.shape != (operations,):
-            raise OptionsError(
-                f"{name} is a mask of shape {given.shape} for {operations} operations", option=name
-            )
+            refuse(name, given.shape, f"a mask of {operations} operations")
         return given
     if given.size and (given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= operations):
-        raise OptionsError(f"{name} has numbers outside of 0 to {operations - 1}", option=name)
+        refuse(name, given, f"whole numbers from 0 to {operations - 1}")
     mask = np.zeros(operations, dtype=np.bool_)
     mask[given.astype(np.int64)] = True
     return mask

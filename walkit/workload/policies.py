@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from walkit._arguments import refuse
 from walkit.commit.policy import Adaptive, CappedFrames, Linger, OneRecordPerFrame, Policy
-from walkit.errors import OptionsError
 
 LINGER_BYTES = 256 * 1024
 """What comes together at the most while a `linger` policy waits."""
@@ -33,9 +33,4 @@ def policy_named(name: str) -> Policy | None:
         return _PLAIN[kind]()
     if kind in _WITH_A_NUMBER and number.isascii() and number.isdigit() and int(number):
         return _WITH_A_NUMBER[kind](int(number))
-    raise OptionsError(
-        f"{name!r} is not a policy: {', '.join(POLICY_NAMES)}",
-        option="policy",
-        wanted=name,
-        stored=POLICY_NAMES,
-    )
+    refuse("policy", name, f"one of {', '.join(POLICY_NAMES)}", POLICY_NAMES)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from walkit._arguments import check_whole
 from walkit.config import MIB
-from walkit.workload.checks import require_between
 from walkit.workload.process import ChildWriterError, TalkingChild
 
 RATE_MAX = 20_000
@@ -25,9 +25,9 @@ class PacedLoad:
     seed: int = 7
 
     def __post_init__(self) -> None:
-        require_between(
-            self, {"records_per_s": (0, RATE_MAX), "record_bytes": (1, MIB), "log_bytes_max": (1, 1 << 40)}
-        )
+        check_whole(self.records_per_s, "records_per_s", 0, RATE_MAX)
+        check_whole(self.record_bytes, "record_bytes", 1, MIB)
+        check_whole(self.log_bytes_max, "log_bytes_max", 1, 1 << 40)
 
 
 class ReplicatedChild(TalkingChild):

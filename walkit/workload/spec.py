@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from walkit._arguments import refuse
+from walkit._arguments import check_choice, check_kind, check_number, check_whole, refuse
 from walkit._html import options
-from walkit.errors import OptionsError
 from walkit.workload.calls import call_columns
-from walkit.workload.checks import is_count, require
 from walkit.workload.distributions import (
     PUTS,
     EmpiricalBytes,
@@ -50,9 +48,8 @@ class OpenLoop:
     """poisson: independent arrivals, exponential gaps; fixed: equal gaps."""
 
     def __post_init__(self) -> None:
-        good = isinstance(self.rate, int | float) and 0 < self.rate <= 1e9
-        require(good, "rate", self.rate, "calls a second, above 0")
-        require(self.process in ("poisson", "fixed"), "process", self.process, "'poisson' or 'fixed'")
+        check_number(self.rate, "rate", 0, 1e9, above=True)
+        check_choice(self.process, ("poisson", "fixed"), "process")
 
     def due_ns(self, calls: int, seed: int) -> Int64s:
         """Return when each call is meant to begin: nanoseconds from the start of the run, rising."""
@@ -109,8 +106,7 @@ class Workload:
 
     def __post_init__(self) -> None:
         for option, least in (("operations", 1), ("writers", 1), ("tasks", 0), ("seed", 0)):
-            value = getattr(self, option)
-            require(is_count(value, least), option, value, f"a whole number from {least} on")
+            check_whole(getattr(self, option), option, least)
         if self.arrival != "closed" and not isinstance(self.arrival, OpenLoop):
             refuse("arrival", self.arrival, "'closed' or OpenLoop(rate=...)")
         if self.keys is not None and not isinstance(self.keys, str | KeyChoice):
@@ -119,14 +115,15 @@ class Workload:
             object.__setattr__(self, "keys", KeyChoice(kind=self.keys))  # type: ignore[arg-type]  # checked there
         if self.value_bytes is not None:
             check_value_bytes(self.value_bytes)
-        require(self.mix is None or isinstance(self.mix, Mix), "mix", self.mix, "a Mix")
+        check_kind(self.mix, Mix, "mix")
         if self.source is not None and self.generated:
-            raise OptionsError(
-                "source gives the operations: keys, value_bytes and mix are for generated ones",
-                option="source",
+            refuse(
+                "source",
+                self.source,
+                "it gives the operations: keys, value_bytes and mix are for generated ones",
             )
         if self.preload and not self.generated:
-            raise OptionsError("preload is for generated operations", option="preload", wanted=True)
+            refuse("preload", True, "only with generated operations")
         if not self.name:
             name = "generated" if self.generated else "flights" if self.source is None else "operations"
             object.__setattr__(self, "name", name)
@@ -229,9 +226,8 @@ def ycsb(letter: str, *, key_count: int = 100_000, **changes: Any) -> Workload:
 
     `changes` are fields of Workload. A scan reads keys one by one, because a Store has no order of keys.
     """
-    preset = YCSB.get(letter.upper())
-    if preset is None:
-        raise OptionsError(f"there is no YCSB workload {letter!r}: A to F", option="letter", wanted=letter)
+    check_choice(letter.upper(), YCSB, "letter")
+    preset = YCSB[letter.upper()]
     base = Workload(
         keys=KeyChoice(kind=preset.keys, count=key_count),  # type: ignore[arg-type]  # a name of one, from the table
         value_bytes=YCSB_VALUE_BYTES,

@@ -14,14 +14,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
+from walkit._arguments import check_bool, check_choice, check_whole, refuse
 from walkit.config import MIB, Durability, LogOptions
-from walkit.errors import OptionsError
 from walkit.format.layout import FRAME_HEADER_BYTES
 from walkit.measure import FrameSample, LatencyHistogram, RawRate
 from walkit.metrics import LogStatistics
 from walkit.models.device import PRESETS
 from walkit.storage.direct import DIRECT_BYTES
-from walkit.workload.checks import require_between, require_one_of
 from walkit.workload.policies import policy_named
 from walkit.workload.process import TalkingChild
 
@@ -67,34 +66,20 @@ class ContinuousLoad:
     """Fixes values, arrivals and the modelled device's latencies."""
 
     def __post_init__(self) -> None:
-        require_between(
-            self,
-            {
-                "writers": (1, WRITERS_MAX),
-                "record_bytes": (1, MIB),
-                "in_flight": (1, 1024),
-                "arrivals_per_s": (0, ARRIVALS_PER_S_MAX),
-                "seed": (0, SEED_MAX),
-            },
-        )
-        require_one_of(
-            self,
-            {
-                "style": get_args(Style),
-                "durability": get_args(Durability),
-                "ack_order": ("append", "completion"),
-                "direct_io": (False, True),
-                "raw": (False, True),
-                "device": ("", *PRESETS),
-            },
-        )
+        check_whole(self.writers, "writers", 1, WRITERS_MAX)
+        check_whole(self.record_bytes, "record_bytes", 1, MIB)
+        check_whole(self.in_flight, "in_flight", 1, 1024)
+        check_whole(self.arrivals_per_s, "arrivals_per_s", 0, ARRIVALS_PER_S_MAX)
+        check_whole(self.seed, "seed", 0, SEED_MAX)
+        check_choice(self.style, get_args(Style), "style")
+        check_choice(self.durability, get_args(Durability), "durability")
+        check_choice(self.ack_order, ("append", "completion"), "ack_order")
+        check_choice(self.device, ("", *PRESETS), "device")
+        check_bool(self.direct_io, "direct_io")
+        check_bool(self.raw, "raw")
         policy_named(self.policy)
         if self.device and self.direct_io:
-            raise OptionsError(
-                "direct_io writes past the page cache of this disk; a modelled device has none",
-                option="direct_io",
-                wanted=True,
-            )
+            refuse("direct_io", True, "not with a modelled device, which has no page cache to write past")
 
     @property
     def place(self) -> str:

@@ -7,8 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import pairwise
 
-from walkit._arguments import check_bool, refuse
-from walkit.errors import OptionsError
+from walkit._arguments import check_bool, check_number, check_whole, refuse
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import Run
 from walkit.measure.knee import kept_up
@@ -37,10 +36,8 @@ def sweep(
     chosen = list(rates)
     if not chosen or any(b <= a for a, b in pairwise(chosen)):
         refuse("rates", chosen, "at least one, each above the one before")
-    if not seconds > 0 or past_the_knee < 1:
-        raise OptionsError(
-            "seconds is above 0 and past_the_knee at least 1", option="seconds", wanted=seconds
-        )
+    check_number(seconds, "seconds", above=True)
+    check_whole(past_the_knee, "past_the_knee")
     loop = workload.arrival if isinstance(workload.arrival, OpenLoop) else OpenLoop(rate=1)
     runs: list[Run] = []
     behind = 0

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from time import perf_counter_ns
 
+from walkit._arguments import refuse
 from walkit._threads import EndingThread
-from walkit.errors import OptionsError
 from walkit.log.wal import WriteAheadLog
 from walkit.measure.recorder import RecordFunction
 from walkit.record import AppendResult, Kind
@@ -22,10 +22,8 @@ def require_task_operations(stream: OperationStream) -> None:
     """Refuse what has no asyncio form: tombstones and transactions block their caller."""
     kinds = set(stream.kinds.tolist())
     if kinds - {PUT, READ} or stream.group_count != len(stream):
-        raise OptionsError(
-            "tasks take puts and reads, one a group: deletes, transactions and scans block; drive them with threads",
-            option="tasks",
-        )
+        text = "puts and reads, one a group; threads drive deletes, transactions and scans, which block"
+        refuse("tasks", sorted(kinds), text)
 
 
 class TaskWriters(Writers):

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from walkit.errors import MissingExtraError, OptionsError, StorageError
+from walkit._arguments import refuse
+from walkit.errors import MissingExtraError, StorageError
 from walkit.record import Kind
 from walkit.workload.operations import READ, OperationStream
 
@@ -40,12 +41,8 @@ def trace_operations(path: str | os.PathLike[str], *, seed: int = 0) -> Operatio
     frame = _read(Path(path))
     other = sorted(set(frame.columns) - set(COLUMNS))
     if "key" not in frame or other or {"value", "value_bytes"} <= set(frame.columns):
-        raise OptionsError(
-            f"the columns of a trace are key and, perhaps, kind, value or value_bytes, time_us, group; found "
-            f"{list(frame.columns)}",
-            option="columns",
-            wanted=list(frame.columns),
-        )
+        text = "key and, perhaps, kind, value or value_bytes, time_us, group"
+        refuse("columns", list(frame.columns), text)
     kinds = _kinds(frame)
     keys = [_bytes(key, "key", row) for row, key in enumerate(frame["key"].tolist())]
     groups = np.arange(len(keys))
@@ -74,7 +71,7 @@ def _read(path: Path) -> pd.DataFrame:
     readers: dict[str, Any] = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
     reader = readers.get(path.suffix)
     if reader is None:
-        raise OptionsError(f"{path} is neither *.csv nor *.parquet", option="path", wanted=str(path))
+        refuse("path", str(path), "*.csv or *.parquet")
     # Text stays text: a key 007 is no number, and a value NA is there.
     text = {"dtype": {"key": str, "value": str}, "keep_default_na": False} if path.suffix == ".csv" else {}
     try:
@@ -90,7 +87,7 @@ def _kinds(frame: pd.DataFrame) -> Any:
     named = [str(kind).lower() for kind in frame["kind"].tolist()]
     unknown = sorted(set(named) - set(KINDS))
     if unknown:
-        raise OptionsError(f"a trace does {', '.join(KINDS)}; found {unknown}", option="kind", wanted=unknown)
+        refuse("kind", unknown, f"one of {', '.join(KINDS)}")
     return np.array([KINDS[kind] for kind in named], np.int8)
 
 
@@ -102,15 +99,13 @@ def _values(frame: pd.DataFrame, puts: Any, seed: int) -> list[bytes | None]:
     if "value_bytes" in frame:
         given = np.where(puts, frame["value_bytes"].to_numpy(np.float64, na_value=-1), 0)
         if (given < 0).any() or (given != np.floor(given)).any():
-            raise OptionsError("value_bytes is a whole number from 0 on for every put", option="value_bytes")
+            refuse("value_bytes", given.min(), "a whole number from 0 for every put")
         sizes = given.astype(np.int64)
     rng = np.random.default_rng(seed)
     return [rng.bytes(size) if put else None for size, put in zip(sizes.tolist(), puts.tolist(), strict=True)]
 
 
 def _bytes(item: object, what: str, row: int) -> bytes:
-    if isinstance(item, str):
-        return item.encode()
-    if isinstance(item, bytes):
-        return item
-    raise OptionsError(f"row {row}: the {what} is a {type(item).__name__}, not text or bytes", option=what)
+    if not isinstance(item, str | bytes):
+        refuse(what, item, f"text or bytes, in row {row}")
+    return item.encode() if isinstance(item, str) else item

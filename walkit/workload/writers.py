@@ -7,8 +7,8 @@ from array import array
 from collections.abc import Callable, Sequence
 from time import monotonic, perf_counter_ns, sleep
 
+from walkit._arguments import refuse
 from walkit._threads import EndingThread
-from walkit.errors import OptionsError
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import RunRecorder
 from walkit.measure.recorder import RecordFunction
@@ -26,7 +26,7 @@ Due = Sequence[int]
 
 def no_reads(key: bytes) -> object:
     """Refuse a read of a target that looks no key up."""
-    raise OptionsError("a log looks no key up: drive reads into a Store", option="mix", wanted="read")
+    refuse("mix", "read", "a log looks up no keys; drive reads into a Store")
 
 
 def calls_of(
