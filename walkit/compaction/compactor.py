@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from walkit._arguments import check_number, check_progress, check_whole
@@ -23,23 +22,23 @@ from walkit.compaction.rewriter import rewrite
 from walkit.compaction.selection import KeyMap, Selection
 from walkit.compaction.throttle import Throttle
 from walkit.config import LogOptions
-from walkit.errors import GapError, LogClosedError, StorageError
+from walkit.errors import GapError, LogClosedError
 from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.format.manifest import Manifest, SegmentRecord, segment_order
+from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.names import COMPACTION_NEW_NAME
 from walkit.log.claims import ClaimTable
 from walkit.log.contents import LogContents
 from walkit.log.lifetime import Lifetime
-from walkit.log.orphan_files import OrphanFiles
-from walkit.log.trim_rewrite import check_waste_ratio, free_number
+from walkit.log.trim_rewrite import check_waste_ratio
 from walkit.read.view import LogView
 from walkit.recovery.report import PhaseClock
-from walkit.segments.index_file import files_of, index_segment
+from walkit.segments.index_file import index_segment
 from walkit.segments.maintenance_worker import MaintenanceWorker
-from walkit.segments.manifest_edits import gaps_where
 from walkit.segments.manifest_store import ManifestStore
-from walkit.storage.interface import Storage, remove_if_there
+from walkit.segments.orphan_files import OrphanFiles
+from walkit.segments.rewrite import NewSegment, SegmentReplacer
+from walkit.storage.interface import Storage, StorageFile
 
 CompactionProgress = Callable[[str, int, int], None]
 """Called with ("survey", bytes of frames done, bytes in all), then with ("rewrite", the same of what is rewritten)."""
@@ -95,8 +94,7 @@ class Compactor:
         self._sync_and_apply, self._snapshot_lsns = sync_and_apply, snapshot_lsns
         self._lock = threading.Lock()
         self._ended = Latch()
-        self._needless: list[str] = []
-        """Segments of compactions that failed; to be removed by the next one."""
+        self._replacer = SegmentReplacer(storage, manifest_store, orphan_files, COMPACTION_NEW_NAME)
         lifetime.on_close(self.end, first=True)
 
     def end(self) -> None:
@@ -141,9 +139,7 @@ class Compactor:
             with clock.phase("log"):
                 upto = self._sync_and_apply()
             with clock.phase("survey") as detail:
-                # What a compaction that failed has left; it is removed with what this one drops.
-                remove_if_there(self._storage, COMPACTION_NEW_NAME)
-                self._orphan_files.give_up(self._needless)
+                self._replacer.clear()
                 self._maintenance.drain()  # what it is about to seal can be compacted, too
                 exact = upto if exact_from_lsn is None else min(upto, exact_from_lsn)
                 while True:
@@ -251,26 +247,26 @@ class Compactor:
         )
         try:
             with clock.phase("rewrite"):
-                record = self._rewrite(work, group, selection)
+                new = self._rewrite(work, group, selection)
         except GapError:
             if self._is_sealed(self._manifest_store.current, group):
                 raise
             return True  # trimmed meanwhile: there is nothing left to compact
-        if record is None:
+        if new is None:
             work.blocked |= selection.superseded
             work.kept += len(group)
             return True
         with clock.phase("publish"):
-            outcome = self._publish(work, group, record, selection)
+            outcome = self._publish(work, group, new, selection)
         if outcome:
-            work.rewritten.append((group, record))
+            work.rewritten.append((group, new.record))
             work.tombstones += selection.tombstones
             self._events.emit(
                 "walkit.compaction.publish",
-                number=record.number,
+                number=new.record.number,
                 segments=len(group),
                 bytes_before=sum(s.size_bytes for s in group),
-                bytes_after=record.size_bytes,
+                bytes_after=new.record.size_bytes,
             )
         return outcome or not self._is_sealed(self._manifest_store.current, group)
 
@@ -279,68 +275,44 @@ class Compactor:
         sealed = {s.number for s in manifest.sealed}
         return all(s.number in sealed for s in group)
 
-    def _rewrite(self, work: _Work, group: Group, selection: Selection) -> SegmentRecord | None:
+    def _rewrite(self, work: _Work, group: Group, selection: Selection) -> NewSegment | None:
         """Write the group under the temporary name, then under that of a new segment; None where it stays as it is."""
-        storage, view = self._storage, part(work.view, group)
-        number = free_number(storage, self._manifest_store)
+        view, number = part(work.view, group), self._replacer.number()
         headers = [header_of(view, record) for record in group]
-        file = storage.open(COMPACTION_NEW_NAME, "create")
-        done = False
 
         def frame_read(size_bytes: int) -> None:
             self._refuse_ended()
             work.throttle.spend(size_bytes)
 
-        try:
-            record = rewrite(
+        def write(file: StorageFile) -> NewSegment | None:
+            new = rewrite(
                 file,
                 view,
                 headers,
                 selection,
                 number=number,
                 codec=self._options.codec,
-                created_us=headers[0].created_us,  # what it holds is as old as it was
                 frame_read=frame_read,
             )
-            done = record is not None
             size = file.size()
             work.written += size
-            work.throttle.spend(2 * size if done else size)  # written and read back
-        finally:
-            file.close()
-            if not done:
-                with suppress(StorageError):
-                    storage.remove(COMPACTION_NEW_NAME)
-        if record is not None:
-            try:
-                storage.replace(COMPACTION_NEW_NAME, record.name)
-                storage.sync_directory()
-            except StorageError:
-                self._needless.append(record.name)
-                raise
-        return record
+            work.throttle.spend(size if new is None else 2 * size)  # written and read back
+            return new
 
-    def _publish(self, work: _Work, group: Group, record: SegmentRecord, selection: Selection) -> bool:
+        return self._replacer.write(write)
+
+    def _publish(self, work: _Work, group: Group, new: NewSegment, selection: Selection) -> bool:
         """Put the new segment in the place of the old ones, unless they are trimmed or claimed by now."""
-        published, start, end = False, group[0].start_position, group[-1].end_position
 
-        def change(manifest: Manifest) -> Manifest:
-            nonlocal published
-            published = False
+        def facts(manifest: Manifest) -> dict[str, int] | None:
             needed = self._claims.oldest_needed(manifest)
-            if not self._is_sealed(manifest, group) or (needed is not None and needed <= work.exact_lsn):
-                return manifest
-            published = True
-            others = tuple(s for s in manifest.segments if s not in group)
-            return manifest.next(
-                segments=tuple(sorted((*others, record), key=segment_order)),
-                next_segment=max(manifest.next_segment, record.number + 1),
-                exact_from_lsn=max(manifest.exact_from_lsn, selection.exact_from_lsn),
-                tombstones_from_lsn=max(manifest.tombstones_from_lsn, selection.tombstones_from_lsn),
-                **gaps_where(manifest, lambda gap: gap.end_position <= start or gap.start_position >= end),
-            )
+            if needed is not None and needed <= work.exact_lsn:
+                return None
+            return {
+                "exact_from_lsn": max(manifest.exact_from_lsn, selection.exact_from_lsn),
+                "tombstones_from_lsn": max(manifest.tombstones_from_lsn, selection.tombstones_from_lsn),
+            }
 
-        self._needless.append(record.name)
         with (
             self._events.held(),
             self._claims.shut() as shut,
@@ -349,13 +321,11 @@ class Compactor:
         ):
             self._refuse_closed()
             self._claims.save_below(work.exact_lsn)
-            self._manifest_store.update(change)
-            self._needless.remove(record.name)
-            self._orphan_files.add(files_of(group if published else [record]))
+            published = self._replacer.publish(group, new, facts)
             shut.reopen()
             self._orphan_files.remove()
         if published:
-            index_segment(self._storage, self._manifest_store.current, record)
+            index_segment(self._storage, self._manifest_store.current, new.record)
         return published
 
     def _report(self, work: _Work, before: Sequence[SegmentRecord], clock: PhaseClock) -> CompactionReport:

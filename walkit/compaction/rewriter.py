@@ -32,10 +32,10 @@ from walkit.format.layout import (
     ZEROS,
     SegmentFlag,
 )
-from walkit.format.manifest import LogEnd, SegmentRecord, sealed_record
+from walkit.format.manifest import LogEnd, sealed_record
 from walkit.format.segment import SegmentHeader
-from walkit.read.readback import read_back
 from walkit.read.view import LogView
+from walkit.segments.rewrite import NewSegment
 from walkit.storage.interface import StorageFile
 
 FRAME_GOAL_BYTES = 256 * 1024
@@ -168,14 +168,13 @@ def rewrite(
     *,
     number: int,
     codec: str | None,
-    created_us: int,
     frame_read: Callable[[int], object],
-) -> SegmentRecord | None:
-    """Write the segments of `view`, whose headers these are, as one segment to an empty file; synced on return.
+) -> NewSegment | None:
+    """Write the segments of `view`, whose headers these are, as one segment to an empty file.
 
     None where it would not be smaller than they are: then the file is of no use. `frame_read` is called with the bytes
     of each frame that was read, and what it raises ends the work. CorruptionError where a frame of the old segments is
-    not intact, or one of the new does not read back as it was written.
+    not intact.
     """
     old = [span.record for span in view.spans]
     first, last = old[0], old[-1]
@@ -195,14 +194,12 @@ def rewrite(
         frame_bytes_max=max(gathered.bytes_max, *(h.frame_bytes_max for h in headers)),
         flags=SegmentFlag.COMPACTED,
         end_chain=last.end_chain,
-        created_us=created_us,
-    )
+    )  # what it holds is as old as it was
     header = _write_headers(file, header, gathered)
-    file.sync()
     end = LogEnd(last_lsn=last.last_lsn, position=last.end_position, chain=last.end_chain)
-    record = sealed_record(header, end, records=gathered.records, frames=len(gathered.placed))
-    read_back(file, header, record)
-    return record
+    return NewSegment(
+        header, sealed_record(header, end, records=gathered.records, frames=len(gathered.placed))
+    )
 
 
 def _write_headers(file: StorageFile, header: SegmentHeader, gathered: FrameGatherer) -> SegmentHeader:

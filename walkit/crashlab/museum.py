@@ -15,20 +15,19 @@ from weakref import WeakKeyDictionary
 
 from walkit.commit.frame import SealedFrame
 from walkit.commit.frame_writer import FrameWriter
-from walkit.compaction import rewriter
 from walkit.crashlab.mutant import Mutant, Patch
 from walkit.errors import StorageError
 from walkit.format import frame as frame_format
-from walkit.log.orphan_files import OrphanFiles
 from walkit.log.trim import Trimmer
 from walkit.models import FaultyStorage
 from walkit.models.faults import OperationName
 from walkit.models.passing import PassingFile
 from walkit.recovery import apply, decision, findings
 from walkit.recovery.decision import Decision
-from walkit.segments import manifest_store
+from walkit.segments import manifest_store, rewrite
 from walkit.segments.active_segment import OpenSegment
 from walkit.segments.index_file import files_of
+from walkit.segments.orphan_files import OrphanFiles
 from walkit.segments.segment_set import SegmentSet
 from walkit.state.checkpoint import Checkpointer
 from walkit.state.snapshot import SnapshotWrite
@@ -42,21 +41,6 @@ def _without(storage: Storage, operation: OperationName) -> FaultyStorage:
     lying = FaultyStorage(storage)
     lying.skip(operation)
     return lying
-
-
-class _UnsyncedFile(PassingFile):
-    """A file whose sync does nothing."""
-
-    def read(self, offset: int, size: int) -> bytes:
-        """See `StorageFile`."""
-        return self.inner.read(offset, size)
-
-    def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
-        """See `StorageFile`."""
-        self.inner.write(offset, buffers)
-
-    def sync(self) -> None:
-        """Do nothing."""
 
 
 class _UnsyncedHeader(PassingFile):
@@ -163,11 +147,8 @@ def _remove_first(own: Function) -> Function:
     return move_watermark
 
 
-def _compact_unsynced(own: Function) -> Function:
-    def rewrite(file: Any, *given: Any, **named: Any) -> Any:
-        return own(_UnsyncedFile(file), *given, **named)
-
-    return rewrite
+def _rewrite_unsynced(own: Function) -> Function:
+    return lambda storage, temporary, write: own(_without(storage, "sync"), temporary, write)
 
 
 def _refuse_torn(own: Function) -> Function:
@@ -307,7 +288,7 @@ _ALL = (
         "Litestream #1323, #1028 (a gap that shows at the restore)",
         "compaction",
         ("verified",),
-        (Patch(rewriter, "rewrite", _compact_unsynced),),
+        (Patch(rewrite, "write_segment", _rewrite_unsynced),),
     ),
 )
 MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in _ALL}

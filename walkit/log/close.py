@@ -18,9 +18,9 @@ from walkit._threads import MEMORY_TRIES, LogThread
 from walkit.commit.driver import CommitDriver
 from walkit.errors import StorageError
 from walkit.events import EventSink
-from walkit.log.orphan_files import OrphanFiles
 from walkit.log.own_claims import OwnClaims
 from walkit.segments.manifest_store import ManifestStore
+from walkit.segments.orphan_files import OrphanFiles
 from walkit.segments.segment_set import SegmentSet
 
 GRACE_S = 1.0

@@ -30,7 +30,6 @@ from walkit.log.contents import LogContents
 from walkit.log.level import note_level
 from walkit.log.lifetime import Lifetime
 from walkit.log.observe import acknowledged_frames
-from walkit.log.orphan_files import OrphanFiles
 from walkit.log.own_claims import OwnClaims
 from walkit.log.parts import LogParts
 from walkit.log.retention import Retainer
@@ -41,6 +40,7 @@ from walkit.recovery.apply import apply_plan
 from walkit.recovery.plan import RecoveryPlan
 from walkit.segments.manifest_edits import next_epoch
 from walkit.segments.manifest_store import ManifestStore
+from walkit.segments.orphan_files import OrphanFiles
 from walkit.segments.segment_set import SegmentSet
 from walkit.segments.slot_store import SlotStore
 from walkit.segments.writer_lock import WriterLock

@@ -13,11 +13,11 @@ from walkit.events import EventSink
 from walkit.log.claims import ClaimTable
 from walkit.log.contents import LogContents
 from walkit.log.lifetime import Lifetime
-from walkit.log.orphan_files import OrphanFiles
 from walkit.log.own_claims import OwnClaims
 from walkit.log.retention import Retainer
 from walkit.log.trim import Trimmer
 from walkit.segments.manifest_store import ManifestStore
+from walkit.segments.orphan_files import OrphanFiles
 from walkit.segments.segment_set import SegmentSet
 from walkit.storage.interface import Storage
 

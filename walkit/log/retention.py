@@ -22,11 +22,11 @@ from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import SegmentRecord
 from walkit.log.claims import BACKGROUND_WAIT_S, ClaimTable
 from walkit.log.contents import segments_now
-from walkit.log.orphan_files import OrphanFiles
 from walkit.log.trim import Trimmed, Trimmer
 from walkit.recovery.report import report_html
 from walkit.segments.claim_files import ClaimFact
 from walkit.segments.manifest_store import ManifestStore
+from walkit.segments.orphan_files import OrphanFiles
 from walkit.segments.segment_set import SegmentSet
 
 CLOCK_STEP_US = 1_000_000

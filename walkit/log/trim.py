@@ -17,7 +17,6 @@ from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
 from walkit.log.claims import ClaimTable
 from walkit.log.marks import LogMarks
-from walkit.log.orphan_files import OrphanFiles
 from walkit.log.trim_rewrite import Rewritten, TrimRewriter, check_waste_ratio
 from walkit.read.view import LogView
 from walkit.record import Record
@@ -26,6 +25,7 @@ from walkit.segments.index_file import files_of
 from walkit.segments.maintenance_worker import MaintenanceWorker
 from walkit.segments.manifest_edits import gaps_where
 from walkit.segments.manifest_store import ManifestStore
+from walkit.segments.orphan_files import OrphanFiles
 from walkit.storage.io_errors import BACK_PRESSURE
 
 WASTE_RATIO_DEFAULT = 0.5

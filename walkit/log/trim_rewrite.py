@@ -7,30 +7,25 @@ cursors and indexes of what follows notice nothing. Compaction's order of steps 
 
 from __future__ import annotations
 
-import errno
 import threading
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from walkit._arguments import refuse
 from walkit._locks import marked, once
-from walkit.errors import LogClosedError, StorageError, WalkitError
+from walkit.errors import LogClosedError, WalkitError
 from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, sealed_record
 from walkit.format.names import TRIM_NEW_NAME
-from walkit.format.segment import SegmentHeader, segment_name
+from walkit.format.segment import SegmentHeader
 from walkit.log.lifetime import Lifetime
-from walkit.log.orphan_files import OrphanFiles
-from walkit.read.readback import read_back, unlike
 from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.identity import check_identity, open_segment
-from walkit.segments.index_file import files_of, index_segment
-from walkit.segments.manifest_edits import gaps_where
+from walkit.segments.index_file import index_segment
 from walkit.segments.manifest_store import ManifestStore
-from walkit.storage.interface import Storage, StorageFile, remove_if_there
-
-COPY_BYTES = 1 << 20
+from walkit.segments.orphan_files import OrphanFiles
+from walkit.segments.rewrite import NewSegment, SegmentReplacer, copy_segment, unlike
+from walkit.storage.interface import Storage, StorageFile
 
 
 def check_waste_ratio(waste_ratio: float) -> None:
@@ -85,8 +80,7 @@ class TrimRewriter:
         self._events = events
         self._lock = threading.RLock()
         self._ended = False
-        self._needless: list[str] = []
-        """Copies whose publishing failed: the manifest on stable storage may name them until the next is written."""
+        self._replacer = SegmentReplacer(storage, manifest_store, orphan_files, TRIM_NEW_NAME)
         self._known: tuple[SegmentRecord, _Border] | None = None
         """How far the headers of a segment have been looked at, so that many small trims do not begin anew."""
         lifetime.on_close(self._end)
@@ -130,10 +124,10 @@ class TrimRewriter:
             waste = dropped / record.size_bytes
             if not dropped or waste < waste_ratio:
                 return Rewritten(waste=waste, bytes_before=size, bytes_after=size)
-            self._remove_failed()
+            self._replacer.clear()
             new_header = replace(
                 header,
-                number=free_number(self._storage, self._manifest_store),
+                number=self._replacer.number(),
                 start_position=border.position,
                 previous_end=border.position,
                 first_lsn=border.next_lsn,
@@ -146,11 +140,25 @@ class TrimRewriter:
                 records=record.records - border.records,
                 frames=record.frames - border.frames,
             )
-            self._copy(source, header, new_header, new)
+            manifest = self._manifest_store.current
+            start, until = header.offset_of(border.position), header.offset_of(manifest.frames_end_of(new))
+
+            def write(file: StorageFile) -> NewSegment:
+                copy_segment(source, file, new_header, start, until, self._refuse_ended)
+                return NewSegment(new_header, new, manifest.gaps_of(new))
+
+            written = self._replacer.write(write)
         finally:
             source.close()
-        if not self._publish(record, new):
+        assert written is not None
+        # Claims need no look, nor their lock: what the copy lacks is below the low watermark, which was durable before
+        # the copy was made, and no claim is given below that.
+        with once(self._orphan_files.lock), self._orphan_files.lock:
+            published = self._replacer.publish([record], written)
+            self._orphan_files.remove()
+        if not published:
             return Rewritten(waste=waste, bytes_written=SEGMENT_HEADER_BYTES + new.size_bytes)
+        index_segment(self._storage, self._manifest_store.current, new)
         after = SEGMENT_HEADER_BYTES + new.size_bytes
         self._events.emit(
             "walkit.segment.rewrite", number=new.number, bytes_before=size, bytes_after=after, waste=waste
@@ -186,68 +194,9 @@ class TrimRewriter:
             )
         raise unlike(file.name, walk, "an intact frame above the low watermark")
 
-    def _remove_failed(self) -> None:
-        """Remove what a rewriting that failed has left."""
-        remove_if_there(self._storage, TRIM_NEW_NAME)
-        self._orphan_files.give_up(self._needless)
-        with once(self._orphan_files.lock), self._orphan_files.lock:
-            self._orphan_files.remove()
-
-    def _copy(
-        self, source: StorageFile, header: SegmentHeader, new_header: SegmentHeader, new: SegmentRecord
-    ) -> None:
-        """Write the copy under its temporary name, synced and read back; nothing is left of one that fails."""
-        manifest = self._manifest_store.current
-        offset, end = header.offset_of(new.start_position), header.offset_of(manifest.frames_end_of(new))
-        file = self._storage.open(TRIM_NEW_NAME, "create")
-        whole = False
-        try:
-            file.write(0, [new_header.encode()])
-            for at in range(offset, end, COPY_BYTES):
-                if self._ended:
-                    raise LogClosedError(f"the log at {self._storage.location} is closed")
-                block = source.read(at, min(COPY_BYTES, end - at))
-                file.write(at - offset + SEGMENT_HEADER_BYTES, [block])
-            file.sync()
-            read_back(file, new_header, new, manifest.gaps_of(new))
-            whole = True
-        finally:
-            file.close()
-            if not whole:
-                with suppress(StorageError):
-                    self._storage.remove(TRIM_NEW_NAME)
-
-    def _publish(self, record: SegmentRecord, new: SegmentRecord) -> bool:
-        """Put the copy in the segment's place; False where that is gone by now.
-
-        The manifest knows the number before the file has its name: a segment that it does not know would say that the
-        manifest is older than the log. Holds and claims need no look, nor the claims' lock: what the copy lacks is
-        below the low watermark, which was durable before the copy was made, and neither is given below that.
-        """
-        published = False
-
-        def change(manifest: Manifest) -> Manifest:
-            nonlocal published
-            published = record in manifest.segments
-            if not published:
-                return manifest
-            return manifest.next(
-                segments=tuple(new if s == record else s for s in manifest.segments),
-                **gaps_where(manifest, lambda gap: gap.end_position > new.start_position),
-            )
-
-        self._manifest_store.update(lambda m: m.next(next_segment=max(m.next_segment, new.number + 1)))
-        with once(self._orphan_files.lock), self._orphan_files.lock:
-            self._needless.append(new.name)
-            self._storage.replace(TRIM_NEW_NAME, new.name)
-            self._storage.sync_directory()
-            self._manifest_store.update(change)
-            self._needless.remove(new.name)
-            self._orphan_files.add(files_of([record if published else new]))
-            self._orphan_files.remove()
-        if published:
-            index_segment(self._storage, self._manifest_store.current, new)
-        return published
+    def _refuse_ended(self) -> None:
+        if self._ended:
+            raise LogClosedError(f"the log at {self._storage.location} is closed")
 
 
 def straddling(manifest: Manifest) -> SegmentRecord | None:
@@ -256,15 +205,3 @@ def straddling(manifest: Manifest) -> SegmentRecord | None:
     if len(sealed) < 2 or sealed[0].first_lsn > low or sealed[0].flags & SegmentFlag.COMPACTED:
         return None
     return sealed[0]
-
-
-def free_number(storage: Storage, manifest_store: ManifestStore) -> int:
-    """Return the number of a new segment; one whose file name is taken is passed over."""
-    while True:
-        number = manifest_store.take_number()
-        try:
-            storage.open(segment_name(number), "read").close()
-        except StorageError as error:
-            if error.errno == errno.ENOENT:
-                return number
-            raise

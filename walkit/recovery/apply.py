@@ -6,17 +6,17 @@ The manifest comes first, then the files. Doing it again, also after a crash at 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from walkit.errors import CorruptionError, StorageError
 from walkit.format.layout import MANIFEST_BYTES_MAX, SEGMENT_HEADER_BYTES
-from walkit.format.manifest import Manifest
+from walkit.format.manifest import Gap, Manifest, SegmentRecord
 from walkit.format.manifest_file import encode_base
 from walkit.format.names import SALVAGE_NEW_NAME
 from walkit.recovery.decision import Decision
 from walkit.recovery.findings import SegmentFinding
-from walkit.recovery.lost_found import copy_part, is_kept, keep_part, move_whole
+from walkit.recovery.lost_found import is_kept, keep_part, move_whole
 from walkit.recovery.plan import RecoveryPlan
 from walkit.recovery.probe import nonzero_until
 from walkit.recovery.tolerant_file import PASSING_ERRNOS, TolerantFile
@@ -24,7 +24,8 @@ from walkit.segments.frame_walk import Readable
 from walkit.segments.identity import header_of
 from walkit.segments.leftovers import leftover_of
 from walkit.segments.manifest_store import LOST_FOLDER, ManifestStore
-from walkit.storage.interface import Storage, remove_if_there
+from walkit.segments.rewrite import NewSegment, copy_segment, write_segment
+from walkit.storage.interface import Storage, StorageFile
 from walkit.storage.io_errors import BACK_PRESSURE
 
 
@@ -39,7 +40,7 @@ def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> No
         _refuse_without_room(plan.manifest)
     for step in plan.steps:
         if step.finding.mended and step.sealed is not None:
-            _mend(storage, step.finding)
+            _mend(storage, step.finding, step.sealed, plan.manifest.gaps_of(step.sealed))
     if plan.manifest is not plan.findings.manifest:
         store.update(lambda _: plan.manifest)
     changed, salvage = False, plan.policy == "salvage"
@@ -150,28 +151,27 @@ def _set_aside(
     return True
 
 
-def _mend(storage: Storage, finding: SegmentFinding) -> None:
+def _mend(storage: Storage, finding: SegmentFinding, sealed: SegmentRecord, gaps: Sequence[Gap]) -> None:
     """Put a copy with a right header in the place of a segment whose header is damaged; the old header is kept.
 
-    The copy is whole and durable before it takes the name, so there is the old file or the new one, and no manifest has
-    to know of it: done twice it finds a right header. Pages that the storage cannot read are zeros in the copy.
+    The copy is whole, proved and durable before it takes the name, so there is the old file or the new one, and no
+    manifest has to know of it: done twice it finds a right header. Pages that the storage cannot read are zeros in the
+    copy.
     """
-    assert finding.header is not None
-    file = TolerantFile(storage.open(finding.name, "read"))
+    header = finding.header
+    assert header is not None
+    source = TolerantFile(storage.open(finding.name, "read"))
+
+    def write(file: StorageFile) -> NewSegment:
+        copy_segment(source, file, header, SEGMENT_HEADER_BYTES, finding.file_bytes)
+        return NewSegment(header, sealed, gaps)
+
     try:
-        if any(file.read(0, SEGMENT_HEADER_BYTES)):
-            keep_part(storage, f"{finding.name}.header", file, 0, SEGMENT_HEADER_BYTES)
-        remove_if_there(storage, SALVAGE_NEW_NAME)
-        copy = storage.open(SALVAGE_NEW_NAME, "create")
-        try:
-            if finding.file_bytes > SEGMENT_HEADER_BYTES:
-                copy_part(file, SEGMENT_HEADER_BYTES, finding.file_bytes, copy, SEGMENT_HEADER_BYTES)
-            copy.write(0, [finding.header.encode()])
-            copy.sync()
-        finally:
-            copy.close()
+        if any(source.read(0, SEGMENT_HEADER_BYTES)):
+            keep_part(storage, f"{finding.name}.header", source, 0, SEGMENT_HEADER_BYTES)
+        write_segment(storage, SALVAGE_NEW_NAME, write)
     finally:
-        file.close()
+        source.close()
     storage.replace(SALVAGE_NEW_NAME, finding.name)
     storage.sync_directory()
 

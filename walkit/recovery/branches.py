@@ -17,12 +17,12 @@ from walkit.format.manifest import MANIFEST_NAME, LostRecord, Manifest
 from walkit.format.names import SALVAGE_NEW_NAME, lsn_of_name
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.recovery.lineages import Lineage, epoch_by_frames, headers_of
-from walkit.recovery.lost_found import copy_part
 from walkit.recovery.tolerant_file import TolerantFile
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
+from walkit.segments.rewrite import copy_part, new_file
 from walkit.storage.address import storage_at
 from walkit.storage.file import FileStorage
-from walkit.storage.interface import Storage, remove_if_there
+from walkit.storage.interface import Storage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,15 +150,11 @@ def _copy(
     file = TolerantFile(storage.open(name, "read"))
     try:
         size = file.size()
-        remove_if_there(target, SALVAGE_NEW_NAME)
-        copy = target.open(SALVAGE_NEW_NAME, "create")
-        try:
+        with new_file(target, SALVAGE_NEW_NAME) as copy:
             copy_part(file, 0, size if until is None else min(size, until), copy, 0)
             if header is not None:
                 copy.write(0, [header.encode()])
             copy.sync()
-        finally:
-            copy.close()
     finally:
         file.close()
     target.replace(SALVAGE_NEW_NAME, name)

@@ -5,19 +5,13 @@ Memory does not grow with a file: it is copied in steps, and of one that is most
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
-
 from walkit.errors import StorageError
-from walkit.format.layout import ZEROS
 from walkit.recovery.tolerant_file import PASSING_ERRNOS
 from walkit.segments.frame_walk import Readable
 from walkit.segments.leftovers import KEPT_NEW_NAME
 from walkit.segments.manifest_store import LOST_FOLDER
-from walkit.storage.bulk import data_ranges
-from walkit.storage.interface import Storage, StorageFile, remove_if_there
-
-STEP_BYTES = len(ZEROS)
+from walkit.segments.rewrite import copy_part, new_file, steps_of
+from walkit.storage.interface import Storage, StorageFile
 
 
 def keep_part(storage: Storage, name: str, file: Readable, start: int, until: int) -> None:
@@ -32,18 +26,10 @@ def keep_part(storage: Storage, name: str, file: Readable, start: int, until: in
             return
         number += 1
         target = f"{LOST_FOLDER}/{name}.{number}"
-    remove_if_there(storage, KEPT_NEW_NAME)
-    kept = storage.open(KEPT_NEW_NAME, "create")
-    try:
-        try:
-            copy_part(file, start, until, kept, 0)
-            kept.sync()
-        finally:
-            kept.close()
-    except StorageError:
-        with suppress(StorageError):  # a disk that is full has room again for what is done about it
-            storage.remove(KEPT_NEW_NAME)
-        raise
+    # Of a disk that is full nothing is left: it has room again for what is done about it.
+    with new_file(storage, KEPT_NEW_NAME) as kept:
+        copy_part(file, start, until, kept, 0)
+        kept.sync()
     storage.replace(KEPT_NEW_NAME, target)
     storage.sync_directory(LOST_FOLDER)
     storage.sync_directory()
@@ -61,26 +47,6 @@ def move_whole(storage: Storage, name: str) -> None:
     storage.sync_directory()
 
 
-def copy_part(file: Readable, start: int, until: int, copy: StorageFile, offset: int) -> None:
-    """Write bytes [start, until) of a file to `offset` of a new one; where the file has no data, neither has the copy.
-
-    The caller syncs.
-    """
-    end = start
-    for at, size in _steps(file, start, until):
-        copy.write(offset + at - start, [file.read(at, size)])
-        end = at + size
-    if end < until:
-        copy.write(offset + until - start - 1, [b"\0"])
-
-
-def _steps(file: Readable, start: int, until: int) -> Iterator[tuple[int, int]]:
-    """Yield (offset, size) of the data in [start, until), in pieces of at most `STEP_BYTES`."""
-    for first, last in data_ranges(file, start, until):
-        for at in range(first, last, STEP_BYTES):
-            yield at, min(STEP_BYTES, last - at)
-
-
 def is_kept(storage: Storage, name: str, file: Readable, start: int, until: int) -> bool:
     """Say whether a file under lost+found holds these bytes; one that cannot be opened or read holds none."""
     try:
@@ -96,5 +62,5 @@ def is_kept(storage: Storage, name: str, file: Readable, start: int, until: int)
 
 
 def _same(kept: StorageFile, file: Readable, start: int, until: int) -> bool:
-    places = [*((at - start, n) for at, n in _steps(file, start, until)), *_steps(kept, 0, until - start)]
+    places = [*((at - start, n) for at, n in steps_of(file, start, until)), *steps_of(kept, 0, until - start)]
     return all(kept.read(at, n) == file.read(start + at, n) for at, n in places)

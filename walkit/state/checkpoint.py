@@ -19,12 +19,12 @@ from walkit.errors import LogClosedError, SnapshotError
 from walkit.events import EventSink
 from walkit.log.lifetime import Lifetime
 from walkit.log.marks import LogMarks
-from walkit.log.orphan_files import OrphanFiles
 from walkit.log.parts import LogParts
 from walkit.log.trim import Trimmed, Trimmer
 from walkit.recovery.report import Phase, PhaseClock, report_html
 from walkit.segments.maintenance_worker import MaintenanceWorker
 from walkit.segments.manifest_store import ManifestStore
+from walkit.segments.orphan_files import OrphanFiles
 from walkit.state.admission import Admission
 from walkit.state.applier import Follower
 from walkit.state.machine import StateImage, StateMachine, take_image

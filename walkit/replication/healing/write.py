@@ -18,12 +18,13 @@ from walkit.format.layout import (
 from walkit.format.manifest import LogEnd, Manifest, SegmentState
 from walkit.format.names import HEAL_NEW_NAME
 from walkit.format.segment import SegmentHeader
-from walkit.recovery.lost_found import copy_part, keep_part
+from walkit.recovery.lost_found import keep_part
 from walkit.recovery.tolerant_file import TolerantFile
 from walkit.replication.healing.ranges import NO_WINDOW, DamagedSegment
 from walkit.replication.protocol.frame_run import FrameRun
 from walkit.segments.frame_walk import walk_segment
 from walkit.segments.manifest_store import DURABLE_NAME, LOST_FOLDER
+from walkit.segments.rewrite import copy_part
 from walkit.storage.file import FileStorage
 from walkit.storage.interface import Storage, StorageFile, remove_if_there
 

@@ -1,4 +1,4 @@
-"""Files that no manifest names any more, or never did: to be removed, again after a failure."""
+"""Orphans: files of an open log that its manifest does not name. They are removed, again after a failure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OrphanFiles:
         self._names.extend(names)
 
     def give_up(self, names: list[str]) -> None:
-        """Note segments whose publishing failed, and empty `names`; the manifest is written anew before that.
+        """Note segments whose publishing failed, and empty `names`; the manifest is written first.
 
         Where the failure was that of the manifest, the one on stable storage may name them. The next one does not.
         """
@@ -38,7 +38,7 @@ class OrphanFiles:
                 names.clear()
 
     def remove(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Remove them. What a StorageError leaves is removed by the next call. Needs the lock held.
+        """Remove them. After a StorageError the next call removes the rest. Needs the lock held.
 
         The next sync of the folder makes it durable. A power cut before that may bring one back: no manifest names it,
         and the next opening removes it. The manifest then gets space for edits, if it has little.
