@@ -48,8 +48,8 @@ HASHES_A_LINE = 10
 HASH_DIGITS = 8
 OPTIONS: dict[str, Any] = {"segment_bytes": 64 * 1024, "frame_bytes_max": 16 * 1024, "idle_marker_ms": 0}
 POLICIES = ("prefix", "holes", "absolute", "salvage")
-UNTOLD = ("lock", "lock.tmp")
-"""Files whose bytes say who held the lock, and nothing of the log."""
+UNTOLD = ("lock", "lock.tmp", "claims.lock")
+"""Files whose bytes name the process that held a lock, so that their size depends on its command line."""
 
 Files = dict[str, bytes]
 
