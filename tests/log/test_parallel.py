@@ -11,9 +11,10 @@ import pytest
 import walkit
 from tests.log.damaged import close_log
 from tests.log.logs import SEGMENTS
-from walkit.recovery.examine import parallel
+from walkit.recovery.examine import segments as parallel
 from walkit.recovery.examine.report import ScanReport
-from walkit.recovery.examine.sealed import examine_sealed
+from walkit.recovery.examine.segments import read_sealed
+from walkit.recovery.findings import SegmentFinding
 
 
 @pytest.fixture
@@ -39,11 +40,11 @@ def both(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ScanReport, ScanR
     monkeypatch.setattr("os.cpu_count", lambda: 3)
     begun: list[str] = []
 
-    def noting(*given: object) -> None:
+    def noting(*given: object) -> SegmentFinding:
         begun.append(threading.current_thread().name)
-        examine_sealed(*given)  # type: ignore[arg-type]
+        return read_sealed(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(parallel, "examine_sealed", noting)
+    monkeypatch.setattr(parallel, "read_sealed", noting)
     beside = walkit.verify(path)
     assert begun and all(name.startswith("walkit-verify") for name in begun)
     return alone, beside

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,27 @@ def _lsns(storage: CrashingStorage, way: str) -> list[int]:
 
 def _kept(storage: CrashingStorage) -> list[str]:
     return [n.removeprefix("lost+found/") for n in storage.names("lost+found")]
+
+
+def test_one_module_calls_ranges_torn_corrupt_or_missing() -> None:
+    """Look for these verdicts in the package: only the judge assigns them, the others compare them and look them up."""
+    found = set()
+    for path in Path(walkit.__file__).parent.rglob("*.py"):
+        if "Verdict." not in (text := path.read_text()):
+            continue
+        tree = ast.parse(text)
+        looked_up: list[ast.AST] = [
+            node for node in ast.walk(tree) if isinstance(node, ast.Compare | ast.Set)
+        ]
+        looked_up += [
+            key for node in ast.walk(tree) if isinstance(node, ast.Dict) for key in node.keys if key
+        ]
+        passed_over = {id(inner) for node in looked_up for inner in ast.walk(node)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and node.attr in ("TORN", "CORRUPT", "MISSING"):
+                found |= (
+                    {path.name}
+                    if id(node) not in passed_over and "Verdict" in ast.dump(node.value)
+                    else set()
+                )
+    assert found == {"judge.py"}

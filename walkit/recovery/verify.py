@@ -15,11 +15,9 @@ from walkit.errors import CorruptionError, NotALogError, SegmentMissingError, St
 from walkit.format.layout import FORMAT_VERSION
 from walkit.format.manifest import MANIFEST_NAME, Manifest
 from walkit.recovery.examine.frametable import FrameRows
-from walkit.recovery.examine.open_segments import UnsealedPart
-from walkit.recovery.examine.parallel import examine_sealed_segments
 from walkit.recovery.examine.report import Problem, ScanReport, Verdict
 from walkit.recovery.examine.scan_context import ScanContext
-from walkit.recovery.examine.sealed import note_gaps
+from walkit.recovery.examine.segments import examine_segments
 from walkit.recovery.examine.stray_files import (
     check_durable_file,
     check_manifest,
@@ -83,12 +81,10 @@ def _examine(
         )
         if damage is not None:
             context.problem(_damage_of(manifest, damage), segment=MANIFEST_NAME)
-        examine_sealed_segments(context)
-        note_gaps(context, "", manifest.end.position + 1)
-        UnsealedPart(context).examine()
+        refusal = examine_segments(context)
         note_strays(context)
         if damage is None and not live:
-            _note_refusal(context)
+            _note_refusal(context, refusal)
         if decode:
             if damage is None:
                 check_manifest(context)
@@ -100,9 +96,8 @@ def _examine(
     return _report(context, tool, began)
 
 
-def _note_refusal(context: ScanContext) -> None:
+def _note_refusal(context: ScanContext, refusal: CorruptionError | StorageError | None) -> None:
     """Add why the next opening refuses the log, where no range says it."""
-    refusal: CorruptionError | StorageError | None = context.refusal
     try:
         scan_folder(context.storage, context.manifest, context.slot)
     except (CorruptionError, StorageError) as error:
@@ -161,7 +156,7 @@ def _report(context: ScanContext, tool: Literal["scan", "verify"], began: float)
         first_lsn=max(min(firsts, default=last_lsn + 1), manifest.low_watermark + 1),
         last_lsn=last_lsn,
         end_position=context.end.position,
-        promised_position=context.promised,
+        promised_position=context.judge.promised,
         frames_checked=sum(r.frames for r in intact),
         records_checked=sum(r.records for r in intact),
         bytes_checked=sum(r.size_bytes for r in intact),

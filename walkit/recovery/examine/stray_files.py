@@ -140,7 +140,7 @@ def check_durable_file(context: ScanContext) -> None:
                 "no copy of the durable slot is whole, as after a power cut; nothing rests on it"
             )
         return
-    if not context.slot_known:
+    if not context.judge.slot_known:
         context.notes.append(
             f"the durable slot is of epoch {slot.epoch}, which is not in the lineage; it was not used"
         )

@@ -1,0 +1,184 @@
+"""Reading the segments of a log for the judge, and noting its rows: the sealed ones, then those after the last seal.
+
+Sealed segments are read side by side if their frames are large: checksums and reads of these release the interpreter's
+lock. Small frames are the interpreter's work, which more threads only slow down. Memory holds the findings, one region
+for each stretch of intact frames.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing, suppress
+from dataclasses import replace
+
+from walkit.errors import CorruptionError, FormatVersionError, StorageError
+from walkit.format.layout import FRAME_BYTES_LIMIT
+from walkit.format.manifest import SegmentRecord
+from walkit.recovery.examine.report import Verdict
+from walkit.recovery.examine.scan_context import ScanContext
+from walkit.recovery.findings import (
+    LogFindings,
+    Reached,
+    SegmentFinding,
+    inspect_segment,
+    next_start,
+    survey_segment,
+)
+from walkit.recovery.log_scan import link_unsealed, sealed_error
+from walkit.recovery.plan import PlanStep, make_plan, policy_for
+from walkit.segments.manifest_store import load_manifest
+
+WORKERS_MAX = 4
+FRAME_BYTES_MIN = 32 * 1024
+"""Mean size of frames from which on segments are read side by side; below, CRC-32C holds the lock."""
+PROGRESS_S = 0.1
+
+
+class StoppedError(Exception):
+    """The caller was interrupted. It never leaves this module."""
+
+
+def examine_segments(context: ScanContext) -> CorruptionError | None:
+    """Read and judge all segments; return why the decision table refuses those after the last seal."""
+    judge = context.judge
+    with closing(_sealed(context)) as found:
+        for finding in found:
+            record = finding.record
+            context.take(judge.gaps(record.name, record.start_position))
+            if not finding.present and context.live and _was_trimmed(context, record):
+                context.notes.append(f"segment {record.name} was trimmed while the log was read")
+                continue
+            if finding.span is not None:
+                context.found(finding)
+            error = sealed_error(context.storage, context.manifest, finding)
+            ranges = context.take(judge.sealed(finding, error))
+            context.add_segment(record, "sealed", ranges, file_bytes=finding.file_bytes)
+    context.take(judge.gaps("", context.manifest.end.position + 1))
+    unsealed = _unsealed(context)
+    steps, keeps, refusal = _steps(context, unsealed)
+    for judged, rows in judge.unsealed(unsealed, steps, keeps=keeps):
+        ranges = context.take(rows)
+        if judged is not None:
+            used = judged.header is not None or judged.error is not None
+            context.add_segment(
+                judged.record,
+                "open" if used else "prepared",
+                ranges,
+                file_bytes=judged.file_bytes,
+                header=judged.header,
+                verdict=None if used else Verdict.UNUSED,
+            )
+    return refusal
+
+
+def _was_trimmed(context: ScanContext, record: SegmentRecord) -> bool:
+    return all(s.number != record.number for s in load_manifest(context.storage).segments)
+
+
+def _sealed(context: ScanContext) -> Generator[SegmentFinding]:
+    """Yield the findings of the sealed segments. The calling thread reports progress; its interrupt ends the others."""
+    records, counter = context.manifest.sealed, context.counter
+    workers = min(WORKERS_MAX, os.cpu_count() or 1, len(records))
+    size, frames = sum(r.size_bytes for r in records), sum(r.frames for r in records)
+    if workers < 2 or not context.bodies or size < frames * FRAME_BYTES_MIN:
+        for record in records:
+            yield read_sealed(context, record, counter.within_segment())
+        return
+    done, stopped = [0] * len(records), False
+
+    def read(index: int) -> SegmentFinding:
+        def reached(size_bytes: int) -> None:
+            done[index] = size_bytes
+            if stopped:
+                raise StoppedError
+
+        return read_sealed(context, records[index], reached)
+
+    with ThreadPoolExecutor(workers, "walkit-verify") as pool:
+        try:
+            for future in [pool.submit(read, index) for index in range(len(records))]:
+                while not wait([future], PROGRESS_S).done:
+                    counter.report(sum(done))
+                yield future.result()
+        except BaseException:
+            stopped = True
+            pool.shutdown(cancel_futures=True)
+            raise
+    counter.report(sum(done))
+
+
+def read_sealed(context: ScanContext, record: SegmentRecord, reached: Reached) -> SegmentFinding:
+    """Read one sealed segment. The frames after a damaged header are read by one that fits the intact ones."""
+    finding = inspect_segment(context.storage, context.manifest, record)
+    if finding.header is None and finding.fitting is not None:
+        # A damaged frame may be larger than every intact one.
+        finding.header, finding.mended = replace(finding.fitting, frame_bytes_max=FRAME_BYTES_LIMIT), True
+    _survey(context, finding, None, reached)
+    return finding
+
+
+def _survey(context: ScanContext, finding: SegmentFinding, until: int | None, reached: Reached) -> None:
+    if finding.header is None:
+        return
+    try:
+        survey_segment(
+            context.storage,
+            context.manifest,
+            finding,
+            until=until,
+            bodies=context.bodies or not finding.sealed,
+            decode=context.decode,
+            reached=reached,
+        )
+    except StorageError as error:
+        finding.header, finding.error = None, error
+
+
+def _unsealed(context: ScanContext) -> list[SegmentFinding]:
+    """Read every segment after the last seal, because a later frame may promise an earlier one."""
+    found = [
+        inspect_segment(context.storage, context.manifest, record, live=context.live)
+        for record in context.manifest.unsealed
+    ]
+    for index, finding in enumerate(found):
+        # Intact frames after a damaged header promise, too.
+        context.found(finding)
+        if finding.header is not None:
+            limits = [
+                next_start(found[index + 1 :], finding.header.start_position),
+                context.judge.promised if context.live else None,
+            ]
+            until = min((p for p in limits if p is not None), default=None)
+            _survey(context, finding, until, context.counter.within_segment())
+            if finding.span is not None:
+                context.found(finding)
+    return found
+
+
+def _steps(
+    context: ScanContext, found: list[SegmentFinding]
+) -> tuple[Sequence[PlanStep | None], bool, CorruptionError | None]:
+    """Return the step of the next opening for each segment, whether it keeps holes, and its refusal.
+
+    The steps are None if it refuses or a writer lives. A frame with right checksums that cannot be decoded counts as
+    refused: the next opening keeps it.
+    """
+    findings = LogFindings(manifest=context.manifest, slot=context.slot, unsealed=found)
+    keeps = policy_for(findings, "prefix") == "holes"
+    none = [None] * len(found)
+    if context.live:
+        return none, keeps, None
+    with suppress(StorageError):  # the segment that cannot be read has a problem of its own
+        link_unsealed(context.storage, findings)
+    for finding in found:
+        first = finding.damage if finding.follows else None
+        damaged = finding.regions if keeps else [r for r in (first,) if r is not None]
+        refused = isinstance(finding.error, FormatVersionError | StorageError)
+        if refused or any(region.error for region in damaged):
+            return none, keeps, None
+    try:
+        return make_plan(findings, "prefix").steps, keeps, None
+    except CorruptionError as refusal:
+        return none, keeps, refusal
