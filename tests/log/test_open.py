@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,10 @@ from walkit.format.manifest_file import ManifestFile
 from walkit.format.segment import SegmentHeader
 from walkit.log import open as open_module
 from walkit.models import CrashingStorage
+from walkit.models.passing import PassingFile, PassingStorage
+from walkit.segments.manifest_store import load_manifest
 from walkit.storage import FileStorage
+from walkit.storage.interface import Buffer, OpenMode, Storage, StorageFile
 
 
 def everything(folder: Path) -> dict[str, bytes | None]:
@@ -333,3 +337,58 @@ def test_opening_starts_no_thread_before_it_is_needed() -> None:
         log.append(b"1")
         assert values(log.read()) == [b"1"]
         assert not [t for t in threading.enumerate() if t.name.startswith("walkit-")]
+
+
+class CountedFile(PassingFile):
+    """A file that counts the bytes that are read of it."""
+
+    def __init__(self, inner: StorageFile, counts: list[int]) -> None:
+        super().__init__(inner)
+        self.counts = counts
+
+    def read(self, offset: int, size: int) -> bytes:
+        """See `StorageFile`."""
+        self.counts.append(size)
+        return self.inner.read(offset, size)
+
+    def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
+        """See `StorageFile`."""
+        self.inner.write(offset, buffers, sync=sync)
+
+    def sync(self) -> None:
+        """See `StorageFile`."""
+        self.inner.sync()
+
+
+class CountedStorage(PassingStorage):
+    """A storage that counts what is read of the segments that its manifest seals."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.sealed = {record.name for record in load_manifest(inner).sealed}
+        self.counts: list[int] = []
+
+    def open(self, name: str, mode: OpenMode) -> StorageFile:
+        """See `Storage`."""
+        file = super().open(name, mode)
+        return CountedFile(file, self.counts) if name in self.sealed else file
+
+
+@pytest.mark.parametrize("segments", [1, 100, 1000])
+def test_an_opening_reads_the_header_of_each_sealed_segment_and_no_more(segments: int) -> None:
+    """Count the reads of sealed segments as a log opens, and the memory of verifying it: both have a bound for each."""
+    storage = CrashingStorage()
+    with walkit.open(storage=storage, options=tiny(frame_bytes_max=61_440)) as log:
+        for _ in range(segments):
+            log.append(bytes(60_000))
+    counted = CountedStorage(storage)
+    assert len(counted.sealed) == segments
+    walkit.open(storage=counted).close()
+    assert counted.counts == [SEGMENT_HEADER_BYTES] * segments
+    tracemalloc.start()
+    try:
+        assert walkit.verify(storage).ok
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < (8 << 20) + 16_384 * segments

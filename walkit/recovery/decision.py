@@ -1,8 +1,8 @@
-"""The decision table of recovery: facts about one unsealed segment in, one decision out.
+"""The decision table of recovery: facts about one segment in, one decision out.
 
-For every combination of facts exactly one row matches, which a test proves (TigerBeetle's journal is the model). What
-is sealed is vouched for by the manifest and not decided here: any damage there is corruption. Only policy "salvage"
-asks the table about sealed segments, too: the frames of a damaged one were promised up to its end.
+For every combination of facts exactly one row matches, which a test proves (TigerBeetle's journal is the model). The
+manifest vouches for sealed segments: an opening reads nothing of them but presence, size and header (row V). If all is
+read, their frames were promised up to their end, so that any damage is corruption, and policy "salvage" gives it up.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Decision(Enum):
-    """What to do with an unsealed segment."""
+    """What to do with a segment."""
 
     DROP = "it was made ahead and never used: remove it"
     SEAL = "all its frames are intact and nothing follows them: seal it"
@@ -46,6 +46,7 @@ class Decision(Enum):
     )
     REFUSE = "something in it was promised and is not intact: corruption of acknowledged data"
     REFUSE_TAIL = "the policy refuses any damage, also that of a tail that was never promised"
+    VOUCHED = "a seal vouches for its frames, and its size and header are as the manifest says: the rest is not read"
     REFUSE_SHORT = "its file was cut short, which no crash does: acknowledged frames may have stood there"
 
 
@@ -54,7 +55,7 @@ SEALING = frozenset({Decision.SEAL, Decision.CUT, Decision.KEEP, Decision.SKIP, 
 
 
 class Facts(NamedTuple):
-    """What is known of one unsealed segment when it is decided on; MEANINGS says what each means."""
+    """The facts of one segment when it is decided on; MEANINGS says what each means."""
 
     header_right: bool = False
     follows: bool = False
@@ -64,6 +65,7 @@ class Facts(NamedTuple):
     absolute: bool = False
     salvage: bool = False
     cut_short: bool = False
+    not_read: bool = False
 
 
 MEANINGS = {
@@ -77,6 +79,7 @@ MEANINGS = {
     "salvage": "the policy is salvage",
     "cut_short": "its file is shorter than the space that was reserved for it, and the log does not continue after its "
     "frames",
+    "not_read": "it is sealed, and of its file only presence, size and header were read",
 }
 """What each fact says, in a few words."""
 
@@ -95,28 +98,29 @@ class Row:
 
 
 DECISION_TABLE: tuple[Row, ...] = (
-    #         header follows after promised keeps absolute salvage cut_short
-    Row("A", (None, None, None, True, None, None, False, None), Decision.REFUSE),
-    Row("B", (False, None, False, False, None, None, None, False), Decision.DROP),
-    Row("C", (False, None, True, False, None, False, False, False), Decision.CUT_WHOLE),
-    Row("D", (False, None, True, False, None, True, False, False), Decision.REFUSE_TAIL),
-    Row("E", (True, True, False, False, None, None, None, False), Decision.SEAL),
-    Row("F", (True, True, True, False, False, False, False, False), Decision.CUT),
-    Row("G", (True, True, True, False, None, True, False, False), Decision.REFUSE_TAIL),
-    Row("H", (True, False, None, False, False, False, False, False), Decision.CUT_WHOLE),
-    Row("I", (True, False, None, False, None, True, False, False), Decision.REFUSE_TAIL),
-    Row("J", (True, True, True, False, True, False, False, False), Decision.KEEP),
-    Row("K", (True, False, None, False, True, False, False, False), Decision.KEEP),
-    Row("L", (False, None, False, True, None, None, True, None), Decision.LOSE),
-    Row("M", (False, None, True, None, False, None, True, None), Decision.LOSE),
-    Row("N", (False, None, True, None, True, None, True, None), Decision.MEND),
-    Row("O", (True, True, False, True, None, None, True, None), Decision.SKIP),
-    Row("P", (True, True, True, None, None, None, True, None), Decision.SKIP),
-    Row("Q", (True, False, None, None, True, None, True, None), Decision.SKIP),
-    Row("R", (True, False, None, None, False, None, True, None), Decision.LOSE),
-    Row("S", (None, None, None, False, None, None, False, True), Decision.REFUSE_SHORT),
-    Row("T", (False, None, False, False, None, None, True, True), Decision.LOSE),
-    Row("U", (True, True, False, False, None, None, True, True), Decision.SKIP),
+    #         header follows after promised keeps absolute salvage cut_short not_read
+    Row("A", (None, None, None, True, None, None, False, None, False), Decision.REFUSE),
+    Row("B", (False, None, False, False, None, None, None, False, False), Decision.DROP),
+    Row("C", (False, None, True, False, None, False, False, False, False), Decision.CUT_WHOLE),
+    Row("D", (False, None, True, False, None, True, False, False, False), Decision.REFUSE_TAIL),
+    Row("E", (True, True, False, False, None, None, None, False, False), Decision.SEAL),
+    Row("F", (True, True, True, False, False, False, False, False, False), Decision.CUT),
+    Row("G", (True, True, True, False, None, True, False, False, False), Decision.REFUSE_TAIL),
+    Row("H", (True, False, None, False, False, False, False, False, False), Decision.CUT_WHOLE),
+    Row("I", (True, False, None, False, None, True, False, False, False), Decision.REFUSE_TAIL),
+    Row("J", (True, True, True, False, True, False, False, False, False), Decision.KEEP),
+    Row("K", (True, False, None, False, True, False, False, False, False), Decision.KEEP),
+    Row("L", (False, None, False, True, None, None, True, None, False), Decision.LOSE),
+    Row("M", (False, None, True, None, False, None, True, None, False), Decision.LOSE),
+    Row("N", (False, None, True, None, True, None, True, None, False), Decision.MEND),
+    Row("O", (True, True, False, True, None, None, True, None, False), Decision.SKIP),
+    Row("P", (True, True, True, None, None, None, True, None, False), Decision.SKIP),
+    Row("Q", (True, False, None, None, True, None, True, None, False), Decision.SKIP),
+    Row("R", (True, False, None, None, False, None, True, None, False), Decision.LOSE),
+    Row("S", (None, None, None, False, None, None, False, True, False), Decision.REFUSE_SHORT),
+    Row("T", (False, None, False, False, None, None, True, True, False), Decision.LOSE),
+    Row("U", (True, True, False, False, None, None, True, True, False), Decision.SKIP),
+    Row("V", (None, None, None, None, None, None, None, None, True), Decision.VOUCHED),
 )
 
 

@@ -66,7 +66,7 @@ def scan_log(
     counter = ProgressCounter(progress, sum(s.size_bytes for s in manifest.sealed) if deep else 0)
     epochs = {epoch.number: epoch.id for epoch in manifest.lineage}
     for record in manifest.sealed:
-        # There are thousands: of one that is in all as the manifest says nothing is noted.
+        # Row V of the decision table. There are thousands, so that nothing is noted of one.
         if not deep and _is_as_sealed(storage, manifest, record, epochs.get(record.epoch)):
             continue
         finding = inspect_segment(storage, manifest, record)

@@ -117,8 +117,7 @@ def make_plan(findings: LogFindings, policy: str) -> RecoveryPlan:
     """Decide. Raises CorruptionError where the table refuses; changes nothing."""
     policy = policy_for(findings, policy)
     for finding in findings.sealed:
-        if finding.regions:
-            _refuse_damage(finding)
+        _refuse_damage(finding)
     manifest, promised = findings.manifest, findings.promised_position
     log = LogAssembly(manifest, promised, manifest.end, list(manifest.sealed), list(manifest.gaps))
     broken = _first_break(findings, promised)
@@ -191,9 +190,11 @@ def _refuse_damage(finding: SegmentFinding) -> None:
     """Refuse a sealed segment whose frames were read, and are not all there and intact."""
     record, header, damage = finding.record, finding.header, finding.damage
     assert header is not None
-    last = finding.regions[-1].after
+    last = finding.regions[-1].after if finding.regions else finding.end
     chain = header.end_chain if header.flags & SegmentFlag.COMPACTED else last.chain
-    if damage is None and chain == record.end_chain:
+    broken = damage is not None or chain != record.end_chain
+    facts = Facts(header_right=True, follows=True, promised_beyond=broken, not_read=finding.span is None)
+    if decide(facts).decision is not Decision.REFUSE:
         return
     position = record.end_position if damage is None else damage.start_position
     before = next((r for r in finding.regions if r.end_position == position), None)
