@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ import pytest
 import walkit
 from tests.log.logs import view_of
 from tests.spark.loading import plan_scan
+from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest_file import read_manifest
+from walkit.format.segment import SegmentHeader
 from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.index_file import read_index
 from walkit.spark.columns import RECORD_STRUCT
 from walkit.spark.options import read_options
-from walkit.spark.source import WalkitReader
+from walkit.spark.source import WalkitReader, plan_load
 from walkit.spark.stream import WalkitStreamReader
 from walkit.spark.tables import STRUCTS, TableReader, plan_table
 
@@ -164,3 +167,36 @@ def test_what_took_the_place_of_a_planned_log_is_not_read(
         with pytest.raises(walkit.DivergenceError) as caught:
             list(reader.read(part))
         assert caught.value.first_lsn == (51 if history else 1)
+
+
+FACTS = [
+    ("log_id", "is not the one that the manifest names"),
+    ("epoch_id", "is not the one that the manifest names"),
+    ("number", "says it is another segment"),
+    ("start_position", "is not the one that the manifest names"),
+    ("manifest_generation", "was trimmed or compacted since it was loaded: load it again"),
+]
+
+
+@pytest.mark.parametrize(("fact", "text"), FACTS, ids=[fact for fact, _ in FACTS])
+@pytest.mark.parametrize("view", ["records", "frames"])
+def test_a_task_proves_its_segment_before_its_first_row(
+    tmp_path: Path, view: str, fact: str, text: str
+) -> None:
+    """Change one fact in a planned segment's header, its checksum right: no row, and an error that says which."""
+    _filled(tmp_path / "log", b"value")
+    (file,) = (tmp_path / "log").glob("*.segment")
+    reader: Any = plan_load({"path": str(tmp_path / "log"), "view": view}).reader(
+        STRUCTS["frames"] if view == "frames" else RECORD_STRUCT
+    )
+    (partition,) = reader.partitions()
+    block = file.read_bytes()
+    header = SegmentHeader.decode(block[:SEGMENT_HEADER_BYTES], file.name)
+    assert header is not None
+    other: dict[str, Any] = {fact: getattr(header, fact) + 4096}
+    file.write_bytes(replace(header, **other).encode() + block[SEGMENT_HEADER_BYTES:])
+    rows = []
+    with pytest.raises(walkit.WalkitError) as caught:
+        rows += list(reader.read(partition))
+    assert rows == [] and text in "".join([str(caught.value), *caught.value.__notes__])
+    assert isinstance(caught.value, walkit.GapError if fact == "manifest_generation" else walkit.CorruptionError)

@@ -48,7 +48,8 @@ class FrameRange(NamedTuple):
 class PlannedSegments:
     """The segments of some ranges, as the manifest had them at the plan: who reads the ranges reads no manifest.
 
-    Picklable. A reader proves by a segment's header that it is the planned one: log, epoch, number, start, first LSN.
+    Picklable. A reader proves by a segment's header that it is the planned one: log, epoch, number, start, first LSN,
+    and that it is not of a later generation of the manifest.
     """
 
     manifest: Manifest
@@ -244,6 +245,19 @@ def _steps_of(
             yield from _steps_in(view, frames, max(first_lsn, frames.first_lsn), last_lsn, rows)
 
 
+class _PlannedView(LogView):
+    """A view of one segment, which its manifest names."""
+
+    __slots__ = ()
+
+    def check(self, record: SegmentRecord, segment: SegmentHeader | None) -> None:
+        """Refuse as `LogView` does; GapError for a segment that was made after its manifest."""
+        LogView.check(self, record, segment)
+        later = segment is not None and segment.manifest_generation > self.manifest.generation
+        if later and record is self.spans[0].record:  # else it is the copy that a trim has made of its end
+            raise GapError(record.first_lsn, max(self.manifest.complete_from_lsn, self.manifest.first_lsn))
+
+
 def _views_of(
     storage: Storage, manifest: Manifest, ranges: Iterable[FrameRange]
 ) -> Iterator[tuple[LogView, FrameRange]]:
@@ -253,7 +267,7 @@ def _views_of(
         record = records.get(frames.segment) or manifest.uncompacted_at(frames.end_position)
         if record is None:
             raise GapError(frames.first_lsn, max(manifest.complete_from_lsn, manifest.first_lsn))
-        yield LogView(storage, manifest, (Span(record, frames.end_position, frames.last_lsn),)), frames
+        yield _PlannedView(storage, manifest, (Span(record, frames.end_position, frames.last_lsn),)), frames
 
 
 def _steps_in(
