@@ -23,8 +23,9 @@ def test_engines_show_their_number_and_spread() -> None:
 
 
 def test_many_sizes_have_the_marks_of_the_axis() -> None:
-    """Draw seven sizes: the axis has its own marks, which do not meet."""
-    drawing = engine_times({"Arrow": {100 * 2**n: [0.1, 0.2] for n in range(7)}})
+    """Draw seven sizes, of segments: the axis has its own marks, which do not meet, and that name."""
+    drawing = engine_times({"Arrow": {100 * 2**n: [0.1, 0.2] for n in range(7)}}, unit="segments")
+    assert drawing.layout.xaxis.title.text == "segments" and "over segments" in alt_text(drawing)
     assert drawing.layout.xaxis.tickvals is None and drawing.layout.xaxis.dtick == "D2"
 
 

@@ -183,7 +183,7 @@ FACTS = [
 def test_a_task_proves_its_segment_before_its_first_row(
     tmp_path: Path, view: str, fact: str, text: str
 ) -> None:
-    """Change one fact in a planned segment's header, its checksum right: no row, and an error that says which."""
+    """Change one fact in a planned segment's header, its checksum right: no row, and an error that names the cause."""
     _filled(tmp_path / "log", b"value")
     (file,) = (tmp_path / "log").glob("*.segment")
     reader: Any = plan_load({"path": str(tmp_path / "log"), "view": view}).reader(
@@ -199,4 +199,6 @@ def test_a_task_proves_its_segment_before_its_first_row(
     with pytest.raises(walkit.WalkitError) as caught:
         rows += list(reader.read(partition))
     assert rows == [] and text in "".join([str(caught.value), *caught.value.__notes__])
-    assert isinstance(caught.value, walkit.GapError if fact == "manifest_generation" else walkit.CorruptionError)
+    assert isinstance(
+        caught.value, walkit.GapError if fact == "manifest_generation" else walkit.CorruptionError
+    )

@@ -18,11 +18,13 @@ def engine_times(
     *,
     title: str = "How long each engine takes",
     subtitle: Sequence[str] = (),
+    unit: str = "records",
     theme: Theme = None,
 ) -> Figure:
     """Draw the median seconds of each engine over the number of records, with the spread; both axes are logarithmic.
 
-    `seconds` are those of each round, by engine and by records. `title` is HTML. ValueError where an engine has none.
+    `seconds` are those of each round, by engine and by records, or by another `unit`. `title` is HTML.
+    ValueError where an engine has none.
     """
     if not seconds or any(not sizes or not all(map(len, sizes.values())) for sizes in seconds.values()):
         raise ValueError("give the seconds of at least one round for each engine and size")
@@ -38,12 +40,12 @@ def engine_times(
     drawing = figure(
         title,
         subtitle=[spread_words(min(rounds), max(rounds)), *subtitle, drawn_by()],
-        alt=f"Median seconds over records, a line for each engine; {words}; n {min(rounds)} to {max(rounds)}",
+        alt=f"Median seconds over {unit}, a line for each engine; {words}; n {min(rounds)} to {max(rounds)}",
         theme=theme,
         height=380,
         xaxis={
             "type": "log",
-            "title": {"text": "records"},
+            "title": {"text": unit},
             **sizes_axis(size for s in seconds.values() for size in s),
         },
         yaxis={"type": "log", "title": {"text": "median time"}, **LOG_SECONDS},
