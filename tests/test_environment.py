@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from pyspark.sql.pandas.utils import require_minimum_pandas_version
 from rattler import MatchSpec, Version, VersionSpec
 from rattler.exceptions import InvalidMatchSpecError
 
@@ -143,6 +145,15 @@ def test_conda_users_get_what_pip_users_get(project: Any, environment: Any) -> N
     pip = specifiers(requirements(project) + requirements(project, "all"))
     assert len(pip) > 20
     assert differences(pip, conda_specifiers(environment)) == []
+
+
+def test_spark_has_a_pandas_that_it_supports(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark takes the installed pandas without a word, and warns of 3.0, which the range leaves out."""
+    require_minimum_pandas_version()
+    monkeypatch.setattr("pandas.__version__", "3.0.0")
+    with pytest.warns(FutureWarning, match="does not yet fully support pandas"):
+        require_minimum_pandas_version()
+    assert not SpecifierSet(specifiers(requirements(project, "spark"))["pandas"]).contains("3.0.0")
 
 
 def test_what_conda_forge_pins_otherwise_comes_from_pypi(environment: Any) -> None:

@@ -17,7 +17,6 @@ import site
 import sys
 import tempfile
 import threading
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
@@ -127,8 +126,6 @@ def session_settings(master: str, app_name: str, *, ui: bool = False) -> dict[st
 
 def start(settings: Mapping[str, str], java: JavaHome | None, *, quiet: bool) -> SparkSession:
     """Start a context on `java` and return its session; `java` is None when a JVM runs already."""
-    # Said about twenty times in a script; what walkit uses of PySpark is tested on pandas 3.
-    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     local = settings["spark.master"].startswith("local")
     if local:
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
