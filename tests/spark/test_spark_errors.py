@@ -133,6 +133,9 @@ def test_what_was_mistaken_is_named(spark: SparkSession, tmp_path: Path) -> None
         ({"path": "x", "first_lsn": "3"}, "did you mean firstLsn?"),
         ({"path": "x", "maxRecords": "3"}, "did you mean maxRecordsPerTrigger?"),
         ({"path": "x", "zzz": "3"}, "unknown option 'zzz'; walkit knows path"),
+        ({"path": "x", "versionAsOf": "3"}, "option versionasof is Delta Lake's; walkit has lastLsn"),
+        ({"path": "x", "startingVersion": "3"}, "walkit has firstLsn"),
+        ({"path": "x", "readChangeFeed": "true"}, "walkit has walkit.spark.changes(path, first_lsn)"),
         ({}, "or OPTIONS (path '...') of a table"),
     ):
         with pytest.raises(walkit.OptionsError) as caught:

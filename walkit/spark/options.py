@@ -45,6 +45,18 @@ ONLY = "only"
 PLANNED = "planned"
 """And: what an earlier load noted of each log, with the last LSN that is wanted of it, as JSON."""
 
+OF_OTHERS = {
+    "versionasof": "lastLsn, and snapshot true for the whole state",
+    "timestampasof": "until, and snapshot true for the whole state",
+    "startingversion": "firstLsn",
+    "startingtimestamp": "since",
+    "endingversion": "lastLsn",
+    "endingtimestamp": "until",
+    "readchangefeed": "walkit.spark.changes(path, first_lsn)",
+    "readchangedata": "walkit.spark.changes(path, first_lsn)",
+}
+"""Options of Delta Lake, and what walkit has for each."""
+
 OWN = (NEWEST_OF, TOUCHED_FROM, ONLY, PLANNED)
 OPTION_NAMES = {name.lower(): name for name in (*OPTIONS, *OWN)}
 
@@ -110,6 +122,8 @@ class LoadOptions:
 
 def unknown(name: str) -> OptionsError:
     """Return the error of who gave an option that there is not, with the one that was meant where that is near."""
+    if name in OF_OTHERS:
+        return OptionsError(f"option {name} is Delta Lake's; walkit has {OF_OTHERS[name]}", option=name)
     near = get_close_matches(name.replace("_", ""), [known.lower() for known in OPTIONS], 1)
     meant = f"; did you mean {OPTION_NAMES[near[0]]}?" if near else ";"
     return OptionsError(f"unknown option {name!r}{meant} walkit knows {', '.join(OPTIONS)}", option=name)
