@@ -111,6 +111,33 @@ def test_rows_saved(logs: Path, run: Run) -> None:
     assert "different: 1 inserted" in (logs / "report.txt").read_text()
 
 
+def test_a_report_without_spark(tmp_path: Path, run: Run) -> None:
+    """JSON values with --decoder, --ignore and --tolerance: counts by column, as text, as JSON, and as a page."""
+    for name, price, at in (("a", 1.0, "now"), ("b", 1.001, "later")):
+        rows = [b'{"price": %g, "at": "%s"}' % (price * (n + 1), at.encode()) for n in range(3)]
+        write(str(tmp_path / name), [(1, b"%d" % n, row) for n, row in enumerate(rows)])
+    words = (
+        "diff",
+        tmp_path / "a",
+        tmp_path / "b",
+        "--decoder",
+        "json",
+        "--ignore",
+        "at",
+        "--tolerance",
+        "0.0015",
+    )
+    ran = run(*words)
+    assert ran.code == 1 and "different: 0 inserted, 0 deleted, 2 changed, 1 unchanged" in ran.out
+    plain = json.loads(run(*words, "--json").out)
+    assert (plain["changed"], plain["tolerated"], plain["columns"][0]["keys"]) == (2, 1, 2)
+    assert plain["left"] == f"{tmp_path}/a at LSN 3"
+    page = run("diff", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "r.html")
+    assert page.code == 1 and (tmp_path / "r.html").read_text().startswith("<!DOCTYPE html>")
+    assert run(*words[:3], "--ignore", "at").code == 2
+    assert run(*words, "--out", tmp_path / "r.csv").code == 2
+
+
 def test_many_rows_are_cut_in_print_only(tmp_path: Path, run: Run) -> None:
     """A hundred keys: twenty are printed, and how many more there are; JSON has all."""
     write(str(tmp_path / "none"), [])

@@ -47,9 +47,15 @@ TOOLS: dict[str, tuple[str, tuple[str, ...]]] = {
     "walkit.claims": ("claims LOG", ("claim", "manifest")),
 }
 """By the schema of its report: a tool, and the parts that its verdict speaks of."""
-OTHERS = {"walkit.diff.spark", "walkit.promote", "walkit.doctor", "walkit.crashtest", "walkit.crashtest.list"}
+OTHERS = {
+    "walkit.diff.report",
+    "walkit.promote",
+    "walkit.doctor",
+    "walkit.crashtest",
+    "walkit.crashtest.list",
+}
 OTHERS |= {"walkit.simulate.world", "walkit.bench.KIND"}
-"""Reports without a verdict on a log's bytes, and Spark's diff, which reads as the other one does."""
+"""Reports without a verdict on a log's bytes, and a diff in counts, which reads as the other one does."""
 
 
 def _opened(path: Path) -> str:

@@ -17,7 +17,7 @@ from tests.conftest import Checkout
 from tests.log.logs import memory_log
 from walkit.errors import CorruptionError, OptionsError
 from walkit.record import Kind, Record
-from walkit.spark.decoded import from_arrow
+from walkit.state.value_decoder import from_arrow
 
 ARRAY = pa.Array.from_buffers
 

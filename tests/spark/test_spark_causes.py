@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from tests.state.histories import diff_of, newest_of, random_rows, write
 from walkit.cli import main
 from walkit.errors import HistoryTrimmedError, OptionsError
 from walkit.spark import DiffReport, diff, diff_report
-from walkit.spark.decoded import Columns, Undecoded
+from walkit.state.value_decoder import Columns, Undecoded
 from walkit.store import Store
 
 if TYPE_CHECKING:
@@ -144,6 +145,11 @@ def test_a_report_by_column_reconciles(spark: SparkSession, tmp_path: Path) -> N
     assert [(row["change"], row["key"]) for row in report.samples] == [
         *(("I", b"30"), ("I", b"31"), ("D", b"00"), ("D", b"01"), ("C", b"10"), ("C", b"11"))
     ]
+    alone = walkit.state.diff_report(left, right, decoder="json", ignore=["at"], tolerance=0.01, samples=2)
+    bare = [replace(one, left="", right="", seconds=0.0, samples=()) for one in (alone, report)]
+    assert bare[0] == bare[1]
+    names = walkit.state.DIFF_SCHEMA.names
+    assert list(alone.samples) == [{name: row[name] for name in names} for row in report.samples]
     plain = json.loads(report.to_json())
     assert plain["reconciles"] and plain["samples"][0]["key"] == b"30".hex()
     assert "30 left + 3 inserted - 5 deleted = 28 right" in report.text()

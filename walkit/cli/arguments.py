@@ -212,9 +212,24 @@ def _add_diff(commands: Any) -> None:
     parser.add_argument(
         "--spark",
         action="store_true",
-        help="compare with Spark and print counts and samples; --out FILE.html saves a page",
+        help="compare with Spark and print counts and samples",
     )
-    add_report_options(parser, "save it there: FILE.csv or FILE.parquet gets all rows, any other the report")
+    parser.add_argument(
+        "--decoder",
+        choices=("json", "arrow"),
+        help="print counts and samples, of changed values by column: of JSON objects or Arrow streams",
+    )
+    parser.add_argument(
+        "--ignore", action="append", default=[], metavar="COLUMN", help="leave this column out"
+    )
+    parser.add_argument(
+        "--tolerance", type=float, default=0.0, help="numbers so near to each other are equal"
+    )
+    add_report_options(
+        parser,
+        "save it there: FILE.csv or FILE.parquet gets all rows, FILE.html a page with counts and samples, any other "
+        "file the report",
+    )
 
 
 def _add_demo(commands: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 import pyarrow as pa
 
 from walkit._text import aligned, counted
+from walkit.cli.compare_report import compare_in_report, wants_report
 from walkit.cli.dump import as_text
 from walkit.cli.output import bar, publish, saved, say
 from walkit.cli.places import PlaceAt
@@ -45,11 +46,9 @@ def compare(args: argparse.Namespace) -> int:
 
     A log that is damaged cannot be compared: 3, so that 1 has one meaning.
     """
-    if args.spark:
-        from walkit.cli.compare_spark import compare_with_spark
-
-        return compare_with_spark(args)
     try:
+        if wants_report(args):
+            return compare_in_report(args)
         with ExitStack() as stack:
             left, right = (_side(stack, place) for place in (args.left, args.right))
             with bar(f"diff {args.left.path} {args.right.path}", " records") as progress:

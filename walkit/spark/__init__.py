@@ -38,9 +38,9 @@ from walkit.spark.java import JavaHome, JavaNotFoundError, find_java
 from walkit.spark.loads import load
 from walkit.spark.progress import progress
 from walkit.spark.replay import replay, replay_rows
-from walkit.spark.report import DiffReport
 from walkit.spark.session import SparkStartError, register, session
 from walkit.spark.verify import PairReport, verify, verify_pair
+from walkit.state.diff_report import DiffReport
 
 __all__ = [
     "DiffReport",

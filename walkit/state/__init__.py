@@ -8,6 +8,8 @@ from __future__ import annotations
 from walkit.state.applier import Follower
 from walkit.state.counter import Counter
 from walkit.state.diff import DIFF_SCHEMA, DiffCounts, diff
+from walkit.state.diff_report import DiffReport
+from walkit.state.diff_sums import diff_report
 from walkit.state.machine import (
     ArrowStateMachine,
     StateImage,
@@ -34,6 +36,7 @@ __all__ = [
     "ArrowStateMachine",
     "Counter",
     "DiffCounts",
+    "DiffReport",
     "Follower",
     "KeyedTable",
     "ReplayReport",
@@ -44,6 +47,7 @@ __all__ = [
     "StateMachine",
     "Winner",
     "diff",
+    "diff_report",
     "identity_at",
     "read_snapshot",
     "reconcile",

@@ -113,13 +113,20 @@ def diff(a: Side, b: Side, progress: StateProgress | None = None) -> pa.Table:
     LSNs to pass). Raises HistoryTrimmedError where a state is no longer known exactly, OptionsError for what is no
     side, and what opening and reading raise.
     """
+    return narrowed(compared(a, b, progress)[2], DIFF_SCHEMA)
+
+
+def compared(
+    a: Side, b: Side, progress: StateProgress | None = None, *, unchanged: bool = False
+) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """Return the states of both sides, and what `diff` finds, with offsets of 64 bits; raise what it raises."""
     check_progress(progress, "(LSNs passed, LSNs to pass)")
     with ExitStack() as stack:
         left, right = (_told(side, stack, progress) for side in (a, b))
-        found = diff_states(left.newest, right.newest)
+        found = diff_states(left.newest, right.newest, unchanged=unchanged)
         found = _with_deletions(found, left, INSERTED, "left_lsn")
         found = _with_deletions(found, right, DELETED, "right_lsn")
-    return narrowed(found, DIFF_SCHEMA)
+    return left.newest, right.newest, found
 
 
 class _Told(NamedTuple):
@@ -131,7 +138,7 @@ class _Told(NamedTuple):
 
 
 def _told(side: Side, stack: ExitStack, progress: StateProgress | None) -> _Told:
-    source, at_lsn = _parts(side)
+    source, at_lsn = parts_of_side(side)
     if isinstance(source, KeyedTable) and at_lsn is None:
         return _Told(source.to_arrow())
     if isinstance(source, KeyedSurface):
@@ -162,7 +169,8 @@ def _with_deletions(found: pa.Table, side: _Told, change: str, column: str) -> p
     return found.set_column(found.column_names.index(column), column, filled)
 
 
-def _parts(side: Side) -> tuple[Source, int | None]:
+def parts_of_side(side: Side) -> tuple[Source, int | None]:
+    """Return the source of a side, and its LSN if it has one."""
     if not isinstance(side, tuple):
         return side, None
     try:

@@ -19,7 +19,7 @@ NAMES = {"I": "inserted", "D": "deleted", "C": "changed", "N": "unchanged"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnChanges:
-    """In how many changed keys a column of the decoded values differs, and by how much at most where it is a number."""
+    """In how many changed keys a column of the decoded values differs, and by how much at most if it is a number."""
 
     name: str
     keys: int
@@ -39,7 +39,7 @@ class FailedDecode:
 
 @dataclass(frozen=True, kw_only=True)
 class DiffReport(TableReport):
-    """What differs between two states. Picklable; the counts of both sides are made apart from those of the changes."""
+    """The difference of two states. Picklable; the counts of both sides are made apart from those of the changes."""
 
     title = "Diff"
     left_columns = len(SAMPLE_HEAD)
@@ -57,13 +57,13 @@ class DiffReport(TableReport):
     tolerated: int = 0
     """Of the unchanged keys those whose bytes differ."""
     undecoded: int = 0
-    """Of the changed keys those of which a value could not be decoded."""
+    """Changed keys with a value that could not be decoded."""
     failed_decode: FailedDecode | None = None
-    """Of the undecoded the one at the lowest LSN; None where all were decoded."""
+    """The undecoded one at the lowest LSN; None if all were decoded."""
     columns: tuple[ColumnChanges, ...] = ()
     """The columns that changed, most often first; empty without a decoder."""
     samples: tuple[Mapping[str, Any], ...] = ()
-    """Rows of `walkit.spark.diff`, the first by key of each change."""
+    """Rows of `walkit.diff` or `walkit.spark.diff`, the first by key of each change."""
     seconds: float = 0.0
 
     @property
@@ -128,7 +128,7 @@ class DiffReport(TableReport):
         )
 
     def _repr_html_(self) -> str:
-        # Keys and values may be wide; where they are, the records beside them are not broken into single words.
+        # Keys and values may be wide; then the records beside them are not broken into single words.
         style = tag("style", Markup(".walkit-diff td:nth-child(n+5) { min-width: 11rem; }"))
         return tag("div", style, Markup(super()._repr_html_()), class_="walkit-diff", style="overflow-x:auto")
 
@@ -195,11 +195,11 @@ def _bytes(data: bytes | None) -> str:
 
 def _record(row: Mapping[str, Any], side: str) -> str:
     """Return where the record of a side is, in words."""
-    lsn, source = row[f"{side}_lsn"], row[f"{side}_source"]
+    lsn, source = row[f"{side}_lsn"], row.get(f"{side}_source")
     if source == "dropped":
         return f"dropped, LSN {row[f'{side}_from_lsn']:,} to {row[f'{side}_to_lsn']:,}"
     if lsn is None:
         return ""
-    if row[f"{side}_position"] is None:
+    if row.get(f"{side}_position") is None:
         return f"LSN {lsn:,}" + (f", {source}" if source else "")
     return f"LSN {lsn:,}, {source} at {row[f'{side}_position']:,} in segment {row[f'{side}_segment']}"

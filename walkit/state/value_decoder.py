@@ -32,7 +32,7 @@ class Undecoded:
 
     @classmethod
     def of(cls, side: Literal["left", "right", "both"], error: Exception) -> Undecoded:
-        """Return it for what a decoder raised."""
+        """Return it for the error of a decoder."""
         text = "".join(
             traceback.format_exception_only(error)
         ).strip()  # also of an error whose __str__ raises
@@ -41,7 +41,7 @@ class Undecoded:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """How values are compared. Picklable where the function is."""
+    """How values are compared. Picklable if the function is."""
 
     decode: Decode
     ignore: frozenset[str] = frozenset()
@@ -49,7 +49,7 @@ class Columns:
 
     @classmethod
     def of(cls, decoder: Decoder | None, ignore: Collection[str], tolerance: float) -> Columns | None:
-        """Return it for what a caller gave; None without a decoder. OptionsError for what is no decoder or number."""
+        """Return it for the arguments of a caller; None without a decoder. OptionsError for an invalid one."""
         if isinstance(ignore, str) or not all(isinstance(name, str) for name in ignore):
             raise OptionsError("ignore is a collection of names of columns", option="ignore", wanted=ignore)
         is_number = isinstance(tolerance, int | float) and not isinstance(tolerance, bool)
@@ -116,7 +116,7 @@ class Columns:
 
 
 def from_json(value: bytes) -> Mapping[str, Any]:
-    """Return the members of a JSON object; ValueError for what is none."""
+    """Return the members of a JSON object; ValueError for another value."""
     found = json.loads(value)
     if not isinstance(found, dict):
         raise ValueError("no JSON object")
