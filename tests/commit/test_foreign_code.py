@@ -138,6 +138,8 @@ STORE_FOREIGN: dict[str, Callable[[walkit.Store], object]] = {
 }
 POINTS = 6
 """At so many bytecodes of each call; the first of them is another with each foreign call."""
+SLOW_POINTS, SLOW_PARTS = 900, 6
+"""Points of each call in the slow runs, and the tests that share them: a store that is opened 900 times grows slow."""
 
 
 class Struck:
@@ -177,23 +179,25 @@ class Struck:
 @pytest.mark.parametrize("foreign", STORE_FOREIGN)
 @pytest.mark.parametrize("call", STORE_CALLS)
 @pytest.mark.parametrize(
-    "points",
-    [POINTS, pytest.param(900, marks=pytest.mark.slow)],  # some 100,000 points, for most of an hour
+    "part",  # of the points; all of them are some 100,000, for most of an hour
+    [None, *(pytest.param(part, marks=pytest.mark.slow) for part in range(SLOW_PARTS))],
 )
 def test_foreign_code_at_each_bytecode_of_a_store_hangs_no_call(
-    call: str, foreign: str, points: int, tmp_path: Path
+    call: str, foreign: str, part: int | None, tmp_path: Path
 ) -> None:
     """Call a store at bytecodes of each other call: it ends or is refused, others go on, and no put is lost."""
     storages = [CrashingStorage(), storage_at(tmp_path / "log")]
-    if points == POINTS:
+    if part is None:
         storages = [storages[(len(call) + len(foreign)) % 2]]
     for storage in storages:
         struck = Struck(storage)
         count, acked = 10**6, 0
         whole, _ = struck.strike(call, foreign, count)
         total = count - whole.left
-        first = 1 + list(STORE_FOREIGN).index(foreign)
-        for nth in range(first, total, max(total // points, 1)):
+        points, parts = (POINTS, 1) if part is None else (SLOW_POINTS, SLOW_PARTS)
+        step = max(total // points, 1)
+        first = 1 + list(STORE_FOREIGN).index(foreign) + step * (part or 0)
+        for nth in range(first, total, step * parts):
             at, made = struck.strike(call, foreign, nth)
             assert at.error is None or isinstance(at.error, WalkitError), (at.where, at.error)
             store = struck.store
