@@ -151,7 +151,7 @@ def test_many_rows_are_cut_in_print_only(tmp_path: Path, run: Run) -> None:
 def test_refusals(logs: Path, run: Run) -> None:
     """An LSN past the end, a file inside a log: 2; no log there, trimmed history, damage: 3, each with a reason."""
     past = run("diff", f"{logs}/a@5", logs / "b")
-    assert (past.code, past.err) == (2, f"walkit diff: {logs}/a@5: the log ends at LSN 4\n")
+    assert (past.code, past.err) == (2, f"walkit diff: lsn=5: the log {logs}/a ends at LSN 4\n")
     inside = run("diff", logs / "a", logs / "b", "--out", logs / "b" / "x.csv")
     assert inside.code == 2 and "lies in the log's own folder" in inside.err
     assert run("diff", logs / "a").code == 2

@@ -180,7 +180,7 @@ def test_gentler_states_keep_more() -> None:
 def test_fates_are_those_of_what_is_pending() -> None:
     """Give a wrong number of fates: a clear refusal. A cell has any of its earlier contents."""
     storage = storage_after(written("old", 0, b"n"))
-    with pytest.raises(OptionsError, match="2 fates for 1 change"):
+    with pytest.raises(OptionsError, match="fates=2: one for each of the 1 changes"):
         storage.image([Fate(), Fate()])
     cell = storage.cell("cell", 4, writable=True)
     assert cell is not None

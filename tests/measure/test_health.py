@@ -157,7 +157,7 @@ def test_the_report_is_there_in_python(tmp_path: Path) -> None:
     assert parts == ["packages", f"folder {tmp_path}", "Spark", "dashboard and notebooks"]
     assert told[0] == f"measuring the disk of {tmp_path}"
     assert all(finding.advice for finding in report.problems)
-    with pytest.raises(OptionsError, match="not a folder"):
+    with pytest.raises(OptionsError, match="folders="):
         walkit.doctor([tmp_path / "absent"])
 
 

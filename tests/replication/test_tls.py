@@ -161,7 +161,7 @@ def test_off_loopback_both_tls_and_a_token_are_needed(
     """Listen everywhere with one of the two, and with both: one sentence names what is missing; both are served."""
     server = ours.server()
     for given, missing in (({"tls": server}, "a token"), ({"token": "x"}, "TLS"), ({}, "TLS and a token")):
-        with pytest.raises(OptionsError, match=f"needs {missing} there") as refused:
+        with pytest.raises(OptionsError, match=f"needs {missing}: give") as refused:
             Primary(log, "0.0.0.0:0", **given)
         assert refused.value.option == "listen"
     with Primary(log, "0.0.0.0:0", server, "x") as primary:

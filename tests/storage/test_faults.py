@@ -305,9 +305,9 @@ def test_skips_follow_their_pattern_and_count() -> None:
 def test_wrong_rules_are_refused() -> None:
     """An unknown operation, one that cannot be skipped, and counts below one are OptionsErrors."""
     _, storage, _ = memory()
-    with pytest.raises(OptionsError, match="writ"):
+    with pytest.raises(OptionsError, match="operation='writ'"):
         storage.fail(cast(OperationName, "writ"))
-    with pytest.raises(OptionsError, match="skipped"):
+    with pytest.raises(OptionsError, match="operation='write'"):
         storage.skip("write")
     with pytest.raises(OptionsError, match="nth=0"):
         storage.fail("write", nth=0)

@@ -20,11 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from walkit._arguments import check_progress
+from walkit._arguments import check_number, check_progress, check_whole
 from walkit._report import Cells, TableReport
 from walkit.bench.sampling import Samples, sampled_lsns
 from walkit.config import LogOptions
-from walkit.errors import OptionsError
 from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
 from walkit.models.remote_storage import REMOTE, RemoteStorage
@@ -200,14 +199,13 @@ def bench_delta(
     Each reader takes `seconds` in each of `rounds` rounds, in turns; there are four with each buffer, and four of the
     log alone. `progress` gets the name of each. OptionsError for numbers that cannot be measured with.
     """
-    fits = 1 <= rounds <= 1000 and 1 <= record_bytes <= frame_bytes <= 1 << 20 and 0.05 <= seconds <= 3600
-    if not fits or not 0 < mb_per_s <= 10_000 or not all(0 < size <= 32 << 20 for size in buffers):
-        raise OptionsError(
-            f"mb_per_s={mb_per_s}, record_bytes={record_bytes}, frame_bytes={frame_bytes}, buffers={buffers}, "
-            f"seconds={seconds}, rounds={rounds}: frames of a record to 1 MiB, buffers of up to 32 MiB, 0.05 to 3600 "
-            "seconds, 1 to 1000 rounds",
-            option="seconds",
-        )
+    check_whole(rounds, "rounds", 1, 1000)
+    check_whole(frame_bytes, "frame_bytes", 1, 1 << 20)
+    check_whole(record_bytes, "record_bytes", 1, frame_bytes)
+    check_number(seconds, "seconds", 0.05, 3600)
+    check_number(mb_per_s, "mb_per_s", 0, 10_000, above=True)
+    for size in buffers:
+        check_whole(size, "buffers", 1, 32 << 20)
     check_progress(progress, "a text")
     say = progress or (lambda _: None)
     require_folder(path)

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
-from walkit._arguments import check_bool, refuse
+from walkit._arguments import check_bool, check_number, check_whole, refuse
 from walkit._progress import progress_bar
 from walkit.bench.modelled import bench_modelled
 from walkit.bench.peers import PEERS, LevelDb, measure_peer, require_peers
@@ -35,7 +35,6 @@ from walkit.bench.write import (
 )
 from walkit.bench.write_report import BenchReport, BenchRow
 from walkit.config import LogOptions
-from walkit.errors import OptionsError
 from walkit.log.limits import require_fits
 from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
@@ -348,10 +347,9 @@ def _check(
         ("runs", [runs]),
         ("outstanding", outstanding),
     ):
-        if any(type(count) is not int or count < 1 for count in counts):
-            refuse(name, counts, "whole numbers from 1 on")
+        for count in counts:
+            check_whole(count, name)
     if not sizes:
-        raise OptionsError("record_bytes is empty: give at least one size", option="record_bytes")
-    if not seconds > 0:
-        refuse("seconds", seconds, "more than 0")
+        refuse("record_bytes", sizes, "at least one size")
+    check_number(seconds, "seconds", above=True)
     require_folder(path)

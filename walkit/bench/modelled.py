@@ -7,9 +7,9 @@ from dataclasses import replace
 from itertools import repeat
 from time import process_time
 
+from walkit._arguments import refuse
 from walkit.bench.write_report import BenchReport, BenchRow
 from walkit.config import LogOptions
-from walkit.errors import OptionsError
 from walkit.measure import LatencyHistogram, MachineFacts
 from walkit.models.device import NS_PER_S, Device, DeviceModel, device_model
 from walkit.simulate import Call, CommitSimulation
@@ -35,11 +35,7 @@ def bench_modelled(
     device = device_model(model)
     for _, chosen in options:
         if chosen.durability != "sync":
-            raise OptionsError(
-                f"durability={chosen.durability!r} is not simulated: 'sync' is",
-                option="durability",
-                wanted=chosen.durability,
-            )
+            refuse("durability", chosen.durability, "only 'sync' is simulated")
     raw = _row(device, LogOptions(), RAW_BLOCK_BYTES, 1, seconds, "raw")
     rows = [raw]
     for size in sizes:

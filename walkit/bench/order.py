@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from walkit._arguments import check_bool, refuse
+from walkit._arguments import check_bool, check_number, check_whole, refuse
 from walkit._progress import progress_bar
 from walkit._report import Cells, TableReport
 from walkit.config import LogOptions
@@ -181,11 +181,12 @@ def bench_order(
 
 
 def _check(writers: Sequence[int], rounds: int, seconds: float, path: str | None) -> None:
-    for option, counts in (("writers", writers), ("rounds", [rounds])):
-        if not counts or any(type(count) is not int or count < 1 for count in counts):
-            refuse(option, counts, "whole numbers from 1 on")
-    if not seconds > 0:
-        refuse("seconds", seconds, "more than 0")
+    if not writers:
+        refuse("writers", writers, "at least one number")
+    for count in writers:
+        check_whole(count, "writers")
+    check_whole(rounds, "rounds")
+    check_number(seconds, "seconds", above=True)
     require_folder(path)
 
 

@@ -18,12 +18,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from walkit._arguments import check_bool, refuse
+from walkit._arguments import check_bool, check_whole, refuse
 from walkit._progress import progress_bar
 from walkit.bench.peers import require_peers
 from walkit.bench.recovery_load import LAST_KEY, RecoveryLoad, leveldb, rocksdb, sqlite
 from walkit.bench.recovery_report import RecoveryBenchReport, RecoveryRow
-from walkit.errors import OptionsError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.log.open import open_log
 from walkit.measure import MachineFacts
@@ -295,13 +294,14 @@ def _check(
 ) -> None:
     counts = {"operations": operations, "frame_records": frame_records, "runs": [runs], "keys": [keys or 1]}
     for option, numbers in counts.items():
-        if not numbers or any(type(n) is not int or n < 1 for n in numbers):
-            refuse(option, numbers, "whole numbers from 1")
-    if not 1 <= record_bytes <= READ_BYTES:
-        refuse("record_bytes", record_bytes, f"1 to {READ_BYTES:,}")
+        if not numbers:
+            refuse(option, numbers, "at least one number")
+        for number in numbers:
+            check_whole(number, option)
+    check_whole(record_bytes, "record_bytes", 1, READ_BYTES)
     if not checkpoint_age or any(not 0 < age <= 1 for age in checkpoint_age):
         refuse("checkpoint_age", checkpoint_age, "shares above 0, up to 1 (no checkpoint)")
     if not cache or any(state not in CACHES for state in cache):
         refuse("cache", cache, "warm, cold or both")
     if "cold" in cache and not hasattr(os, "posix_fadvise"):
-        raise OptionsError("cache='cold': this platform drops no cached pages", option="cache", wanted=cache)
+        refuse("cache", cache, "this platform drops no cached pages, so cold is not measured")

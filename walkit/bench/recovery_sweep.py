@@ -15,9 +15,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Literal, NamedTuple
 
+from walkit._arguments import check_whole, refuse
 from walkit.bench.recovery import drop_cached, fill_and_kill, parts_of, read_plainly
 from walkit.bench.recovery_load import LAST_KEY, RecoveryLoad
-from walkit.errors import OptionsError
 from walkit.log.open import open_log
 from walkit.measure import MachineFacts
 from walkit.recovery.report import RecoveryReport
@@ -98,8 +98,9 @@ def sweep_recovery(
 
     Raises OptionsError without points or rounds, ChildWriterError, and what opening raises.
     """
-    if not points or rounds < 1:
-        raise OptionsError("a sweep needs points and rounds", option="rounds", wanted=rounds)
+    if not points:
+        refuse("points", points, "at least one point")
+    check_whole(rounds, "rounds")
     require_folder(path)
     total, done, deadline = len(points) * (rounds + 1), 0, monotonic() + seconds_max
     with tempfile.TemporaryDirectory(prefix="walkit-sweep-", dir=path, ignore_cleanup_errors=True) as made:

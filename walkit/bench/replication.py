@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from walkit._arguments import check_progress
+from walkit._arguments import check_number, check_progress, check_whole
 from walkit._report import Cells, TableReport
 from walkit.bench.sampling import LsnSamples, Samples, sampled_lsns
 from walkit.config import LogOptions
-from walkit.errors import OptionsError, WaitTimeoutError, WalkitError
+from walkit.errors import WaitTimeoutError, WalkitError
 from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
 from walkit.replication.primary.server import Primary
@@ -122,12 +122,9 @@ def bench_replication(
     `seconds` is the length of each of the two sides. `progress` gets the name of each side. OptionsError for
     numbers that cannot be measured with.
     """
-    if writers < 1 or not 0 <= record_bytes <= 1 << 20 or not 0.05 <= seconds <= 3600:
-        raise OptionsError(
-            f"writers={writers}, record_bytes={record_bytes}, seconds={seconds}: at least 1 writer, values of up to "
-            "1 MiB, 0.05 to 3600 seconds",
-            option="seconds",
-        )
+    check_whole(writers, "writers")
+    check_whole(record_bytes, "record_bytes", 0, 1 << 20)
+    check_number(seconds, "seconds", 0.05, 3600)
     check_progress(progress, "a text")
     say = progress or (lambda _: None)
     require_folder(path)

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyspark
 
-from walkit._arguments import check_progress, refuse
+from walkit._arguments import check_progress, check_whole, refuse
 from walkit.bench.spark_load import KEY_BYTES, WRITTEN_WITH, BenchLogs
 from walkit.bench.spark_queries import GROUPS, READ, REPLAY, Answer, Plan, plan_queries
 from walkit.bench.spark_report import SparkBenchReport, SparkBenchRow
-from walkit.errors import OptionsError, WalkitError
+from walkit.errors import WalkitError
 from walkit.log.limits import require_fits
 from walkit.spark.session import session
 from walkit.storage.mounts import require_folder
@@ -53,10 +53,9 @@ def bench_spark(
         ("record_bytes", record_bytes),
         ("runs", runs),
     ):
-        if value < 1:
-            refuse(name, value, "a whole number from 1 on")
+        check_whole(value, name)
     if not sizes:
-        raise OptionsError("records names no size", option="records", wanted=records)
+        refuse("records", records, "at least one size")
     groups = _groups(queries)
     require_folder(path)
     require_fits("record_bytes", record_bytes, WRITTEN_WITH, KEY_BYTES)

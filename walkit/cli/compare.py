@@ -11,12 +11,13 @@ from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 
+from walkit._arguments import refuse
 from walkit._text import aligned, counted
 from walkit.cli.compare_report import compare_in_report, wants_report
 from walkit.cli.dump import as_text
 from walkit.cli.output import bar, publish, saved, say
 from walkit.cli.places import PlaceAt
-from walkit.errors import CorruptionError, OptionsError
+from walkit.errors import CorruptionError
 from walkit.read.reader import LogReader
 from walkit.state.diff import DELETED, INSERTED, DiffCounts, diff
 from walkit.storage.address import storage_at
@@ -80,12 +81,7 @@ def _side(stack: ExitStack, place: PlaceAt) -> _Side:
     reader = stack.enter_context(LogReader(storage_at(place.path)))
     newest = reader.last_lsn
     if place.lsn is not None and place.lsn > newest:
-        raise OptionsError(
-            f"{place.path}@{place.lsn}: the log ends at LSN {newest:,}",
-            option="lsn",
-            wanted=place.lsn,
-            stored=newest,
-        )
+        refuse("lsn", place.lsn, f"the log {place.path} ends at LSN {newest:,}", newest)
     return _Side(reader, newest if place.lsn is None else place.lsn)
 
 

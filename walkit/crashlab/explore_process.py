@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from time import monotonic
 from typing import Any
 
-from walkit._arguments import refuse
+from walkit._arguments import check_choice
 from walkit.crashlab.exploration import Exploration, PointResult
 from walkit.crashlab.explorer import explore
 from walkit.crashlab.museum import MUTANTS
@@ -41,8 +41,8 @@ class ExploreWish:
     def __post_init__(self) -> None:
         scenario_of(self.scenario)
         profile_of(self.profile)
-        if self.mutant and self.mutant not in MUTANTS:
-            refuse("mutant", self.mutant, f"it is one of {', '.join(MUTANTS)}")
+        if self.mutant:
+            check_choice(self.mutant, MUTANTS, "mutant")
 
 
 @dataclass(frozen=True, kw_only=True)

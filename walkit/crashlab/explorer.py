@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from walkit._arguments import check_progress, refuse
+from walkit._arguments import check_progress, check_whole
 from walkit._progress import progress_bar
 from walkit.crashlab.coverage import names_in, seen_in
 from walkit.crashlab.crash_states import CrashStates
@@ -21,7 +21,6 @@ from walkit.crashlab.oracle import BrokenRuleError, Oracle
 from walkit.crashlab.profiles import Profile, profile_of
 from walkit.crashlab.recording import CrashPoint, RecordingStorage
 from walkit.crashlab.scenarios import Scenario, scenario_of
-from walkit.errors import OptionsError
 
 BUDGET = 2000
 """States that are judged, where nothing else is said: some seconds."""
@@ -55,8 +54,7 @@ def explore(
     Ctrl-C ends it early, and what was found until then is returned. Everything is in memory. OptionsError.
     """
     scenario, profile = scenario_of(scenario), profile_of(profile)
-    if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
-        refuse("budget", budget, "a number of states, at least 1")
+    check_whole(budget, "budget")
     if not isinstance(progress, bool):
         check_progress(progress, "(states judged, states to judge)")
     return _Explorer(scenario, profile, seed, budget).run(progress)
@@ -76,13 +74,9 @@ def replay(
     scenario, profile = scenario_of(scenario), profile_of(profile)
     played = scenario.play(seed)
     points = played.points
-    states = CrashStates(points[point].storage, profile) if 0 <= point < len(points) else None
-    if states is None or not 0 <= state < states.count:
-        raise OptionsError(
-            f"point={point}, state={state}: this run has {len(points)} points"
-            + (f", and that one {states.count} states" if states else ""),
-            option="state" if states else "point",
-        )
+    check_whole(point, "point", 0, len(points) - 1)
+    states = CrashStates(points[point].storage, profile)
+    check_whole(state, "state", 0, states.count - 1)
     judge = _Judge(scenario, profile, seed)
     if played.failure is not None and point == len(points) - 1:
         return judge.failed(played)

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from walkit.errors import OptionsError
+from walkit._arguments import refuse
 
 Change = Callable[[Callable[..., Any]], Callable[..., Any]]
 """Takes a function of walkit and returns the one that stands in its place."""
@@ -68,7 +68,7 @@ class Mutant:
         OptionsError within the block of another mutant.
         """
         if _applied:
-            raise OptionsError(f"the mutant {_applied[0]!r} is applied already", option="mutant")
+            refuse("mutant", self.name, f"{_applied[0]!r} is applied already")
         with ExitStack() as undone:
             for patch in self.patches:
                 undone.enter_context(patch.applied())

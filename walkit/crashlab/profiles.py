@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from walkit._arguments import refuse
+from walkit._arguments import check_choice
 from walkit._report import Cells, TableReport
 
 
@@ -75,8 +75,7 @@ def profile_of(given: str | Profile) -> Profile:
     """Return the profile of this name, or the one that is given. OptionsError."""
     if isinstance(given, Profile):
         return given
-    if given not in PROFILES:
-        refuse("profile", given, f"it is one of {', '.join(PROFILES)}, or a walkit.crashlab.Profile")
+    check_choice(given, PROFILES, "profile", ", or a walkit.crashlab.Profile")
     return PROFILES[given]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from walkit._arguments import refuse
+from walkit._arguments import check_choice
 from walkit.config import StoreOptions
 from walkit.crashlab.consumer_scenarios import CONSUMER_SCENARIOS
 from walkit.crashlab.fault_scenarios import FAULT_SCENARIOS
@@ -329,6 +329,5 @@ def scenario_of(given: str | Scenario) -> Scenario:
     """Return the scenario of this name, or the one that is given. OptionsError."""
     if isinstance(given, Scenario):
         return given
-    if given not in SCENARIOS:
-        refuse("scenario", given, f"it is one of {', '.join(SCENARIOS)}, or a walkit.crashlab.Scenario")
+    check_choice(given, SCENARIOS, "scenario", ", or a walkit.crashlab.Scenario")
     return SCENARIOS[given]

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from walkit._arguments import check_whole, refuse
 from walkit._progress import progress_bar
 from walkit.config import KIB, MIB, LogOptions
 from walkit.demo.checks import AFTER_RECOVERY, CHECKS, Evidence, judge
@@ -18,7 +19,7 @@ from walkit.demo.parts import Parts, cut
 from walkit.demo.progress_printer import ProgressPrinter
 from walkit.demo.replayed_step import replay_with_spark
 from walkit.demo.result import DemoResult
-from walkit.errors import MissingExtraError, OptionsError
+from walkit.errors import MissingExtraError
 from walkit.measure import raw_baseline
 from walkit.storage import FileStorage
 from walkit.storage.interface import LockHolder
@@ -87,12 +88,7 @@ def tell(
     from walkit.demo.report import write_report
 
     workload = Workload(operations=operations, writers=writers)
-    if operations < OPERATIONS_MIN:
-        raise OptionsError(
-            f"{operations:,} operations are too few to show anything: give {OPERATIONS_MIN:,} or more",
-            option="operations",
-            wanted=operations,
-        )
+    check_whole(operations, "operations", OPERATIONS_MIN)
     require_packages()
     with _folder(OUT_DEFAULT if out is None else out) as folder:
         printer = ProgressPrinter(progress)
@@ -174,21 +170,13 @@ def _folder(out: Path) -> Iterator[Path]:
     """Make the folder, or clear it of what an earlier demo made; refuse any other that is not empty."""
     out = out.expanduser().absolute()
     if out.exists() and not out.is_dir():
-        raise OptionsError(f"{out} is not a folder; give another place", option="out", wanted=str(out))
+        refuse("out", str(out), "a folder, not a file")
     if out.exists() and any(out.iterdir()) and not (out / MARKER).exists():
-        raise OptionsError(
-            f"{out} is not empty and was not made by the demo; give another folder",
-            option="out",
-            wanted=str(out),
-        )
+        refuse("out", str(out), "give another folder: a new or empty one, or that of an earlier demo")
     out.mkdir(parents=True, exist_ok=True)
     lock = FileStorage(os.fspath(out)).lock(MARKER)
     if isinstance(lock, LockHolder):
-        raise OptionsError(
-            f"{out}: another demo (process {lock.pid}) is at work there; give another folder",
-            option="out",
-            wanted=str(out),
-        )
+        refuse("out", str(out), f"process {lock.pid} runs another demo there; give another folder")
     try:
         for name in MADE:
             path = out / name

@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from walkit.errors import OptionsError, WalkitError
+from walkit._arguments import check_kind
+from walkit.errors import WalkitError
 from walkit.measure.histogram import LatencyHistogram
 from walkit.measure.run import Plain, Run, plain
 from walkit.measure.run_file import ENDINGS
@@ -31,10 +32,7 @@ def compare(runs: Run | Iterable[Run]) -> pd.DataFrame:
     pandas = require_pandas()
     chosen = [runs] if isinstance(runs, Run) else list(runs)
     for run in chosen:
-        if not isinstance(run, Run):
-            raise OptionsError(
-                f"runs: a list of Runs; {type(run).__name__} is none", option="runs", wanted=run
-            )
+        check_kind(run, Run, "runs", or_none=False)
     options = [_flat(run.options, "option.") for run in chosen]
     paths = list(dict.fromkeys(path for found in options for path in found))
     # A missing option differs from one that is None.

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from walkit._arguments import refuse
 from walkit._html import join, red_lines, table, tag
 from walkit._text import aligned, counted
-from walkit.errors import OptionsError
 from walkit.measure.health_checks import Finding, browser, folder, java, lab, packages, spark_starts
 from walkit.storage.io_errors import Translated
 
@@ -92,7 +92,7 @@ def _doctor(
     )
     for path in chosen:
         if not os.path.isdir(path):
-            raise OptionsError(f"{path} is not a folder", option="folders", wanted=path)
+            refuse("folders", path, "an existing folder")
     say = progress or (lambda _: None)
     findings = [*packages()]
     for path in dict.fromkeys(map(os.path.realpath, chosen)):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from walkit._arguments import check_choice
 from walkit._html import facts, red_lines, tag, titled
 from walkit.measure.baseline import Baseline
 from walkit.measure.histogram import LatencyHistogram
@@ -292,9 +293,9 @@ class Run:
         `attrs` of both hold settings and results as plain values: `summary()`, start, machine, options, labels,
         operations, and the percentiles of each histogram. MissingExtraError without pandas.
         """
-        from walkit.measure.series import latency_frame, require_pandas, require_part
+        from walkit.measure.series import PARTS, latency_frame, require_pandas
 
-        require_part(part)
+        check_choice(part, PARTS, "part")
         require_pandas()
         frame: pd.DataFrame = self._series().to_pandas() if part == "series" else latency_frame(self.latency)
         frame.attrs.update(self.attributes())

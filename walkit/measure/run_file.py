@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from walkit.errors import OptionsError
+from walkit._arguments import refuse
 
 FORMAT = "walkit-run"
 VERSION = 3
@@ -48,9 +48,7 @@ def encode(name: str, facts: Mapping[str, Any], series: pa.Table, attributes: Ma
         text = json.dumps(whole, allow_nan=False).encode()
         attrs = json.dumps(attributes, allow_nan=False).encode()
     except ValueError as error:
-        raise OptionsError(
-            f"the run {name!r} has a number that is not finite", option="run", wanted=name
-        ) from error
+        refuse("run", name, f"a number in it is not finite: {error}", cause=error)
     known = {RUN_KEY: text, CHECKSUM_KEY: hashlib.sha256(text).hexdigest(), ATTRS_KEY: attrs}
     sink = pa.BufferOutputStream()
     pq.write_table(series.replace_schema_metadata(known), sink, compression="zstd")

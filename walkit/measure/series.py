@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from walkit._arguments import refuse
 from walkit.errors import MissingExtraError
 from walkit.measure.histogram import LatencyHistogram
 from walkit.measure.timeline import Timeline
@@ -60,12 +59,6 @@ def latency_frame(latency: Mapping[str, LatencyHistogram]) -> pd.DataFrame:
     frames = [histogram.to_pandas().assign(name=name) for name, histogram in found]
     frame: pd.DataFrame = require_pandas().concat(frames, ignore_index=True)[list(LATENCY_COLUMNS)]
     return frame
-
-
-def require_part(part: object) -> None:
-    """OptionsError for what is no part of a Run that is a table."""
-    if part not in PARTS:
-        refuse("part", part, "series or latency")
 
 
 def require_pandas() -> Any:

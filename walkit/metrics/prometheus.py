@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import Field, fields
 from typing import Any
 
-from walkit.errors import OptionsError
+from walkit._arguments import refuse
 from walkit.metrics.statistics import LogStatistics, TrafficStatistics
 
 Statistics = LogStatistics | TrafficStatistics
@@ -36,9 +36,7 @@ def prometheus_text(
         for f in fields(snapshot):
             samples = found.setdefault(metric_name(snapshot, f), (f, {}))[1]
             if label in samples:
-                raise OptionsError(
-                    f"labels={label or '{}'}: two snapshots have the same ones", option="labels", wanted=label
-                )
+                refuse("labels", label or "{}", "other labels for each snapshot")
             samples[label] = getattr(snapshot, f.name)
     return "".join(f"{line}\n" for name, (f, samples) in found.items() for line in _lines(name, f, samples))
 
@@ -60,10 +58,6 @@ def _lines(name: str, f: Field[Any], samples: Mapping[str, int]) -> Iterator[str
 def _label_text(labels: Labels) -> str:
     for name in labels:
         if not LABEL.fullmatch(name) or name.startswith("__"):
-            raise OptionsError(
-                f"label {name!r}: letters, digits and underscores, no digit first",
-                option="labels",
-                wanted=name,
-            )
+            refuse("labels", name, "letters, digits and underscores, no digit first")
     inside = ",".join(f'{name}="{str(value).translate(ESCAPES)}"' for name, value in sorted(labels.items()))
     return f"{{{inside}}}" if inside else ""

@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 
 from walkit._arguments import refuse
 from walkit._locks import once
-from walkit.errors import MissingExtraError, OptionsError
+from walkit.errors import MissingExtraError
 from walkit.events import EVENTS, EventCallback, logger
 from walkit.metrics.prometheus import NS_PER_S
 from walkit.metrics.statistics import LogStatistics, StoreStatistics
@@ -113,7 +113,7 @@ class LogTelemetry:
             if any(other.attributes == watch.attributes for other in self._watched):
                 refuse("attributes", dict(attributes), "another watched log has them")
             if len(self._watched) >= WATCHED_MAX:
-                raise OptionsError(f"{WATCHED_MAX:,} logs are watched", option="log", wanted=dict(attributes))
+                refuse("attributes", dict(attributes), f"{WATCHED_MAX:,} logs are watched already")
             self._watched.append(watch)
         return watch
 

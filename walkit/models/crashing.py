@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
+from walkit._arguments import refuse
 from walkit._locks import once
-from walkit.errors import OptionsError
 from walkit.models.crash_report import CrashReport, PendingChange
 from walkit.models.namespace import Names
 from walkit.models.page_cache import Fate, FileFate, Inode, Keep
@@ -122,10 +122,8 @@ class CrashingStorage(MemoryStorage):
         if changes is None:
             changes = self.pending(sector_bytes)
         if len(fates) != len(changes):
-            raise OptionsError(
-                f"{len(fates)} fates for {len(changes)} changes that no sync has covered",
-                option="fates",
-                wanted=len(fates),
+            refuse(
+                "fates", len(fates), f"one for each of the {len(changes)} changes that no sync has covered"
             )
         by_number = {
             (c.number, c.offset if c.kind in ("write", "allocate", "shorten") else 0): fate

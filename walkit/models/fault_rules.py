@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias, get_args
 
-from walkit._arguments import refuse
-from walkit.errors import OptionsError
+from walkit._arguments import check_choice, check_whole
 
 OperationName: TypeAlias = Literal[
     "read",
@@ -91,13 +90,9 @@ class Fault:
         nth: int,
         times: int | None,
     ) -> None:
-        if operation not in get_args(OperationName):
-            names = get_args(OperationName)
-            refuse("operation", operation, f"it is one of {names}")
-        if kind == "skip" and operation not in _SKIPPABLE:
-            raise OptionsError(f"only {_SKIPPABLE} can be skipped, not {operation!r}", option="operation")
-        if nth < 1 or (times is not None and times < 1):
-            raise OptionsError(f"nth={nth}, times={times}: both count from 1", option="nth")
+        check_choice(operation, _SKIPPABLE if kind == "skip" else get_args(OperationName), "operation")
+        check_whole(nth, "nth")
+        check_whole(times, "times", or_none=True)
         self.kind, self.operation, self.file = kind, operation, file
         self.nth, self.times = nth, times
         self.errno = errno_codes.EIO

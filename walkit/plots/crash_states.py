@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from walkit._arguments import refuse
 from walkit._text import counted
 from walkit.crashlab.exploration import large
-from walkit.errors import OptionsError
 from walkit.plots.facts import drawn_by
 from walkit.plots.style import (
     BLUE,
@@ -56,7 +56,7 @@ def crash_states(explored: Exploration | Sequence[Exploration], *, theme: Theme 
     """
     runs = list(explored) if isinstance(explored, Sequence) else [explored]
     if not runs:
-        raise OptionsError("no exploration to draw", option="explored")
+        refuse("explored", explored, "at least one exploration")
     several = len(runs) > 1
     panels = subplots(
         rows=len(runs),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from walkit.errors import OptionsError
+from walkit._arguments import refuse
 from walkit.plots.display import go
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def save_data(figure: go.Figure, path: str | os.PathLike[str]) -> None:
     elif target.suffix == ".parquet":
         data(figure).to_parquet(target, index=False)
     else:
-        raise OptionsError(f"{target.name}: data is saved as .csv or .parquet", option="path")
+        refuse("path", target.name, "data is saved as .csv or .parquet")
 
 
 def _rows(figure: go.Figure, trace: Any, number: int) -> list[dict[str, Any]]:

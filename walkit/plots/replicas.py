@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from walkit._arguments import refuse
+from walkit._arguments import check_choice
 from walkit.metrics import TrafficStatistics
 from walkit.plots.facts import drawn_by
 from walkit.plots.style import (
@@ -97,8 +97,7 @@ def lag_over_time(
     `marks` are moments, (time in s, what happened), drawn as dotted lines; `span_s` is what the axis shows of the time,
     None all of it. OptionsError for another unit.
     """
-    if unit not in UNITS:
-        refuse("unit", unit, f"one of {', '.join(UNITS)}")
+    check_choice(unit, UNITS, "unit")
     curves = [(one, one.ms / 1000 if unit == "ms" else getattr(one, unit)) for one in series]
     told = "; ".join(f"{one.name}: {_last(values, unit)}" for one, values in curves) or "no replica yet"
     drawing = figure(

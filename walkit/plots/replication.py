@@ -8,7 +8,7 @@ from html import escape
 import numpy as np
 import numpy.typing as npt
 
-from walkit.errors import OptionsError
+from walkit._arguments import refuse
 from walkit.plots.facts import drawn_by
 from walkit.plots.style import BLUE, NEUTRAL, ORANGE, VERMILION, Figure, Theme, dress, go, subplots
 from walkit.plots.units import CLOCK, COUNTS
@@ -30,10 +30,7 @@ def replication_lag(
     """
     rows = np.asarray(samples, np.float64)
     if rows.ndim != 2 or rows.shape[1] != 3:
-        raise OptionsError(
-            f"samples of shape {rows.shape}: rows of (time, primary's LSN, replica's LSN) are wanted",
-            option="samples",
-        )
+        refuse("samples", rows.shape, "rows of (time, primary's LSN, replica's LSN)")
     at, primary, replica = rows.T
     lag = np.maximum(primary - replica, 0)
     most = f"at most {lag.max():,.0f} records, {lag[-1]:,.0f} in the end" if len(rows) else "no samples"

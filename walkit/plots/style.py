@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from html import escape, unescape
 from typing import Any, Literal, TypeAlias
 
-from walkit._arguments import refuse
+from walkit._arguments import check_choice
 from walkit.plots.display import Figure, go, make_subplots
 
 __all__ = [
@@ -114,8 +114,7 @@ def _pattern(shape: str | Sequence[str]) -> dict[str, Any]:
 
 def template(theme: Theme = None) -> go.layout.Template:
     """Return the plotly template of a theme: colours, paper, lines. OptionsError for a theme that is none."""
-    if theme not in _TEXT:
-        refuse("theme", theme, '"light", "dark" or None')
+    check_choice(theme, _TEXT, "theme")
     text = _TEXT[theme]
     axis = {
         "gridcolor": GRID,

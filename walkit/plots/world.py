@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from walkit.errors import OptionsError
+from walkit._arguments import refuse
 from walkit.plots.facts import drawn_by
 from walkit.plots.style import NEUTRAL, Figure, Theme, colour, dress, go, hatch, subplots
 from walkit.plots.units import CLOCK, COUNTS
@@ -30,7 +30,7 @@ def world_schedule(outcome: Outcome, *, theme: Theme = None) -> Figure:
     """
     samples, faults = outcome.samples, outcome.schedule.faults()
     if not samples:
-        raise OptionsError("an outcome without samples: run_schedule(..., sample_ms=10)", option="outcome")
+        refuse("outcome", outcome, "an outcome with samples: run_schedule(..., sample_ms=10)")
     lanes = list(
         dict.fromkeys(fault.target for fault in sorted(faults, key=lambda f: (">" in f.target, f.target)))
     )

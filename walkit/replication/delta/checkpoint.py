@@ -9,12 +9,12 @@ from __future__ import annotations
 import uuid
 from contextlib import suppress
 
+from walkit._arguments import refuse
 from walkit.errors import (
     CorruptionError,
     DivergenceError,
     GapError,
     HistoryTrimmedError,
-    OptionsError,
     SnapshotError,
     StorageError,
 )
@@ -64,11 +64,7 @@ class DeltaCheckpoint:
         """
         self.storage = storage_at(place)
         if self.storage.exists() and MANIFEST_NAME in self.storage.names():
-            raise OptionsError(
-                f"{self.storage.location} is a log's folder: give a folder for this reader alone",
-                option="checkpoint",
-                wanted=place,
-            )
+            refuse("checkpoint", place, "a folder for this reader alone, not a log's")
         create_private(self.storage)
         self._lock = lock = take_writer_lock(self.storage)
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from walkit._arguments import as_seconds, refuse
+from walkit._arguments import check_kind, check_number, check_whole
 from walkit.replication.delta.messages import DELTA_VERSION_MAX, DELTA_VERSION_MIN
 from walkit.replication.delta.replayer import ReplayLimits
 
@@ -14,12 +14,8 @@ def check_reader_options(
     version: int, checkpoint_s: float, interval_ms: float, cache_bytes: int, limits: object
 ) -> None:
     """Refuse what no reader can have: OptionsError."""
-    if version not in range(DELTA_VERSION_MIN, DELTA_VERSION_MAX + 1):
-        refuse("version", version, "0, 1 or 2")
-    for value, name in ((checkpoint_s, "checkpoint_s"), (interval_ms, "interval_ms")):
-        if not 0 <= as_seconds(value, name) <= SECONDS_MAX:
-            refuse(name, value, f"from 0 to {SECONDS_MAX:,}")
-    if limits is not None and not isinstance(limits, ReplayLimits):
-        refuse("limits", limits, "ReplayLimits")
-    if type(cache_bytes) is not int or not 0 <= cache_bytes <= CACHE_BYTES_MAX:
-        refuse("cache_bytes", cache_bytes, f"a whole number from 0 (none) to {CACHE_BYTES_MAX:,}")
+    check_whole(version, "version", DELTA_VERSION_MIN, DELTA_VERSION_MAX)
+    check_number(checkpoint_s, "checkpoint_s", 0, SECONDS_MAX)
+    check_number(interval_ms, "interval_ms", 0, SECONDS_MAX)
+    check_kind(limits, ReplayLimits, "limits")
+    check_whole(cache_bytes, "cache_bytes", 0, CACHE_BYTES_MAX)

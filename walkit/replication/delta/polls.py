@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
-from walkit._arguments import refuse
+from walkit._arguments import check_number, check_whole
 from walkit.replication.delta.buffer import DELTA_BYTES_MAX, EncodedFrames
 from walkit.replication.delta.messages import (
     DELTA_VERSION_MAX,
@@ -56,10 +56,8 @@ class DeltaOptions:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            value, (low, high) = getattr(self, each.name), _BOUNDS[each.name]
-            whole = each.name.endswith(("bytes", "max"))
-            if not isinstance(value, int if whole else int | float) or not low <= value <= high:
-                refuse(each.name, value, f"a number from {low:,} to {high:,}")
+            check = check_whole if each.name.endswith(("bytes", "max")) else check_number
+            check(getattr(self, each.name), each.name, *_BOUNDS[each.name])
 
 
 class Reply(NamedTuple):

@@ -12,16 +12,9 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from walkit._arguments import as_lsn
+from walkit._arguments import as_lsn, refuse
 from walkit.commit.to_end import run_to_end
-from walkit.errors import (
-    GapError,
-    HistoryTrimmedError,
-    LogClosedError,
-    OptionsError,
-    WaitTimeoutError,
-    WalkitError,
-)
+from walkit.errors import GapError, HistoryTrimmedError, LogClosedError, WaitTimeoutError, WalkitError
 from walkit.events import EventCallback, EventSink
 from walkit.log.finalizer import report_dropped, run_for_dropped, watch_exit
 from walkit.log.validate import as_bytes
@@ -226,7 +219,7 @@ class DeltaReader:
         """
         upkeep = self._loop.upkeep
         if upkeep is None or not self._checkpointed:
-            raise OptionsError("this reader was given no folder for its checkpoints", option="checkpoint")
+            refuse("checkpoint", None, "this reader has no folder for checkpoints")
         self._refuse_child()
         if self._loop.stopping:
             raise LogClosedError(f"the delta reader of {self._storage.location} is stopped")

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Literal, TypeAlias
 
-from walkit.errors import DivergenceError, OptionsError, StorageError, WalkitError
+from walkit._arguments import check_whole
+from walkit.errors import DivergenceError, StorageError, WalkitError
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.delta.messages import DeltaEnd, PollAnswer, delta_frames
 
@@ -76,13 +77,7 @@ class ReplayLimits:
     def __post_init__(self) -> None:
         """OptionsError for a number out of its bounds: with no load nothing would ever come."""
         for each in fields(self):
-            value, most = getattr(self, each.name), _LIMITS_MOST[each.name]
-            if type(value) is not int or not 1 <= value <= most:
-                raise OptionsError(
-                    f"limits.{each.name}={value!r}: a whole number from 1 to {most:,}",
-                    option="limits",
-                    wanted=value,
-                )
+            check_whole(getattr(self, each.name), f"limits.{each.name}", 1, _LIMITS_MOST[each.name])
 
 
 @dataclass(slots=True)

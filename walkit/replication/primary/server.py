@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from walkit._arguments import refuse
+from walkit._arguments import check_whole, refuse
 from walkit._locks import once
 from walkit._text import counted
 from walkit._threads import Bell, LogThread
-from walkit.errors import OptionsError, WalkitError
+from walkit.errors import WalkitError
 from walkit.events import EventCallback, EventSink
 from walkit.format.layout import CLAIMS_MAX
 from walkit.log.wal import WriteAheadLog
@@ -95,8 +95,8 @@ class Primary:
         self._listen = listen_address(
             listen, insecure, tls=tls is not None, token=self._authenticator.needs_token
         )
-        _check_count(places, "places", PLACES_MAX)
-        _check_count(holds, "holds", HOLDS_MAX)
+        check_whole(places, "places", 1, PLACES_MAX)
+        check_whole(holds, "holds", 1, HOLDS_MAX)
         self.source = source_of(source)
         self._calls, self._executor = CallTable(places, holds), DaemonExecutor()
         self._registry = ReplicaRegistry(self.source.storage if registry is None else _made(registry))
@@ -126,7 +126,7 @@ class Primary:
         RuntimeError where the system has no thread to give: then nothing is served, and the next call tries again.
         """
         if self._server is not None:
-            raise OptionsError(f"this primary serves at {self._address} already", option="listen")
+            refuse("listen", self._address, "this primary already serves there")
         # Callers of `Follow` wait to say hello, those of the others with their request.
         callers_max = self._calls.places + self._delta.callers_max + CALLS_MAX
         calls_max = callers_max + 2 * WAITING_MAX + 2 * ENDING_MAX
@@ -289,8 +289,3 @@ def _made(place: Place) -> Storage:
     storage = storage_at(place)
     storage.create()
     return storage
-
-
-def _check_count(value: object, option: str, most: int) -> None:
-    if type(value) is not int or not 1 <= value <= most:
-        refuse(option, value, f"a whole number from 1 to {most:,}")

@@ -7,10 +7,10 @@ import weakref
 from types import TracebackType
 from typing import Self
 
-from walkit._arguments import check_bool, check_kind, refuse
+from walkit._arguments import check_bool, check_choice, check_kind, refuse
 from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions
-from walkit.errors import DivergenceError, LogClosedError, OptionsError, WaitTimeoutError, WalkitError
+from walkit.errors import DivergenceError, LogClosedError, WaitTimeoutError, WalkitError
 from walkit.events import EventCallback, EventSink
 from walkit.log.finalizer import watch_exit
 from walkit.metrics import TrafficStatistics
@@ -90,24 +90,20 @@ class Replica:
         force_rewind: bool = False,
         insecure: bool = False,
     ) -> None:
-        if codec is not None and codec not in CODECS:
-            words = f"codec={codec!r}: it is None or one of {', '.join(CODECS)}"
-            raise OptionsError(words, option="codec", wanted=codec)
+        check_choice(codec, (None, *CODECS), "codec")
         check_kind(options, LogOptions, "options")
         check_kind(backoff, Backoff, "backoff")
         destination = destination_of(source, token, tls, insecure)
         self._address = destination.address
-        if name is not None:
-            _check_name(name)
+        if name is not None and not is_name(name):
+            text = f"1 to {NAME_CHARS_MAX} printable characters, which the primary's manifest stores"
+            refuse("name", name, text)
         storage, sink = storage_at(dir), EventSink(events)
-        for given, option in (
-            (new_identity, "new_identity"),
-            (rewind, "rewind"),
-            (force_rewind, "force_rewind"),
-        ):
-            check_bool(given, option)
+        check_bool(new_identity, "new_identity")
+        check_bool(rewind, "rewind")
+        check_bool(force_rewind, "force_rewind")
         if force_rewind and not rewind:
-            raise OptionsError("force_rewind=True goes with rewind=True", option="force_rewind", wanted=True)
+            refuse("force_rewind", True, "only with rewind=True")
         opening = ReplicaOpening(
             storage=storage,
             options=options,
@@ -258,10 +254,3 @@ def _has(opened: Opened, wanted: Awaited) -> bool:
 def _wait(opened: Opened, wanted: Awaited, seconds: float) -> None:
     """Wait until a replica has a record, for so long; ended by what ends the replica, too."""
     opened.store.wait_until(lambda: opened.core.error is not None or _has(opened, wanted), seconds)
-
-
-def _check_name(name: object) -> None:
-    if not is_name(name):
-        refuse(
-            "name", name, f"1 to {NAME_CHARS_MAX} printable characters, which the primary's manifest stores"
-        )

@@ -10,10 +10,10 @@ import secrets
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from walkit._arguments import refuse
 from walkit._html import Markup, join, tag
 from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions
-from walkit.errors import OptionsError
 from walkit.events import EventCallback, EventSink
 from walkit.format.manifest import EpochRecord, Manifest
 from walkit.recovery.report import report_html
@@ -118,10 +118,8 @@ def _promote(storage: Storage, events: EventSink) -> PromotionReport:
 
 def _require_replica(storage: Storage, manifest: Manifest) -> None:
     if not is_promoted(manifest) and not is_replica(storage, manifest):
-        raise OptionsError(
-            f"{storage.location} is a log, and no replica: it can be written as it is. Nothing was changed",
-            option="dir",
-            wanted=storage.location,
+        refuse(
+            "dir", storage.location, "it is a log that can be written, not a replica's; nothing was changed"
         )
 
 

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from walkit.errors import OptionsError
+from walkit._arguments import refuse
 from walkit.replication.transport.grpc_common import grpc
 
 TOKEN_KEY = "walkit-token"
 TOKEN_CHARS_MAX = 4096
+HIDDEN = "..."
+"""A message has this for a token."""
 TOKENS_MAX = 64
 Right: TypeAlias = Literal["read", "append"]
 Serve: TypeAlias = Callable[[Any, Any], Iterator[bytes]]
@@ -39,16 +41,14 @@ class Authenticator:
         if tokens is None:
             return
         if not isinstance(tokens, Tokens):
-            raise OptionsError(f"tokens is no Tokens but a {type(tokens).__name__}", option="tokens")
+            refuse("tokens", type(tokens).__name__, "Tokens(read=..., append=...)")
         rights: tuple[tuple[Right, Sequence[str]], ...] = (("read", tokens.read), ("append", tokens.append))
         for right, given in rights:
             if isinstance(given, str):
-                raise OptionsError(f"tokens.{right} is a list of tokens, not a token", option="tokens")
+                refuse("tokens", HIDDEN, f"{right} is a list of tokens, not one token")
             self._tokens += tuple((_checked(token, "tokens").encode(), right) for token in given)
         if not 1 <= len(self._tokens) <= TOKENS_MAX:
-            raise OptionsError(
-                f"there are {len(self._tokens):,} tokens: from 1 to {TOKENS_MAX}", option="tokens"
-            )
+            refuse("tokens", len(self._tokens), f"1 to {TOKENS_MAX} tokens")
 
     @property
     def needs_token(self) -> bool:
@@ -85,9 +85,7 @@ def tokens_of(token: object, tokens: Tokens | None) -> Tokens | None:
     if token is None:
         return tokens
     if tokens is not None:
-        raise OptionsError(
-            "token and tokens are both given: put the token into Tokens(read=...)", option="tokens"
-        )
+        refuse("tokens", HIDDEN, "not beside token: put that into Tokens(read=...)")
     return Tokens(read=(_checked(token, "token"),))
 
 
@@ -102,7 +100,5 @@ def _checked(token: object, option: str) -> str:
         or not 1 <= len(token) <= TOKEN_CHARS_MAX
         or not (token.isascii() and token.isprintable())
     ):
-        raise OptionsError(
-            f"a token is a string of 1 to {TOKEN_CHARS_MAX:,} printable ASCII characters", option=option
-        )
+        refuse(option, HIDDEN, f"a string of 1 to {TOKEN_CHARS_MAX:,} printable ASCII characters")
     return token

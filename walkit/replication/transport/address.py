@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 
-from walkit._arguments import check_bool
-from walkit.errors import OptionsError
+from walkit._arguments import check_bool, refuse
 
 PORT_MAX = 65_535
 HOST_BYTES_MAX = 253
@@ -38,15 +37,15 @@ def parse_address(text: object, option: str, *, listening: bool = False) -> Addr
     """
     wrong = "an address is HOST:PORT, like 127.0.0.1:7070 or [::1]:7070"
     if not isinstance(text, str):
-        raise _refused(text, option, wrong)
+        refuse(option, text, wrong)
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port:
-        raise _refused(text, option, wrong)
+        refuse(option, text, wrong)
     if not (port.isascii() and port.isdecimal()):
-        raise _refused(text, option, f"the port {port!r} is no number")
+        refuse(option, text, f"the port {port!r} is no number")
     low = 0 if listening else 1
     if not low <= int(port[:20]) <= PORT_MAX:
-        raise _refused(text, option, f"a port is from {low} to {PORT_MAX}")
+        refuse(option, text, f"a port is from {low} to {PORT_MAX}")
     return Address(_host_of(host, text, option), int(port))
 
 
@@ -66,22 +65,18 @@ def _host_of(host: str, text: str, option: str) -> str:
         try:
             ipaddress.IPv6Address(host[1:-1])
         except ValueError:
-            raise _refused(text, option, f"{host[1:-1]!r} in brackets is no IPv6 address") from None
+            refuse(option, text, f"{host[1:-1]!r} in brackets is no IPv6 address")
         return host[1:-1]
     if ":" in host:
-        raise _refused(text, option, "an IPv6 address is written in brackets, like [::1]:7070")
+        refuse(option, text, "an IPv6 address is written in brackets, like [::1]:7070")
     if re.fullmatch(r"[0-9.]+", host):
         try:
             ipaddress.IPv4Address(host)
         except ValueError:
-            raise _refused(text, option, f"{host!r} is no IPv4 address") from None
+            refuse(option, text, f"{host!r} is no IPv4 address")
     elif len(host) > HOST_BYTES_MAX or not all(map(_LABEL.fullmatch, host.removesuffix(".").split("."))):
-        raise _refused(text, option, f"{host!r} is no name of a host")
+        refuse(option, text, f"{host!r} is no name of a host")
     return host
-
-
-def _refused(text: object, option: str, why: str) -> OptionsError:
-    return OptionsError(f"{option}={text!r}: {why}", option=option, wanted=text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +105,7 @@ class ListenAddress:
         if not taken:
             wanted = f"{self.host}:{self.port}"
             why = why_not_bound(Address(self.host.strip("[]"), self.port)) or failure
-            raise OptionsError(f"cannot listen at {wanted}: {why}", option="listen", wanted=wanted)
+            refuse("listen", wanted, f"this machine cannot listen there: {why}")
         return f"{self.host}:{port}"
 
 
@@ -131,15 +126,12 @@ def listen_address(
     found = _addresses_of(host, listen)
     outside = [address for address in found if not ip_address(address).is_loopback]
     if outside and not (tls and token):
-        meant = "" if outside[0] == host.strip("[]") else f" ({outside[0]})"
         lacks = "a token" if tls else "TLS" if token else "TLS and a token"
-        raise OptionsError(
-            f"listen={listen!r}{meant} is not the loopback address, and needs {lacks} there: give "
+        given = (
             "tls=ServerTLS(certificate=..., key=...) and token=... (walkit serve --tls-certificate FILE --tls-key FILE "
-            "--token-file FILE), or insecure=True (--insecure) where the network itself can be trusted",
-            option="listen",
-            wanted=listen,
+            "--token-file FILE), or insecure=True (--insecure) in a trusted network"
         )
+        refuse("listen", listen, f"{outside[0]} is not a loopback address, and needs {lacks}: give {given}")
     bound = tuple(f"[{a}]" if ":" in a else a for a in found)
     is_name = ":" not in host and any(c.isalpha() for c in host)
     # 127.1 is no address to everyone.
@@ -151,8 +143,6 @@ def _addresses_of(host: str, listen: object) -> list[str]:
     try:
         found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
     except (OSError, ValueError) as error:  # ValueError: a name that cannot be one
-        raise OptionsError(
-            f"listen={listen!r}: {host} is not known: {error}", option="listen", wanted=listen
-        ) from error
+        refuse("listen", listen, f"{host} is not known: {error}", cause=error)
     plain = {str(address[0]).partition("%")[0] for *_, address in found}
     return sorted(plain, key=lambda address: (":" in address, address))

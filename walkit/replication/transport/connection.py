@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, TypeAlias
 
-from walkit._arguments import check_bool
+from walkit._arguments import check_bool, refuse
 from walkit._threads import Bell, LogThread
 from walkit.errors import OptionsError, WalkitError
 from walkit.replication.protocol.checks import plain_text
@@ -64,12 +64,9 @@ def destination_of(source: object, token: object, tls: ClientTLS | None, insecur
     address = parse_address(source, "source")
     token = check_token(token)
     if token is not None and tls is None and not insecure and not _is_loopback(address):
-        raise OptionsError(
-            f"source={source!r} is not the loopback address, and the token would go there in the clear: give "
-            "tls=ClientTLS(ca=...) (--tls-ca FILE), or insecure=True (--insecure) where the network itself can be "
-            "trusted",
-            option="source",
-            wanted=source,
+        text = "tls=ClientTLS(ca=...) (--tls-ca FILE), or insecure=True (--insecure) in a trusted network"
+        refuse(
+            "source", source, f"a token is not sent in the clear except to a loopback address: give {text}"
         )
     return Destination(str(address), token, tls)
 
