@@ -103,9 +103,9 @@ def test_a_record_is_found_by_its_lsn(log: Path, lsn: int) -> None:
 @pytest.mark.parametrize(
     ("find", "why"),
     [
-        (lambda o, j: find_lsn(o, RECORDS + 1, j), "no frame holds LSN 901: LSN 1 to 900 can be read"),
-        (lambda o, j: frame_around(o, 10**15, j), "is in none of the segments; they reach from 0"),
-        (lambda o, j: find_time(o, datetime.now(UTC) + timedelta(days=1), j), "no frame was sealed at"),
+        (lambda o, j: find_lsn(o, RECORDS + 1, j), "lsn=901: no frame has it: LSN 1 to 900 can be read"),
+        (lambda o, j: frame_around(o, 10**15, j), "no segment has it; they reach from 0"),
+        (lambda o, j: find_time(o, datetime.now(UTC) + timedelta(days=1), j), "no frame was sealed"),
     ],
     ids=["lsn", "position", "time"],
 )
@@ -294,7 +294,7 @@ UNSEEN = (
     ("x" * 4_000, "it cannot be a path"),
     ("\ud800", "it cannot be a path"),
     ("~root", "there is no such file or folder"),
-    ("", "no log is named: choose a known one"),
+    ("", "choose a known log"),
     ("nothing", "there is no such file or folder"),
     ("file", "it is a file, and a log is a folder"),
     ("empty", "not a walkit log"),

@@ -170,7 +170,7 @@ def _folder(out: Path) -> Iterator[Path]:
     """Make the folder, or clear it of what an earlier demo made; refuse any other that is not empty."""
     out = out.expanduser().absolute()
     if out.exists() and not out.is_dir():
-        refuse("out", str(out), "a folder, not a file")
+        refuse("out", str(out), "it is a file; give another place, for a folder")
     if out.exists() and any(out.iterdir()) and not (out / MARKER).exists():
         refuse("out", str(out), "give another folder: a new or empty one, or that of an earlier demo")
     out.mkdir(parents=True, exist_ok=True)

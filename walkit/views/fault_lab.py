@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from walkit._arguments import refuse
+from walkit._arguments import check_choice, refuse
 from walkit._text import counted
 from walkit.bench.recovery import fill_and_kill
 from walkit.bench.recovery_load import RecoveryLoad
@@ -90,15 +90,14 @@ class FaultLab:
             "full": self._full,
             "sync": self._sync,
         }
-        if fault not in doing:
-            refuse("fault", fault, "it is done to the scratch log")
+        check_choice(fault, doing, "fault")
         return doing[fault](self.begin(), job)
 
     def salvage(self, report: FaultReport, job: Job) -> FaultReport:
         """Open a copy of the refused log with policy "salvage"; return the report with what that gave up."""
         log = self.refused_log(report)
         if log is None:
-            raise OptionsError("there is no refused log to salvage", option="policy", wanted="salvage")
+            refuse("policy", "salvage", "there is no refused log to salvage")
         job.step(1, 2, "copying the files")
         copy = _copied(log, "salvaged")
         job.step(2, 2, "opening the copy")
@@ -111,7 +110,7 @@ class FaultLab:
         """
         log = self.refused_log(report)
         if log is None:
-            raise OptionsError("there is no refused log to heal", option="source", wanted="a peer")
+            refuse("source", "a peer", "there is no refused log to heal")
         from walkit.replication import Primary, heal  # gRPC, which a session without it does not need
 
         job.step(1, 3, "copying the files")

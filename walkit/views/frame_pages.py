@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from walkit.errors import OptionsError, WalkitError
+from walkit._arguments import refuse
+from walkit.errors import WalkitError
 from walkit.format.damaged_frame import records_left
 from walkit.format.frame import FrameFault, FrameHeader, check_body, check_header
 from walkit.format.layout import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
@@ -134,11 +135,7 @@ def opened(outline: Outline, line: SegmentLine) -> Iterator[SegmentFrames]:
     try:
         header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), line.record.name)
         if header is None:
-            raise OptionsError(
-                f"segment {line.number} is made ahead and holds no frames yet",
-                option="segment",
-                wanted=line.number,
-            )
+            refuse("segment", line.number, "it is made ahead and holds no frames yet")
         yield SegmentFrames(file, header, outline, line)
     finally:
         file.close()
@@ -190,11 +187,8 @@ def frame_around(outline: Outline, position: int, job: Job) -> FrameView:
             end = item.end_position
             if end > position:
                 return _view(frames, line, item)
-    raise OptionsError(
-        f"position {position:,} is after the last frame of segment {line.number}: space made ahead",
-        option="position",
-        wanted=position,
-    )
+    text = f"it is after the last frame of segment {line.number}: space made ahead"
+    refuse("position", position, text)
 
 
 def _header_at(frames: SegmentFrames, position: int) -> FrameHeader | None:

@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow.compute as pc
 
+from walkit._arguments import refuse
 from walkit._text import lsn_range
-from walkit.errors import OptionsError, WalkitError
+from walkit.errors import WalkitError
 from walkit.format.frame import FrameHeader, check_header
 from walkit.format.layout import CODEC_NONE, FRAME_HEADER_BYTES
 from walkit.read.view import frames_to_batches
@@ -65,7 +66,7 @@ def find_lsn(outline: Outline, lsn: int, job: Job) -> int:
     known = (
         "" if outline.last_lsn is None else f": {lsn_range(outline.first_lsn, outline.last_lsn)} can be read"
     )
-    raise OptionsError(f"no frame holds LSN {lsn:,}{known}", option="lsn", wanted=lsn)
+    refuse("lsn", lsn, f"no frame has it{known}")
 
 
 def find_time(outline: Outline, when: datetime, job: Job) -> int:
@@ -83,11 +84,7 @@ def find_time(outline: Outline, when: datetime, job: Job) -> int:
             for item in _items(frames, _start_by_time(outline, line, frames, wanted), job):
                 if isinstance(item, FrameHeader) and item.sealed_us >= wanted:
                     return item.position
-    raise OptionsError(
-        f"no frame was sealed at {when.astimezone(UTC).isoformat(' ', 'seconds')} or later",
-        option="time",
-        wanted=when,
-    )
+    refuse("time", when.astimezone(UTC).isoformat(" ", "seconds"), "no frame was sealed then or later")
 
 
 def find_key(outline: Outline, key: bytes, from_lsn: int, job: Job) -> KeySearch:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from walkit._arguments import refuse
-from walkit.errors import OptionsError
 from walkit.format.layout import FRAME_HEADER_BYTES
 from walkit.plots import frame_bytes
 from walkit.views.frame_pages import FramePage, FrameView
@@ -105,14 +104,11 @@ class LogChooser(View):
         """Return the folder that is asked for. OptionsError where it may not be looked at, or there is none."""
         text = self.text
         if not text:
-            raise OptionsError(
-                f"no log is named: choose a known one, or type the path of its folder, or {SCRATCH}",
-                option="path",
-            )
+            refuse("path", text, f"choose a known log, or type the path of its folder, or {SCRATCH}")
         if text == SCRATCH:
             path = Path(self._workspace.session.path)
             if not path.exists():
-                raise OptionsError("there is no scratch log yet: press Start on the Live page first")
+                refuse("path", text, "there is no scratch log yet: press Start on the Live page first")
             return path
         path = self._workspace.root.resolve(text)
         if not path.is_dir():

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from walkit.errors import CorruptionError, NotALogError, OptionsError, WalkitError
+from walkit._arguments import refuse
+from walkit.errors import CorruptionError, NotALogError, WalkitError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
@@ -73,7 +74,7 @@ class Outline:
         """Return the segment of this number. OptionsError where there is none."""
         found = next((line for line in self.segments if line.number == number), None)
         if found is None:
-            raise OptionsError(f"there is no segment {number} in the log", option="segment", wanted=number)
+            refuse("segment", number, "the log has no such segment")
         return found
 
     def segment_at(self, position: int) -> SegmentLine:
@@ -82,11 +83,7 @@ class Outline:
         at = bisect_right([line.start_position for line in used], position) - 1
         if at < 0 or position >= used[at].end_position:
             reach = f"they reach from {used[0].start_position:,} to {used[-1].end_position:,}" if used else ""
-            raise OptionsError(
-                f"position {position:,} is in none of the segments{'; ' * bool(reach)}{reach}",
-                option="position",
-                wanted=position,
-            )
+            refuse("position", position, f"no segment has it{'; ' * bool(reach)}{reach}")
         return used[at]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from walkit._arguments import refuse
 from walkit.bench.recovery_sweep import RecoverySweep, sweep_points, sweep_recovery
 from walkit.config import DURABILITY_PROMISES
-from walkit.errors import OptionsError
 from walkit.events import EventCallback
 from walkit.storage.file import FileStorage
 from walkit.views.fault_lab import FaultLab, cut_frame, opened
@@ -123,7 +123,7 @@ class RecoveryLab:
     ) -> None:
         """Put the newest report with more in it in its place. OptionsError where there is none."""
         if not self.reports:
-            raise OptionsError(f"there is no refused log to {what}", option=option, wanted=wanted)
+            refuse(option, wanted, f"there is no refused log to {what}")
         *earlier, newest = self.reports
         self.reports = (*earlier, more(newest))
         self._check()

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from walkit._arguments import refuse
+from walkit._arguments import check_whole
 from walkit.errors import OptionsError
 from walkit.metrics import TrafficStatistics
 from walkit.models.tcp_link import LinkState, TcpLink
@@ -192,8 +192,7 @@ class ReplicationLab:
             yield seat
 
     def _start(self, load: PacedLoad, codec: str, replicas: int, step: Callable[[int, int], object]) -> None:
-        if not 1 <= replicas <= REPLICAS_MAX:
-            refuse("replicas", replicas, f"1 to {REPLICAS_MAX}")
+        check_whole(replicas, "replicas", 1, REPLICAS_MAX)
         with self._belongings.lock:
             if self._belongings.gone:
                 raise OptionsError("the session has ended")

@@ -14,9 +14,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from walkit._arguments import refuse
 from walkit._html import Markup, join, red_lines, table, tag
 from walkit._text import counted
-from walkit.errors import OptionsError, WalkitError
+from walkit.errors import WalkitError
 from walkit.measure import Ratio, Run, compare, load, ratio_of, settings_of
 from walkit.measure.run_file import ENDINGS
 from walkit.plots import figure_html, ratios
@@ -95,7 +96,7 @@ def read_folder(folder: Path, job: Job, *, origin: str) -> list[Entry]:
     whole = {name.removesuffix(".parquet") for name in names if name.endswith(".parquet")}
     names = [n for n in names if not (n.endswith(".json") and n.removesuffix(".json") in halves & whole)]
     if len(names) > FILES_MAX:
-        raise OptionsError(f"{origin}: {len(names):,} files, and at most {FILES_MAX} are read", option="path")
+        refuse("path", origin, f"{len(names):,} files, and at most {FILES_MAX} are read")
     found = []
     for number, name in enumerate(names):
         job.step(number, len(names), name)

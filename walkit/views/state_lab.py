@@ -16,6 +16,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from walkit._arguments import refuse
 from walkit.errors import OptionsError, WalkitError
 from walkit.read.reader import LogReader
 from walkit.state.diff import DiffCounts, diff
@@ -97,13 +98,9 @@ def refuse_large(outlines: Iterable[Outline]) -> None:
         size += sum(s.end_position - s.start_position for s in outline.segments)
         records += max((outline.last_lsn or 0) - outline.first_lsn + 1, 0)
     if size > ARROW_BYTES_MAX or records > ARROW_LSNS_MAX:
-        raise OptionsError(
-            f"the logs hold {size >> 20:,} MiB and {records:,} records, and this page takes at most "
-            f"{ARROW_BYTES_MAX >> 20:,} MiB and {ARROW_LSNS_MAX:,} records into its process: choose Spark, or "
-            "`walkit diff`",
-            option="engine",
-            wanted="arrow",
-        )
+        found = f"the logs hold {size >> 20:,} MiB and {records:,} records"
+        most = f"this page takes at most {ARROW_BYTES_MAX >> 20:,} MiB and {ARROW_LSNS_MAX:,} records"
+        refuse("engine", "arrow", f"{found}; {most}: choose Spark, or `walkit diff`")
 
 
 def _by_arrow(left: StateSide, right: StateSide, job: Job) -> Compared:
@@ -145,7 +142,7 @@ def _row(row: Mapping[str, Any]) -> DiffRow:
 def _by_spark(left: StateSide, right: StateSide, job: Job) -> Compared:
     missing = spark_missing()
     if missing is not None:
-        raise OptionsError(missing.rstrip("."), option="engine", wanted="spark")
+        refuse("engine", "spark", missing.rstrip("."))
     from pyspark.errors import PySparkException
 
     from walkit.spark import diff_report, session

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from walkit.errors import OptionsError
+from walkit._arguments import refuse
 from walkit.views.jobs import Jobs
 from walkit.views.session import Session
 
@@ -28,20 +28,20 @@ class DataRoot:
         Symbolic links are resolved first. OptionsError where that is outside the root, or does not exist.
         """
         if not text.strip():
-            raise _refused(text, "name a log or run below the data root")
+            refuse("path", text, "name a log or run below the data root")
         if len(text) > PATH_CHARACTERS_MAX:
-            raise _refused(text[:40] + "…", f"it is longer than {PATH_CHARACTERS_MAX:,} characters")
+            refuse("path", text[:40] + "…", f"it is longer than {PATH_CHARACTERS_MAX:,} characters")
         if "\0" in text:
-            raise _refused(text, "a NUL character is in it")
+            refuse("path", text, "a NUL character is in it")
         try:
             real = Path(os.path.realpath(self.path / text.strip()))
             there = real.exists()
         except (OSError, ValueError) as error:  # a name that no file can have
-            raise _refused(text, f"it cannot be a path: {error}") from error
+            refuse("path", text, f"it cannot be a path: {error}", cause=error)
         if not self.holds(real):
-            raise _refused(text, f"it is outside the data root {self.path}")
+            refuse("path", text, f"it is outside the data root {self.path}")
         if not there:
-            raise _refused(text, "there is no such file or folder")
+            refuse("path", text, "there is no such file or folder")
         return real
 
     def holds(self, real: Path) -> bool:
@@ -53,17 +53,15 @@ class DataRoot:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.is_symlink() and not self.holds(Path(os.path.realpath(entry.path))):
-                    raise _refused(
-                        self.show(folder), f"{entry.name} in it is a link that leads out of the data root"
+                    refuse(
+                        "path",
+                        self.show(folder),
+                        f"{entry.name} in it is a link that leads out of the data root",
                     )
 
     def show(self, path: Path) -> str:
         """Return the path as a person types it: relative to the root where it lies below it."""
         return str(path.relative_to(self.path)) if self.path in path.parents else str(path)
-
-
-def _refused(text: str, why: str) -> OptionsError:
-    return OptionsError(f"path={text!r}: {why}", option="path", wanted=text)
 
 
 @dataclass
