@@ -84,6 +84,12 @@ def compared_kind(node: ast.Compare) -> str:
     return next((kind for kind, wanted in COMPARED.items() if words & wanted), "")
 
 
+def is_wording(node: ast.AST) -> bool:
+    """Return whether a node only chooses between two texts, of a message or an event, which no state holds."""
+    chosen = (node.body, node.orelse) if isinstance(node, ast.IfExp) else ()
+    return bool(chosen) and all(isinstance(c, ast.Constant) and isinstance(c.value, str) for c in chosen)
+
+
 def names(node: ast.AST, context: type[ast.expr_context]) -> set[str]:
     """Return the plain names that a statement loads, or stores."""
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, context)}
@@ -93,7 +99,7 @@ class PromiseFinder(Finder):
     """The sites of one file at which a promise is kept."""
 
     def _walk(self, node: ast.AST, used: str) -> None:
-        if isinstance(node, ast.Assert):
+        if isinstance(node, ast.Assert) or is_wording(node):
             return
         for field in ("body", "orelse", "finalbody"):
             block = getattr(node, field, None)
