@@ -76,15 +76,8 @@ HEAVY = (
 # What `import walkit` may do without, and what appending and reading do without after it.
 LATER = ("crc32c", "walkit.compaction", "walkit.state", "walkit.storage.memory", "walkit.store")
 NEVER_FOR_RECORDS = ("asyncio", "pandas", "pyarrow.compute", *LATER)
-MODULE_LINES_MAX = 400
+MODULE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
-MAY_BE_LONGER = {
-    "walkit/store.py": "all that a Store can be asked, in one class",
-    "walkit/log/wal.py": "all that an open log can be asked, in one class",
-    "walkit/recovery/judge.py": "all verdicts of ranges, by one set of rules",
-    "walkit/errors.py": "one tree of errors, each with what it carries",
-}
-"""Modules that are over the limit for a reason: a limit is a smoke detector, and a cut has to be a joint."""
 MEASURED = ("walkit/", "pyspark_walkit/", "dashboards/", "scripts/")
 
 
@@ -166,7 +159,7 @@ def too_long(files: Mapping[str, str]) -> list[str]:
     found = []
     for path, source in files.items():
         lines = source.count("\n") + (not source.endswith("\n"))
-        if lines > MODULE_LINES_MAX and path not in MAY_BE_LONGER:
+        if lines > MODULE_LINES_MAX:
             found.append(f"{path}: {lines} lines")
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -273,10 +266,8 @@ def test_no_module_imports_itself_by_way_of_others(checkout: Checkout) -> None:
 
 
 def test_modules_and_functions_keep_their_length(checkout: Checkout) -> None:
-    """Every module has at most 400 lines and every function at most 70, without tests."""
+    """Every module has at most 800 lines and every function at most 70, without tests."""
     assert too_long({"a.py": "def f():\n" + "    x = 1\n" * FUNCTION_LINES_MAX}) == ["a.py:1: f has 71 lines"]
-    longer = {f"x/{path}": (checkout.root / path).read_text() for path in MAY_BE_LONGER}
-    assert len(too_long(longer)) == len(MAY_BE_LONGER), "a module that need not be longer is listed"
     found = too_long(python_files(checkout, *MEASURED))
     assert not found, "\n".join(found)
 

@@ -57,7 +57,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], *modu
 @pytest.mark.parametrize("parts", [1, 3])
 def test_the_manifest_is_decoded_once_a_load(many: Path, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read many ranges in few partitions: one decoded manifest, by the plan, and every record."""
-    decoded = counted(monkeypatch, read_manifest, "walkit.segments.manifest_load")
+    decoded = counted(monkeypatch, read_manifest, "walkit.segments.manifest_store")
     reader = WalkitReader(plan_scan({"path": many, "partitions": parts}), RECORD_STRUCT)
     partitions = reader.partitions()
     assert len(partitions) == parts and sum(len(p.value.ranges) for p in partitions) > 20

@@ -38,11 +38,9 @@ from walkit.log.trim_rewrite import TrimRewriter
 from walkit.record import wall_us
 from walkit.recovery.apply import apply_plan
 from walkit.recovery.plan import RecoveryPlan
-from walkit.segments.manifest_edits import next_epoch
-from walkit.segments.manifest_store import ManifestStore
+from walkit.segments.manifest_store import ManifestStore, SlotStore, next_epoch
 from walkit.segments.orphan_files import OrphanFiles
 from walkit.segments.segment_set import SegmentSet
-from walkit.segments.slot_store import SlotStore
 from walkit.segments.writer_lock import WriterLock
 from walkit.storage.interface import DirectStorage, Storage
 

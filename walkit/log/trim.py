@@ -23,8 +23,7 @@ from walkit.record import Record
 from walkit.recovery.report import report_html
 from walkit.segments.index_file import files_of
 from walkit.segments.maintenance_worker import MaintenanceWorker
-from walkit.segments.manifest_edits import gaps_where
-from walkit.segments.manifest_store import ManifestStore
+from walkit.segments.manifest_store import ManifestStore, gaps_where
 from walkit.segments.orphan_files import OrphanFiles
 from walkit.storage.io_errors import BACK_PRESSURE
 

@@ -1,19 +1,23 @@
-"""The manifest in its place: a base and edits (FORMAT.md F-12), never on the path of an acknowledgement.
+"""The manifest of a log in its place: loaded, changed, stored (FORMAT.md F-4, F-12).
 
-A change is one synced write into the zeroed space after the base. When that is used up, a new base replaces the file
-atomically. A part of the space is reserved for changes that drop or seal segments, which need no room so.
+It is a base and edits, never on the path of an acknowledgement. A change is one synced write into the zeroed space
+after the base. If that space is used up, a new base replaces the file atomically. A part of the space is reserved for
+changes that drop or seal segments, which therefore need no room. The promise of the manifest is in the file of the
+durable slot.
 """
 
 from __future__ import annotations
 
 import errno
 import threading
+from bisect import insort
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from walkit._locks import once
+from walkit._text import counted
 from walkit.errors import (
     CorruptionError,
     LogClosedError,
@@ -22,26 +26,296 @@ from walkit.errors import (
     NotALogError,
     StorageError,
 )
-from walkit.format.layout import EDIT_ALIGNMENT, MANIFEST_HEADER, SEGMENT_NUMBER_MAX
-from walkit.format.manifest import MANIFEST_NAME, Manifest
-from walkit.format.manifest_file import ManifestFile, encode_base, encode_edit, new_file
-from walkit.segments.manifest_edits import RESERVE_OPENING_BYTES, reserved_bytes, space_bytes
-from walkit.segments.manifest_load import IDENTITY_NAME as IDENTITY_NAME
-from walkit.segments.manifest_load import LOCK_NAME as LOCK_NAME
-from walkit.segments.manifest_load import LOST_FOLDER as LOST_FOLDER
-from walkit.segments.manifest_load import NEW_NAME as NEW_NAME
-from walkit.segments.manifest_load import OWN_NAMES as OWN_NAMES
-from walkit.segments.manifest_load import REGISTRY_LOCK_NAME as REGISTRY_LOCK_NAME
-from walkit.segments.manifest_load import REGISTRY_NAME as REGISTRY_NAME
-from walkit.segments.manifest_load import REPLICATION_NAMES as REPLICATION_NAMES
-from walkit.segments.manifest_load import load_manifest as load_manifest
-from walkit.segments.manifest_load import load_manifest_file as load_manifest_file
-from walkit.segments.manifest_load import settle_manifest as settle_manifest
-from walkit.segments.slot_store import DURABLE_NAME as DURABLE_NAME
-from walkit.segments.slot_store import SlotStore
-from walkit.storage.interface import HoldableFile, Storage, StorageFile, remove_if_there
+from walkit.events import EventSink
+from walkit.format.durable_slot import DurableSlot, ManifestPromise, encode_promise, encode_slot
+from walkit.format.frame import FrameIdentity
+from walkit.format.layout import (
+    DURABLE_SLOTS_BYTES,
+    EDIT_ALIGNMENT,
+    EPOCH_MAX,
+    MANIFEST_FILE_BYTES_MAX,
+    MANIFEST_HEADER,
+    SEGMENT_NUMBER_MAX,
+)
+from walkit.format.manifest import (
+    MANIFEST_NAME,
+    EpochRecord,
+    Gap,
+    LogEnd,
+    Manifest,
+    SegmentRecord,
+    SegmentState,
+    prepared_record,
+    sealed_record,
+    segment_order,
+)
+from walkit.format.manifest_file import ManifestFile, encode_base, encode_edit, new_file, read_manifest
+from walkit.format.names import CLAIMS_LOCK_NAME
+from walkit.format.segment import SegmentHeader
+from walkit.segments.active_segment import OpenSegment
+from walkit.storage.interface import Cell, HoldableFile, Storage, StorageFile, remove_if_there
 from walkit.storage.io_errors import BACK_PRESSURE
 from walkit.storage.whole_file import write_whole
+
+RESERVE_SEALED_BYTES, RESERVE_PREPARED_BYTES, RESERVE_OPENING_BYTES = 256, 768, 1024
+"""Edit space that is kept: for a trim of each sealed segment, a seal and a trim of each other, and one opening."""
+SPACE_SEGMENT_BYTES, SPACE_BYTES_MIN = 512, 4096
+"""Edit space beyond what is kept: in proportion to the base, so that a new base is as rare as it is large."""
+
+
+def record_of(segment: OpenSegment, header: SegmentHeader) -> SegmentRecord:
+    """Return what the manifest says of a segment that is sealed where its last frame ends."""
+    end = LogEnd(last_lsn=segment.last_lsn, position=segment.end_position, chain=segment.chain)
+    return sealed_record(header, end, records=segment.records, frames=segment.frames)
+
+
+def with_sealed(manifest: Manifest, record: SegmentRecord) -> Manifest:
+    """Return the manifest with this segment sealed; one without frames is dropped instead."""
+    if record.size_bytes == 0:
+        return without_segment(manifest, record.number)
+    segments = list(_others(manifest, record.number))
+    insort(segments, record, key=segment_order)
+    end = manifest.end
+    if record.end_position >= end.position:
+        end = LogEnd(last_lsn=record.last_lsn, position=record.end_position, chain=record.end_chain)
+    return manifest.next(segments=tuple(segments), end=end)
+
+
+def without_segment(manifest: Manifest, number: int) -> Manifest:
+    """Return the manifest without the segment of this number."""
+    return manifest.next(segments=_others(manifest, number))
+
+
+def _others(manifest: Manifest, number: int) -> tuple[SegmentRecord, ...]:
+    """Return the segments without that of this number, which is one of the last."""
+    segments = manifest.segments
+    for i in reversed(range(len(segments))):
+        if segments[i].number == number:
+            return segments[:i] + segments[i + 1 :]
+    return segments
+
+
+def gaps_where(manifest: Manifest, keep: Callable[[Gap], bool]) -> dict[str, Any]:
+    """Return the fields of a manifest that has these of its holes and lost ranges alone, for `Manifest.next`."""
+    return {
+        "holes": tuple(gap for gap in manifest.holes if keep(gap)),
+        "lost": tuple(gap for gap in manifest.lost if keep(gap)),
+    }
+
+
+def with_prepared(
+    manifest: Manifest, number: int, identity: FrameIdentity, began: LogEnd, size_bytes: int
+) -> Manifest:
+    """Return the manifest with a prepared segment, and with its epoch where this is the first one of it."""
+    record = prepared_record(number, identity.epoch, size_bytes)
+    lineage = manifest.lineage
+    if manifest.epoch_of(identity.epoch) is None:
+        lineage += (
+            EpochRecord(
+                number=identity.epoch,
+                id=identity.epoch_id,
+                first_lsn=began.last_lsn + 1,
+                position=began.position,
+                chain=began.chain,
+            ),
+        )
+    following = max(manifest.next_segment, number + 1)
+    return manifest.next(segments=(*manifest.segments, record), next_segment=following, lineage=lineage)
+
+
+def next_epoch(manifest: Manifest) -> int:
+    """Return the number of the epoch that an opening for writing begins; LogExhaustedError after the last one."""
+    number = max((e.number for e in manifest.lineage), default=0) + 1
+    if number > EPOCH_MAX:
+        raise LogExhaustedError("epoch", number, EPOCH_MAX)
+    return number
+
+
+def reserved_bytes(manifest: Manifest) -> int:
+    """Return how much space for edits is kept for changes that make room, and for one opening."""
+    prepared = 0
+    for segment in reversed(manifest.segments):
+        if segment.state is SegmentState.SEALED:
+            break  # these come first
+        prepared += 1
+    sealed = len(manifest.segments) - prepared
+    return sealed * RESERVE_SEALED_BYTES + prepared * RESERVE_PREPARED_BYTES + RESERVE_OPENING_BYTES
+
+
+def space_bytes(manifest: Manifest) -> int:
+    """Return how much space for edits a new base gets."""
+    return reserved_bytes(manifest) + len(manifest.segments) * SPACE_SEGMENT_BYTES + SPACE_BYTES_MIN
+
+
+DURABLE_NAME = "durable"
+
+
+class SlotStore:
+    """Stores how far a log, and which manifest, is on stable storage. If a store fails, that is an event, no poison.
+
+    `store` has one caller at a time, under the commit lock, and `promise` another, under that of the manifest: each has
+    places of its own in the file, so that neither waits for the other.
+    """
+
+    def __init__(self, storage: Storage, newest: DurableSlot, events: EventSink) -> None:
+        self._cell: Cell | None = storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=True)
+        self._generation = newest.generation
+        self._turn = 0
+        self._location, self._events = storage.location, events
+        self._fails = False
+
+    def store(self, identity: FrameIdentity, position: int, lsn: int) -> None:
+        """Store the slot in the place that the last store left alone."""
+        generation = self._generation + 1
+        try:
+            if self._cell is not None:
+                self._cell.write(*encode_slot((generation, identity.epoch, identity.epoch_id, position, lsn)))
+        except StorageError as error:
+            # The next store takes the same place again: the other one has the value that is still true.
+            self._fail(error)
+            return
+        self._generation = generation
+        self._fails = False
+
+    def promise(self, manifest: Manifest) -> None:
+        """Say that this manifest is on stable storage, in the newest epoch of its lineage; without one, nothing."""
+        if manifest.lineage:
+            epoch = manifest.lineage[-1]
+            promise = ManifestPromise(manifest.generation, epoch.number, epoch.id)
+            try:
+                if self._cell is not None:
+                    self._cell.write(*encode_promise(promise, self._turn))
+            except StorageError as error:
+                self._fail(error)
+                return
+            self._turn += 1
+
+    def _fail(self, error: StorageError) -> None:
+        if not self._fails:
+            self._fails = True
+            self._events.emit("walkit.slot.fail", location=self._location, error=str(error))
+
+    def close(self) -> None:
+        """Close the cell; its bytes stay."""
+        if self._cell is not None:
+            self._cell.close()
+
+
+LOCK_NAME = "lock"
+NEW_NAME = "manifest.new"
+LOST_FOLDER, LOOKS_MAX = "lost+found", 4
+OWN_NAMES = (MANIFEST_NAME, NEW_NAME, LOCK_NAME, DURABLE_NAME, f"{DURABLE_NAME}.tmp", CLAIMS_LOCK_NAME)
+_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+
+IDENTITY_NAME, REGISTRY_NAME = "replica-identity", "replica-registry"
+"""The identity of this replica, before there is a log in the folder; the replicas that a primary knows."""
+REGISTRY_LOCK_NAME = "replica-registry.lock"
+REPLICATION_NAMES = (
+    *(IDENTITY_NAME, f"{IDENTITY_NAME}.new"),
+    *(REGISTRY_NAME, f"{REGISTRY_NAME}.new", REGISTRY_LOCK_NAME),
+)
+"""Files of replication beside a log."""
+
+
+def load_manifest(storage: Storage) -> Manifest:
+    """Return the manifest of a log.
+
+    LogNotFoundError if there is nothing, NotALogError if there is something else, CorruptionError if segments are
+    without a manifest (then `walkit.repair` can rebuild it), and what `read_manifest` raises.
+    """
+    return load_manifest_file(storage).manifest
+
+
+def load_manifest_file(storage: Storage, known: ManifestFile | None = None) -> ManifestFile:
+    """Return the manifest with its file, see `load_manifest`. It is decoded only if it differs from the `known` one.
+
+    An edit that is being written meanwhile may be seen in part, and one after it whole: then the file is read again,
+    until two readings agree or `LOOKS_MAX` are done, and it is the manifest before that edit.
+    """
+    before: ManifestFile | CorruptionError | None = None
+    for looks_left in reversed(range(LOOKS_MAX)):
+        try:
+            found = _read_file(storage, known)
+            if not found.torn_until or found == before or not looks_left:
+                return found
+            before = found
+        except CorruptionError as error:
+            if not looks_left or f"{error}" == f"{before}":
+                raise
+            before = error
+    raise AssertionError("the last look returns or raises")
+
+
+def _read_file(storage: Storage, known: ManifestFile | None) -> ManifestFile:
+    try:
+        file = storage.open(MANIFEST_NAME, "read")
+    except StorageError as error:
+        if error.errno not in _NO_FILE:
+            raise
+        names = storage.names() if storage.exists() else []
+        if MANIFEST_NAME not in names:
+            raise _why_there_is_none(storage, names) from None
+        # It was made meanwhile; a link to nothing is refused again.
+        file = storage.open(MANIFEST_NAME, "read")
+    try:
+        data = file.read(0, MANIFEST_FILE_BYTES_MAX + 1)
+    finally:
+        file.close()
+    if known is not None and known.data == data:
+        return known
+    try:
+        return read_manifest(data, storage.location)
+    except NotALogError as error:
+        if not any(n.endswith(".segment") for n in storage.names()):
+            raise
+        raise CorruptionError(
+            f"the manifest of {storage.location} has another magic than walkit's, and segments are beside it; "
+            "nothing was changed",
+            segment=MANIFEST_NAME,
+            expected="walkit's magic",
+            found=data[:8],
+        ) from error
+
+
+def _why_there_is_none(
+    storage: Storage, names: list[str]
+) -> LogNotFoundError | NotALogError | CorruptionError:
+    """Return the error for a place without a manifest, in which these names are."""
+    segments = [n for n in names if n.endswith(".segment")]
+    if segments:
+        return CorruptionError(
+            f"{storage.location} has {counted(len(segments), 'segment')} and no manifest; nothing was changed",
+            segment=MANIFEST_NAME,
+            expected="a manifest",
+            found=counted(len(segments), "segment"),
+        )
+    others = [n for n in names if n not in (*OWN_NAMES, *REPLICATION_NAMES)]
+    if others == [f"{LOST_FOLDER}/"]:
+        others = storage.names(LOST_FOLDER)  # an empty one is made with some file systems
+    if others:
+        return NotALogError(storage.location, f"it holds other files ({others[0]}) and no manifest")
+    return LogNotFoundError(storage.location)
+
+
+def settle_manifest(storage: Storage) -> None:
+    """Sync folder and manifest, and drop its cached pages, so that it is read as the device has it. StorageError.
+
+    For an opening for writing, before it changes anything: a killed writer may have left an edit in the page cache
+    alone, and one whose sync of the folder failed a manifest that a power cut would undo.
+    """
+    storage.sync_directory()
+    try:
+        file = storage.open(MANIFEST_NAME, "write")
+    except StorageError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return  # loading it is refused
+    try:
+        file.sync()
+        file.drop_cached()
+    finally:
+        file.close()
+
 
 SCARCE_BYTES = 1024
 """So much space for edits beyond the reserve is little: a rotation takes that much, nearly."""
@@ -225,7 +499,7 @@ class ManifestStore:
 
     @property
     def is_scarce(self) -> bool:
-        """Whether the space for edits is used up but for its reserve, nearly."""
+        """Whether little more than the reserve is left of the space for edits."""
         file = self._file
         return file is not None and file.end - file.offset - reserved_bytes(self.current) < SCARCE_BYTES
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from walkit.format.layout import DURABLE_SLOTS_BYTES
 from walkit.format.manifest import Manifest
 from walkit.segments.claim_files import claims_locked
-from walkit.segments.manifest_store import write_manifest
-from walkit.segments.slot_store import DURABLE_NAME
+from walkit.segments.manifest_store import DURABLE_NAME, write_manifest
 from walkit.storage.interface import Storage, remove_if_there
 
 

@@ -19,8 +19,7 @@ from walkit.format.manifest import Gap, Manifest, SegmentRecord, segment_order
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.segments.frame_walk import FrameWalk, Readable, walk_segment
 from walkit.segments.index_file import files_of
-from walkit.segments.manifest_edits import gaps_where
-from walkit.segments.manifest_store import ManifestStore
+from walkit.segments.manifest_store import ManifestStore, gaps_where
 from walkit.segments.orphan_files import OrphanFiles
 from walkit.storage.bulk import data_ranges
 from walkit.storage.interface import Storage, StorageFile, remove_if_there

@@ -32,10 +32,16 @@ from walkit.segments.active_segment import (
 )
 from walkit.segments.index_file import reindex, write_index
 from walkit.segments.maintenance_worker import MaintenanceWorker
-from walkit.segments.manifest_edits import record_of, with_prepared, with_sealed, without_segment
-from walkit.segments.manifest_store import ManifestStore, replaced_error
+from walkit.segments.manifest_store import (
+    ManifestStore,
+    SlotStore,
+    record_of,
+    replaced_error,
+    with_prepared,
+    with_sealed,
+    without_segment,
+)
 from walkit.segments.passed_time import PassedTime
-from walkit.segments.slot_store import SlotStore
 from walkit.storage.interface import OpenMode, Storage, StorageFile, hold_file
 from walkit.storage.io_errors import BACK_PRESSURE
 

@@ -27,8 +27,7 @@ from walkit.recovery.apply import sync_unsealed
 from walkit.recovery.log_scan import Progress
 from walkit.segments.claim_files import drop_claim
 from walkit.segments.index_file import index_segment
-from walkit.segments.manifest_edits import gaps_where
-from walkit.segments.manifest_store import LOCK_NAME, NEW_NAME, load_manifest, write_manifest
+from walkit.segments.manifest_store import LOCK_NAME, NEW_NAME, gaps_where, load_manifest, write_manifest
 from walkit.segments.writer_lock import WriterLock, has_writer, take_writer_lock
 from walkit.state.copy_files import (
     CopyOfSegments,

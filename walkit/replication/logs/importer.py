@@ -34,9 +34,8 @@ from walkit.replication.logs.bootstrap_switch import switch_to_gathered
 from walkit.replication.logs.imported_segments import ImportedSegments
 from walkit.replication.logs.upkeep import ReplicaUpkeep
 from walkit.replication.protocol.frame_run import FrameRun
-from walkit.segments.manifest_store import ManifestStore, load_manifest, settle_manifest
+from walkit.segments.manifest_store import ManifestStore, SlotStore, load_manifest, settle_manifest
 from walkit.segments.new_log import make_log
-from walkit.segments.slot_store import SlotStore
 from walkit.segments.writer_lock import take_writer_lock
 from walkit.storage.interface import FileNumber, Storage, create_private
 

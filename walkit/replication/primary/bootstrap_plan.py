@@ -32,8 +32,7 @@ from walkit.recovery.snapshot_reader import read_header
 from walkit.replication.logs.source import Source
 from walkit.replication.protocol.messages import Fetch, Plan
 from walkit.segments.frame_walk import walk_segment
-from walkit.segments.manifest_edits import gaps_where
-from walkit.segments.manifest_store import load_manifest
+from walkit.segments.manifest_store import gaps_where, load_manifest
 from walkit.state.snapshot import identity_at, snapshot_lsns, verify_snapshot
 from walkit.storage.interface import Storage, StorageFile
 

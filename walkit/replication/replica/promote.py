@@ -21,8 +21,7 @@ from walkit.replication.logs.bootstrap_folder import BootstrapFolder
 from walkit.replication.logs.importer import Importer
 from walkit.replication.logs.role import PROMOTED_KEY, as_promoted, is_promoted, is_replica
 from walkit.replication.replica.identity_file import drop_identity
-from walkit.segments.manifest_edits import next_epoch
-from walkit.segments.manifest_store import load_manifest
+from walkit.segments.manifest_store import load_manifest, next_epoch
 from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import Storage
 

@@ -31,8 +31,7 @@ from walkit.replication.replica.identity_file import drop_identity
 from walkit.segments.claim_files import claim_facts
 from walkit.segments.identity import lies_in
 from walkit.segments.index_file import files_of
-from walkit.segments.manifest_edits import gaps_where
-from walkit.segments.manifest_store import DURABLE_NAME, REGISTRY_NAME, load_manifest
+from walkit.segments.manifest_store import DURABLE_NAME, REGISTRY_NAME, gaps_where, load_manifest
 from walkit.state.base_snapshots import base_at
 from walkit.state.snapshot import snapshot_lsns
 from walkit.storage.address import Place, storage_at
