@@ -14,6 +14,7 @@ import pytest
 import walkit
 from tests.log.logs import view_of
 from tests.spark.loading import plan_scan
+from walkit.format.body import to_arrow
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest_file import read_manifest
 from walkit.format.segment import SegmentHeader
@@ -81,6 +82,19 @@ def test_small_sealed_segments_are_planned_from_the_manifest(
     assert plan_scan({"path": many}).ranges == scan.ranges
     assert walked == opened == []
     assert sum(frames.records for frames in again.ranges) == RECORDS
+
+
+def test_a_batch_without_a_wanted_key_is_not_made(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask for two keys that are there, and for one that is not: their records, and of the other no Arrow batch."""
+    made = counted(monkeypatch, to_arrow, "walkit.format.batch_builder")
+    for keys, expected in (([b"key-7", b"key-9"], [7, 9]), ([b"key-70"], [])):
+        made.clear()
+        only = ",".join(key.hex() for key in keys)
+        reader = WalkitReader(plan_scan({"path": many, "only": only}), RECORD_STRUCT)
+        batches = [batch for p in reader.partitions() for batch in reader.read(p)]
+        lsns = [lsn for batch in batches for lsn in batch.column("lsn").to_pylist()]
+        assert lsns == [n + 1 for n in range(RECORDS) if n % 50 in expected]
+        assert bool(made) == bool(expected) and all(map(len, batches))
 
 
 def test_neighbouring_ranges_share_batches(many: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from walkit._arrow import pa
-from walkit.format.body import Column, DecodedColumns, to_arrow
+from walkit.format.body import Column, DecodedColumns, has_key_of, to_arrow
 
 
 def in_parts(
@@ -75,12 +75,31 @@ def _total(lengths: Column, begin: int, end: int) -> int:
 class BatchBuilder:
     """Makes Arrow batches of decoded frames, in order: `full` once they have `records` records or `whole_bytes` bytes.
 
-    Records out of the bounds, which are inclusive, are not taken. No batch has as many as twice `records`.
+    Records out of the bounds, which are inclusive, are not taken. No batch has as many as twice `records`. With `keys`
+    a batch in which no record has one of them is left out.
     """
 
-    __slots__ = ("_bytes", "_bytes_max", "_high_lsn", "_low_lsn", "_parts", "_records", "_records_max")
+    __slots__ = (
+        "_bytes",
+        "_bytes_max",
+        "_high_lsn",
+        "_keys",
+        "_low_lsn",
+        "_parts",
+        "_records",
+        "_records_max",
+    )
 
-    def __init__(self, low_lsn: int, high_lsn: int | None, *, records: int, whole_bytes: int) -> None:
+    def __init__(
+        self,
+        low_lsn: int,
+        high_lsn: int | None,
+        *,
+        records: int,
+        whole_bytes: int,
+        keys: pa.Array | None = None,
+    ) -> None:
+        self._keys = keys
         self._low_lsn, self._high_lsn = low_lsn, high_lsn
         self._records_max, self._bytes_max = records, whole_bytes
         self._records = self._bytes = 0
@@ -107,8 +126,7 @@ class BatchBuilder:
             part = self._parts.popleft()
             taken.append(part)
             records += part[1].count
-            if records >= self._records_max:
-                yield to_arrow(taken)
+            if records >= self._records_max or not self._parts:
+                if self._keys is None or has_key_of(taken, self._keys):
+                    yield to_arrow(taken)
                 taken, records = [], 0
-        if taken:
-            yield to_arrow(taken)

@@ -352,6 +352,16 @@ class _Stack:
         return lsns
 
 
+def has_key_of(frames: Sequence[tuple[int, DecodedColumns]], keys: pa.Array) -> bool:
+    """Return whether a record of these frames has one of the keys. Values are not touched."""
+    import pyarrow.compute as pc  # here: who appends and reads all does without it
+
+    columns = [c for _, c in frames]
+    lengths = _Stack([c.count for c in columns]).lengths([c.key_lengths for c in columns])
+    found = _binary(lengths, np.full(sum(c.count for c in columns), True), [c.key_bytes for c in columns])
+    return bool(pc.any(pc.is_in(found, value_set=keys)).as_py())
+
+
 def to_arrow(frames: Sequence[tuple[int, DecodedColumns]]) -> pa.RecordBatch:
     """Return one batch of RECORD_SCHEMA from the columns of (first LSN, columns) frames, in the order given.
 

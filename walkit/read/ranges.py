@@ -200,6 +200,7 @@ def read_ranges(
     first_lsn: int | None = None,
     last_lsn: int | None = None,
     planned: PlannedSegments | None = None,
+    keys: pa.Array | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of ranges, one after the other, as batches of `walkit.RECORD_SCHEMA`, cut to the LSN bounds.
 
@@ -207,7 +208,8 @@ def read_ranges(
     are read, those after them are not. The first frame of a range is checked against what the range says of it, each
     one after against the one before. The manifest is read once for all, or not at all with `planned`, the segments of
     the ranges: what is trimmed or compacted meanwhile is found as any reader finds it. DivergenceError if another log
-    or history is at `path` than was planned.
+    or history is at `path` than was planned. With `keys` batches that have none of them are left out, before values are
+    copied.
     """
     wanted = [frames for frames in ranges if _within(frames, first_lsn, last_lsn)]
     if not wanted:
@@ -215,7 +217,8 @@ def read_ranges(
     first = max(first_lsn or 0, min(frames.first_lsn for frames in wanted))
     last = max(frames.last_lsn for frames in wanted)
     last = last if last_lsn is None else min(last, last_lsn)
-    rows = FrameRows(first, last, BatchBuilder(first, last, records=BATCH_RECORDS, whole_bytes=BATCH_BYTES))
+    builder = BatchBuilder(first, last, records=BATCH_RECORDS, whole_bytes=BATCH_BYTES, keys=keys)
+    rows = FrameRows(first, last, builder)
     try:
         for _ in _steps_of(storage_at(path), wanted, first_lsn or 0, last_lsn, planned, rows):
             if rows.builder.full:

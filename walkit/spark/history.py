@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from walkit.errors import OptionsError
 from walkit.record import Kind
 from walkit.spark.loads import Load, Log, keys_of
+from walkit.spark.replay import with_next
 
 STATES_MAX = 1_000
 """Most LSNs in one pass: they are part of the query's plan."""
@@ -31,7 +32,7 @@ def history(log: Log, keys: bytes | Iterable[bytes] | None = None, first_lsn: in
         )
     wanted, of = keys_of(keys, "keys"), Load.of(log, "history").until()
     of.log.require_records(first_lsn)
-    rows, ended = _with_next(of.part(only=wanted)), F.col("next") - 1
+    rows, ended = with_next(of.part(only=wanted)), F.col("next") - 1
     return rows.where(
         (F.col("kind") != int(Kind.DELETE)) & F.coalesce(ended >= first_lsn, F.lit(True))
     ).select("key", "value", F.col("lsn").alias("valid_from_lsn"), ended.alias("valid_to_lsn"))
@@ -52,16 +53,8 @@ def states(log: Log, lsns: Iterable[int]) -> DataFrame:
     of = Load.of(log, "states")
     for lsn in wanted:
         last = of.until(lsn)
-    rows = _with_next(last.part())
+    rows = with_next(last.part())
     asked = F.array(*(F.lit(lsn).cast("bigint") for lsn in wanted))
     held = F.filter(asked, lambda at: (at >= F.col("lsn")) & F.coalesce(at < F.col("next"), F.lit(True)))
     live = rows.where(F.col("kind") != int(Kind.DELETE))
     return live.select(F.explode(held).alias("at_lsn"), "key", "value", "lsn")
-
-
-def _with_next(records: DataFrame) -> DataFrame:
-    """Return the records that have a key, with the LSN of the next one of their key."""
-    rows = (
-        records.where(F.col("key").isNotNull()).select("lsn", "kind", "key", "value").withMetadata("lsn", {})
-    )
-    return rows.withColumn("next", F.lead("lsn").over(Window.partitionBy("key").orderBy("lsn")))

@@ -70,9 +70,14 @@ def replay(
     rank = None if order is None else ranks(order, of.logs)
     if len(of.logs) > 1:
         return merged(of.part(only=wanted).where(F.col("key").isNotNull()), rank)
+    if wanted is not None:
+        last = with_next(of.part(only=wanted)).where(
+            F.col("next").isNull() & (F.col("kind") != int(Kind.DELETE))
+        )
+        return last.select("key", "value", "lsn")
     if _words(of.log, of.end) <= BROADCAST_WORDS:
-        return pick_newest(of.part("lsn bigint, key binary", only=wanted), of.part(only=wanted))
-    return _by_join(of.part(only=wanted))
+        return pick_newest(of.part("lsn bigint, key binary"), of.part())
+    return _by_join(of.part())
 
 
 def replay_rows(df: DataFrame, at_lsn: int | None = None) -> DataFrame:
@@ -90,6 +95,14 @@ def replay_rows(df: DataFrame, at_lsn: int | None = None) -> DataFrame:
     if at_lsn is not None and (type(at_lsn) is not int or at_lsn < 0):
         raise OptionsError(f"at_lsn is {at_lsn!r}; give an LSN, or 0", option="at_lsn", wanted=at_lsn)
     return _by_join(df if at_lsn is None else df.where(F.col("lsn") <= at_lsn))
+
+
+def with_next(records: DataFrame) -> DataFrame:
+    """Return the records that have a key, with the LSN of the next one of their key."""
+    rows = (
+        records.where(F.col("key").isNotNull()).select("lsn", "kind", "key", "value").withMetadata("lsn", {})
+    )
+    return rows.withColumn("next", F.lead("lsn").over(Window.partitionBy("key").orderBy("lsn")))
 
 
 def _by_join(records: DataFrame) -> DataFrame:

@@ -240,7 +240,7 @@ class WalkitReader(DataSourceReader):
             return
         batches = self._of_snapshot(part) if isinstance(part, SnapshotPart) else self._of_part(part)
         with on_a_worker(self.scan.path):
-            for batch in batches:
+            for batch in filter(len, batches):  # of keys that are asked for, most have none
                 columns = [batch.column(name) for name in wanted.names]
                 yield pa.RecordBatch.from_arrays(columns, schema=wanted)
 
@@ -260,15 +260,15 @@ class WalkitReader(DataSourceReader):
 
     def _of_ranges(self, part: RangePart, first_lsn: int = 0) -> Iterator[pa.RecordBatch]:
         scan, first = self.scan, max(first_lsn, self.scan.frames_from)
+        keys = self._keys()
         for batch in read_ranges(
-            scan.path, part.ranges, first_lsn=first, last_lsn=scan.last_lsn, planned=part.segments
+            scan.path, part.ranges, first_lsn=first, last_lsn=scan.last_lsn, planned=part.segments, keys=keys
         ):
             yield self._of_keys(batch)
 
     def _of_keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        only = self.scan.only
-        return (
-            batch
-            if only is None
-            else batch.filter(pc.is_in(batch.column("key"), pa.array(only, pa.binary())))
-        )
+        keys = self._keys()
+        return batch if keys is None else batch.filter(pc.is_in(batch.column("key"), keys))
+
+    def _keys(self) -> pa.Array | None:
+        return None if self.scan.only is None else pa.array(self.scan.only, pa.binary())
