@@ -190,12 +190,12 @@ def test_the_command_says_it(spark: SparkSession, tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"decoder": "xml"}, "decoder is 'xml'"),
+        ({"decoder": "xml"}, "decoder='xml'"),
         ({"ignore": ["a"]}, "need a decoder"),
         ({"decoder": "json", "ignore": "a"}, "collection of names"),
-        ({"decoder": "json", "tolerance": -1}, "tolerance is -1"),
-        ({"decoder": "json", "tolerance": float("nan")}, "tolerance is nan"),
-        ({"samples": -1}, "samples is -1"),
+        ({"decoder": "json", "tolerance": -1}, "tolerance=-1"),
+        ({"decoder": "json", "tolerance": float("nan")}, "tolerance=nan"),
+        ({"samples": -1}, "samples=-1"),
     ],
 )
 def test_misuse_of_a_report_is_refused(given: dict[str, Any], text: str) -> None:

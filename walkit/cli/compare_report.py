@@ -6,8 +6,8 @@ import argparse
 from contextlib import ExitStack
 from typing import Any
 
+from walkit._arguments import refuse
 from walkit.cli.output import bar, publish, saved, say
-from walkit.errors import OptionsError
 from walkit.read.reader import LogReader
 from walkit.state.diff_report import DiffReport
 from walkit.state.diff_sums import diff_report
@@ -26,12 +26,8 @@ def wants_report(args: argparse.Namespace) -> bool:
 def compare_in_report(args: argparse.Namespace) -> int:
     """Print what differs, as `diff_report` says it. Returns 0 for equal states, 1 for different ones."""
     if args.out is not None and args.out.endswith((".csv", ".parquet")):
-        raise OptionsError(
-            f"--spark and --decoder make a report of counts and samples, and {args.out} would be all rows: leave them "
-            "out, or write walkit.spark.diff(left, right) from a program",
-            option="out",
-            wanted=args.out,
-        )
+        text = "not with --spark or --decoder, which report counts and samples"
+        refuse("out", args.out, f"{text}; walkit.spark.diff(left, right) gives all rows to a program")
     given = {"decoder": args.decoder, "ignore": args.ignore, "tolerance": args.tolerance}
     report = (_by_spark if args.spark else _in_process)(args, given)
     as_page = args.out is not None and args.out.endswith(PAGES)

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from walkit.errors import OptionsError
+from walkit._arguments import check_whole
 from walkit.events import EventSink
 from walkit.state.diff import (
     CHANGED,
@@ -70,12 +70,7 @@ def report_columns(
     decoder: Decoder | None, ignore: Collection[str], tolerance: float, samples: int
 ) -> Columns | None:
     """Return how the values of a report are compared; OptionsError for an invalid argument."""
-    if type(samples) is not int or not 0 <= samples <= SAMPLES_MAX:
-        raise OptionsError(
-            f"samples is {samples!r}; give a number from 0 to {SAMPLES_MAX:,}",
-            option="samples",
-            wanted=samples,
-        )
+    check_whole(samples, "samples", 0, SAMPLES_MAX)
     return Columns.of(decoder, ignore, tolerance)
 
 

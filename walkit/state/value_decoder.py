@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from walkit._arguments import check_number, refuse
 from walkit._arrow import stream_table
-from walkit.errors import OptionsError
 
 Decode: TypeAlias = Callable[[bytes], Mapping[str, Any]]
 Decoder: TypeAlias = Literal["json", "arrow"] | Decode
@@ -51,27 +51,17 @@ class Columns:
     def of(cls, decoder: Decoder | None, ignore: Collection[str], tolerance: float) -> Columns | None:
         """Return it for the arguments of a caller; None without a decoder. OptionsError for an invalid one."""
         if isinstance(ignore, str) or not all(isinstance(name, str) for name in ignore):
-            raise OptionsError("ignore is a collection of names of columns", option="ignore", wanted=ignore)
-        is_number = isinstance(tolerance, int | float) and not isinstance(tolerance, bool)
-        if not is_number or not 0 <= tolerance < math.inf:
-            raise OptionsError(
-                f"tolerance is {tolerance!r}; give a number of 0 or more",
-                option="tolerance",
-                wanted=tolerance,
-            )
+            refuse("ignore", ignore, "a collection of names of columns")
+        check_number(tolerance, "tolerance")
         if decoder is None:
             if ignore or tolerance:
-                raise OptionsError("ignore and tolerance need a decoder", option="decoder")
+                refuse("decoder", None, "ignore and tolerance need a decoder")
             return None
         decode = (
             {"json": from_json, "arrow": from_arrow}.get(decoder) if isinstance(decoder, str) else decoder
         )
         if not callable(decode):
-            raise OptionsError(
-                f"decoder is {decoder!r}; give json, arrow or a function of bytes that returns a mapping",
-                option="decoder",
-                wanted=decoder,
-            )
+            refuse("decoder", decoder, "'json', 'arrow' or a function of bytes that returns a mapping")
         return cls(decode, frozenset(ignore), float(tolerance))
 
     def differences(self, left: bytes | None, right: bytes | None) -> dict[str, float | None] | Undecoded:
