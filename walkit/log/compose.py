@@ -37,7 +37,7 @@ from walkit.log.trim import Trimmer
 from walkit.log.trim_rewrite import TrimRewriter
 from walkit.record import wall_us
 from walkit.recovery.apply import apply_plan
-from walkit.recovery.plan import RecoveryPlan
+from walkit.recovery.assembly import RecoveryPlan
 from walkit.segments.manifest_store import ManifestStore, SlotStore, next_epoch
 from walkit.segments.orphan_files import OrphanFiles
 from walkit.segments.segment_set import SegmentSet

@@ -24,7 +24,7 @@ from walkit.read.reader import LogReader
 from walkit.record import wall_us
 from walkit.recovery.apply import sync_unsealed
 from walkit.recovery.log_scan import Progress, read_durable_slot
-from walkit.recovery.planning import emit_recovery, plan_recovery
+from walkit.recovery.plan import emit_recovery, plan_recovery
 from walkit.recovery.report import PhaseClock
 from walkit.segments.manifest_store import load_manifest_file, settle_manifest
 from walkit.segments.new_log import make_log

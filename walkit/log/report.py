@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from walkit.config import LogOptions
 from walkit.format.manifest import LogEnd
-from walkit.recovery.plan import RecoveryPlan
+from walkit.recovery.assembly import RecoveryPlan
 from walkit.recovery.report import PhaseClock, RecoveryReport
 from walkit.storage.interface import Storage
 

@@ -23,7 +23,7 @@ from walkit.read.view import LogView, Span
 from walkit.record import Record
 from walkit.recovery.findings import LogFindings
 from walkit.recovery.log_scan import read_durable_slot
-from walkit.recovery.planning import plan_recovery
+from walkit.recovery.plan import plan_recovery
 from walkit.recovery.report import report_html
 from walkit.segments.identity import LogPoint, open_segment
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest

@@ -14,10 +14,10 @@ from walkit.format.layout import MANIFEST_BYTES_MAX, SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Gap, Manifest, SegmentRecord
 from walkit.format.manifest_file import encode_base
 from walkit.format.names import SALVAGE_NEW_NAME
+from walkit.recovery.assembly import RecoveryPlan
 from walkit.recovery.decision import Decision
 from walkit.recovery.findings import SegmentFinding
 from walkit.recovery.lost_found import is_kept, keep_part, move_whole
-from walkit.recovery.plan import RecoveryPlan
 from walkit.recovery.probe import nonzero_until
 from walkit.recovery.tolerant_file import PASSING_ERRNOS, TolerantFile
 from walkit.segments.frame_walk import Readable

@@ -1,4 +1,4 @@
-"""The recovery plan: findings in, one decision per segment out. `walkit.recovery.apply` applies it.
+"""From the bytes of a log to a recovery plan, by any policy. `walkit.recovery.apply` applies it.
 
 The decision is a table (`walkit.recovery.decision`). Its rows are about one unsealed segment, in the order of the
 log; what is sealed is vouched for by the manifest, and any damage there is corruption.
@@ -11,106 +11,42 @@ hole may have been acknowledged where the log acknowledges in completion order: 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from walkit._text import counted
-from walkit.errors import CorruptionError, SegmentMissingError
-from walkit.format.frame import FrameFault
+from walkit.errors import CorruptionError
+from walkit.events import EventSink
+from walkit.format.durable_slot import DurableSlot
 from walkit.format.layout import SegmentFlag
-from walkit.format.manifest import HoleRecord, LogEnd, LostRecord, Manifest, SegmentRecord
-from walkit.recovery.assembly import LogAssembly
-from walkit.recovery.decision import SEALING, Decision, Facts, Row, decide
+from walkit.format.manifest import LogEnd, Manifest
+from walkit.recovery.assembly import LogAssembly, PlanStep, RecoveryPlan, corruption, decide_and_seal
+from walkit.recovery.decision import Decision, Facts, decide
 from walkit.recovery.findings import LogFindings, SegmentFinding, start_of
-from walkit.recovery.report import Cut, SegmentDecision
+from walkit.recovery.log_scan import Progress, scan_folder, scan_log
+from walkit.recovery.report import RecoveryReport
 from walkit.recovery.survey import Region
-from walkit.segments.manifest_store import LOST_FOLDER
+from walkit.storage.interface import Storage
 
 
-@dataclass(frozen=True, slots=True)
-class PlanStep:
-    """What happens to one unsealed segment."""
+def plan_recovery(
+    storage: Storage,
+    manifest: Manifest,
+    slot: DurableSlot,
+    policy: str,
+    *,
+    deep: bool = False,
+    progress: Progress | None = None,
+) -> RecoveryPlan:
+    """Look at a log and decide by this policy; `deep` reads the frames of sealed segments, too. Changes nothing.
 
-    finding: SegmentFinding
-    row: Row
-    facts: Facts
-    sealed: SegmentRecord | None
-    """What the manifest says of it afterwards; None where it leaves the log."""
+    Raises what `scan_log`, `make_plan` and `make_salvage_plan` raise.
+    """
+    if policy == "salvage":
+        # Imported only here: it is half of what an opening would have to load.
+        from walkit.recovery.salvage import make_salvage_plan
 
-    @property
-    def end_position(self) -> int:
-        """Where its part of the log ends."""
-        return self.finding.end_position if self.sealed is None else self.sealed.end_position
-
-    @property
-    def next_lsn(self) -> int:
-        """The LSN after its part of the log."""
-        return (self.finding.end.last_lsn if self.sealed is None else self.sealed.last_lsn) + 1
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryPlan:
-    """What opening for writing will do, and where the log will end."""
-
-    findings: LogFindings
-    policy: str
-    """The policy that was applied."""
-    steps: tuple[PlanStep, ...]
-    manifest: Manifest
-    """The manifest after the plan."""
-    keeps_strays: bool = False
-    """Whether segments that the manifest does not name are kept in lost+found, also where they look like leftovers."""
-    foreign: tuple[str, ...] = ()
-    """Other files that belong to another history: they go to lost+found."""
-
-    @property
-    def end(self) -> LogEnd:
-        """Where the log ends after the plan."""
-        return self.manifest.end
-
-    @property
-    def holes(self) -> tuple[HoleRecord, ...]:
-        """The holes that the plan records."""
-        known = set(self.findings.manifest.holes)
-        return tuple(h for h in self.manifest.holes if h not in known)
-
-    @property
-    def lost(self) -> tuple[LostRecord, ...]:
-        """The lost ranges that the plan records."""
-        known = set(self.findings.manifest.lost)
-        return tuple(g for g in self.manifest.lost if g not in known)
-
-    @property
-    def records_left(self) -> int:
-        """How many records the segments hold after the plan."""
-        return sum(record.records for record in self.manifest.sealed)
-
-    @property
-    def damaged_frames(self) -> int:
-        """How many frames with damaged bodies the plan gives up; 0 if it gives up anything else, too."""
-        broken = (FrameFault.BODY, FrameFault.PADDING)
-        found = (*self.findings.sealed, *self.findings.unsealed)
-        bodies = [r for f in found for r in f.regions if r.fault in broken and r.at_fault is not None]
-        size = sum(r.end_position - r.start_position for r in bodies)
-        return len(bodies) if size == sum(g.end_position - g.start_position for g in self.lost) else 0
-
-    @property
-    def decisions(self) -> tuple[SegmentDecision, ...]:
-        """The rows of the decision table that applied, one per segment that was decided on."""
-        return tuple(
-            SegmentDecision(
-                segment=s.finding.name,
-                row=s.row.label,
-                decision=s.row.decision.name,
-                meaning=s.row.decision.value,
-                facts=s.facts._asdict(),
-            )
-            for s in self.steps
-        )
-
-    @property
-    def cuts(self) -> tuple[Cut, ...]:
-        """The tails that the plan cuts off."""
-        return tuple(_cut_of(s) for s in self.steps if _has_tail(s))
+        return make_salvage_plan(storage, scan_folder(storage, manifest, slot, salvage=True), progress)
+    findings = scan_log(storage, manifest, slot, deep=deep or policy == "absolute", progress=progress)
+    return make_plan(findings, policy)
 
 
 def make_plan(findings: LogFindings, policy: str) -> RecoveryPlan:
@@ -150,31 +86,6 @@ def make_plan(findings: LogFindings, policy: str) -> RecoveryPlan:
         whole = whole and (cut or step.row.decision in (Decision.SEAL, Decision.DROP))
     _refuse_missing(manifest, log.end, promised)
     return RecoveryPlan(findings, policy, tuple(steps), log.manifest_after())
-
-
-def decide_and_seal(
-    log: LogAssembly,
-    finding: SegmentFinding,
-    facts: Facts,
-    pieces: list[Region],
-    missing: tuple[str, str] = ("", ""),
-) -> PlanStep:
-    """Ask the table about an unsealed segment, and take these intact regions into the log where it keeps any.
-
-    `missing` is the segment and the reason of what is missing before it. CorruptionError where the table refuses.
-    """
-    row, promised = decide(facts), log.promised
-    if row.decision is Decision.REFUSE:
-        why = f"frames were promised up to position {promised:,}"
-        raise corruption(finding, why, end=log.end, promised=promised)
-    if row.decision is Decision.REFUSE_TAIL:
-        raise corruption(
-            finding, "the tail is damaged, and recovery='absolute' refuses any damage", end=log.end
-        )
-    if row.decision is Decision.REFUSE_SHORT:
-        raise missing_end(finding, finding.end if facts.follows else log.end)
-    sealed = log.seal(finding, pieces, missing) if row.decision in SEALING else None
-    return PlanStep(finding, row, facts, sealed)
 
 
 def policy_for(findings: LogFindings, policy: str) -> str:
@@ -282,71 +193,24 @@ def names_cut_short(unsealed: Sequence[SegmentFinding]) -> set[str]:
     return {f.name for f in unsealed[going_on:] if f.cut_short}
 
 
-def missing_end(finding: SegmentFinding, end: LogEnd) -> SegmentMissingError:
-    """Return the error for a segment whose file was cut short; the log before it ends at `end`."""
-    size, reserved = finding.file_bytes, finding.record.reserved_bytes
-    return SegmentMissingError(
-        f"segment {finding.name} was cut short: {size:,} bytes of the {reserved:,} that were reserved for it. "
-        f"Acknowledged records from LSN {end.last_lsn + 1:,} on may have stood in the rest. Nothing was changed",
-        segment=finding.name,
-        position=end.position,
-        expected=reserved,
-        found=size,
-        first_lost_lsn=end.last_lsn + 1,
-    )
-
-
-def _reason(finding: SegmentFinding) -> str:
-    if finding.error is not None:
-        return str(finding.error)
-    if not finding.follows:
-        return "the segment does not follow where the log ends"
-    fault = (finding.damage and finding.damage.fault) or FrameFault.END
-    after = f"; after it: {counted(finding.frames_after, 'intact frame')}" if finding.frames_after else ""
-    return f"{fault.value}{after}"
-
-
-def _has_tail(step: PlanStep) -> bool:
-    """Say whether nonzero bytes are cut off: all of a file, or what stands after the last frame that is kept."""
-    header = step.finding.header
-    if step.row.decision is Decision.LOSE:
-        return bool(step.finding.nonzero_until)
-    if step.row.decision not in (Decision.KEEP, Decision.SKIP, Decision.MEND):
-        return step.row.decision in (Decision.CUT, Decision.CUT_WHOLE)
-    return header is not None and step.finding.nonzero_until > header.offset_of(step.end_position)
-
-
-def _cut_of(step: PlanStep) -> Cut:
-    finding, header = step.finding, step.finding.header
-    whole = step.sealed is None
-    offset = 0 if whole or header is None else header.offset_of(step.end_position)
-    return Cut(
-        segment=finding.name,
-        position=step.end_position,
-        bytes=finding.nonzero_until - offset,
-        first_lsn=step.next_lsn,
-        reason=_reason(finding),
-        kept_as=f"{LOST_FOLDER}/{finding.name}" + ("" if whole else f".{step.end_position}.tail"),
-    )
-
-
-def corruption(
-    finding: SegmentFinding, why: str, *, end: LogEnd, promised: int | None = None
-) -> CorruptionError:
-    """Return the error for damage in this segment; `end` is where the log before it ends, where it does not follow."""
-    if finding.header is not None and finding.follows and not finding.sealed:
-        end = finding.end
-    damage = finding.damage
-    fault = (damage and damage.fault) or FrameFault.END
-    header = damage and damage.at_fault
-    return CorruptionError(
-        f"segment {finding.name} is damaged at position {end.position:,}: {_reason(finding)}. "
-        f"{why[0].upper()}{why[1:]}. Nothing was changed",
-        segment=finding.name,
-        position=end.position,
-        expected=f"LSN {end.last_lsn + 1}"
-        if promised is None
-        else f"intact frames up to position {promised}",
-        found=fault.name + (f" (LSN {header.first_lsn}, position {header.position})" if header else ""),
-        first_lost_lsn=end.last_lsn + 1,
-    )
+def emit_recovery(events: EventSink, report: RecoveryReport) -> None:
+    """Send the events of a recovery that is done: one for each cut, loss and hole, and one for the whole."""
+    for cut in report.cuts:
+        events.emit("walkit.recovery.cut", segment=cut.segment, position=cut.position, bytes=cut.bytes)
+    for lost in report.lost:
+        events.emit(
+            "walkit.recovery.lost", position=lost.start_position, first_lsn=lost.first_lsn, lsns=lost.lsns
+        )
+    for hole in report.holes:
+        events.emit(
+            "walkit.recovery.hole", position=hole.start_position, first_lsn=hole.first_lsn, lsns=hole.lsns
+        )
+    if report.verdict != "created":
+        events.emit(
+            "walkit.recovery.finish",
+            location=report.location,
+            policy=report.policy,
+            verdict=report.verdict,
+            last_lsn=report.last_lsn,
+            duration_s=report.duration_s,
+        )

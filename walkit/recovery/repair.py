@@ -16,12 +16,12 @@ from walkit.errors import LogLockedError
 from walkit.format.manifest import MANIFEST_NAME, HoleRecord, LostRecord
 from walkit.format.names import lsn_of_name
 from walkit.recovery.apply import apply_plan, sync_segments
+from walkit.recovery.assembly import RecoveryPlan
 from walkit.recovery.branches import Branch, BranchPlan, copy_branch
 from walkit.recovery.choice import Choice, choose_manifest
 from walkit.recovery.log_scan import Progress
 from walkit.recovery.lost_found import keep_part
-from walkit.recovery.plan import RecoveryPlan
-from walkit.recovery.planning import plan_recovery
+from walkit.recovery.plan import plan_recovery
 from walkit.recovery.rebuild import completed, refuse_without_log
 from walkit.recovery.report import Cut, SegmentDecision, loss_text, outcome_lines
 from walkit.recovery.tolerant_file import TolerantFile

@@ -21,7 +21,7 @@ from walkit.errors import CorruptionError, FormatVersionError, StorageError
 from walkit.format.layout import ALIGNMENT_DIRECT, SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import Gap, LogEnd, LostRecord, Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
-from walkit.recovery.assembly import LogAssembly, lost_range
+from walkit.recovery.assembly import LogAssembly, PlanStep, RecoveryPlan, decide_and_seal, lost_range
 from walkit.recovery.decision import Decision, Facts, decide
 from walkit.recovery.findings import (
     LogFindings,
@@ -34,7 +34,6 @@ from walkit.recovery.findings import (
 )
 from walkit.recovery.fitted_header import header_after
 from walkit.recovery.log_scan import Progress
-from walkit.recovery.plan import PlanStep, RecoveryPlan, decide_and_seal
 from walkit.recovery.survey import Region
 from walkit.recovery.tolerant_file import PASSING_ERRNOS
 from walkit.segments.identity import check_identity

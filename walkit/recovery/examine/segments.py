@@ -16,6 +16,7 @@ from dataclasses import replace
 from walkit.errors import CorruptionError, FormatVersionError, StorageError
 from walkit.format.layout import FRAME_BYTES_LIMIT
 from walkit.format.manifest import SegmentRecord
+from walkit.recovery.assembly import PlanStep
 from walkit.recovery.examine.report import Verdict
 from walkit.recovery.examine.scan_context import ScanContext
 from walkit.recovery.findings import (
@@ -27,7 +28,7 @@ from walkit.recovery.findings import (
     survey_segment,
 )
 from walkit.recovery.log_scan import link_unsealed, sealed_error
-from walkit.recovery.plan import PlanStep, make_plan, policy_for
+from walkit.recovery.plan import make_plan, policy_for
 from walkit.segments.manifest_store import load_manifest
 
 WORKERS_MAX = 4

@@ -28,7 +28,7 @@ from walkit.log.report import recovery_report
 from walkit.read.view import LogView
 from walkit.recovery.apply import apply_plan, sync_unsealed
 from walkit.recovery.log_scan import read_durable_slot
-from walkit.recovery.planning import emit_recovery, plan_recovery
+from walkit.recovery.plan import emit_recovery, plan_recovery
 from walkit.recovery.report import PhaseClock, RecoveryReport
 from walkit.replication.logs.bootstrap_switch import switch_to_gathered
 from walkit.replication.logs.imported_segments import ImportedSegments
