@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from walkit.config import LogOptions
-from walkit.format.manifest import LogEnd
 from walkit.recovery.assembly import RecoveryPlan
 from walkit.recovery.report import PhaseClock, RecoveryReport
 from walkit.storage.interface import Storage
@@ -18,24 +17,14 @@ def recovery_report(
     clean = not findings.unsealed and not plan.cuts and not plan.steps
     with clock.phase("ready"):
         pass  # it only tells when the log was ready
-    end: LogEnd = plan.end
     return RecoveryReport(
-        location=storage.location,
-        policy=plan.policy,
+        **plan.outcome(storage),
         verdict="created" if created else "clean" if clean else "recovered",
         phases=tuple(clock.phases),
-        cuts=plan.cuts,
-        holes=plan.holes,
-        lost=plan.lost,
-        records_left=plan.records_left,
-        damaged_frames=plan.damaged_frames,
-        decisions=plan.decisions,
         segments=len(plan.manifest.segments),
         segments_scanned=len(scanned),
         frames_scanned=sum(f.frames for f in scanned),
         records_scanned=sum(f.records for f in scanned),
         bytes_scanned=sum(f.bytes_scanned for f in scanned),
-        last_lsn=max(end.last_lsn, plan.manifest.low_watermark),
-        end_position=end.position,
         promised_position=findings.promised_position,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from walkit._text import counted
 from walkit.errors import CorruptionError, SegmentMissingError
@@ -24,6 +25,7 @@ from walkit.recovery.findings import LogFindings, SegmentFinding, start_of
 from walkit.recovery.report import Cut, SegmentDecision
 from walkit.recovery.survey import Region
 from walkit.segments.manifest_store import LOST_FOLDER
+from walkit.storage.interface import Storage
 
 
 @dataclass(slots=True)
@@ -209,6 +211,15 @@ class RecoveryPlan:
     def cuts(self) -> tuple[Cut, ...]:
         """The tails that the plan cuts off."""
         return tuple(_cut_of(s) for s in self.steps if _has_tail(s))
+
+    def outcome(self, storage: Storage) -> dict[str, Any]:
+        """Return the fields of an `Outcome`."""
+        names = ("policy", "cuts", "holes", "lost", "records_left", "damaged_frames", "decisions")
+        end = {
+            "last_lsn": max(self.end.last_lsn, self.manifest.low_watermark),
+            "end_position": self.end.position,
+        }
+        return {"location": storage.location, **end, **{name: getattr(self, name) for name in names}}
 
 
 def decide_and_seal(

@@ -13,7 +13,7 @@ from walkit._text import counted, lsn_range, unread
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import RecoveryPolicy
 from walkit.errors import LogLockedError
-from walkit.format.manifest import MANIFEST_NAME, HoleRecord, LostRecord
+from walkit.format.manifest import MANIFEST_NAME
 from walkit.format.names import lsn_of_name
 from walkit.recovery.apply import apply_plan, sync_segments
 from walkit.recovery.assembly import RecoveryPlan
@@ -23,7 +23,7 @@ from walkit.recovery.log_scan import Progress
 from walkit.recovery.lost_found import keep_part
 from walkit.recovery.plan import plan_recovery
 from walkit.recovery.rebuild import completed, refuse_without_log
-from walkit.recovery.report import Cut, SegmentDecision, loss_text, outcome_lines
+from walkit.recovery.report import Outcome
 from walkit.recovery.tolerant_file import TolerantFile
 from walkit.segments.manifest_store import ManifestStore, settle_manifest
 from walkit.segments.writer_lock import refuse_a_writer, take_writer_lock
@@ -32,30 +32,17 @@ from walkit.storage.interface import Storage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RepairReport:
-    """What a repair did or, of a dry run, would do. LSNs are inclusive, positions half-open."""
+class RepairReport(Outcome):
+    """What a repair did or, of a dry run, would do."""
 
-    location: str
-    policy: str
     dry_run: bool
     changed: bool
     """Whether any file was, or would be, changed."""
     manifest_rebuilt: bool
     """Whether the manifest was rebuilt from the segments' headers: it was damaged, missing, or contradicted them."""
     first_lsn: int
-    last_lsn: int
-    end_position: int
     foreign_manifest: bool
     """Whether the manifest and the durable slot were those of another log, whose own segments may have been here."""
-    cuts: tuple[Cut, ...]
-    holes: tuple[HoleRecord, ...]
-    lost: tuple[LostRecord, ...]
-    """What this repair gave up; only policy "salvage" gives anything up."""
-    records_left: int
-    """Records in the log after it."""
-    damaged_frames: int
-    """How many damaged frames were given up; 0 if that is not known."""
-    decisions: tuple[SegmentDecision, ...]
     branches: tuple[Branch, ...]
     """The other histories in the folder, each a log of its own beside it now; only policy "salvage" makes them."""
     unaccounted_lsns: int
@@ -89,14 +76,11 @@ class RepairReport:
             made += f"; {lsn_range(1, self.unaccounted_lsns)} were trimmed, or are missing"
         if self.branches:
             made += f"; {counted(len(self.branches), 'branch', 'branches')} beside it"
-        loss = f"{self._loss()}; " if self.lost else ""
+        loss = f"{self.loss()}; " if self.lost else ""
         span = lsn_range(self.first_lsn, self.last_lsn)
         return (
             f"{loss}{did}: {span}; {lost}; {counted(len(self.cuts), 'tail')} cut{made}{unread(self.not_read)}"
         )
-
-    def _loss(self) -> str:
-        return loss_text(self.records_left, self.lost, self.damaged_frames)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -105,9 +89,9 @@ class RepairReport:
     def lines(self) -> list[str]:
         """Return the report as text: first the loss if there is one, then a line for each decision, cut and note."""
         return [
-            *([self._loss()] if self.lost else []),
+            *filter(None, [self.loss()]),
             f"repair of {self.location} (policy {self.policy})",
-            *outcome_lines(self.decisions, self.lost, self.cuts, self.holes),
+            *self.outcome_lines(),
             *(str(branch) for branch in self.branches),
             *(f"note: {note}" for note in self.notes),
             self.summary(),
@@ -236,21 +220,12 @@ def _report(
         or bool(plan.steps or found.strays or found.orphan_indexes or found.unfinished or plan.foreign)
     )
     return RepairReport(
-        location=storage.location,
-        policy=plan.policy,
+        **plan.outcome(storage),
         dry_run=dry_run,
         changed=changed or manifest is not found.manifest,
         manifest_rebuilt=rebuilt is not None,
         first_lsn=max(manifest.first_lsn, manifest.low_watermark + 1),
-        last_lsn=manifest.end.last_lsn,
-        end_position=manifest.end.position,
         foreign_manifest=choice.foreign_manifest,
-        cuts=plan.cuts,
-        holes=plan.holes,
-        lost=plan.lost,
-        records_left=plan.records_left,
-        damaged_frames=plan.damaged_frames,
-        decisions=plan.decisions,
         branches=tuple(branches),
         unaccounted_lsns=0 if rebuilt is None else rebuilt.unaccounted_lsns,
         notes=_notes(choice),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -52,33 +52,73 @@ class SegmentDecision:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RecoveryReport:
-    """What one opening found and did."""
+class Outcome:
+    """The outcome of a recovery plan, of an opening or a repair. LSNs are inclusive, positions half-open."""
 
     location: str
     policy: str
-    """The policy that was applied: "holes" instead of "prefix" where the log acknowledges in completion order."""
-    verdict: str
-    """created: a new log. clean: closed in order. recovered: frames were found after the last seal, or cut."""
-    phases: tuple[Phase, ...]
+    """The policy that was applied: "holes" instead of "prefix" if the log acknowledges in completion order."""
     cuts: tuple[Cut, ...]
     holes: tuple[HoleRecord, ...]
     """Frames that never came to the disk while later ones did, which were kept; none was acknowledged."""
     lost: tuple[LostRecord, ...]
-    """Ranges that policy "salvage" gave up in this opening; earlier ones stand in the manifest."""
+    """Ranges that policy "salvage" gave up this time; the manifest has those of earlier times."""
     records_left: int = 0
-    """Records in the log after a loss."""
+    """Records in the log after it."""
     damaged_frames: int = 0
-    """How many damaged frames were lost; 0 if that is not known."""
+    """How many damaged frames were given up; 0 if that is not known."""
     decisions: tuple[SegmentDecision, ...]
     """One per segment that was decided on: those after the last seal and, with "salvage", the damaged sealed ones."""
+    last_lsn: int
+    end_position: int
+
+    def loss(self) -> str:
+        """Return the cost for people: records left, LSNs lost, in how many frames or ranges; empty if none is lost."""
+        if not self.lost:
+            return ""
+        lsns = sum(g.lsns for g in self.lost)
+        if not lsns:
+            return f"no record lost; {counted(len(self.lost), 'damaged range')} given up"
+        named = [lsn_range(g.first_lsn, g.last_lsn) for g in self.lost if g.lsns]
+        left_out = len(named) - LOST_SHOWN_MAX
+        more = f" and {counted(left_out, 'range')} more" if left_out > 0 else ""
+        broken = self.damaged_frames
+        what = counted(broken, "damaged frame") if broken else counted(len(self.lost), "damaged range")
+        return (
+            f"{self.records_left:,} of {counted(self.records_left + lsns, 'record')} left; "
+            f"{', '.join(named[:LOST_SHOWN_MAX])}{more} lost ({'one' + what[1:] if what.startswith('1 ') else what})"
+        )
+
+    def outcome_lines(self) -> list[str]:
+        """Return one line of text for each decision, loss, cut and hole."""
+        return [
+            *(f"segment {d.segment}: row {d.row}, {d.decision}: {d.meaning}" for d in self.decisions),
+            *(
+                f"lost: {lsn_range(g.first_lsn, g.last_lsn)}, positions {g.start_position:,} to {g.end_position:,} of "
+                f"{g.segment}: {g.reason}"
+                for g in self.lost
+            ),
+            *(
+                f"cut: position {c.position:,} of {c.segment} ({counted(c.bytes, 'byte')})"
+                f"{f', kept as {c.kept_as}' if c.kept_as else ''}: {c.reason}"
+                for c in self.cuts
+            ),
+            *(f"hole: positions {h.start_position:,} to {h.end_position:,}" for h in self.holes),
+        ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecoveryReport(Outcome):
+    """What one opening found and did."""
+
+    verdict: str
+    """created: a new log. clean: closed in order. recovered: frames were found after the last seal, or cut."""
+    phases: tuple[Phase, ...]
     segments: int
     segments_scanned: int
     frames_scanned: int
     records_scanned: int
     bytes_scanned: int
-    last_lsn: int
-    end_position: int
     promised_position: int
 
     @property
@@ -111,13 +151,12 @@ class RecoveryReport:
         last = f"last LSN {self.last_lsn:,}" if self.last_lsn else "no records"
         said = [f"recovery of {self.location}: {self.verdict}", last, read, self.not_read]
         first = "; ".join([*filter(None, said), f"{self.duration_s * 1000:.1f} ms"])
-        loss = [loss_text(self.records_left, self.lost, self.damaged_frames)] if self.lost else []
-        return "\n".join([*loss, first, *outcome_lines(self.decisions, self.lost, self.cuts, self.holes)])
+        return "\n".join([*filter(None, [self.loss()]), first, *self.outcome_lines()])
 
     def _repr_html_(self) -> str:
-        loss = loss_text(self.records_left, self.lost, self.damaged_frames) + ". " if self.lost else ""
+        loss = self.loss()
         return report_html(
-            f"{loss}Recovery of {self.location}: {self.verdict}",
+            f"{loss}{'. ' if loss else ''}Recovery of {self.location}: {self.verdict}",
             [
                 ("last LSN", f"{self.last_lsn:,}"),
                 ("end position", f"{self.end_position:,}"),
@@ -174,44 +213,6 @@ class PhaseClock:
         first_s = last.duration_s - duration_s
         self.phases.append(replace(last, duration_s=first_s))
         self.phases.append(Phase(name=name, started_s=last.started_s + first_s, duration_s=duration_s))
-
-
-def loss_text(records_left: int, lost: Sequence[LostRecord], damaged_frames: int) -> str:
-    """Return what a salvage cost: records left, LSNs lost, and in how many damaged frames or ranges."""
-    lsns = sum(g.lsns for g in lost)
-    if not lsns:
-        return f"no record lost; {counted(len(lost), 'damaged range')} given up"
-    named = [lsn_range(g.first_lsn, g.last_lsn) for g in lost if g.lsns]
-    more = f" and {counted(len(named) - LOST_SHOWN_MAX, 'range')} more" if len(named) > LOST_SHOWN_MAX else ""
-    what = counted(damaged_frames, "damaged frame") if damaged_frames else counted(len(lost), "damaged range")
-    where = ", ".join(named[:LOST_SHOWN_MAX]) + more
-    return (
-        f"{records_left:,} of {counted(records_left + lsns, 'record')} left; {where} lost "
-        f"({'one' + what[1:] if what.startswith('1 ') else what})"
-    )
-
-
-def outcome_lines(
-    decisions: Iterable[SegmentDecision],
-    lost: Iterable[LostRecord],
-    cuts: Iterable[Cut],
-    holes: Iterable[HoleRecord],
-) -> list[str]:
-    """Return one line of text for each decision, loss, cut and hole."""
-    return [
-        *(f"segment {d.segment}: row {d.row}, {d.decision}: {d.meaning}" for d in decisions),
-        *(
-            f"lost: {lsn_range(g.first_lsn, g.last_lsn)}, positions {g.start_position:,} to {g.end_position:,} of "
-            f"{g.segment}: {g.reason}"
-            for g in lost
-        ),
-        *(
-            f"cut: position {c.position:,} of {c.segment} ({counted(c.bytes, 'byte')})"
-            f"{f', kept as {c.kept_as}' if c.kept_as else ''}: {c.reason}"
-            for c in cuts
-        ),
-        *(f"hole: positions {h.start_position:,} to {h.end_position:,}" for h in holes),
-    ]
 
 
 def report_html(
