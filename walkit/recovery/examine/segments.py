@@ -51,8 +51,7 @@ def examine_segments(context: ScanContext) -> CorruptionError | None:
             if not finding.present and context.live and _was_trimmed(context, record):
                 context.notes.append(f"segment {record.name} was trimmed while the log was read")
                 continue
-            if finding.span is not None:
-                context.found(finding)
+            context.found(finding)
             error = sealed_error(context.storage, context.manifest, finding)
             ranges = context.take(judge.sealed(finding, error))
             context.add_segment(record, "sealed", ranges, file_bytes=finding.file_bytes)
@@ -153,8 +152,7 @@ def _unsealed(context: ScanContext) -> list[SegmentFinding]:
             ]
             until = min((p for p in limits if p is not None), default=None)
             _survey(context, finding, until, context.counter.within_segment())
-            if finding.span is not None:
-                context.found(finding)
+            context.found(finding)
     return found
 
 
