@@ -93,17 +93,6 @@ def test_a_flipped_bit_is_refused_and_a_copy_salvaged(page: RecoveryPage) -> Non
     assert "1. flipped bit, salvaged" in page.recovery.figure.object.layout.yaxis.categoryarray
     assert "given-up" in page.recovery.salvage.object and "P" in marked(page)
     assert not page.salvage.visible and page.heal.visible
-    page.heal.clicks += 1
-    wait_until(lambda: not page.session.busy, "the copy is healed")
-    page.refresh()
-    healed = page.session.recovery.newest
-    assert healed is not None and healed.healing is not None and healed.mended is not None
-    assert healed.healing.ok and healed.healing.changed and healed.salvage is not None
-    assert healed.mended.recovery is not None and healed.mended.recovery.last_lsn >= report.acked_lsn
-    assert not healed.mended.recovery.lost
-    assert "Healed from a peer" in page.recovery.healing.object and "healed" in page.recovery.healing.object
-    assert "1. flipped bit, healed" in page.recovery.figure.object.layout.yaxis.categoryarray
-    assert not page.heal.visible
     for folder in Path(page.session.folder).glob("fault-*"):
         assert verify(folder).ok == (folder.name.rpartition("-")[2] != "bit"), folder
 
@@ -128,7 +117,7 @@ def test_a_log_that_another_fault_has_removed_is_not_offered(page: RecoveryPage)
 
 
 def test_a_missing_segment_is_refused(page: RecoveryPage) -> None:
-    """Remove a sealed segment: SegmentMissingError with its data; no row applies, and the page says why."""
+    """Remove a sealed segment: SegmentMissingError with its data, no row applies; a copy is salvaged, one is healed."""
     report = done(page, "missing")
     refusal = report.outcome.refusal
     assert refusal is not None and refusal.name == "SegmentMissingError"
@@ -140,6 +129,19 @@ def test_a_missing_segment_is_refused(page: RecoveryPage) -> None:
     salvaged = page.session.recovery.newest
     assert salvaged is not None and salvaged.salvage is not None and salvaged.salvage.recovery is not None
     assert [given.segment for given in salvaged.salvage.recovery.lost] == [segment]
+    page.refresh()
+    assert page.heal.visible
+    page.heal.clicks += 1
+    wait_until(lambda: not page.session.busy, "the copy is healed")
+    page.refresh()
+    healed = page.session.recovery.newest
+    assert healed is not None and healed.healing is not None and healed.mended is not None
+    assert healed.healing.ok and healed.healing.changed
+    assert healed.mended.recovery is not None and healed.mended.recovery.last_lsn >= report.acked_lsn
+    assert not healed.mended.recovery.lost
+    assert "Healed from a peer" in page.recovery.healing.object and "healed" in page.recovery.healing.object
+    assert "1. missing segment, healed" in page.recovery.figure.object.layout.yaxis.categoryarray
+    assert not page.heal.visible
 
 
 @pytest.mark.parametrize(

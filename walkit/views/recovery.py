@@ -318,7 +318,7 @@ def healing_html(report: FaultReport) -> str:
     fetched = sum(s.bytes_fetched for s in healing.segments)
     words = (
         f"A copy of the refused log took {counted(fetched, 'byte')} of frames from a peer: a copy of the log that was "
-        "made before the damage, and is served to it by gRPC. Each frame fits the intact ones beside it by chain, "
+        "made before the damage, and is served to it by gRPC. Each frame fits what the manifest seals by chain, "
         "checksum, LSN and position."
     )
     last = (

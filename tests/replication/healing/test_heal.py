@@ -2,35 +2,50 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import walkit
-from tests.log.imports import without_promise
 from tests.replication.callers import WAIT_S, until
 from tests.replication.certificates import Authority
 from tests.replication.flips import flipping
 from tests.replication.kill_rounds import run_heal_round
 from tests.replication.processes import TYPED, UNHEALED
 from tests.replication.proxy import TcpProxy
+from walkit._threads import Bell
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd
+from walkit.format.names import HEAL_NEW_NAME
+from walkit.format.segment import SegmentHeader
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.replication import PeerError, Primary, Replica, Tokens, heal
+from walkit.replication.core.answers import batch_of
+from walkit.replication.core.lag import Lag
 from walkit.replication.healing import link as range_link
-from walkit.replication.healing.link import RangeLink
+from walkit.replication.healing.link import SILENCE_S, RangeLink
+from walkit.replication.logs.source import StoredSource
 from walkit.replication.primary import range_service
+from walkit.replication.primary.frame_reader import FrameReader
+from walkit.replication.primary.range_service import FRAMES_METHOD
+from walkit.replication.protocol.messages import Hello
+from walkit.replication.protocol.wire import decode_from_subscriber, encode_from_publisher
 from walkit.replication.transport.connection import Destination
-from walkit.segments.manifest_store import load_manifest
-from walkit.storage import FileStorage, Storage
+from walkit.replication.transport.grpc_common import grpc
+from walkit.replication.transport.threads import DaemonExecutor
+from walkit.segments.leftovers import KEPT_NEW_NAME
+from walkit.segments.manifest_store import LOCK_NAME, load_manifest
+from walkit.storage import FileStorage
 
 OPTIONS = walkit.LogOptions(segment_bytes=64 * 1024, durability="interval", interval_ms=60_000)
 """What is filled is synced once, at its end: only then does any of it count."""
@@ -91,9 +106,9 @@ def write(path: Path, offset: int, data: bytes) -> int:
 
 
 def assert_as(log: Path, kept: Path) -> None:
-    """The log is undamaged, and its segments are the bytes that they were, without promises of the manifest."""
+    """The log is undamaged, and its segments have the frames that they had."""
     assert walkit.verify(log).ok
-    healed, before = ([without_promise(path.read_bytes()) for path in segments(p)] for p in (log, kept))
+    healed, before = ([path.read_bytes()[SEGMENT_HEADER_BYTES:] for path in segments(p)] for p in (log, kept))
     assert healed == before
 
 
@@ -146,44 +161,6 @@ def test_a_damaged_segment_gets_the_frames_of_a_peer(
     assert "no damage" in again.text() and report.segments[0].segment in report._repr_html_()
     with walkit.open(log) as opened:
         assert opened.append(b"next").first_lsn == RECORDS + 1
-
-
-@pytest.mark.parametrize("place", ["within", "to the end"])
-def test_an_unsealed_segment_is_healed_as_far_as_it_was_promised(tmp_path: Path, place: str) -> None:
-    """Crash a writer, damage its segment in use among its frames or up to their end: all records are there again."""
-    crashing = CrashingStorage()
-    # Without markers: a frame that comes after the replica has left would be promised, and be at no peer.
-    log = walkit.open(crashing, options=walkit.LogOptions(segment_bytes=1 << 20, idle_marker_ms=0))
-    fill(log, 200)
-    log.sync()
-    with Primary(log) as primary, Replica(tmp_path / "replica", primary.address) as replica:
-        replica.wait_for(200, WAIT_S)
-    position = log.parts.core.durable_position
-    storage = crashing.crash(keep="all")
-    name = max(each for each in storage.names() if each.endswith(".segment") and _has_frames(storage, each))
-    file = storage.open(name, "write")
-    start = SEGMENT_HEADER_BYTES + 20_000
-    size = 500 if place == "within" else SEGMENT_HEADER_BYTES + position - start
-    file.write(start, [bytes(size)])
-    file.sync()
-    file.close()
-    with pytest.raises(walkit.CorruptionError):
-        walkit.open(storage)
-    with Primary(tmp_path / "replica") as primary:
-        report = heal(storage, primary.address)
-    assert report.ok and report.changed
-    with walkit.open(storage) as opened:
-        assert [r.lsn for r in opened.read()] == list(range(1, 201))
-        assert not opened.recovery.lost
-    log.close()
-
-
-def _has_frames(storage: Storage, name: str) -> bool:
-    file = storage.open(name, "read")
-    try:
-        return any(file.read(SEGMENT_HEADER_BYTES, 64))
-    finally:
-        file.close()
 
 
 def test_a_peer_with_another_log_is_refused(log: Path, tmp_path: Path) -> None:
@@ -252,36 +229,6 @@ def test_a_peer_that_ends_early_or_is_damaged_itself_gives_what_it_has(
             report = heal(mine, primary.address)
         assert [s.segment for s in report.segments if s.healed] == [first.name]
         assert why in report.segments[1].why_not and not report.ok
-
-
-def test_a_torn_tail_does_not_keep_what_was_promised_from_being_healed(tmp_path: Path) -> None:
-    """Damage a promised frame, and one that nothing promised: the first is healed, and the log is cut at the second."""
-    crashing = CrashingStorage()
-    options = replace(OPTIONS, segment_bytes=1 << 20, idle_marker_ms=0)
-    log = walkit.open(crashing, options=options)
-    fill(log, 100)
-    with Primary(log) as primary, Replica(tmp_path / "replica", primary.address) as replica:
-        replica.wait_for(100, WAIT_S)
-    promised = log.parts.core.durable_position
-    for _ in range(100):  # and no sync
-        log.append(bytes(300))
-    storage = crashing.crash(keep="all")
-    (name,) = (each for each in storage.names() if each.endswith(".segment") and _has_frames(storage, each))
-    file = storage.open(name, "write")
-    for position in (10_000, promised + 10_000):
-        file.write(SEGMENT_HEADER_BYTES + position, [bytes(500)])
-    file.sync()
-    tail = file.read(SEGMENT_HEADER_BYTES + promised, 20_000)
-    file.close()
-    with Primary(tmp_path / "replica") as primary:
-        assert heal(storage, primary.address).ok
-    file = storage.open(name, "read")
-    assert file.read(SEGMENT_HEADER_BYTES + promised, 20_000) == tail, "what nothing promised stays as it was"
-    file.close()
-    with walkit.open(storage) as opened:
-        assert 100 < opened.acked_lsn < 200
-        assert [r.lsn for r in opened.read()] == list(range(1, opened.acked_lsn + 1))
-    log.close()
 
 
 def test_a_frame_that_cannot_fit_is_not_taken_in(tmp_path: Path) -> None:
@@ -475,3 +422,142 @@ def test_callers_that_read_nothing_lose_their_places(tmp_path: Path, monkeypatch
         finally:
             for link in links:
                 link.close()
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a log whose writer died among 300 durable records: sealed segments, and one that is not."""
+    place = tmp_path_factory.mktemp("killed")
+    with walkit.open(place / "log", options=replace(OPTIONS, idle_marker_ms=0)) as log:
+        fill(log, 300)
+        log.wait_idle()
+        return Path(shutil.copytree(place / "log", place / "killed"))
+
+
+def in_use(folder: Path) -> list[Path]:
+    """The unsealed segments with frames of a log."""
+    unsealed = [folder / record.name for record in load_manifest(FileStorage(str(folder))).unsealed]
+    return [p for p in unsealed if any(p.read_bytes()[:SEGMENT_HEADER_BYTES])]
+
+
+UNSEALED: dict[str, Callable[[Path], object]] = {
+    "a frame": lambda path: write(path, 9_000, FLIPPED),
+    "the header": lambda path: write(path, 16, FLIPPED),
+    "the header and all frames": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "the end of the file": lambda path: write_short(path, 9_000),
+    "the file": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", UNSEALED)
+@pytest.mark.parametrize("of_a_replica", [False, True])
+def test_an_unsealed_segment_is_refused_in_words(
+    killed: Path, tmp_path: Path, damage: str, of_a_replica: bool
+) -> None:
+    """Damage the segment in use and a sealed one: that one is healed, the other names promotion, then salvage."""
+    log = Path(shutil.copytree(killed, tmp_path / "log"))
+    if of_a_replica:
+        with Primary(killed) as primary, Replica(tmp_path / "r", primary.address, options=OPTIONS) as replica:
+            replica.wait_for(300, WAIT_S)
+            until(lambda: len(in_use(tmp_path / "r")) == 1, "the seal of all others")
+            shutil.rmtree(log)
+            shutil.copytree(tmp_path / "r", log)
+    sealed, (unsealed,) = segments(log)[0], in_use(log)
+    write(sealed, 9_000, FLIPPED)
+    UNSEALED[damage](unsealed)
+    left = unsealed.read_bytes() if unsealed.exists() else None
+    with Primary(killed) as primary:
+        report = heal(log, primary.address)
+    assert not report.ok and report.changed
+    assert [(s.segment, s.healed) for s in report.segments] == [(sealed.name, True), (unsealed.name, False)]
+    why = report.segments[1].why_not
+    if of_a_replica:
+        assert "empty folder" in why
+    else:
+        assert 0 < why.index("walkit promote") < why.index("--policy salvage")
+    assert left == (unsealed.read_bytes() if unsealed.exists() else None)
+    with pytest.raises(walkit.CorruptionError):
+        walkit.open(log)
+
+
+def test_a_segment_with_a_recorded_loss_is_left(log: Path, peer: Primary) -> None:
+    """Damage a segment whose lost range a salvage recorded: it is named and left, and nothing of it changes."""
+    write(segments(log)[1], 9_000, FLIPPED)
+    assert walkit.repair(log, policy="salvage").lost
+    write(segments(log)[1], 30_000, FLIPPED)
+    before = contents(log)
+    report = heal(log, peer.address)
+    assert not report.ok and not report.changed and "lost range" in report.segments[0].why_not
+    assert contents(log) == before
+
+
+def test_a_header_made_again_takes_no_limit_from_the_peer(log: Path, kept: Path, tmp_path: Path) -> None:
+    """Heal a missing segment from a peer whose own header says 1 GiB a frame: the limit is what its frames need."""
+    path, other = segments(log)[1], Path(shutil.copytree(kept, tmp_path / "other"))
+    for each in segments(other):
+        header = SegmentHeader.decode(each.read_bytes()[:SEGMENT_HEADER_BYTES], each.name)
+        assert header is not None
+        write(each, 0, replace(header, frame_bytes_max=1 << 30).encode())
+    path.unlink()
+    with Primary(other) as primary:
+        assert heal(log, primary.address).ok
+    made = SegmentHeader.decode(path.read_bytes()[:SEGMENT_HEADER_BYTES], path.name)
+    assert made is not None and 200 < made.frame_bytes_max <= OPTIONS.frame_bytes_max
+    assert_as(log, kept)
+
+
+@pytest.mark.parametrize("file", [HEAL_NEW_NAME, KEPT_NEW_NAME])
+def test_a_heal_on_a_full_disk_leaves_nothing_beside_the_log(log: Path, peer: Primary, file: str) -> None:
+    """Refuse room for the new file, or for the damaged one's copy: StorageError, and no part of a file is left."""
+    write(segments(log)[1], 9_000, FLIPPED)
+    before = contents(log)
+    storage = FaultyStorage(FileStorage(str(log)))
+    storage.fail("write", file, errno=errno.ENOSPC)
+    with pytest.raises(walkit.StorageError, match="ENOSPC"):
+        heal(storage, peer.address)
+    assert contents(log) == before
+    assert heal(storage, peer.address).ok
+
+
+@contextmanager
+def _peer_that(answers: Callable[[bytes, Any], Iterator[bytes]]) -> Iterator[str]:
+    """Serve the call Frames with these answers on the loopback address, and yield that."""
+    server = grpc.server(DaemonExecutor())
+    _, service, name = FRAMES_METHOD.split("/")
+    handler = grpc.unary_stream_rpc_method_handler(answers)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.stop(None).wait()
+
+
+@pytest.mark.parametrize("answering", [False, True])
+def test_ctrl_c_ends_a_heal_whose_peer_takes_its_time(log: Path, kept: Path, answering: bool) -> None:
+    """Interrupt a heal from a peer that says nothing, or one frame at a time: it ends at once, and nothing is left."""
+    write(segments(log)[1], SEGMENT_HEADER_BYTES + 64, bytes(9_000))
+    before = contents(log)
+    over = Bell()
+
+    def answers(data: bytes, context: Any) -> Iterator[bytes]:
+        hello = decode_from_subscriber(data)
+        assert isinstance(hello, Hello)
+        reader, end = FrameReader(StoredSource(FileStorage(str(kept)))), hello.end
+        os.kill(os.getpid(), signal.SIGINT)
+        while context.is_active() and not over.wait(0.4):
+            if answering and (run := reader.read(end, 1)) is not None:
+                end = run.end
+                yield encode_from_publisher(batch_of(run, (), "", run.data, Lag()))
+        reader.close()
+
+    with _peer_that(answers) as address:
+        with pytest.raises(KeyboardInterrupt):
+            heal(log, address)
+        deadline = time.monotonic() + SILENCE_S / 4
+        while FileStorage(str(log)).is_locked(LOCK_NAME):
+            assert time.monotonic() < deadline, "the heal goes on"
+            time.sleep(0.01)
+        over.set()
+    assert contents(log) == before

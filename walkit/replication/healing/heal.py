@@ -1,39 +1,45 @@
-"""`walkit.replication.heal`: damaged ranges of a log get the frames of a peer that has the same (FORMAT.md F-20)."""
+"""`walkit.replication.heal`: damaged sealed segments of a log get the frames of a peer that has the same ones.
+
+A segment is asked for as the range of positions that the manifest says it has, since a peer cuts its segments
+elsewhere. The frames that come follow the log before that range, and end where the manifest says, by chain, LSN and
+position: so they are the frames that stood there (FORMAT.md F-20).
+"""
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from walkit._arguments import check_progress
 from walkit._report import Cells, TableReport
 from walkit._text import counted, unread
-from walkit.commit.to_end import relayed, run_to_end
-from walkit.errors import (
-    CorruptionError,
-    DivergenceError,
-    FormatVersionError,
-    GapError,
-    StorageError,
-)
-from walkit.format.durable_slot import DurableSlot
-from walkit.format.manifest import LogEnd, Manifest, SegmentState
+from walkit.commit.to_end import end_if_given_up, relayed, run_to_end
+from walkit.copier.segment_check import check_segment
+from walkit.errors import CorruptionError, FormatVersionError, GapError, StorageError
+from walkit.format.layout import ALIGNMENT_BUFFERED, SEGMENT_HEADER_BYTES, SegmentFlag, align_up
+from walkit.format.manifest import LogEnd, Manifest, SegmentRecord
+from walkit.format.names import HEAL_NEW_NAME
+from walkit.format.segment import SegmentHeader
 from walkit.recovery.log_scan import read_durable_slot, scan_log
+from walkit.recovery.lost_found import keep_part
 from walkit.recovery.plan import make_plan
 from walkit.recovery.repair import snapshots_not_read
+from walkit.recovery.tolerant_file import PASSING_ERRNOS, TolerantFile
 from walkit.replication.healing.link import RangeLink
-from walkit.replication.healing.ranges import DamagedRange, DamagedSegment, find_damage
-from walkit.replication.healing.write import HealedFile, lower_slot
+from walkit.replication.logs.role import is_replica
 from walkit.replication.protocol.frame_run import FrameRun
 from walkit.replication.transport.connection import Destination, destination_of
 from walkit.replication.transport.tls import ClientTLS
 from walkit.segments.index_file import index_segment
-from walkit.segments.manifest_store import load_manifest
+from walkit.segments.manifest_store import LOST_FOLDER, load_manifest
+from walkit.segments.rewrite import NewSegment, write_segment
 from walkit.segments.writer_lock import refuse_a_writer, take_writer_lock
 from walkit.storage.address import Place, storage_at
-from walkit.storage.interface import Storage
+from walkit.storage.interface import Storage, StorageFile
 
 Progress = Callable[[int, int], object]
 
@@ -46,12 +52,8 @@ class HealedSegment:
     healed: bool
     """Whether it is whole now or, of a dry run, would be."""
     ranges: tuple[tuple[int, int], ...]
-    """Positions of the damage, from and until."""
+    """Positions that were fetched, from and until: those of the segment; none where nothing was asked for."""
     bytes_fetched: int
-    bytes_beyond: int
-    """Bytes of frames that only the peer knew of: they come after all that this log knew that it had."""
-    markers_given_up: bool
-    """Whether the peer lacks frames without records at its end, so that the durable slot promises none of them now."""
     why_not: str
     """Why it is as it was, in words; "" where it is healed."""
     kept_as: str
@@ -104,7 +106,7 @@ class HealReport(TableReport):
                 s.segment,
                 ", ".join(f"{start:,} to {end:,}" for start, end in s.ranges),
                 f"{s.bytes_fetched:,}",
-                s.why_not or f"{did}{_said(s)}",
+                s.why_not or (f"{did}; the damaged file is {s.kept_as}" if s.kept_as else did),
             )
             for s in self.segments
         ]
@@ -123,24 +125,22 @@ def heal(
     insecure: bool = False,
     progress: Progress | None = None,
 ) -> HealReport:
-    """Give the damaged ranges of a log that is not open the frames of a peer that has the same; durable on return.
+    """Give the damaged sealed segments of a log that is not open the frames of a peer; durable on return.
 
     `log` may be a primary's folder or a replica's, `source` is HOST:PORT of a `Primary` of the same log: of its
-    primary, of a replica, of a copy. Every frame is read. What a peer sends is used only where it follows the intact
-    frames on both sides, by chain, LSN, position and epoch; the damaged file is kept under lost+found. A crash leaves
-    each segment as it was or healed, and the same call does the rest. Holes, lost ranges that are recorded, compacted
-    segments, snapshots and the manifest are not healed.
+    primary, of a replica, of a copy. Every frame of a sealed segment is read; a damaged or missing one is fetched
+    whole. What a peer sends is used only where it follows the log before it, and ends as the manifest says, by chain,
+    LSN, position and epoch; the damaged file is kept under lost+found. A crash leaves each segment as it was or healed,
+    and the same call does the rest. `dry_run` fetches and checks the same frames, and changes nothing.
 
-    Of a log that was not closed the peer is asked, too, for frames of the same epoch after all that this log knows of:
-    its durable slot may be gone with its tail. As many are taken as its unsealed segments have room for.
-    `dry_run` fetches, gathers in a temporary folder of the system, and judges as the real run does; it changes nothing.
-    What the next opening refuses beside the damaged segments it says where there are none, the real run in any case.
-    `progress` is called with (bytes read, bytes to read). Ctrl-C ends it between two answers of the peer, and between
-    two segments.
+    Not healed, and named in the report, are compacted segments, those with a recorded hole or lost range, and an
+    unsealed one that the next opening refuses: which of its frames there were, no peer can prove. Snapshots and the
+    manifest are not healed either. `progress` is called with (bytes read, bytes to read).
 
-    A peer that lacks a range, or has other frames there, leaves that segment as it was; the report says why.
-    DivergenceError where the peer has another log or history, LogLockedError where a writer lives, PeerError for what
-    another try may mend; OptionsError, LogNotFoundError, NotALogError, CorruptionError (the manifest), StorageError.
+    A peer that lacks a range, has compacted it, or has other frames there, leaves that segment as it was; the report
+    says why. DivergenceError where the peer has another log or history, LogLockedError where a writer lives, PeerError
+    for what another try may mend; OptionsError, LogNotFoundError, NotALogError, CorruptionError (the manifest),
+    StorageError.
     """
     destination = destination_of(source, token, tls, insecure)
     check_progress(progress, "(bytes read, bytes to read)")
@@ -180,62 +180,88 @@ def _heal_locked(
     storage: Storage, peer: Destination, progress: Progress | None, *, dry_run: bool
 ) -> tuple[tuple[HealedSegment, ...], int]:
     manifest = load_manifest(storage)
-    total = sum(record.size_bytes for record in manifest.segments)
-
-    def reached(done: int) -> None:
-        if progress is not None:
-            progress(done, max(done, total))
-
-    slot = read_durable_slot(storage)
-    damaged = find_damage(storage, manifest, slot, reached)
-    frame_bytes_max = max((d.bytes_damaged for d in damaged), default=0)  # no frame that fits is larger
-    with RangeLink(peer, frame_bytes_max) as link:
-        healer = _Healer(storage, manifest, slot, link, dry_run)
-        outcomes = [found for segment in damaged if (found := healer.heal(segment)) is not None]
-    if not outcomes or not dry_run:  # of a log that is as damaged as before an opening says no more than that
+    damaged = _damaged(storage, manifest, progress)
+    outcomes = [_outcome(record, why) for record, why in damaged if why]
+    asked = [record for record, why in damaged if not why]
+    if asked:
+        with RangeLink(peer, max(record.size_bytes for record in asked)) as link:
+            healer = _Healer(storage, manifest, link, dry_run)
+            outcomes += [healer.heal(record) for record in asked]
+    outcomes.sort(key=lambda outcome: outcome.segment)
+    if not damaged or not dry_run:  # of a log that is as damaged as before an opening says no more than that
         known = {outcome.segment for outcome in outcomes if not outcome.healed}
-        outcomes += _left_over(storage, manifest, read_durable_slot(storage), known)
+        outcomes += _left_over(storage, manifest, known)
     return tuple(outcomes), len(manifest.segments)
 
 
-def _left_over(
-    storage: Storage, manifest: Manifest, slot: DurableSlot, known: set[str]
-) -> list[HealedSegment]:
+def _damaged(
+    storage: Storage, manifest: Manifest, progress: Progress | None
+) -> list[tuple[SegmentRecord, str]]:
+    """Return the damaged sealed segments, each with why no peer is asked for it; "" where one is. Reads every frame."""
+    found, done = [], 0
+    total = sum(record.size_bytes for record in manifest.sealed)
+    for record in manifest.sealed:
+        try:
+            check_segment(storage, manifest, record, step=end_if_given_up)
+        except FormatVersionError as error:
+            found.append((record, str(error)))
+        except (CorruptionError, StorageError) as error:
+            if isinstance(error, StorageError) and error.errno in PASSING_ERRNOS:
+                raise
+            found.append((record, _why_not_asked(manifest, record)))
+        done += record.size_bytes
+        if progress is not None:
+            progress(done, total)
+    return found
+
+
+def _why_not_asked(manifest: Manifest, record: SegmentRecord) -> str:
+    if record.flags & SegmentFlag.COMPACTED:
+        return "it was compacted: a peer has other frames there, or none"
+    if manifest.epoch_of(record.epoch) is None:
+        return "the manifest does not know its epoch"
+    return "a hole or a lost range is recorded within it" if manifest.gaps_of(record) else ""
+
+
+def _left_over(storage: Storage, manifest: Manifest, known: set[str]) -> list[HealedSegment]:
     """Return the segment for which the next opening refuses the log, where that is none of the known ones."""
     try:
-        findings = scan_log(storage, manifest, slot)
-        make_plan(findings, "prefix")
+        make_plan(scan_log(storage, manifest, read_durable_slot(storage)), "prefix")
     except (CorruptionError, StorageError, FormatVersionError) as refusal:
-        segment = refusal.name if isinstance(refusal, StorageError) else getattr(refusal, "segment", None)
-        if segment not in known:
+        name = refusal.name if isinstance(refusal, StorageError) else getattr(refusal, "segment", None)
+        record = next((record for record in manifest.segments if record.name == name), None)
+        if name not in known:
             why = str(refusal)
-            return [_unhealed(segment or "", why)]
+            if record in manifest.unsealed:
+                why = f"{why}. {NEW_REPLICA if is_replica(storage, manifest) else PROMOTE_OR_SALVAGE}"
+            return [_outcome(record or name or "", why)]
     return []
 
 
-def _unhealed(segment: str, why: str) -> HealedSegment:
+PROMOTE_OR_SALVAGE = (
+    "No peer can prove which frames an unsealed segment had. Promoting a replica (`walkit promote`) loses the "
+    "acknowledged records that had not been sent to it; `walkit repair --policy salvage` of this log keeps all that "
+    "are intact here"
+)
+NEW_REPLICA = "An unsealed segment of a replica is not healed: begin the replica in an empty folder"
+
+
+def _outcome(
+    segment: SegmentRecord | str,
+    why_not: str,
+    *,
+    positions: tuple[int, int] | None = None,
+    bytes_fetched: int = 0,
+    kept_as: str = "",
+) -> HealedSegment:
     return HealedSegment(
-        segment=segment,
-        healed=False,
-        ranges=(),
-        bytes_fetched=0,
-        bytes_beyond=0,
-        markers_given_up=False,
-        why_not=why,
-        kept_as="",
+        segment=segment if isinstance(segment, str) else segment.name,
+        healed=not why_not,
+        ranges=() if positions is None else (positions,),
+        bytes_fetched=bytes_fetched,
+        why_not=why_not,
+        kept_as=kept_as,
     )
-
-
-def _said(segment: HealedSegment) -> str:
-    """Return what else there is to say of a healed segment."""
-    parts = []
-    if segment.bytes_beyond:
-        parts.append(f"{counted(segment.bytes_beyond, 'byte')} after all that this log knew of")
-    if segment.markers_given_up:
-        parts.append("frames without records that the peer lacks are promised no more")
-    if segment.kept_as:
-        parts.append(f"the damaged file is {segment.kept_as}")
-    return "".join(f"; {part}" for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,128 +270,114 @@ class _Healer:
 
     storage: Storage
     manifest: Manifest
-    slot: DurableSlot
     link: RangeLink
     dry_run: bool
 
-    def heal(self, damaged: DamagedSegment) -> HealedSegment | None:
-        """Heal a segment, or say why not; None where it has no damage and the peer has no more.
-
-        DivergenceError, PeerError, StorageError end the whole work.
-        """
-        if damaged.why_not:
-            return _unhealed(damaged.record.name, damaged.why_not)
-        new = HealedFile(self.storage, self.manifest, damaged, dry_run=self.dry_run)
-        fill = _Fill(self.link, self.manifest, damaged, new)
-        why, kept, given_up = "", "", None
+    def heal(self, record: SegmentRecord) -> HealedSegment:
+        """Heal a segment, or say why not. DivergenceError, PeerError and StorageError end the whole work."""
+        fetched, why, kept = 0, "", ""
         try:
-            for wanted in damaged.ranges:
-                end = fill.fill(wanted)
-                given_up = end if wanted.by_slot and wanted.lacks_markers_alone(end) else None
-            if damaged.only_asked and not fill.fetched:
-                return None
-            kept = self._publish(damaged, new, given_up)
+            if self.dry_run:
+                fetched = sum(len(run.data) for run in self._frames(record))
+            else:
+                write_segment(self.storage, HEAL_NEW_NAME, lambda file: self._fetch(file, record))
+                fetched = record.size_bytes
+                kept = self._take_place(record)
         except (GapError, CorruptionError) as error:
             why = str(error)
-        except DivergenceError:
-            if not damaged.only_asked:
-                raise
-            return None  # the peer's history parts from this one before what it was asked for
-        finally:
-            new.close()
-        return HealedSegment(
-            segment=damaged.record.name,
-            healed=not why,
-            ranges=tuple(fill.ranges) or tuple((r.before.position, r.after.position) for r in damaged.ranges),
-            bytes_fetched=fill.fetched,
-            bytes_beyond=fill.beyond,
-            markers_given_up=given_up is not None and not why,
-            why_not=why,
-            kept_as=kept,
-        )
+        positions = (self._begin(record).position, record.end_position)
+        return _outcome(record, why, positions=positions, bytes_fetched=fetched, kept_as=kept)
 
-    def _publish(self, damaged: DamagedSegment, new: HealedFile, given_up: LogEnd | None) -> str:
-        kept = new.publish() if new.has_header or damaged.too_short else ""
-        if not self.dry_run and damaged.record.state is SegmentState.SEALED:
-            index_segment(self.storage, self.manifest, damaged.record)
-        if not self.dry_run and given_up is not None:
-            lower_slot(self.storage, self.slot, given_up)
+    def _begin(self, record: SegmentRecord) -> LogEnd:
+        """Return what the first frame of a segment follows: the end of the one before, if no gap is between them."""
+        sealed, position = self.manifest.sealed, record.start_position
+        index = sealed.index(record)
+        if index and self.manifest.gap_after(end := sealed[index - 1].end_position) == end:
+            position = end
+        return LogEnd(last_lsn=record.first_lsn - 1, position=position, chain=record.start_chain)
+
+    def _frames(self, record: SegmentRecord) -> Iterator[FrameRun]:
+        """Yield the peer's frames of a segment. CorruptionError if they are not all that were there, and no others."""
+        epoch = self.manifest.epoch_of(record.epoch)
+        lineage = tuple(e for e in self.manifest.lineage if e.number <= record.epoch)
+        reached = self._begin(record)
+        wanted = LogEnd(last_lsn=record.last_lsn, position=record.end_position, chain=record.end_chain)
+        for run in self.link.runs(self.manifest.log_id, lineage, reached):
+            within = [header for header in run.headers if header.end_position <= wanted.position]
+            ours = epoch is not None and run.identity[1:] == (epoch.number, epoch.id)
+            begins = run.start_position == max(reached.position, record.start_position)
+            if not (ours and begins and within):
+                break
+            taken = run.until(len(within))
+            reached = taken.end
+            yield taken
+            if reached.position == wanted.position:
+                break
+        if reached != wanted:
+            raise CorruptionError(
+                f"the peer's frames end in {reached}, and those that were there in {wanted}",
+                segment=record.name,
+                position=reached.position,
+                expected=wanted,
+                found=reached,
+                first_lost_lsn=reached.last_lsn + 1,
+            )
+
+    def _fetch(self, file: StorageFile, record: SegmentRecord) -> NewSegment:
+        """Write a segment of the peer's frames, so that it is read back from the device.
+
+        Its header has the facts of the manifest and a limit that its frames need; of the peer's word it has only the
+        alignment, which each frame has shown.
+        """
+        epoch = self.manifest.epoch_of(record.epoch)
+        assert epoch is not None, "it would not have been asked for"
+        largest, alignment = 0, ALIGNMENT_BUFFERED
+        for run in self._frames(record):
+            offset = SEGMENT_HEADER_BYTES + run.start_position - record.start_position
+            file.write(offset, [run.data])
+            alignment = run.limits.alignment
+            largest = max(largest, *(max(h.footprint, h.body_raw_bytes) for h in run.headers))
+        header = SegmentHeader(
+            log_id=self.manifest.log_id,
+            epoch=epoch.number,
+            epoch_id=epoch.id,
+            number=record.number,
+            start_position=record.start_position,
+            previous_end=self._begin(record).position,
+            first_lsn=record.first_lsn,
+            chain=record.start_chain,
+            alignment=alignment,
+            frame_bytes_max=max(align_up(largest, alignment), alignment),
+            created_us=record.created_us,
+            flags=SegmentFlag(record.flags),
+        )
+        file.write(0, [header.encode()])
+        file.sync()
+        file.drop_cached()
+        return NewSegment(header, record)
+
+    def _take_place(self, record: SegmentRecord) -> str:
+        """Let the new segment take its name, durably; return where the damaged file is kept, "" for a missing one."""
+        try:
+            kept = self._keep(record)
+            self.storage.replace(HEAL_NEW_NAME, record.name)
+        except StorageError:
+            with suppress(StorageError):  # it costs its bytes, and nothing reads it
+                self.storage.remove(HEAL_NEW_NAME)
+            raise
+        self.storage.sync_directory()
+        index_segment(self.storage, self.manifest, record)
         return kept
 
-
-@dataclass(slots=True)
-class _Fill:
-    """Fetches the frames for the ranges of one segment into its new file."""
-
-    link: RangeLink
-    manifest: Manifest
-    damaged: DamagedSegment
-    new: HealedFile
-    fetched: int = 0
-    """Bytes of frames that were taken."""
-    beyond: int = 0
-    """Of them, those after all that the log knew of."""
-    ranges: list[tuple[int, int]] = field(default_factory=list)
-    """Positions of what was filled."""
-
-    def fill(self, wanted: DamagedRange) -> LogEnd:
-        """Fill one range; return where its frames end. CorruptionError where the peer's do not fit, or end early.
-
-        They may end early where none with records is missing, and only the durable slot says that there was more.
-        """
-        end, met = wanted.before, wanted.only_asked
-        for run in self._frames(wanted):
-            self.new.add(run)
-            self.fetched += len(run.data)
-            end = run.end
-            met = met or any(
-                wanted.ends_at(LogEnd(last_lsn=h.last_lsn, position=h.end_position, chain=h.header_crc))
-                for h in run.headers
-            )
-        if not met and not (wanted.by_slot and wanted.lacks_markers_alone(end)):
-            raise _unfit(self.damaged, wanted, end)
-        self.beyond += max(end.position - wanted.after.position, 0)
-        if wanted is self.damaged.ranges[-1] and end.position != wanted.after.position:
-            self.new.ends_at(end.position)
-        self.ranges.append((wanted.before.position, max(end.position, wanted.after.position)))
-        return end
-
-    def _frames(self, wanted: DamagedRange) -> Iterator[FrameRun]:
-        """Yield the peer's frames of the segment's epoch after the range's begin, up to its furthest end."""
-        epoch = self.manifest.epoch_of(self.damaged.record.epoch)
-        lineage = tuple(e for e in self.manifest.lineage if e.number <= self.damaged.record.epoch)
-        for run in self.link.runs(self.manifest.log_id, lineage, wanted.before):
-            fits = epoch is not None and (run.identity.epoch, run.identity.epoch_id) == (
-                epoch.number,
-                epoch.id,
-            )
-            within = [header for header in run.headers if header.end_position <= wanted.furthest]
-            if not fits or not within:
-                return
-            yield run.until(len(within))
-            if len(within) < len(run.headers) or within[-1].end_position == wanted.furthest:
-                return
-
-
-def _unfit(damaged: DamagedSegment, wanted: DamagedRange, end: LogEnd) -> CorruptionError:
-    """Return the error for frames of a peer that do not fill a range: they end early, or are other ones."""
-    text = (
-        f"the peer's frames end in {end}, and {wanted.after} stands after the damage: they are not the ones that were "
-        "there"
-    )
-    if end.position < wanted.after.position:
-        lost = end.last_lsn + 1
-        text = (
-            f"the peer's frames end at position {end.position:,}, before LSN {lost:,}, and those that were "
-            f"there end at position {wanted.after.position:,}"
-        )
-        if wanted.lacks_markers_alone(end):
-            text += ": what it lacks are frames without records alone"
-    return CorruptionError(
-        text,
-        segment=damaged.record.name,
-        position=end.position,
-        expected=wanted.after,
-        found=end,
-        first_lost_lsn=end.last_lsn + 1,
-    )
+    def _keep(self, record: SegmentRecord) -> str:
+        try:
+            old = TolerantFile(self.storage.open(record.name, "read"))
+        except StorageError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return ""
+        try:
+            keep_part(self.storage, f"{record.name}.damaged", old, 0, old.size())
+        finally:
+            old.close()
+        return f"{LOST_FOLDER}/{record.name}.damaged"
