@@ -11,12 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import walkit
 from tests.spark.loading import logged
 from tests.spark.trimmed import make_store, values_of
 from tests.spark.trimmed import told_in_process as told
 from tests.state.histories import Row, diff_of, newest_of, random_rows, state_of, woven, write
 from walkit.errors import HistoryTrimmedError, OptionsError
-from walkit.spark import changes, history, states
+from walkit.spark import changes, errors, history, replay, sql_functions, states
+from walkit.spark.sql import ChangesFunction, StateFunction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,6 +62,45 @@ def net_of(rows: list[Row], first_lsn: int, last_lsn: int) -> list[Any]:
     """What the diff of the two states says, with the LSN of the right side."""
     found = diff_of(newest_of(rows, first_lsn - 1), newest_of(rows, last_lsn))
     return in_order((key, change, left, right, lsn or 0) for key, change, left, right, _, lsn in found)
+
+
+def test_sql_has_states_and_changes(spark: SparkSession, tmp_path: Path) -> None:
+    """Table functions over a trimmed store with a snapshot and over a log: the rows of replay and changes."""
+    sql_functions(spark)
+    store, log = tmp_path / "store", tmp_path / "log"
+    make_store(store, [("work", 3, 90), ("checkpoint", True), ("work", 4, 60)])
+    write(str(log), random_rows(5, 120))
+    last = walkit.open(store, mode="r").last_lsn
+    for path, first, end in ((store, last - 20, last), (log, LEFT + 1, RIGHT), (log, 1, RIGHT)):
+        found = rows_of(spark.sql(f"SELECT * FROM walkit_state('{path}', {end})"))
+        assert found == rows_of(replay(path, end)) and found
+        found = rows_of(spark.sql(f"SELECT * FROM walkit_changes('{path}', {first}, {end})"))
+        assert found == rows_of(changes(path, first, end)) and found
+    assert spark.sql(f"SELECT count(*) FROM walkit_state('{log}')").collect()[0][0] == replay(log).count()
+    with pytest.raises(HistoryTrimmedError), errors():
+        spark.sql(f"SELECT * FROM walkit_changes('{store}', 2)").collect()
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ((ChangesFunction, 0), "first_lsn 0 and last_lsn None; give LSNs in order"),
+        ((ChangesFunction, 5, 4), "first_lsn 5 and last_lsn 4"),
+        ((ChangesFunction, 1, 999), "LSN 999 is not of the log, which ends at 60"),
+        ((StateFunction, 51), "more than 50 LSNs up to 51.*use walkit.spark.replay"),
+        ((ChangesFunction, 1), "more than 50 LSNs up to 60.*use walkit.spark.changes"),
+    ],
+)
+def test_sql_functions_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[Any, ...], text: str
+) -> None:
+    """Too many LSNs for one worker, LSNs out of order or past the end: OptionsError, with the call for more."""
+    write(str(tmp_path / "log"), random_rows(5, 60))
+    monkeypatch.setattr("walkit.spark.sql.FUNCTION_LSNS_MAX", 50)
+    function, *lsns = given
+    assert list(StateFunction().eval(str(tmp_path / "log"), 50))
+    with pytest.raises(OptionsError, match=text):
+        list(function().eval(str(tmp_path / "log"), *lsns))
 
 
 def test_a_change_of_each_kind(spark: SparkSession, tmp_path: Path) -> None:

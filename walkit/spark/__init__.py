@@ -39,6 +39,7 @@ from walkit.spark.loads import load
 from walkit.spark.progress import progress
 from walkit.spark.replay import replay, replay_rows
 from walkit.spark.session import SparkStartError, register, session
+from walkit.spark.sql import sql_functions
 from walkit.spark.verify import PairReport, verify, verify_pair
 from walkit.state.diff_report import DiffReport
 
@@ -63,6 +64,7 @@ __all__ = [
     "replay",
     "replay_rows",
     "session",
+    "sql_functions",
     "states",
     "stats",
     "verify",
