@@ -38,6 +38,7 @@ ROOMS = (
         "_progress",
         "_outbox",
         "events",
+        "_main_thread",
         "metrics",
         "record",
         "config",

@@ -15,10 +15,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from walkit._arguments import check_choice, check_kind, check_progress, refuse
+from walkit._main_thread import ending_early, run_uninterrupted
 from walkit._text import counted
 from walkit.commit.ports import LogPorts
 from walkit.commit.ticket import Ticket
-from walkit.commit.to_end import relayed, run_to_end
 from walkit.compaction import CompactingSurface, Compactor
 from walkit.config import LogOptions, StoreOptions
 from walkit.errors import LogClosedError, RecordTypeError
@@ -141,7 +141,7 @@ class Store(StoreSurface, CompactingSurface):
         place = place_of(path, storage)
 
         def work() -> Store:
-            told = relayed(progress)
+            told = ending_early(progress)
             scanned = None if told is None else lambda done, total: told("scan", done, total)
             feed, wanted = FrameFeed(), store_options or StoreOptions()
             gate = admission_of(wanted, options.on_full if isinstance(options, LogOptions) else "block")
@@ -152,7 +152,7 @@ class Store(StoreSurface, CompactingSurface):
                 log.close()
                 raise
 
-        return run_to_end(work, "open", undo=cls.close)
+        return run_uninterrupted(work, "open", undo=cls.close)
 
     @classmethod
     def scratch(

@@ -229,7 +229,6 @@ UNMARKED = {
     "_outbox.py *": "they are tried, and waited for only at the end of the process",
     "commit/completion.py _busy": "it is tried, and never waited for",
     "commit/seal_sequencer.py _lock": "threads that lead take it, and their calls are refused",
-    "commit/to_end.py _asking": "of one worker: no other thread takes it",
     "log/resources.py _close_lock": "a close on the thread that has it goes to another thread",
     "replication/logs/importer.py _closing": "a close on the thread that has it returns",
     "replication/primary/range_service.py _unpacking": "of the threads of gRPC",

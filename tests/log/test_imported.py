@@ -20,7 +20,7 @@ from tests.commit.fake_segments import GUARD_S, Task
 from tests.interrupts import Strike, interrupt_in
 from tests.log.crashes import SMALL, rows_of
 from tests.log.imports import bytes_of, frames_of, import_all, log_of_epochs, replica_on, runs_after
-from walkit.commit import to_end
+from walkit import _main_thread
 from walkit.errors import CorruptionError, LogLockedError, LogPoisonedError, StorageError
 from walkit.events import EventSink
 from walkit.format.body import Columns
@@ -259,9 +259,9 @@ def test_an_interrupted_close_is_done_again_and_frees_nothing_before(monkeypatch
 
     replica.segments.maintenance.submit("zero", job)
     assert entered.wait(GUARD_S)
-    monkeypatch.setattr(to_end, "GRACE_S", 0.02)
+    monkeypatch.setattr(_main_thread, "GRACE_S", 0.02)
     for _ in range(2):
-        shooter = interrupt_in("close", "serve")
+        shooter = interrupt_in("close", "join")
         with pytest.raises(KeyboardInterrupt):
             replica.close()
         shooter.result()

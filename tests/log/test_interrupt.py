@@ -16,7 +16,7 @@ import walkit
 from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.interrupts import interrupt_in
 from tests.log.logs import SEGMENTS, faulty_log, lsns, reopened, run_python, tiny, values
-from walkit.commit import to_end
+from walkit import _main_thread
 from walkit.errors import LogClosedError, LogLockedError
 from walkit.models import CrashingStorage
 from walkit.segments.manifest_store import LOCK_NAME
@@ -128,7 +128,7 @@ def plain_handler(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     Nothing is collected meanwhile: CPython loses an interrupt that comes in the callback of a weak reference.
     """
-    monkeypatch.setattr(to_end, "GRACE_S", 0.02)
+    monkeypatch.setattr(_main_thread, "GRACE_S", 0.02)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.disable()
     yield
@@ -165,7 +165,7 @@ def test_an_interrupted_close_frees_the_lock_only_when_upkeep_has_ended(write_ti
 
     log.parts.segments.maintenance.submit("zero", job)
     assert entered.wait(GUARD_S)
-    shooter = interrupt_in("close", "serve")
+    shooter = interrupt_in("close", "join")
     with pytest.raises(KeyboardInterrupt):
         log.close()
     shooter.result()

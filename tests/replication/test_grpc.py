@@ -82,7 +82,7 @@ def test_an_interrupted_stop_is_done_again_and_closes_nothing_before(stack: Exit
     log.append(b"second")
     assert hang.entered.wait(WAIT_S)
     for _ in range(2):
-        shooter = interrupt_in("stop", "serve")
+        shooter = interrupt_in("stop", "join")
         with pytest.raises(KeyboardInterrupt):
             replica.stop()
         shooter.result()

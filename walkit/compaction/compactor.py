@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from walkit._arguments import check_number, check_progress, check_whole
 from walkit._locks import WORK, alone, marked, once
+from walkit._main_thread import end_if_abandoned, ending_early, run_uninterrupted
 from walkit._threads import Latch
-from walkit.commit.to_end import end_if_given_up, relayed, run_to_end
 from walkit.compaction.groups import Group, file_bytes, frame_bytes, header_of, part
 from walkit.compaction.planner import SegmentLoad, candidates, plan_groups
 from walkit.compaction.report import CompactionReport, merged
@@ -120,10 +120,10 @@ class Compactor:
         self._refuse_closed()  # in a forked child no thread ever frees the lock
 
         def work() -> CompactionReport:
-            told = None if progress is None else relayed(progress)
+            told = ending_early(progress)
             return self._compact(exact_from_lsn, waste_ratio, throttle, told)
 
-        return run_to_end(work, "compact", events=self._events)
+        return run_uninterrupted(work, "compact", events=self._events)
 
     def _compact(
         self,
@@ -171,7 +171,7 @@ class Compactor:
 
     def _refuse_ended(self) -> None:
         """End between two frames where the log closes, or the caller was interrupted."""
-        end_if_given_up()
+        end_if_abandoned()
         self._refuse_closed()
 
     # -- what there is

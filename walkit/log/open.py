@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Literal, overload
 
 from walkit._arguments import check_choice, check_kind, check_progress, refuse
+from walkit._main_thread import ending_early, run_uninterrupted
 from walkit.commit.ports import LogPorts
-from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import LogOptions
 from walkit.errors import LogExistsError, LogLockedError, LogNotFoundError
 from walkit.events import EventCallback, EventSink
@@ -109,7 +109,7 @@ def open_writer(
     check_progress(progress, "(bytes scanned, bytes to scan)")
     check_kind(options, LogOptions, "options")
     sink, given = EventSink(events), options or LogOptions()
-    return run_to_end(
+    return run_uninterrupted(
         lambda: _open_writer(place, mode, given, sink, progress, ports or LogPorts()),
         "open",
         events=sink,
@@ -148,7 +148,7 @@ def _open_locked(
     ports: LogPorts,
 ) -> WriteAheadLog:
     """Open or create a log. The lock is held on return; on an error it is not, and nothing was changed."""
-    clock, progress = PhaseClock(), relayed(progress)
+    clock, progress = PhaseClock(), ending_early(progress)
     with clock.phase("open") as detail:
         found = _require_a_log(storage, mode)
         lock = take_writer_lock(storage, manifest=None if found is None else found.manifest)

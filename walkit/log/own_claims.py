@@ -12,7 +12,7 @@ import uuid
 from typing import Any
 
 from walkit._locks import once
-from walkit.commit.to_end import run_to_end
+from walkit._main_thread import run_uninterrupted
 from walkit.errors import ClaimError, GapError, LogClosedError, WalkitError
 from walkit.format.claim import ClaimMark
 from walkit.log.claims import BACKGROUND_WAIT_S, ClaimTable, Mine
@@ -48,7 +48,7 @@ class OwnClaims:
         """Take the claim of this name, or take it over from another object; durable, and in force, on return."""
         check_name(name)
         made = OwnClaim(self, name, lease_us_of(lease_s), as_first(first_lsn))
-        run_to_end(made.take_own, "claim", events=self.claims.events)
+        run_uninterrupted(made.take_own, "claim", events=self.claims.events)
         # Trims may never come: the lease must not be over meanwhile.
         shortest_s = min((claim.lease_s for claim in list(self.claims.mine.values())), default=made.lease_s)
         self._maintenance.every(max(shortest_s / RENEWALS, RENEW_S_MIN), self._renew, "renew")
@@ -172,7 +172,7 @@ class OwnClaim(Mine):
     def _leave(self) -> None:
         """Leave the claim to its lease: this process counts it no longer."""
         if not self._own.lifetime.closed:
-            run_to_end(lambda: self._end(keep=True), "claim", events=self._events)
+            run_uninterrupted(lambda: self._end(keep=True), "claim", events=self._events)
 
     def _end(self, *, keep: bool) -> None:
         if self._own.lifetime.closed:

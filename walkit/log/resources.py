@@ -12,8 +12,8 @@ import weakref
 from typing import Any
 
 from walkit._interrupts import uninterrupted
+from walkit._main_thread import run_uninterrupted
 from walkit._threads import LogThread, reserve_stack
-from walkit.commit.to_end import run_to_end
 from walkit.errors import LogClosedError
 from walkit.log.close import Finisher
 from walkit.log.parts import LogParts
@@ -43,7 +43,7 @@ class LogResources:
     def close(self) -> None:
         """Finish what is queued, seal, close all files. Closing twice does nothing; the lock is freed always.
 
-        StorageError where the device hangs: see `Finisher.finish`. An interrupt ends no closing: see `run_to_end`.
+        StorageError where the device hangs: see `Finisher.finish`. An interrupt ends no closing (`run_uninterrupted`).
         """
         reserve_stack()
         parts = self.parts
@@ -54,7 +54,7 @@ class LogResources:
             with uninterrupted():
                 LogThread(target=self._close, name="walkit-close").start()
             return
-        run_to_end(self._close, "close", events=parts.events)
+        run_uninterrupted(self._close, "close", events=parts.events)
 
     def _close(self) -> None:
         lifetime = self.parts.lifetime

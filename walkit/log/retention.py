@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from walkit._arguments import check_kind, check_progress
 from walkit._locks import once
-from walkit.commit.to_end import relayed, run_to_end
+from walkit._main_thread import ending_early, run_uninterrupted
 from walkit.config import Retention
 from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES
@@ -214,9 +214,9 @@ class Retainer:
         check_progress(progress, "(files removed, files to remove)")
 
         def work() -> RetentionReport:
-            return self._enforce(limits, now_us, None if progress is None else relayed(progress), wait_s)
+            return self._enforce(limits, now_us, ending_early(progress), wait_s)
 
-        return run_to_end(work, "retain", events=self._events)
+        return run_uninterrupted(work, "retain", events=self._events)
 
     def _enforce(
         self,

@@ -16,7 +16,7 @@ from functools import partial
 from typing import NamedTuple, Protocol, Self, TypeVar
 
 from walkit._locks import once
-from walkit.commit.to_end import run_to_end
+from walkit._main_thread import run_uninterrupted
 from walkit.errors import StorageError, WalkitError
 from walkit.log.finalizer import end_dropped
 from walkit.log.wal import WriteAheadLog
@@ -164,7 +164,9 @@ def open_scratch(
     In this order, so that options which `opener` refuses leave the earlier one as it is. Removes what processes that
     are dead have left, too.
     """
-    return run_to_end(lambda: _open_scratch(name, opener, log_of), "open", undo=lambda owner: owner.close())
+    return run_uninterrupted(
+        lambda: _open_scratch(name, opener, log_of), "open", undo=lambda owner: owner.close()
+    )
 
 
 def _open_scratch(

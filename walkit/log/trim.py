@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from walkit._locks import once
+from walkit._main_thread import run_uninterrupted
 from walkit._text import counted
-from walkit.commit.to_end import run_to_end
 from walkit.errors import StorageError
 from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES
@@ -239,7 +239,7 @@ class Trimmer:
         See `move_watermark` and `TrimRewriter.rewrite`.
         """
         check_waste_ratio(waste_ratio)
-        return run_to_end(lambda: self._trim(up_to_lsn, waste_ratio), "trim", events=self._events)
+        return run_uninterrupted(lambda: self._trim(up_to_lsn, waste_ratio), "trim", events=self._events)
 
     def _trim(self, up_to_lsn: int, waste_ratio: float) -> TrimReport:
         began = time.perf_counter()

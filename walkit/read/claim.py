@@ -13,7 +13,7 @@ from typing import Literal, Self
 
 from walkit._arguments import as_seconds, refuse
 from walkit._html import titled
-from walkit.commit.to_end import run_to_end
+from walkit._main_thread import run_uninterrupted
 from walkit.errors import ClaimError, CorruptionError, GapError
 from walkit.events import EventCallback, EventSink
 from walkit.format.claim import ClaimMark
@@ -102,7 +102,7 @@ def claim(
     )
     wanted = None if first_lsn is None else as_first(first_lsn)
     # As deep on the stack as `advance`, so that a claim which can be taken can be advanced.
-    run_to_end(lambda: made._take(wanted, epoch_id, take_over), "claim", events=made._events)
+    run_uninterrupted(lambda: made._take(wanted, epoch_id, take_over), "claim", events=made._events)
     return made
 
 
@@ -211,14 +211,14 @@ class Claim:
         StorageError: either position may be saved, and advancing again is right.
         """
         first_lsn = as_first(first_lsn)
-        run_to_end(lambda: self._renew(first_lsn), "claim", events=self._events)
+        run_uninterrupted(lambda: self._renew(first_lsn), "claim", events=self._events)
 
     def renew(self) -> None:
         """Write the claim with a new lease, at the same position; durable on return. Raises what `advance` raises.
 
         A claim whose lease ran out is in force again, if all that it keeps is still there.
         """
-        run_to_end(lambda: self._renew(None), "claim", events=self._events)
+        run_uninterrupted(lambda: self._renew(None), "claim", events=self._events)
 
     def release(self) -> None:
         """Give the claim up: its file goes, durably. Releasing twice does nothing, nor where another has the name.
@@ -226,7 +226,7 @@ class Claim:
         LogClosedError for one of `log.hold` once the log is closed: the claim counts then until its lease is over.
         """
         if not self.ended:
-            run_to_end(self._release, "claim", events=self._events)
+            run_uninterrupted(self._release, "claim", events=self._events)
 
     def __enter__(self) -> Self:
         return self

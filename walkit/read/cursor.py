@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from walkit._arguments import as_lsn, refuse
 from walkit._html import join, red_lines, titled
 from walkit._locks import STATE, alone
-from walkit.commit.to_end import run_to_end
+from walkit._main_thread import run_uninterrupted
 from walkit.errors import CorruptionError, CursorDivergedError, CursorError, GapError
 from walkit.events import EventSink
 from walkit.format.cursor import CursorMark, encode_cursor
@@ -112,7 +112,7 @@ class CursorSurface(ReadSurface):
         in another process that lives. StorageError (ETIMEDOUT) where the claims' lock is not free in time.
         """
         events = self._cursor_place().events
-        return run_to_end(lambda: self._drop_claim(name), "claim", events=events)
+        return run_uninterrupted(lambda: self._drop_claim(name), "claim", events=events)
 
     def drop_cursor(self, name: str) -> bool:
         """Remove the saved progress of a consumer, durably; False where there was none."""

@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 from walkit._arguments import check_progress, refuse
 from walkit._html import facts, join, tag
+from walkit._main_thread import ending_early, run_uninterrupted
 from walkit._text import counted, lsn_range, unread
-from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import RecoveryPolicy
 from walkit.errors import LogLockedError
 from walkit.format.manifest import MANIFEST_NAME
@@ -140,7 +140,7 @@ def repair(
         choice = choose_manifest(storage, salvage=policy == "salvage")
         plan = _plan(storage, choice, policy, progress)
         return _report(storage, plan, choice, [b.planned() for b in choice.branches], began, dry_run=True)
-    return run_to_end(lambda: _repair(storage, policy, relayed(progress), began), "repair")
+    return run_uninterrupted(lambda: _repair(storage, policy, ending_early(progress), began), "repair")
 
 
 def _repair(

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from walkit._locks import STATE, alone, marked, once
+from walkit._main_thread import run_uninterrupted
 from walkit._threads import Bell, LogThread
 from walkit.commit.driver import CommitDriver
 from walkit.commit.frame import SealedFrame
-from walkit.commit.to_end import run_to_end
 from walkit.errors import LogClosedError, SnapshotError
 from walkit.events import EventSink
 from walkit.log.lifetime import Lifetime
@@ -165,7 +165,7 @@ class Checkpointer:
     def snapshot(self) -> SnapshotInfo:
         """Write the state of this moment beside the log; see `Store.snapshot`."""
         self._require_open()
-        return run_to_end(self._snapshot, "snapshot", events=self._events)
+        return run_uninterrupted(self._snapshot, "snapshot", events=self._events)
 
     def _snapshot(self) -> SnapshotInfo:
         self._maintenance.refuse_current()
@@ -176,7 +176,7 @@ class Checkpointer:
     def checkpoint(self, *, trim: bool = True) -> CheckpointReport:
         """Take a checkpoint; see `Store.checkpoint`."""
         self._require_open()
-        return run_to_end(lambda: self._checkpoint(trim), "checkpoint", events=self._events)
+        return run_uninterrupted(lambda: self._checkpoint(trim), "checkpoint", events=self._events)
 
     def _checkpoint(self, trim: bool) -> CheckpointReport:
         with self._events.held(), alone(STATE), self._lock:

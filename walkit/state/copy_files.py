@@ -6,7 +6,7 @@ import errno
 import re
 from dataclasses import replace
 
-from walkit.commit.to_end import end_if_given_up
+from walkit._main_thread import end_if_abandoned
 from walkit.errors import CorruptionError, FormatVersionError, GapError, SnapshotError, StorageError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest, SegmentRecord, SegmentState, sealed_record
@@ -64,7 +64,7 @@ class Meter:
 
     def renew(self) -> None:
         """Renew the claim where that is due; ends the copy where its caller was interrupted."""
-        end_if_given_up()
+        end_if_abandoned()
         if is_due(self._claimed):
             self._claimed.renew()
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 
 from walkit._arguments import check_progress, refuse
-from walkit.commit.to_end import relayed, run_to_end
+from walkit._main_thread import ending_early, run_uninterrupted
 from walkit.errors import ClaimError, GapError, NotALogError, OptionsError, StorageError, WalkitError
 from walkit.format.index import has_index
 from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest, SegmentRecord
@@ -73,7 +73,7 @@ def copy(path: Place, target: str | os.PathLike[str], progress: Progress | None 
     check_progress(progress, "(bytes done, bytes to do)")
     source, folder = storage_at(path), _target_of(target)
     _refuse_place(source, folder)
-    return run_to_end(lambda: _copy(source, folder, relayed(progress)), "copy")
+    return run_uninterrupted(lambda: _copy(source, folder, ending_early(progress)), "copy")
 
 
 def _target_of(target: str | os.PathLike[str]) -> str:

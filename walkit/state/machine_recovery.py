@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from walkit._arguments import refuse
 from walkit._locks import STATE, alone
-from walkit.commit.to_end import run_to_end
+from walkit._main_thread import run_uninterrupted
 from walkit.errors import CorruptionError, FormatVersionError, GapError, HistoryTrimmedError, SnapshotError
 from walkit.events import EventSink
 from walkit.log.wal import WriteAheadLog
@@ -136,7 +136,7 @@ def checkpoint(log: WriteAheadLog, machine: StateMachine, *, trim: bool = True) 
     check_saved(machine)
     log._refuse_closed()
     events = log.parts.events
-    return run_to_end(lambda: _checkpoint(log, machine, trim), "checkpoint", events=events)
+    return run_uninterrupted(lambda: _checkpoint(log, machine, trim), "checkpoint", events=events)
 
 
 def _checkpoint(log: WriteAheadLog, machine: StateMachine, trim: bool) -> CheckpointReport:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from walkit._arguments import as_lsn, refuse
-from walkit.commit.to_end import run_to_end
+from walkit._main_thread import run_uninterrupted
 from walkit.errors import GapError, HistoryTrimmedError, LogClosedError, WaitTimeoutError, WalkitError
 from walkit.events import EventCallback, EventSink
 from walkit.log.finalizer import report_dropped, run_for_dropped, watch_exit
@@ -128,7 +128,7 @@ class DeltaReader:
             )
             return loop
 
-        self._loop = run_to_end(opened, "open", events=self._events, undo=lambda loop: loop.stop())
+        self._loop = run_uninterrupted(opened, "open", events=self._events, undo=lambda loop: loop.stop())
         self._checkpointed = checkpoint is not None
         self._finalizer = weakref.finalize(self, _stop_dropped, self._loop)
         watch_exit()
@@ -225,7 +225,7 @@ class DeltaReader:
             raise LogClosedError(f"the delta reader of {self._storage.location} is stopped")
         if self._loop.error is not None and not self._state.is_whole:
             raise self._loop.error
-        return run_to_end(upkeep.save, "checkpoint", events=self._events)
+        return run_uninterrupted(upkeep.save, "checkpoint", events=self._events)
 
     def status(self) -> DeltaReaderStatus:
         """Return the reader's state now."""
@@ -295,7 +295,7 @@ class DeltaReader:
         Stopping twice does nothing, nor does stopping in a forked child; an interrupt does not end it. A thread of
         the reader that hangs in a storage is waited for half a minute.
         """
-        run_to_end(self._loop.stop, "stop", events=self._events)
+        run_uninterrupted(self._loop.stop, "stop", events=self._events)
         if self._loop.is_over:
             self._finalizer.detach()
 

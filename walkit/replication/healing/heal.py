@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from walkit._arguments import check_progress
+from walkit._main_thread import ending_early, run_uninterrupted
 from walkit._report import Cells, TableReport
 from walkit._text import counted, unread
-from walkit.commit.to_end import end_if_given_up, relayed, run_to_end
+from walkit.commit.to_end import end_if_given_up
 from walkit.copier.segment_check import check_segment
 from walkit.errors import CorruptionError, FormatVersionError, GapError, StorageError
 from walkit.format.layout import ALIGNMENT_BUFFERED, SEGMENT_HEADER_BYTES, SegmentFlag, align_up
@@ -149,7 +150,7 @@ def heal(
     began = time.perf_counter()
 
     def healed() -> HealReport:
-        segments, checked = _heal(storage, destination, relayed(progress), dry_run)
+        segments, checked = _heal(storage, destination, ending_early(progress), dry_run)
         return HealReport(
             location=storage.location,
             source=destination.address,
@@ -160,7 +161,7 @@ def heal(
             duration_s=time.perf_counter() - began,
         )
 
-    return run_to_end(healed, "heal")
+    return run_uninterrupted(healed, "heal")
 
 
 def _heal(

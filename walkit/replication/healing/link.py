@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Self
 
+from walkit._main_thread import abandonment, end_if_abandoned
 from walkit._threads import Bell, LogThread
-from walkit.commit.to_end import end_if_given_up, given_up_here
 from walkit.errors import CorruptionError, WalkitError
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.replication.primary.range_service import FRAMES_METHOD
@@ -51,14 +51,14 @@ class RangeLink:
             while True:
                 with watch.listening():
                     data = next(call, None)
-                end_if_given_up()
+                end_if_abandoned()
                 if data is None:
                     return
                 run = self._taken(data, log_id, end)
                 end = run.end
                 yield run
         except grpc.RpcError as error:
-            end_if_given_up()
+            end_if_abandoned()
             said = watch.said or call_error(error, self._destination)
             if isinstance(said, WalkitError):
                 raise said from error
@@ -123,7 +123,7 @@ class _SilenceWatch:
 
     def __init__(self, call: Any) -> None:
         self._call, self._since, self._over = call, 0.0, Bell()
-        self._given_up = given_up_here()
+        self._given_up = abandonment()
         self.said = ""
         """Why the call was cancelled; "" where it was not."""
         LogThread(target=self._run, name="walkit-range-watch", daemon=True).start()

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from walkit._arguments import as_lsn
+from walkit._main_thread import run_uninterrupted
 from walkit._threads import Bell
-from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions
 from walkit.errors import GapError, LogClosedError, LogNotFoundError, OptionsError, StorageError
 from walkit.events import EventSink
@@ -83,7 +83,7 @@ class ImportedLog(ReadSurface):
             watch_exit()
             return importer
 
-        run_to_end(opened, "open", events=sink, undo=Importer.close)
+        run_uninterrupted(opened, "open", events=sink, undo=Importer.close)
 
     # -- importing
 

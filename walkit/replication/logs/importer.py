@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from walkit._locks import marked
+from walkit._main_thread import run_uninterrupted
 from walkit._threads import MEMORY_TRIES
 from walkit.commit.commit_signal import CommitSignal
-from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions
 from walkit.errors import LogClosedError, LogNotFoundError, LogPoisonedError, WalkitError
 from walkit.events import EventSink
@@ -48,7 +48,7 @@ class Importer:
     """Storage, lock, manifest and segments of one replica's log that is open for importing. One thread imports.
 
     It is its log's `LogMarks`: all that is imported is durable. Made on a thread that no interrupt reaches: see
-    `run_to_end`.
+    `run_uninterrupted`.
     """
 
     def __init__(
@@ -242,7 +242,7 @@ class Importer:
 
     def close(self) -> None:
         """Seal what is open and free the lock. Closing twice does nothing; an interrupt does not end it."""
-        run_to_end(self._close, "close", events=self.events)
+        run_uninterrupted(self._close, "close", events=self.events)
 
     def _close(self) -> None:
         # The second caller returns when the lock is free, too; but for one that the first may wait for: a callback.

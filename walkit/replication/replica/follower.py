@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from walkit._arguments import check_bool, check_choice, check_kind, refuse
-from walkit.commit.to_end import run_to_end
+from walkit._main_thread import run_uninterrupted
 from walkit.config import LogOptions
 from walkit.errors import DivergenceError, LogClosedError, WaitTimeoutError, WalkitError
 from walkit.events import EventCallback, EventSink
@@ -122,7 +122,7 @@ class Replica:
             own = None if new_identity else load_identity(storage)
             return opening.open(own, new_identity=new_identity)
 
-        opened = run_to_end(open_folder, "open", events=sink, undo=lambda opened: opened.log.close())
+        opened = run_uninterrupted(open_folder, "open", events=sink, undo=lambda opened: opened.log.close())
         self.name = opened.core.name
         self._loop = ReplicaLoop(opened, opening, destination)
         self._finalizer = weakref.finalize(self, stop_dropped, self._loop)
@@ -223,7 +223,7 @@ class Replica:
 
     def stop(self) -> None:
         """Stop following, seal the log and free it. Stopping twice does nothing; an interrupt does not end it."""
-        run_to_end(self._loop.stop, "stop", events=self.log.events)
+        run_uninterrupted(self._loop.stop, "stop", events=self.log.events)
         if self._loop.is_over:  # stopped by its own thread, that one may be in the midst of a step still
             self._finalizer.detach()
 

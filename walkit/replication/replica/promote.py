@@ -12,7 +12,7 @@ from typing import Any
 
 from walkit._arguments import refuse
 from walkit._html import Markup, join, tag
-from walkit.commit.to_end import run_to_end
+from walkit._main_thread import run_uninterrupted
 from walkit.config import LogOptions
 from walkit.events import EventCallback, EventSink
 from walkit.format.manifest import EpochRecord, Manifest
@@ -84,7 +84,7 @@ def promote(dir: Place, events: EventCallback | None = None) -> PromotionReport:
     """
     storage = storage_at(dir)
     sink = EventSink(events)
-    return run_to_end(lambda: _promote(storage, sink), "promote", events=sink)
+    return run_uninterrupted(lambda: _promote(storage, sink), "promote", events=sink)
 
 
 def _promote(storage: Storage, events: EventSink) -> PromotionReport:

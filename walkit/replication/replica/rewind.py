@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from walkit._locks import once
+from walkit._main_thread import run_uninterrupted
 from walkit._text import counted
-from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions
 from walkit.errors import HistoryTrimmedError, SnapshotError
 from walkit.events import EventCallback, EventSink
@@ -131,7 +131,7 @@ def rewind_storage(
     again: FileNumber | None = None,
 ) -> RewindReport:
     """Do what `rewind` does for a replica that has just released its lock: in the folder with the number `again`."""
-    return run_to_end(
+    return run_uninterrupted(
         lambda: _rewind(storage, first_lsn, force, records, options, events, again), "rewind", events=events
     )
 

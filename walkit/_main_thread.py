@@ -1,0 +1,177 @@
+"""Work that Ctrl-C must not cut in two: on the main thread a worker does it, while the main thread waits.
+
+An exception of a signal handler (KeyboardInterrupt, mostly) can come up after every call that the main thread makes,
+also between taking a lock and the `try` that frees it, and in the middle of `threading.Condition`, which is Python code
+and then keeps its lock forever. Other threads get no signals. So opening, closing, trimming and their like run on a
+worker if the main thread asks for them, with the callbacks for progress that they have. The main thread waits for one
+lock meanwhile, and then sends the worker's events.
+
+An interrupt ends the waiting, and never the work in the middle of a step. A scan or a compaction ends at its next
+check, the rest runs to its end. The main thread waits `GRACE_S` for that, then raises the interrupt; a second one ends
+this waiting too, and the worker continues by itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Any, Generic, TypeVar, cast
+
+from walkit._interrupts import on_main_thread, uninterrupted
+from walkit._locks import refuse_holder
+from walkit._outbox import Outbox
+from walkit._threads import LogThread, reserve_stack
+from walkit.errors import CallbackError
+from walkit.events import EventSink
+
+GRACE_S = 2.0
+"""How long the main thread waits, once it was interrupted, for the work to end: a device may hang."""
+
+T = TypeVar("T")
+
+
+class Abandoned(BaseException):
+    """Raised on a worker if the main thread was interrupted and takes no result: the work ends early."""
+
+
+class _Task(Generic[T]):
+    """One function that a worker calls, and its result."""
+
+    def __init__(
+        self,
+        function: Callable[[], T],
+        name: str,
+        events: EventSink | None,
+        undo: Callable[[T], object] | None,
+    ) -> None:
+        self.error: BaseException | None = None
+        self.box = Outbox()
+        """The events of the worker; the main thread sends them when it has waited."""
+        self._function, self._name, self._events, self._undo = function, name, events, undo
+        self._result: T | None = None
+        self._fate: dict[str, str] = {}
+        """Whether the function ended or was abandoned first. Worker and main thread each set it by one call of C."""
+        self._thread = LogThread(target=copy_context().run, args=(self._run,), name=f"walkit-{name}")
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the main thread was interrupted before the function had ended."""
+        return self._fate.get("is") == "abandoned"
+
+    def start(self) -> bool:
+        """Start the thread; False if the system has none to give, or the interpreter is ending."""
+        try:
+            with uninterrupted():
+                self._thread.start()
+        except RuntimeError:
+            return False
+        return True
+
+    def _run(self) -> None:
+        _here.task = self
+        with self.box:
+            try:
+                self._result = self._function()
+            except BaseException as error:  # noqa: BLE001 - raised by the main thread
+                self.error = error
+            if self._fate.setdefault("is", "ended") != "ended":
+                self._discard()
+
+    def outcome(self) -> T:
+        """Wait for the end of the thread, send its events, and return or raise the outcome of the function."""
+        self._thread.join()
+        self.box.send()
+        if self.error is not None:
+            raise self.error
+        return cast(T, self._result)
+
+    def abandon(self) -> None:
+        """The main thread was interrupted: undo the result on another thread, and wait `GRACE_S` at most for that."""
+        self.box.leave()
+        if self._fate.setdefault("is", "abandoned") == "ended":
+            self._thread = LogThread(target=self._discard, name=self._thread.name)
+            self.start()
+        if self._thread.ident is not None:  # None if interrupted before it was started
+            self._thread.wait(GRACE_S)
+
+    def _discard(self) -> None:
+        error, self.error = self.error, None
+        try:
+            if error is None and self._undo is not None:
+                self._undo(cast(T, self._result))
+        except BaseException as failure:  # noqa: BLE001 - reported, like a failure of the function itself
+            error = failure
+        if error is not None and not isinstance(error, Abandoned) and self._events is not None:
+            self._events.emit("walkit.upkeep.fail", job=self._name, error=str(error))
+
+
+class _Here(threading.local):
+    task: _Task[Any] | None = None
+
+
+_here = _Here()
+
+
+def run_uninterrupted(
+    function: Callable[[], T],
+    name: str,
+    *,
+    events: EventSink | None = None,
+    undo: Callable[[T], object] | None = None,
+) -> T:
+    """Return or raise the outcome of `function()`; the main thread has a worker call it, so that no interrupt cuts it.
+
+    CallbackError if the calling thread is in a step of the log's own, and so must not wait for others.
+
+    If the main thread is interrupted, it raises that and no caller gets the result: the worker calls `undo(result)`; an
+    error that no caller gets is the event `walkit.upkeep.fail` with the job `name`. Context variables are those of
+    the caller. If no thread can be started, at the end of the process, the caller's thread calls the function.
+    """
+    reserve_stack()
+    refuse_holder()
+    if events is not None and events.is_busy():
+        raise CallbackError
+    if not on_main_thread():
+        return function()
+    task = _Task(function, name, events, undo)
+    try:
+        if task.start():
+            return task.outcome()
+    except BaseException as error:
+        if error is task.error:
+            task.error = None  # it refers to this frame
+        else:
+            task.abandon()
+        raise
+    return function()
+
+
+def end_if_abandoned() -> None:
+    """Raise Abandoned on a worker that no thread waits for. Called at points where the work may end early."""
+    if _here.task is not None and _here.task.abandoned:
+        raise Abandoned
+
+
+def abandonment() -> Callable[[], bool]:
+    """Return a function that tells, on any thread, whether the work of the calling worker was abandoned."""
+    task = _here.task
+    return lambda: task is not None and task.abandoned
+
+
+def ending_early(progress: Callable[..., object] | None) -> Callable[..., Any] | None:
+    """Return a function to call for `progress`, on any thread, that ends the work of this worker once it is abandoned.
+
+    None only if there is neither a worker nor a callback.
+    """
+    task = _here.task
+    if task is None:
+        return progress
+
+    def tell(*arguments: Any) -> None:
+        if task.abandoned:
+            raise Abandoned
+        if progress is not None:
+            progress(*arguments)
+
+    return tell
