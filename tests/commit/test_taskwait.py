@@ -14,7 +14,6 @@ import pytest
 from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.log.logs import SEGMENTS, faulty_log, memory_log, values
 from walkit import WriteAheadLog
-from walkit.commit import asyncio_wait
 from walkit.commit.asyncio_wait import TaskWait, done_future, waits_of, wake_all
 
 Waiting = Callable[[str], Coroutine[Any, Any, str]]
@@ -327,43 +326,17 @@ def test_a_loop_that_runs_within_itself_wakes_the_others_of_a_frame() -> None:
     subprocess.run([sys.executable, "-c", NESTED], check=True, timeout=GUARD_S)
 
 
-@pytest.mark.parametrize(
-    "test",
-    [
-        test_all_tasks_of_a_frame_go_on_in_one_step_of_the_loop,
-        test_a_cancelled_wait_ends_at_once_and_once,
-        test_the_message_of_a_cancellation_arrives,
-        test_a_task_that_is_woken_may_cancel_the_next,
-        test_a_wait_that_was_over_before_it_began,
-        test_a_cancellation_as_the_wait_ends,
-        test_a_task_that_is_called_without_a_cause_waits_on,
-    ],
-)
-def test_futures_that_do_not_show_their_calls_are_done_without(
-    test: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Say of the loop that its futures hide the calls they keep: the waits keep them, and do the same."""
-    loop = asyncio.new_event_loop()
-    assert asyncio_wait._shows_calls(loop)
-    monkeypatch.setitem(asyncio_wait._shown, type(loop), False)
-    assert isinstance(TaskWait(loop)._kept, asyncio_wait.KeptCalls)
-    loop.close()
-    test()
-
-
-def test_a_future_without_calls_to_show_is_noticed() -> None:
-    """Give a loop futures of another make: what they keep is not looked for in them."""
-
-    class Hiding:
-        def add_done_callback(self, call: object, *, context: object) -> None: ...
-        def remove_done_callback(self, call: object) -> None: ...
+def test_a_wait_does_not_rest_on_the_futures_of_its_loop() -> None:
+    """Give a loop futures of another make, which hide the calls that they keep: the wait has one of asyncio's own."""
 
     class Loop(asyncio.SelectorEventLoop):
         def create_future(self) -> Any:
-            return Hiding()
+            return object()
 
     loop = Loop()
-    assert not asyncio_wait._shows_calls(loop)
+    wait = TaskWait(loop)
+    wait.add_done_callback(print)
+    assert wait.waiting and len(wait.end()) == 1
     loop.close()
 
 

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 import walkit
 from tests.log.damaged_logs import patch, read
 from tests.stores import SMALL, memory_store, run_threads
-from walkit.commit.gate import GatedEntry
-from walkit.commit.ports import CommitEntry
+from walkit.commit.driver import WAYS_IN
 from walkit.config import LogOptions, StoreOptions
 from walkit.errors import (
     CorruptionError,
@@ -68,10 +67,15 @@ def files_of(storage: CrashingStorage) -> dict[str, bytes]:
 
 
 def test_the_journal_is_asked_on_every_way_in() -> None:
-    """List the driver's ways in: those through a gate are the same, so that none goes past it."""
-    ways = {name for name in dir(CommitEntry) if name.startswith(("append", "enqueue"))}
-    assert ways >= {"append", "append_put", "enqueue_awaited"}
-    assert ways <= vars(GatedEntry).keys()
+    """Open a store with a journal: each way in of its driver, and of one without, is the guarded or the plain one."""
+    for store in (memory_store(), journalled(CrashingStorage(), 8)):
+        driver = store.log.parts.driver
+        ways = [name for name in vars(driver) if name.startswith(("append", "enqueue"))]
+        assert sorted(ways) == sorted(WAYS_IN)
+        assert [
+            name for name in ways if hasattr(getattr(driver, name), "__self__") is (store.journal is not None)
+        ] == []
+        store.close()
 
 
 @given(st.integers(1, 12), st.lists(st.integers(1, 30), max_size=12))

@@ -5,15 +5,13 @@ handle of its own for each task. A TaskWait is awaited in a future's place by an
 every future of other makes follows (`_asyncio_future_blocking`, as `asyncio.isfuture` knows it); `wake_all` then makes
 the calls of a whole frame in one step of the loop.
 
-Two things that asyncio does not document are used here and nowhere else, and both are done without where they are not
-found: the calls that a future keeps (`_callbacks`; looked for once per kind of loop, at its first wait, because
-importing walkit does not import asyncio), and whether a task was cancelled (`_must_cancel`).
+Two things that asyncio does not document are used here and nowhere else: the calls that one of its futures keeps
+(`_callbacks`), and whether a task was cancelled (`_must_cancel`), which is done without if it is not found.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextvars import copy_context
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -38,7 +36,7 @@ class TaskWait:
     __slots__ = ("_asyncio_future_blocking", "_kept", "_leaving", "_loop", "add_done_callback", "over")
     add_done_callback: Callable[..., object]
     """Called by a task that begins to wait: that of a future which is never done, and only keeps the calls. So a task
-    that waits costs no function of Python. See `KeptCalls`, too."""
+    that waits costs no function of Python."""
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         self._loop = loop  # where asyncio looks for the loop of what is awaited
@@ -48,7 +46,10 @@ class TaskWait:
         self._keep_anew()
 
     def _keep_anew(self) -> None:
-        self._kept: Any = self._loop.create_future() if _shows_calls(self._loop) else KeptCalls()
+        from asyncio import Future  # importing walkit does not import asyncio
+
+        # One of asyncio's own, whatever the loop would make: it shows the calls that it keeps, and its repr does so.
+        self._kept: Any = Future(loop=self._loop)
         self.add_done_callback = self._kept.add_done_callback
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -81,7 +82,6 @@ class TaskWait:
 
     @property
     def _calls(self) -> Calls:
-        # Every make of asyncio's futures holds them there; their repr shows them from there, too.
         return self._kept._callbacks or ()
 
     def end(self) -> Calls:
@@ -102,39 +102,6 @@ class TaskWait:
     def is_of_this_loop(self) -> bool:
         """Whether its loop is the one that runs in this thread."""
         return running_loop() is self._loop
-
-
-class KeptCalls:
-    """Keeps the calls of tasks that wait, where a future does not show those that it keeps: a function per task."""
-
-    __slots__ = ("_callbacks",)
-
-    def __init__(self) -> None:
-        self._callbacks: list[tuple[Wakeup, Context]] = []
-
-    def add_done_callback(self, call: Wakeup, *, context: Context | None = None) -> None:
-        """See asyncio.Future."""
-        self._callbacks.append((call, copy_context() if context is None else context))
-
-
-def _probe(_: object) -> None:
-    """Be a call that a future keeps."""
-
-
-_shown: dict[type[AbstractEventLoop], bool] = {}
-
-
-def _shows_calls(loop: AbstractEventLoop) -> bool:
-    """Whether futures of this kind of loop show the calls that they keep, each with its context."""
-    kind = type(loop)
-    shown = _shown.get(kind)
-    if shown is None:
-        future, context = loop.create_future(), copy_context()
-        future.add_done_callback(_probe, context=context)
-        kept = getattr(future, "_callbacks", None)
-        _shown[kind] = shown = isinstance(kept, list) and kept == [(_probe, context)]
-        future.remove_done_callback(_probe)
-    return shown
 
 
 def done_future(loop: AbstractEventLoop) -> asyncio.Future[None]:

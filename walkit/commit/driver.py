@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from walkit.commit.background import BackgroundSyncer, BackgroundWork
 from walkit.commit.batch import BatchQueue, Submitted
@@ -33,7 +33,7 @@ from walkit.commit.failure import CommitFailure
 from walkit.commit.frame_sink import FrameSink
 from walkit.commit.frame_writer import FrameWriter
 from walkit.commit.leader import Leader
-from walkit.commit.ports import FrameObserver
+from walkit.commit.ports import AdmissionGate, FrameObserver
 from walkit.commit.submit import Submitter
 from walkit.commit.ticket import SingleTicket
 from walkit.commit.timer import CommitClock, CommitTimer
@@ -51,10 +51,30 @@ CLOSE_RECHECK_S = 0.2
 """How often `stop` looks whether the device worker hangs."""
 
 
+TICKET_WAYS: Final = ("append", "enqueue")
+WAYS_IN: Final = (*TICKET_WAYS, "append_put", "enqueue_put", "enqueue_awaited")
+"""The ways in for records: for a ticket, and for one put."""
+
+
+def _admitted(gate: AdmissionGate, way: Callable[..., Any], *, by_ticket: bool) -> Callable[..., Any]:
+    """Return a way in that asks the gate first, and is without room if the gate has none."""
+
+    def enter(first: Any, *rest: Any) -> Any:
+        if not gate.admit(first.count if by_ticket else 1):
+            return None
+        try:
+            return way(first, *rest)
+        finally:
+            gate.entered()
+
+    return enter
+
+
 class CommitDriver:
     """The commit path of one open log. All methods are safe from any thread unless they say otherwise.
 
-    The ways in (a `CommitEntry`) and what tickets ask (a `TicketHost`) are those of its parts, without a step between.
+    The ways in (`WAYS_IN`) and what tickets ask (a `TicketHost`) are those of its parts, without a step between; a gate
+    is the one step before them (`guard`). Each way in returns False or None if the queue or the gate has no room.
     """
 
     def __init__(
@@ -120,6 +140,7 @@ class CommitDriver:
         parts = (self.watch, self.signal, completion, failure, self.syncer, self.writer)
         self._lock_holders: tuple[_LockHolder, ...] = (*parts, self.election, self.leader, submitter, work)
         """Every part that keeps the lock: a forked child gives all of them another (`after_fork`)."""
+        self._gate: AdmissionGate | None = None
         self._give_ways_in(submitter, completion)
 
     def _give_ways_in(self, submitter: Submitter, completion: Completion) -> None:
@@ -130,6 +151,13 @@ class CommitDriver:
         self.attach_callback = completion.attach_callback
         self.refused, self.refuse_waiting = self.failure.refused, self.watch.refuse_waiting
         self.sync, self.watched = self.syncer.sync, self.watch.watched
+
+    def guard(self, gate: AdmissionGate) -> None:
+        """Have each way in ask a gate first. Called once, before anything is queued."""
+        gate.attach(self)
+        self._gate = gate
+        for name in WAYS_IN:
+            setattr(self, name, _admitted(gate, getattr(self, name), by_ticket=name in TICKET_WAYS))
 
     @property
     def refusal(self) -> WalkitError | None:
@@ -144,7 +172,12 @@ class CommitDriver:
     # -- the queue
 
     def wait_for_room(self, size_bytes: int, timeout: float | None) -> bool:
-        """Wait until a submission of this size would find room; False after `timeout` seconds."""
+        """Wait until a submission of this size would find room; False after `timeout` seconds.
+
+        Raises the refusal of the records if the gate has kept them out, and has no room in time.
+        """
+        if self._gate is not None and self._gate.wait(timeout):
+            return True
         core = self.core
         self.refuse_waiting()
         return self.signal.wait_for(
@@ -157,7 +190,9 @@ class CommitDriver:
         )
 
     def on_room(self, callback: Callable[[], object]) -> None:
-        """Call back once when the queue has moved (from the leader: it must only wake something)."""
+        """Call back once when there may be room (from the leader: it must only wake something)."""
+        if self._gate is not None and self._gate.on_room(callback):
+            return
         with self.lock:
             if self.core.pending and self.failure.refusal is None:
                 self.signal.call_next_locked(callback)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from walkit.commit.batch import BatchSlot
 from walkit.commit.frame import SealedFrame
-from walkit.commit.ticket import SingleTicket
 from walkit.errors import WalkitError
 from walkit.events import EventSink
-from walkit.record import AppendResult
 
 AcknowledgementSink: TypeAlias = Callable[[SealedFrame], object]
 """Called with each acknowledged frame that has records, in LSN order, before any caller sees it acknowledged.
@@ -81,33 +78,6 @@ class FrameObserver(Protocol):
 
     def synced(self, began_ns: int, ended_ns: int) -> None:
         """A sync that was made apart from a write has ended well."""
-
-
-class CommitEntry(Protocol):
-    """The ways into the queue of a commit driver; `CommitDriver` says what each does."""
-
-    def append_put(self, key: bytes | None, value: bytes) -> AppendResult | None:
-        """Append one put and return when it is acknowledged; None where there is no room."""
-
-    def append(self, ticket: SingleTicket) -> bool:
-        """Queue the ticket and return when it is done; False where there is no room."""
-
-    def enqueue(self, ticket: SingleTicket) -> bool:
-        """Queue the ticket and return at once; False where there is no room."""
-
-    def enqueue_put(
-        self, key: bytes | None, value: bytes, ticket: BatchSlot
-    ) -> BatchSlot | SingleTicket | None:
-        """Queue a put that may share a submission with others; None where there is no room."""
-
-    def enqueue_awaited(self, key: bytes | None, value: bytes) -> Awaitable[AppendResult] | None:
-        """Queue a put of a task and return what it awaits; None where there is no room."""
-
-    def wait_for_room(self, size_bytes: int, timeout: float | None) -> bool:
-        """Wait until there may be room; False after `timeout` seconds."""
-
-    def on_room(self, callback: Callable[[], object]) -> None:
-        """Call back once when there may be room; the callback must only wake something."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -188,15 +188,18 @@ class Ticket:
 
 
 class SingleTicket(Ticket):
-    """A ticket for one record that is a submission of its own: its caller may lead, and take it back.
+    """A ticket for one submission: a record, or with `columns` records that stay together in one frame.
 
-    One of four classes: this one, BulkTicket (records that share a frame), BatchSlot (a record of a batch), and
+    Its caller may lead, and take it back. One of three classes: this one, BatchSlot (a record of a batch), and
     WaitingCaller, which no caller gets to see: it is a BatchSlot with the fields of a thread that waits, which millions
     of tickets that are only submitted would carry for nothing.
     """
 
     __slots__ = (
+        "after",
         "callbacks",
+        "columns",
+        "count",
         "first_lsn",
         "frame",
         "host",
@@ -212,10 +215,15 @@ class SingleTicket(Ticket):
         "timestamp",
         "value",
     )
-    columns: Columns | None = None
-    after: Ticket | None = None
-    """Where this one is refused with another that was, and was queued before it."""
     shared = False
+    after: Ticket | None
+    """If that one was refused, this one is refused, too: it was queued before this one, by the same call."""
+    submitted_us: int
+    """Set when it is queued."""
+    thread: int
+    """The number of the thread that waits for it; set with `lead`, if that thread can lead."""
+    next_latch: Any
+    """The latch of another caller, which this one opens once its own was opened; set with `lead`, too."""
 
     def __init__(self, host: TicketHost, kind: int, key: bytes, value: bytes, timestamp: int = 0) -> None:
         self.host = host
@@ -224,39 +232,27 @@ class SingleTicket(Ticket):
         self.value = value
         self.timestamp = timestamp
         self.size_bytes = len(key) + len(value) + COLUMN_BYTES_PER_RECORD
-        self.submitted_us = 0
-        self.first_lsn = 0
+        self.count = 1
+        self.columns: Columns | None = None
+        self.after = None
         self.frame: SealedFrame | None = None
         self.lead: LeaderState = NO_LEADER
-        self.thread = 0
-        """The number of the thread that waits for it, where that can lead."""
         self.latch: Any = None
-        """A latch that is opened when the ticket is done or its caller is elected; None where no thread waits."""
-        self.next_latch: Any = None
-        """The latch of another caller, which this one opens once its own was opened."""
+        """A latch that is opened when the ticket is done or its caller is elected; None if no thread waits."""
         self.task_wait: TaskWait | None = None
         """The wait of a task: it ends on the task's loop when the ticket is done."""
         self.callbacks = None
 
+    @classmethod
+    def of_columns(cls, host: TicketHost, columns: Columns, size_bytes: int) -> SingleTicket:
+        """Return the ticket of several records, which take at most `size_bytes` in the body of a frame."""
+        ticket = cls(host, 0, b"", b"")
+        ticket.columns, ticket.count, ticket.size_bytes = columns, columns.count, size_bytes
+        return ticket
+
     def release_payload(self) -> None:
         """See Ticket."""
         self.key = self.value = b""
-
-
-class BulkTicket(SingleTicket):
-    """A ticket for several records, which stay together in one frame."""
-
-    __slots__ = ("after", "columns", "count")
-
-    def __init__(self, host: TicketHost, columns: Columns, size_bytes: int) -> None:
-        super().__init__(host, 0, b"", b"")
-        self.after = None
-        self.columns = columns
-        self.count = columns.count
-        self.size_bytes = size_bytes
-
-    def release_payload(self) -> None:
-        """See Ticket."""
         self.columns = None
 
 

@@ -82,7 +82,8 @@ class CallerQueue:
         if len(election.leading) < election.places and (self._plain or election.ready_locked()):
             election.leading[thread] = True
             return LEAD
-        ticket.thread, ticket.latch, ticket.lead = thread, latch, lead
+        ticket.thread, ticket.next_latch = thread, None
+        ticket.latch, ticket.lead = latch, lead
         return latch
 
     def wait_to_lead(self, ticket: Caller, latch: Any) -> None:

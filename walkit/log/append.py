@@ -8,7 +8,6 @@ from walkit._arguments import as_seconds
 from walkit._threads import on_event_loop
 from walkit.commit import asyncio_wait
 from walkit.commit.driver import CommitDriver
-from walkit.commit.ports import CommitEntry
 from walkit.commit.ticket import SingleTicket
 from walkit.config import LogOptions
 from walkit.errors import AppendTimeoutError, CommitTimeoutError, LogFullError, WaitTimeoutError
@@ -18,9 +17,8 @@ from walkit.record import AppendResult
 class Appender:
     """Brings tickets into the queue of one log as its options say. Safe from any thread."""
 
-    def __init__(self, driver: CommitDriver, entry: CommitEntry, options: LogOptions) -> None:
+    def __init__(self, driver: CommitDriver, options: LogOptions) -> None:
         self._driver = driver
-        self._entry = entry
         self._queue_bytes_max = options.queue_bytes_max
         self._refuses = options.on_full == "raise"
 
@@ -28,13 +26,13 @@ class Appender:
         """Queue the ticket and return when it is acknowledged; see `WriteAheadLog.append`."""
         if timeout is not None:
             return self._append_until(ticket, time.monotonic() + as_seconds(timeout))
-        while not self._entry.append(ticket):
+        while not self._driver.append(ticket):
             self._make_room(ticket.size_bytes, None)
         return ticket.result(0)
 
     def _append_until(self, ticket: SingleTicket, deadline: float) -> AppendResult:
         self._driver.refuse_waiting()
-        while not self._entry.enqueue(ticket):
+        while not self._driver.enqueue(ticket):
             self._make_room(ticket.size_bytes, deadline)
         try:
             return ticket.result(max(deadline - time.monotonic(), 0))
@@ -56,22 +54,22 @@ class Appender:
                 f"the queue holds {limit:,} bytes already; try again", reason="queue", limit_bytes=limit
             )
         timeout = None if deadline is None else max(deadline - time.monotonic(), 0)
-        if not self._entry.wait_for_room(size_bytes, timeout):
+        if not self._driver.wait_for_room(size_bytes, timeout):
             raise LogFullError(
                 "the queue found no room in time; nothing was written", reason="queue", limit_bytes=limit
             )
 
     def enqueue(self, ticket: SingleTicket, *, wait: bool = False) -> None:
         """Queue a ticket when there is room; with `wait` whatever `on_full` says, also on an event loop."""
-        entry = self._entry
+        driver = self._driver
         if wait:
-            while not entry.enqueue(ticket):
-                entry.wait_for_room(ticket.size_bytes, None)
+            while not driver.enqueue(ticket):
+                driver.wait_for_room(ticket.size_bytes, None)
             return
-        if entry.enqueue(ticket):
+        if driver.enqueue(ticket):
             return
         if on_event_loop():
-            if entry.wait_for_room(ticket.size_bytes, 0) and entry.enqueue(ticket):
+            if driver.wait_for_room(ticket.size_bytes, 0) and driver.enqueue(ticket):
                 return
             limit = self._queue_bytes_max
             raise LogFullError(
@@ -81,17 +79,17 @@ class Appender:
             )
         while True:
             self._make_room(ticket.size_bytes, None)
-            if entry.enqueue(ticket):
+            if driver.enqueue(ticket):
                 return
 
     async def enqueue_async(self, ticket: SingleTicket) -> None:
         """Queue a ticket, without blocking the event loop while there is no room."""
-        while not self._entry.enqueue(ticket):
+        while not self._driver.enqueue(ticket):
             await self.room_async()
 
     async def room_async(self) -> None:
         """Wait until there may be room, without blocking the event loop."""
         wait = asyncio_wait.TaskWait(asyncio_wait.running_loop())
         wake = self._driver.delivery.wake_tasks
-        self._entry.on_room(lambda: wake(asyncio_wait.waits_of(wait)))
+        self._driver.on_room(lambda: wake(asyncio_wait.waits_of(wait)))
         await wait

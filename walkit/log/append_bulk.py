@@ -7,7 +7,7 @@ from itertools import chain, islice
 
 from walkit.commit.driver import CommitDriver
 from walkit.commit.frame import SealedFrame
-from walkit.commit.ticket import BulkTicket
+from walkit.commit.ticket import SingleTicket
 from walkit.errors import WalkitError
 from walkit.log.append import Appender
 from walkit.log.column_input import Rows, tickets_of
@@ -46,11 +46,11 @@ class BulkAppender:
         self._driver.refuse_waiting()
         return self._queue(chain(first, tickets), wait=True).result()
 
-    def _tickets(self, rows: Rows) -> Iterator[BulkTicket]:
+    def _tickets(self, rows: Rows) -> Iterator[SingleTicket]:
         return tickets_of(self._driver, self._limit_bytes, rows, MANY_FRAME_BYTES, self._records_max)
 
-    def _queue(self, waiting: Iterator[BulkTicket], *, wait: bool) -> TicketList:
-        tickets: list[BulkTicket] = []
+    def _queue(self, waiting: Iterator[SingleTicket], *, wait: bool) -> TicketList:
+        tickets: list[SingleTicket] = []
         for ticket in waiting:
             if tickets:
                 ticket.after = tickets[-1]  # must not be written without it, where the disk is full

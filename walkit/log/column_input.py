@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from walkit._arguments import refuse
 from walkit._arrow import pa, pc, validated
-from walkit.commit.ticket import BulkTicket, TicketHost
+from walkit.commit.ticket import SingleTicket, TicketHost
 from walkit.errors import RecordTooLargeError, RecordTypeError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns
 from walkit.format.layout import HAS_KEY, HAS_TIMESTAMP, HAS_VALUE, RECORDS_PER_FRAME_MAX
@@ -190,7 +190,7 @@ def tickets_of(
     rows: Rows,
     goal_bytes: int,
     records_max: int = RECORDS_PER_FRAME_MAX,
-) -> Iterator[BulkTicket]:
+) -> Iterator[SingleTicket]:
     """Yield tickets for all the records, each fitting one frame and of about `goal_bytes`, `records_max` at most.
 
     The sizes of all records are checked before the first ticket is given out: RecordTooLargeError. Packing continues
@@ -210,7 +210,7 @@ def tickets_of(
         yield from _part_tickets(host, limit_bytes, rows.part(start, start + step), goal_bytes, records_max)
 
 
-def _few(host: TicketHost, bytes_max: int, rows: Rows, records_max: int) -> BulkTicket | None:
+def _few(host: TicketHost, bytes_max: int, rows: Rows, records_max: int) -> SingleTicket | None:
     """Return the ticket of a short list of objects that fits one frame: packing would cost more than it saves."""
     count = len(rows.values)
     if not 0 < count <= min(JOINED_ITEMS_MAX, records_max):
@@ -224,9 +224,9 @@ def _few(host: TicketHost, bytes_max: int, rows: Rows, records_max: int) -> Bulk
             return None
         kind |= HAS_KEY
         size_bytes += sum(map(len, keys))
-    return (
-        BulkTicket(host, Columns(count, kind, keys, values), size_bytes) if size_bytes <= bytes_max else None
-    )
+    if size_bytes > bytes_max:
+        return None
+    return SingleTicket.of_columns(host, Columns(count, kind, keys, values), size_bytes)
 
 
 def _objects(items: Items) -> list[Any] | None:
@@ -241,7 +241,7 @@ def _check_sizes(sizes: Int64s, limit_bytes: int) -> None:
 
 def _part_tickets(
     host: TicketHost, limit_bytes: int, rows: Rows, goal_bytes: int, records_max: int
-) -> Iterator[BulkTicket]:
+) -> Iterator[SingleTicket]:
     values = packed(rows.values)
     keys = None if rows.keys is None else packed(rows.keys)
 
@@ -266,7 +266,7 @@ def _part_tickets(
             values.cut(start, stop),
             None if rows.stamps is None else array("q", rows.stamps[start:stop].tobytes()),
         )
-        yield BulkTicket(host, columns, size_of(start, stop))
+        yield SingleTicket.of_columns(host, columns, size_of(start, stop))
 
 
 def _kind_bytes(rows: Rows, values: Packed, keys: Packed | None) -> int | Kinds:

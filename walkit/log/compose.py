@@ -11,8 +11,7 @@ from walkit.commit.batch import Submitted
 from walkit.commit.core import OrderingCore
 from walkit.commit.driver import CommitDriver
 from walkit.commit.frame_sink import FrameSink
-from walkit.commit.gate import GatedEntry
-from walkit.commit.ports import CommitEntry, LogPorts
+from walkit.commit.ports import LogPorts
 from walkit.commit.timer import CommitClock
 from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
 from walkit.events import EventSink
@@ -93,10 +92,8 @@ def compose(
     driver.failure.on_poison = lifetime.wake_end_watchers
     lock.watch(segments, driver.poison)
     retention.begin()
-    entry: CommitEntry = driver
     if ports.gate is not None:
-        ports.gate.attach(driver)
-        entry = GatedEntry(driver, ports.gate)
+        driver.guard(ports.gate)
     return LogParts(
         storage=storage,
         options=options,
@@ -105,7 +102,6 @@ def compose(
         segments=segments,
         core=core,
         driver=driver,
-        entry=entry,
         records_max=RECORDS_PER_FRAME_MAX if ports.gate is None else ports.gate.records_max,
         contents=contents,
         lifetime=lifetime,

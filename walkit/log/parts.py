@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from walkit.commit.batch import Submitted
 from walkit.commit.core import OrderingCore
 from walkit.commit.driver import CommitDriver
-from walkit.commit.ports import CommitEntry
 from walkit.config import LogOptions
 from walkit.events import EventSink
 from walkit.log.claims import ClaimTable
@@ -33,8 +32,6 @@ class LogParts:
     segments: SegmentSet
     core: OrderingCore[Submitted]
     driver: CommitDriver
-    entry: CommitEntry
-    """The ways in for records: the driver, or what asks a gate before it."""
     records_max: int
     """Most records of one call that stay together."""
     contents: LogContents

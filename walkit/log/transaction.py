@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from walkit._arguments import refuse
 from walkit._text import counted, lsn_range
-from walkit.commit.ticket import BulkTicket, Ticket, TicketHost
+from walkit.commit.ticket import SingleTicket, Ticket, TicketHost
 from walkit.errors import LogClosedError
 from walkit.log.validate import DELETE, PUT, as_bytes, as_stamp, transaction_ticket
 from walkit.record import AppendResult
@@ -23,7 +23,7 @@ class Transaction:
     """
 
     def __init__(
-        self, host: TicketHost, limit_bytes: int, append: Callable[[BulkTicket], AppendResult]
+        self, host: TicketHost, limit_bytes: int, append: Callable[[SingleTicket], AppendResult]
     ) -> None:
         self._host = host
         self._limit_bytes = limit_bytes

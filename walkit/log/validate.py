@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from walkit.commit.ticket import BulkTicket, SingleTicket, TicketHost
+from walkit.commit.ticket import SingleTicket, TicketHost
 from walkit.errors import RecordTimeError, RecordTooLargeError, RecordTypeError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns
 from walkit.format.layout import HAS_KEY, HAS_TIMESTAMP, HAS_VALUE, JOINED, RECORDS_PER_FRAME_MAX
@@ -89,7 +89,7 @@ def make_ticket(
 
 def transaction_ticket(
     host: TicketHost, limit_bytes: int, operations: list[tuple[int, bytes | None, bytes | None, int | None]]
-) -> BulkTicket:
+) -> SingleTicket:
     """Return the ticket of (kind, key, value, timestamp) operations that are all or nothing."""
     if len(operations) > RECORDS_PER_FRAME_MAX:
         size = sum(len(part) for o in operations for part in o[1:3] if part is not None)
@@ -112,4 +112,6 @@ def transaction_ticket(
     if size > limit_bytes:
         raise RecordTooLargeError(size, limit_bytes, "transaction")
     any_stamp = any(o[3] is not None for o in operations)
-    return BulkTicket(host, Columns(len(kinds), kinds, keys, values, stamps if any_stamp else None), size)
+    return SingleTicket.of_columns(
+        host, Columns(len(kinds), kinds, keys, values, stamps if any_stamp else None), size
+    )

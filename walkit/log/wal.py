@@ -59,9 +59,9 @@ class WriteAheadLog(CursorSurface):
         self._recovery = recovery
         self._opened_at = time.time()
         self._lifetime, self._core = parts.lifetime, parts.core
-        self._driver, self._entry = parts.driver, parts.entry
+        self._driver = parts.driver
         self._limit_bytes = min(parts.core.body_bytes_max, parts.options.queue_bytes_max)
-        self._appender = Appender(parts.driver, parts.entry, parts.options)
+        self._appender = Appender(parts.driver, parts.options)
         self._bulk = BulkAppender(parts.driver, self._appender, self._limit_bytes, parts.records_max)
         self._finalizer = weakref.finalize(self, close_dropped, resources)
         watch_exit()
@@ -89,7 +89,7 @@ class WriteAheadLog(CursorSurface):
         nothing was written; CommitFailedError: outcome unknown.
         """
         if timeout is timestamp is None and type(value) is bytes and (key is None or type(key) is bytes):
-            result = self._entry.append_put(key, value)
+            result = self._driver.append_put(key, value)
             if result is not None:
                 return result
         ticket = make_ticket(self._driver, self._limit_bytes, PUT, key, value, timestamp)
@@ -109,7 +109,7 @@ class WriteAheadLog(CursorSurface):
         LogFullError instead.
         """
         if timestamp is None and type(value) is bytes and (key is None or type(key) is bytes):
-            queued = self._entry.enqueue_put(key, value, BatchSlot())
+            queued = self._driver.enqueue_put(key, value, BatchSlot())
             if queued is not None:
                 return queued
         ticket = make_ticket(self._driver, self._limit_bytes, PUT, key, value, timestamp)
@@ -123,7 +123,7 @@ class WriteAheadLog(CursorSurface):
 
         Cancelling stops the waiting, not a record that was queued already.
         """
-        entry = self._entry
+        entry = self._driver
         if timestamp is None and type(value) is bytes and (key is None or type(key) is bytes):
             while (queued := entry.enqueue_awaited(key, value)) is None:
                 await self._appender.room_async()
