@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import walkit
 from walkit.spark.columns import RECORD_STRUCT
+from walkit.spark.many_stream import ManyStreamReader
 from walkit.spark.options import read_options
 from walkit.spark.scan import plan_log
 from walkit.spark.stream import WalkitStreamReader
@@ -344,7 +345,7 @@ def test_a_start_in_what_compaction_has_thinned_is_a_gap(
 
 
 def test_what_a_stream_does_not_take_is_one_sentence(tmp_path: Path) -> None:
-    """Options of a batch, several logs, a checkpoint of another source, a start after the end: OptionsError by name."""
+    """Options of a batch, a checkpoint of other logs or another source, a start after the end: OptionsError by name."""
     path = filled(tmp_path / "log", 20)
     for options, words in (
         ({"snapshot": "true"}, "snapshot is for spark.read"),
@@ -355,8 +356,9 @@ def test_what_a_stream_does_not_take_is_one_sentence(tmp_path: Path) -> None:
     ):
         with pytest.raises(walkit.OptionsError, match=words):
             reader_of(path, **options).initialOffset()
-    with pytest.raises(walkit.OptionsError, match="one log"):
-        WalkitStreamReader(read_options({"path": f"{tmp_path}/*"}), RECORD_STRUCT).initialOffset()
+    many = ManyStreamReader(read_options({"path": f"{tmp_path}/*"}), RECORD_STRUCT)
+    with pytest.raises(walkit.OptionsError, match=f"names the logs /gone, and the query reads {path}"):
+        many.latestOffset({"logs": {"/gone": reader_of(path).initialOffset()}}, ReadAllAvailable())
     with pytest.raises(walkit.OptionsError, match="another source"):
         reader_of(path).latestOffset({"files": 3}, ReadAllAvailable())
 

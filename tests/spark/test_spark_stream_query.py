@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.errors import StreamingQueryException
 
@@ -35,11 +36,11 @@ OPTIONS = walkit.LogOptions(segment_bytes=64 * 1024)
 
 
 def started(
-    spark: SparkSession, folder: Path, *, available_now: bool = False, per_trigger: int = 300
+    spark: SparkSession, folder: Path, *, available_now: bool = False, per_trigger: int = 300, of: str = "log"
 ) -> StreamingQuery:
-    """A query from `folder`/log into `folder`/sink, begun or begun again."""
+    """A query from `folder`/log, or other logs there, into `folder`/sink, begun or begun again."""
     stream = spark.readStream.format("walkit").option("maxRecordsPerTrigger", per_trigger)
-    writer = stream.load(str(folder / "log")).writeStream.format("parquet")
+    writer = stream.load(str(folder / of)).writeStream.format("parquet")
     writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
     writer = (
         writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="0 seconds")
@@ -47,10 +48,10 @@ def started(
     return writer.start(str(folder / "sink"))
 
 
-def finish(spark: SparkSession, folder: Path) -> StreamingQuery:
+def finish(spark: SparkSession, folder: Path, of: str = "log") -> StreamingQuery:
     """Read what is left with Trigger.AvailableNow, and return the query."""
     for _ in range(4):
-        query = started(spark, folder, available_now=True, per_trigger=100_000)
+        query = started(spark, folder, available_now=True, per_trigger=100_000, of=of)
         try:
             assert query.awaitTermination(120), query.lastProgress
             return query
@@ -169,6 +170,27 @@ def test_a_stream_that_is_killed_has_each_lsn_once(spark: SparkSession, tmp_path
     assert kills >= 2
     finish(spark, tmp_path)
     check_sink(sunk(spark, tmp_path), churn)
+
+
+def test_a_stream_of_two_logs_has_each_record_once(spark: SparkSession, tmp_path: Path) -> None:
+    """Kill the planner of a query over a pattern, append to one log, finish, append to the other, finish: each once."""
+    counts = {"log-a": 300, "log-b": 50}
+    for name, count in counts.items():
+        filled(tmp_path / name, count)
+    query = started(spark, tmp_path, per_trigger=40, of="log-*")
+    wait_for_batches(query, 1)
+    for pid in planners():
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises(StreamingQueryException):
+        query.awaitTermination(60)
+    for name in ("log-b", "log-a"):
+        with walkit.open(tmp_path / name) as log:
+            append(log, 70)
+        finish(spark, tmp_path, "log-*")
+    found = sunk(spark, tmp_path)
+    for name, count in counts.items():
+        own = found.filter(pc.equal(found["log"], str(tmp_path / name)))
+        assert own["lsn"].to_pylist() == list(range(1, count + 71)) and len(own["log_id"].unique()) == 1
 
 
 def check_sink(found: pa.Table, churn: Churn) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -36,11 +36,23 @@ class ManyReader(DataSourceReader):
         if partition.value is None:  # Spark's own, where no log has anything to read
             return
         number, value = partition.value
-        wanted = to_arrow_schema(self.schema, timezone="UTC")
-        own = {field.name: name for field, name in zip(LOG_FIELDS, self.names[number], strict=True)}
-        for batch in self.readers[number].read(InputPartition(value)):
-            columns = [
-                pa.repeat(own[name], len(batch)) if name in own else batch.column(name)
-                for name in wanted.names
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+        yield from with_log(self.readers[number].read(InputPartition(value)), self.names[number], self.schema)
+
+
+def of_one_log(schema: StructType, known: StructType) -> StructType:
+    """Return the columns of a schema without those of `LOG_FIELDS`; for none of them the first known one."""
+    added = {field.name for field in LOG_FIELDS}
+    return StructType([field for field in schema.fields if field.name not in added] or [known.fields[0]])
+
+
+def with_log(
+    batches: Iterable[pa.RecordBatch], name: tuple[str, str], schema: StructType
+) -> Iterator[pa.RecordBatch]:
+    """Yield the columns of `schema`, of batches and of the log that they are of: its path and id."""
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    own = {field.name: text for field, text in zip(LOG_FIELDS, name, strict=True)}
+    for batch in batches:
+        columns = [
+            pa.repeat(own[name], len(batch)) if name in own else batch.column(name) for name in wanted.names
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=wanted)

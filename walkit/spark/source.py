@@ -48,7 +48,8 @@ from walkit.spark.combine import newest_up_to, of_keys
 from walkit.spark.errors import noted
 from walkit.spark.facts import SEVERAL_KEY, SOURCE_NAME, TOUCHED_KEY
 from walkit.spark.hosts import on_a_worker
-from walkit.spark.many import ManyReader
+from walkit.spark.many import ManyReader, of_one_log
+from walkit.spark.many_stream import ManyStreamReader
 from walkit.spark.options import (
     NEWEST_OF,
     OF_A_STREAM,
@@ -105,7 +106,8 @@ class WalkitDataSource(DataSource):
         An error raised here would come out under an error of Spark's about its own handling of it.
         """
         loaded = self.loaded or plan_load(options_of_table(schema))
-        return WalkitStreamReader(loaded.options, schema)
+        reader = ManyStreamReader if loaded.options.many else WalkitStreamReader
+        return reader(loaded.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Refuse: OptionsError, which says how records get into a log."""
@@ -163,9 +165,7 @@ class Loaded:
         require_subset(schema, known)
         if not self.options.many:
             return _reader_of(self.plans[0], schema)
-        added = {field.name for field in LOG_FIELDS}
-        of_one = [field for field in schema.fields if field.name not in added]
-        read = StructType(of_one or [known.fields[0]])
+        read = of_one_log(schema, known)
         names = [(plan.path, plan.log_id) for plan in self.plans]
         return ManyReader([_reader_of(plan, read) for plan in self.plans], names, schema)
 

@@ -204,10 +204,6 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def require_streamable(options: LoadOptions, schema: StructType) -> None:
     """Raise `OptionsError` for what a stream does not take."""
-    if options.many:
-        raise OptionsError(
-            "a stream reads one log: begin a query for each, or union their streams", option="path"
-        )
     if options.view != "records" or options.mode != "failfast":
         raise OptionsError(
             "a stream has view 'records' and mode 'failfast'; other views and damaged logs are read with spark.read",
