@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from walkit._arguments import check_progress
-from walkit._main_thread import end_if_given_up, ending_early, run_uninterrupted
+from walkit._main_thread import end_if_abandoned, ending_early, run_uninterrupted
 from walkit._report import Cells, TableReport
 from walkit._text import counted, unread
 from walkit.copier.segment_check import check_segment
@@ -202,7 +202,7 @@ def _damaged(
     total = sum(record.size_bytes for record in manifest.sealed)
     for record in manifest.sealed:
         try:
-            check_segment(storage, manifest, record, step=end_if_given_up)
+            check_segment(storage, manifest, record, step=end_if_abandoned)
         except FormatVersionError as error:
             found.append((record, str(error)))
         except (CorruptionError, StorageError) as error:
