@@ -17,10 +17,12 @@ from tests.log.logs import faulty_log, memory_log, tiny
 from tests.storage.test_file import mounted
 from walkit.errors import ClaimError, GapError, LogClosedError, OptionsError, StorageError
 from walkit.format.layout import CLAIMS_MAX
+from walkit.format.names import CLAIMS_LOCK_NAME
 from walkit.log import own_claims
 from walkit.log.own_claims import RENEW_S_MIN
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.segments.claim_files import stored_claim
+from walkit.storage.interface import LockHolder
 
 RECORDS = 80
 
@@ -200,6 +202,23 @@ def test_a_claim_is_renewed_for_the_next_process() -> None:
         mark = stored_claim(storage, "reader")
         assert taken is not None and mark is not None and mark.first_lsn == 7
         assert mark.written_us - taken.written_us > 0.4e6  # by the wall clock, about half a second later
+
+
+def test_a_claim_that_cannot_be_written_keeps_no_other_from_it() -> None:
+    """Fail each sync of one claim: the next is renewed. Close while the lock is taken: it is waited for once."""
+    storage, log = faulty_log()
+    with log:
+        log.hold("broken", 1, lease_s=1.5), log.hold("sound", 1, lease_s=1.5)
+        taken = stored_claim(storage, "sound")
+        storage.fail("sync", "claim-broken", times=None)
+        wait_until(lambda: stored_claim(storage, "sound") != taken, "the renewal of the second")
+    seen = list[str]()
+    log = walkit.open(storage=CrashingStorage(), events=lambda name, _: seen.append(name))
+    for number in range(3):
+        log.hold(f"c{number}", 1)
+    lock = log.parts.storage.lock(CLAIMS_LOCK_NAME)
+    log.close()
+    assert not isinstance(lock, LockHolder) and seen.count("walkit.upkeep.fail") == 1
 
 
 def test_renewals_are_few() -> None:

@@ -7,13 +7,14 @@ the manifest; none of them is taken under the lock of the commit path or of a st
 
 from __future__ import annotations
 
+import errno
 import threading
 import uuid
 from typing import Any
 
 from walkit._locks import once
 from walkit._main_thread import run_uninterrupted
-from walkit.errors import ClaimError, GapError, LogClosedError, WalkitError
+from walkit.errors import ClaimError, GapError, LogClosedError, StorageError, WalkitError
 from walkit.format.claim import ClaimMark
 from walkit.log.claims import BACKGROUND_WAIT_S, ClaimTable, Mine
 from walkit.log.contents import LogContents
@@ -57,17 +58,21 @@ class OwnClaims:
 
     def _renew(self) -> None:
         """Write each claim that was not written for a part of its lease; on the maintenance thread."""
-        for claim in list(self.claims.mine.values()):
-            if is_due(claim) and not claim.ended:
-                claim.save(BACKGROUND_WAIT_S)
+        self._save([c for c in list(self.claims.mine.values()) if is_due(c)])
 
     def close(self) -> None:
         """Write them all, so that they count for their lease after the closing. A failure is an event."""
-        for claim in list(self.claims.mine.values()):
+        self._save(list(self.claims.mine.values()))
+
+    def _save(self, claims: list[Mine]) -> None:
+        """Write these: one that fails keeps no other from it, and a lock that is not free is waited for once."""
+        for claim in claims:
             try:
                 claim.save(BACKGROUND_WAIT_S)
             except WalkitError as error:
                 self.claims.events.emit("walkit.upkeep.fail", job="claims", error=str(error))
+                if isinstance(error, StorageError) and error.errno == errno.ETIMEDOUT:
+                    return
 
     def drop(self, name: str) -> bool:
         """Remove a claim of any owner, durably; False if there was nothing to remove."""
