@@ -277,7 +277,6 @@ def _doubts(manifest: Manifest, compacted_lsn: int, unaccounted_lsns: int) -> li
             f"LSN 1 to {unaccounted_lsns:,} are in no segment and no snapshot: they were trimmed, or their segments "
             "are missing, and only the manifest knew which"
         )
-    doubts.append("holds of readers and replicas are forgotten; who is connected renews its own")
     if manifest.unsealed:
         doubts.append(
             "how much space was reserved for the segments in use is not known, so that a file which was cut short "
