@@ -36,7 +36,7 @@ from walkit.errors import CorruptionError, StorageError, WalkitError
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import OperationName
-from walkit.recovery import branches
+from walkit.recovery import choice
 from walkit.segments.manifest_store import DURABLE_NAME
 from walkit.storage import Storage
 
@@ -238,7 +238,7 @@ def test_salvage_survives_a_power_cut_at_each_operation(
     for name, on_branch in product(OPERATIONS, (False, True)):
         for nth in count(1):
             storage, beside = FaultyStorage(image.process_kill()), Beside()
-            monkeypatch.setattr(branches, "storage_at", beside.at)
+            monkeypatch.setattr(choice, "storage_at", beside.at)
             fault = (beside.at(".branch-2") if on_branch else storage).fail(name, nth=nth, times=1)
             with suppress(StorageError):
                 walkit.repair(storage, policy="salvage")
@@ -246,7 +246,7 @@ def test_salvage_survives_a_power_cut_at_each_operation(
                 break
             cuts += 1
             after, left = cut(storage), beside.after_a_power_cut()
-            monkeypatch.setattr(branches, "storage_at", left.at)
+            monkeypatch.setattr(choice, "storage_at", left.at)
             walkit.repair(after, policy="salvage")
             found = set()
             logs: list[Storage] = [after, *left.storages.values()]

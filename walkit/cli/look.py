@@ -9,8 +9,8 @@ from typing import Any
 from walkit._text import aligned, bounds, counted
 from walkit.cli.output import bar, publish, say
 from walkit.errors import CorruptionError
-from walkit.recovery.examine.frametable import FrameRow
 from walkit.recovery.examine.report import (
+    FrameRow,
     RangeVerdict,
     ScanReport,
     SegmentFacts,

@@ -6,21 +6,28 @@ The yes-or-no facts that the decision table asks for are made of them in `walkit
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 
 from walkit.errors import CorruptionError, FormatVersionError, StorageError, WalkitError
 from walkit.format.durable_slot import DurableSlot
 from walkit.format.frame import FrameFault
-from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
+from walkit.format.layout import (
+    ALIGNMENT_BUFFERED,
+    ALIGNMENT_DIRECT,
+    FRAME_BYTES_LIMIT,
+    SEGMENT_HEADER_BYTES,
+    SegmentFlag,
+    align_up,
+)
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
-from walkit.recovery.fitted_header import header_from_frames
-from walkit.recovery.probe import nonzero_until
+from walkit.recovery.probe import intact_frames, nonzero_until
 from walkit.recovery.survey import FrameSpan, Region, SegmentSurvey
 from walkit.recovery.tolerant_file import PAGE_BYTES, TolerantFile
-from walkit.segments.frame_walk import last_chain_of
+from walkit.segments.frame_walk import Readable, last_chain_of
 from walkit.segments.identity import check_identity, whole_header
 from walkit.storage.interface import Storage, StorageFile
 
@@ -338,3 +345,84 @@ def survey_segment(
 def start_of(header: SegmentHeader) -> LogEnd:
     """Return what the first frame of a segment follows, at the position where it stands."""
     return LogEnd(last_lsn=header.first_lsn - 1, position=header.start_position, chain=header.chain)
+
+
+# -- a header that fits the frames, if its own is damaged
+
+
+def header_from_frames(
+    file: Readable, manifest: Manifest, record: SegmentRecord, until: int
+) -> tuple[SegmentHeader | None, int]:
+    """Return a header that fits the intact frames of a file, or None, and how far they promise the log.
+
+    `until` is the file offset after which only zeros follow. A promise is true in any place. Whether the segment was
+    imported is not known, and need not be: its header was durable before its first frame, so it is damaged in any case.
+    A frame has its position, so its file offset shows the beginning of the segment. Frames that disagree (a value may
+    hold a frame) are outvoted; the manifest knows the beginning of a sealed segment.
+    """
+    sealed = record.state is SegmentState.SEALED
+    best: SegmentHeader | None = None
+    most = promised = 0
+    for header in _stand_ins(manifest, record):
+        starts: Counter[int] = Counter()
+        largest = header.alignment
+        for offset, frame in intact_frames(file, header, SEGMENT_HEADER_BYTES, until):
+            starts[frame.position - (offset - SEGMENT_HEADER_BYTES)] += 1
+            largest = max(largest, frame.footprint, frame.body_raw_bytes)
+            promised = max(promised, frame.durable_position)
+        start = record.start_position if sealed else next((s for s, _ in starts.most_common(1)), -1)
+        if starts[start] > most and start >= 0 and start % header.alignment == 0:
+            most, limit = starts[start], align_up(largest, header.alignment)
+            best = replace(header, start_position=start, previous_end=start, frame_bytes_max=limit)
+    return best, promised
+
+
+def header_after(end: LogEnd, header: SegmentHeader, regions: list[Region]) -> SegmentHeader:
+    """Return a rebuilt header for a segment with these regions, which follows `end`."""
+    first = next((r.before for r in regions if r.intact), None)
+    at_start = first is not None and first.position == header.start_position
+    begin = replace(first if first is not None and at_start else end, position=header.start_position)
+    # An epoch of direct I/O begins on the next boundary; a larger space before it is a range that is missing.
+    near = header.start_position == align_up(end.position, header.alignment)
+    fits = not at_start or (begin.last_lsn, begin.chain) == (end.last_lsn, end.chain)
+    return replace(
+        header,
+        previous_end=end.position if near and fits else header.start_position,
+        first_lsn=begin.last_lsn + 1,
+        chain=begin.chain,
+    )
+
+
+def _stand_ins(manifest: Manifest, record: SegmentRecord) -> Iterator[SegmentHeader]:
+    """Yield headers to find the frames of a segment whose own header is damaged: one for each alignment.
+
+    Log, epoch and number are those of the segment, all else is as wide as possible; nothing if its epoch is unknown.
+    """
+    epoch = manifest.epoch_of(record.epoch)
+    for alignment in () if epoch is None else (ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT):
+        assert epoch is not None
+        yield SegmentHeader(
+            log_id=manifest.log_id,
+            epoch=epoch.number,
+            epoch_id=epoch.id,
+            number=record.number,
+            start_position=0,
+            previous_end=0,
+            first_lsn=max(record.first_lsn, 1),
+            chain=record.start_chain,
+            end_chain=record.end_chain if record.flags & SegmentFlag.COMPACTED else 0,
+            alignment=alignment,
+            frame_bytes_max=FRAME_BYTES_LIMIT,
+            created_us=record.created_us,
+            flags=_flags_of(manifest, record),
+        )
+
+
+def _flags_of(manifest: Manifest, record: SegmentRecord) -> SegmentFlag:
+    """Return the flags that a segment must have had: those in the manifest or, unsealed, those of its epoch and log."""
+    if record.state is SegmentState.SEALED:
+        return SegmentFlag(record.flags)
+    flags = SegmentFlag.COMPLETION_ORDER if manifest.ack_order == "completion" else SegmentFlag(0)
+    if any(s.flags & SegmentFlag.IMPORTED for s in manifest.sealed):
+        flags |= SegmentFlag.IMPORTED
+    return flags

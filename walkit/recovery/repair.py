@@ -17,8 +17,7 @@ from walkit.format.manifest import MANIFEST_NAME
 from walkit.format.names import lsn_of_name
 from walkit.recovery.apply import apply_plan, sync_segments
 from walkit.recovery.assembly import RecoveryPlan
-from walkit.recovery.branches import Branch, BranchPlan, copy_branch
-from walkit.recovery.choice import Choice, choose_manifest
+from walkit.recovery.choice import Branch, BranchPlan, Choice, choose_manifest, copy_branch
 from walkit.recovery.log_scan import Progress
 from walkit.recovery.lost_found import keep_part
 from walkit.recovery.plan import plan_recovery

@@ -27,12 +27,12 @@ from walkit.recovery.findings import (
     LogFindings,
     SegmentFinding,
     follows_exactly,
+    header_after,
     inspect_segment,
     next_start,
     start_of,
     survey_segment,
 )
-from walkit.recovery.fitted_header import header_after
 from walkit.recovery.log_scan import Progress
 from walkit.recovery.survey import Region
 from walkit.recovery.tolerant_file import PASSING_ERRNOS

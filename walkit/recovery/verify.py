@@ -14,10 +14,8 @@ from walkit._text import counted
 from walkit.errors import CorruptionError, NotALogError, SegmentMissingError, StorageError, WalkitError
 from walkit.format.layout import FORMAT_VERSION
 from walkit.format.manifest import MANIFEST_NAME, Manifest
-from walkit.recovery.examine.frametable import FrameRows
-from walkit.recovery.examine.report import Problem, ScanReport, Verdict
-from walkit.recovery.examine.scan_context import ScanContext
-from walkit.recovery.examine.segments import examine_segments
+from walkit.recovery.examine.report import FrameRows, Problem, ScanReport, Verdict
+from walkit.recovery.examine.segments import ScanContext, examine_segments
 from walkit.recovery.examine.stray_files import (
     check_durable_file,
     check_manifest,

@@ -22,7 +22,7 @@ from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.names import claim_of_name, cursor_of_name, is_unfinished_name, lsn_of_name
 from walkit.format.segment import SegmentHeader
 from walkit.recovery.examine.report import RangeVerdict, Verdict
-from walkit.recovery.examine.scan_context import ScanContext
+from walkit.recovery.examine.segments import ScanContext
 from walkit.recovery.findings import region_within, start_of
 from walkit.recovery.lost_found import is_kept
 from walkit.recovery.probe import nonzero_until
