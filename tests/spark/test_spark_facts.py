@@ -194,7 +194,7 @@ def test_a_snapshot_of_another_log_is_not_read(trimmed: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"snapshot": "yes"}, "option snapshot is 'yes'; give true or false"),
+        ({"snapshot": "yes"}, "snapshot='yes': one of 'true', 'false'"),
         ({"snapshot": True, "firstLsn": 50}, "firstLsn leaves out what option snapshot puts first"),
     ],
 )

@@ -349,7 +349,7 @@ def test_what_a_stream_does_not_take_is_one_sentence(tmp_path: Path) -> None:
     path = filled(tmp_path / "log", 20)
     for options, words in (
         ({"snapshot": "true"}, "snapshot is for spark.read"),
-        ({"since": datetime.now(UTC) + timedelta(hours=1)}, "later than now, and what is written until then"),
+        ({"since": datetime.now(UTC) + timedelta(hours=1)}, "records written until then"),
         ({"view": "frames"}, "view 'records'"),
         ({"mode": "permissive"}, "mode 'failfast'"),
         ({"firstLsn": 22}, "the log ends at 20"),

@@ -78,15 +78,15 @@ def test_lists_and_patterns_mean_several(logs: Path) -> None:
     [
         ({"path": "memory://x"}, OptionsError, "memory of one process"),
         ({"path": "s3://bucket/log"}, OptionsError, "file:///PATH"),
-        ({"path": "file://other/log"}, OptionsError, "names the host other"),
+        ({"path": "file://other/log"}, OptionsError, "the host is other"),
         ({"path": "/nowhere/*/log"}, LogNotFoundError, r"/nowhere/\*/log"),
         ({"paths": '["/x/y", "/x/./y"]'}, OptionsError, "named twice"),
         ({}, OptionsError, "give the path"),
         ({"paths": "/x"}, OptionsError, "give several logs as a list"),
         ({"paths": "[1]"}, OptionsError, "give several logs as a list"),
-        ({"path": "/x", "since": "yesterday"}, OptionsError, "option since is 'yesterday'; give a time"),
-        ({"path": "/x", "until": "2026-01-31"}, OptionsError, "give a time with its zone"),
-        ({"path": "/x", "since": TIMES[1], "until": TIMES[0]}, OptionsError, "is after option until"),
+        ({"path": "/x", "since": "yesterday"}, OptionsError, "since='yesterday': a time"),
+        ({"path": "/x", "until": "2026-01-31"}, OptionsError, "until=.*: a time with its zone"),
+        ({"path": "/x", "since": TIMES[1], "until": TIMES[0]}, OptionsError, "not after option until"),
         ({"path": "/x", "since": TIMES[0], "firstLsn": "1"}, OptionsError, "same bound as option firstLsn"),
         ({"path": "/x", "until": TIMES[0], "lastLsn": "1"}, OptionsError, "same bound as option lastLsn"),
         (
@@ -96,8 +96,8 @@ def test_lists_and_patterns_mean_several(logs: Path) -> None:
         ),
         ({"path": "/x", "until": TIMES[0], "mode": "permissive"}, OptionsError, "times of all frames"),
         ({"path": "/x", "since": TIMES[0], "view": "damage"}, OptionsError, "times of all frames"),
-        ({"path": "/x", "view": "rows"}, OptionsError, "records, frames, segments, damage"),
-        ({"path": "/x", "mode": "dropmalformed"}, OptionsError, "failfast, permissive"),
+        ({"path": "/x", "view": "rows"}, OptionsError, "one of 'records', 'frames', 'segments', 'damage'"),
+        ({"path": "/x", "mode": "dropmalformed"}, OptionsError, "one of 'failfast', 'permissive'"),
         ({"path": "/x", "view": "frames", "snapshot": "true"}, OptionsError, "is for view 'records'"),
         ({"path": "/x", "bodies": "true"}, OptionsError, "is for view 'frames'"),
         ({"paths": '["/x", "/y"]', "lastLsn": "7"}, OptionsError, "lastLsn is of one log"),
@@ -228,7 +228,7 @@ def test_frames_and_segments_are_tables(spark: SparkSession, logs: Path) -> None
     assert sorted(row[1] for row in both.collect()) == [500, 1000]
     segments = load(spark, f"{logs}/a", view="segments", firstLsn=1000).collect()
     assert [(row.last_lsn, row.sealed) for row in segments] == [(1000, True)]
-    with pytest.raises(Exception, match="the schema asks for key binary; a log has segment string"):
+    with pytest.raises(Exception, match="schema='key binary': a log has segment string"):
         spark.read.format("walkit").option("view", "frames").schema("key binary").load(f"{logs}/a").count()
 
 

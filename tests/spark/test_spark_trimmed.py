@@ -104,7 +104,7 @@ def test_the_golden_log(spark: SparkSession, tmp_path: Path) -> None:
     newest = walkit.open(path, mode="r").durable_lsn
     for lsn, found in all_told(df, [newest // 2, newest]).items():
         assert lsn is not None and found == told_in_process(path, lsn)
-    with pytest.raises(OptionsError, match=f"at_lsn is {newest + 1}; there are states .* to {newest:,}"):
+    with pytest.raises(OptionsError, match=f"at_lsn={newest + 1}: there are states .* to {newest:,}"):
         replay(df, newest + 1)
 
 

@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField
 
-from walkit.errors import GapError, OptionsError
+from walkit._arguments import refuse
+from walkit.errors import GapError
 from walkit.format.layout import SegmentFlag
 from walkit.read.reader import view_of
 from walkit.read.view import LogView
@@ -121,12 +122,8 @@ def _places(facts: LogFacts, lsns: Numbers) -> _Places:
             break
         view, _ = view_of(storage_at(facts.path))
         if f"{view.manifest.log_id:016x}" != facts.log_id:
-            raise OptionsError(
-                f"{facts.path} was loaded as log {facts.log_id} and is log {view.manifest.log_id:016x} now",
-                option="path",
-                wanted=facts.log_id,
-                stored=f"{view.manifest.log_id:016x}",
-            )
+            log_id = f"{view.manifest.log_id:016x}"
+            refuse("path", facts.path, f"it was loaded as log {facts.log_id} and is log {log_id} now", log_id)
         try:
             for part in _spans_of(view, lsns):
                 _fill(found, part, lsns)

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from walkit.errors import OptionsError
+from walkit._arguments import check_choice, check_whole, refuse
 from walkit.record import Kind
 from walkit.spark.loads import Load, Log
 
@@ -55,8 +55,7 @@ def changes(
     and for a style that is none.
     """
     _require_range(first_lsn, last_lsn, since, until)
-    if style not in ("images", "cdc"):
-        raise OptionsError(f"style is {style!r}; give images or cdc", option="style", wanted=style)
+    check_choice(style, ("images", "cdc"), "style")
     of = Load.of(log, "changes")
     first = first_lsn if since is None else of.lsn_at(of.log, since) + 1
     assert first is not None
@@ -74,17 +73,10 @@ def _require_range(first_lsn: object, last_lsn: object, since: object, until: ob
         ("last_lsn", last_lsn, until, "until"),
     ):
         if lsn is not None and time is not None:
-            raise OptionsError(f"give {name} or {bound}, not both", option=bound, wanted=time)
-        if (lsn is None and (time is not None or name == "last_lsn")) or (type(lsn) is int and lsn >= 1):
-            continue
-        raise OptionsError(f"{name} is {lsn!r}; give an LSN of 1 or more", option=name, wanted=lsn)
+            refuse(bound, time, f"give {name} or {bound}, not both")
+        check_whole(lsn, name, or_none=time is not None or name == "last_lsn")
     if type(first_lsn) is int and type(last_lsn) is int and first_lsn > last_lsn:
-        raise OptionsError(
-            f"first_lsn {first_lsn:,} is after last_lsn {last_lsn:,}",
-            option="first_lsn",
-            wanted=first_lsn,
-            stored=last_lsn,
-        )
+        refuse("first_lsn", first_lsn, f"not after last_lsn={last_lsn}", last_lsn)
 
 
 def _each(relevant: DataFrame, first_lsn: int) -> DataFrame:

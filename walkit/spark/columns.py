@@ -12,7 +12,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from walkit.errors import OptionsError
+from walkit._arguments import refuse
 
 RECORD_STRUCT = StructType(
     [
@@ -36,12 +36,9 @@ LOG_FIELDS = (
 def require_subset(schema: StructType, known: StructType = RECORD_STRUCT) -> None:
     """Raise `OptionsError` unless `schema` has columns, and each is one of `known`, with its type."""
     if not schema.fields:
-        raise OptionsError("the schema has no column; leave it out to have all", option="schema")
+        refuse("schema", schema.simpleString(), "the schema has no column; leave it out to have all")
     types = {field.name: field.dataType for field in known.fields}
     for field in schema.fields:
         if types.get(field.name) != field.dataType:
             columns = ", ".join(f"{name} {kind.simpleString()}" for name, kind in types.items())
-            raise OptionsError(
-                f"the schema asks for {field.name} {field.dataType.simpleString()}; a log has {columns}",
-                option="schema",
-            )
+            refuse("schema", f"{field.name} {field.dataType.simpleString()}", f"a log has {columns}")

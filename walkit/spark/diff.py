@@ -31,7 +31,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from walkit.errors import OptionsError
+from walkit._arguments import refuse
 from walkit.spark.causes import SideLog, cause_fields, with_causes
 from walkit.spark.combine import COMBINED_SCHEMA
 from walkit.spark.loads import BROADCAST_LSNS, Load, Log
@@ -139,7 +139,7 @@ def _parts(side: Side, name: str) -> tuple[Log, int | datetime | None]:
     if not isinstance(side, tuple):
         return side, None
     if len(side) != 2 or not isinstance(side[1], int | datetime):
-        raise OptionsError("a side with an LSN or a time is a pair: (log, LSN)", option=name, wanted=side)
+        refuse(name, side, "a side with an LSN or a time is a pair: (log, LSN)")
     return side
 
 

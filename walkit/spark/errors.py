@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.utils import is_remote
 
+from walkit._arguments import refuse
 from walkit.errors import OptionsError, WalkitError
 
 MARK = "walkit-error: "
@@ -80,11 +81,9 @@ def _of_a_stopped_session(error: Exception) -> WalkitError | None:
 def require_open(df: object, what: str) -> None:
     """Raise `OptionsError` unless `df` is a DataFrame, of a session that was not stopped; `what` names the caller."""
     if not isinstance(df, DataFrame):
-        raise OptionsError(
-            f"{what} takes a DataFrame, and this is a {type(df).__name__}", option="df", wanted=df
-        )
+        refuse("df", df, f"{what} takes a DataFrame")
     if not is_remote() and df.sparkSession.sparkContext._jsc is None:
-        raise OptionsError(STOPPED, option="df")
+        refuse("df", "DataFrame", STOPPED)
 
 
 def unwrapped(text: str) -> WalkitError | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from walkit.errors import OptionsError
+from walkit._arguments import check_whole, refuse
 from walkit.record import Kind
 from walkit.spark.loads import Load, Log, keys_of
 from walkit.spark.replay import with_next
@@ -26,10 +26,7 @@ def history(log: Log, keys: bytes | Iterable[bytes] | None = None, first_lsn: in
     Lazy, in no order. Raises HistoryTrimmedError where trimming or compaction has dropped what held at `first_lsn` or
     later, what `replay` raises, and OptionsError for keys that are no bytes and for several logs.
     """
-    if type(first_lsn) is not int or first_lsn < 1:
-        raise OptionsError(
-            f"first_lsn is {first_lsn!r}; give an LSN of 1 or more", option="first_lsn", wanted=first_lsn
-        )
+    check_whole(first_lsn, "first_lsn")
     wanted, of = keys_of(keys, "keys"), Load.of(log, "history").until()
     of.log.require_records(first_lsn)
     rows, ended = with_next(of.part(only=wanted)), F.col("next") - 1
@@ -47,9 +44,7 @@ def states(log: Log, lsns: Iterable[int]) -> DataFrame:
     """
     wanted = sorted(set(lsns))
     if not wanted or len(wanted) > STATES_MAX:
-        raise OptionsError(
-            f"give 1 to {STATES_MAX:,} LSNs, and not {len(wanted):,}", option="lsns", wanted=len(wanted)
-        )
+        refuse("lsns", len(wanted), f"give 1 to {STATES_MAX:,} LSNs")
     of = Load.of(log, "states")
     for lsn in wanted:
         last = of.until(lsn)

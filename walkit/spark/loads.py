@@ -22,7 +22,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.utils import is_remote
 
-from walkit.errors import GapError, NotALoadError, OptionsError
+from walkit._arguments import refuse
+from walkit.errors import GapError, NotALoadError
 from walkit.spark.errors import errors, require_open
 from walkit.spark.facts import SOURCE_NAME, TOUCHED_KEY, LogFacts
 from walkit.spark.options import NEWEST_OF, ONLY, PLANNED, TOUCHED_FROM, Mode, View
@@ -119,12 +120,8 @@ class Load:
     def log(self) -> LogFacts:
         """The facts of the one log; OptionsError for several logs, whose LSNs do not compare."""
         if len(self.logs) > 1:
-            raise OptionsError(
-                f"{self.what} takes one log, and LSNs of different logs do not compare: these are "
-                f"{', '.join(facts.path for facts in self.logs)}",
-                option="log",
-                wanted=[facts.path for facts in self.logs],
-            )
+            paths = [facts.path for facts in self.logs]
+            refuse("log", paths, f"{self.what} takes one log, as LSNs of different logs do not compare")
         return self.logs[0]
 
     @property
@@ -145,12 +142,8 @@ class Load:
 
     def _lsn_of(self, at_lsn: object) -> int:
         if type(at_lsn) is not int or not 0 <= at_lsn <= self.log.last_lsn:
-            raise OptionsError(
-                f"at_lsn is {at_lsn!r}; there are states at LSN 0, before the first record, to {self.log.last_lsn:,}",
-                option="at_lsn",
-                wanted=at_lsn,
-                stored=self.log.last_lsn,
-            )
+            last = self.log.last_lsn
+            refuse("at_lsn", at_lsn, f"there are states at LSN 0, before the first record, to {last:,}", last)
         return at_lsn
 
     @property
@@ -247,7 +240,7 @@ def keys_of(keys: bytes | Iterable[bytes] | None, option: str) -> list[bytes] | 
         return None
     found = [keys] if isinstance(keys, bytes) else list(keys)
     if not found or len(found) > KEYS_MAX or not all(isinstance(one, bytes) for one in found):
-        raise OptionsError(f"give a key of bytes, or 1 to {KEYS_MAX:,} of them", option=option, wanted=keys)
+        refuse(option, keys, f"a key of bytes, or 1 to {KEYS_MAX:,} of them")
     return found
 
 

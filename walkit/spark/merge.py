@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from walkit.errors import OptionsError
+from walkit._arguments import refuse
 from walkit.record import Kind
 from walkit.spark.facts import LogFacts
 
@@ -43,10 +43,7 @@ def ranks(order: Sequence[str], logs: Sequence[LogFacts]) -> dict[str, int]:
     """Return the place of each log in an order; OptionsError unless that names the id of each log once."""
     if isinstance(order, str) or sorted(order) != sorted(facts.log_id for facts in logs):
         ids = ", ".join(facts.log_id for facts in logs)
-        raise OptionsError(
-            f"order names each log once by its log_id, the last one wins; the logs are {ids}",
-            option="order",
-            wanted=order,
-            stored=ids,
+        refuse(
+            "order", order, f"name each log once by its log_id, the last one wins; the logs are {ids}", ids
         )
     return {log_id: place for place, log_id in enumerate(order)}

@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 from urllib.parse import unquote
 
+from walkit._arguments import check_choice, refuse
 from walkit.errors import LogNotFoundError, OptionsError
 from walkit.format.layout import CLAIM_LEASE_US_MAX
 from walkit.format.names import is_claim_name
@@ -183,9 +184,7 @@ def _own(name: str, given: Mapping[str, str], read: Callable[[str], T]) -> T | N
     try:
         return read(text)
     except (TypeError, ValueError):
-        raise OptionsError(
-            f"option {name} is walkit's own, and {text!r} is none", option=name, wanted=text
-        ) from None
+        refuse(name, text, "this option is walkit's own, and invalid")
 
 
 def _planned(text: str) -> list[tuple[LogFacts, int]]:
@@ -200,11 +199,11 @@ def _check(found: LoadOptions) -> None:
         if lsn in found.given:
             found.refuse((time,), f"is the same bound as option {lsn}, as a time; give one of them")
     if found.since is not None and found.until is not None and found.since > found.until:
-        raise OptionsError(
-            f"option since ({found.since.isoformat()}) is after option until ({found.until.isoformat()})",
-            option="since",
-            wanted=found.since,
-            stored=found.until,
+        refuse(
+            "since",
+            found.since.isoformat(),
+            f"not after option until ({found.until.isoformat()})",
+            found.until,
         )
     if found.view != "records":
         found.refuse(("snapshot",), f"is for view 'records', and this is view {found.view!r}")
@@ -221,9 +220,8 @@ def _check(found: LoadOptions) -> None:
             ("firstLsn", "lastLsn"), "is of one log: the LSNs of several do not compare; use column log"
         )
     if found.claim_s * 1e6 > CLAIM_LEASE_US_MAX:
-        raise OptionsError(
-            f"option claimSeconds is {found.claim_s}; a claim lasts at most {CLAIM_LEASE_US_MAX // 10**6} (30 days)",
-            option="claimSeconds",
+        refuse(
+            "claimSeconds", found.claim_s, f"a claim lasts at most {CLAIM_LEASE_US_MAX // 10**6} (30 days)"
         )
 
 
@@ -235,9 +233,7 @@ def _paths(given: Mapping[str, str]) -> tuple[tuple[str, ...], bool]:
     elif given.get("path") or given.get("location"):
         named = [given.get("path") or given["location"]]
     if not named:
-        raise OptionsError(
-            "give the path of a log: load(path), or OPTIONS (path '...') of a table", option="path"
-        )
+        refuse("path", None, "give the path of a log: load(path), or OPTIONS (path '...') of a table")
     if "provider" in given:
         named = [table_path(name) for name in named]
     found: list[str] = []
@@ -252,7 +248,7 @@ def _paths(given: Mapping[str, str]) -> tuple[tuple[str, ...], bool]:
     real = [os.path.realpath(path) for path in found]
     for path, at in zip(found, real, strict=True):
         if real.count(at) > 1:
-            raise OptionsError(f"the log at {path} is named twice", option="path", wanted=path)
+            refuse("path", path, "this log is named twice")
     return tuple(found), many
 
 
@@ -262,11 +258,7 @@ def _listed(text: str) -> list[str]:
     except ValueError:
         found = None
     if not isinstance(found, list) or not all(isinstance(path, str) for path in found):
-        raise OptionsError(
-            f"option paths is {text!r}; give several logs as a list: load([PATH, PATH])",
-            option="paths",
-            wanted=text,
-        )
+        refuse("paths", text, "give several logs as a list: load([PATH, PATH])")
     return found
 
 
@@ -288,19 +280,19 @@ def local_path(name: str) -> str:
     `OptionsError` for another kind of address: Spark's workers are other processes, which see files only.
     """
     if name.startswith("memory:"):
-        raise OptionsError(
-            f"{name} is a log in the memory of one process, and Spark reads in others: open it at a path",
-            option="path",
-            wanted=name,
+        refuse(
+            "path",
+            name,
+            "this log is in the memory of one process, and Spark reads in others: open it at a path",
         )
     if name.startswith("file:"):
         rest = name[len("file:") :]
         host, slash, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest)
         if host not in ("", "localhost"):
-            raise OptionsError(f"{name} names the host {host}; give file:///PATH", option="path", wanted=name)
+            refuse("path", name, f"the host is {host}; give file:///PATH")
         name = unquote(slash + path)
     elif "://" in name:
-        raise OptionsError(f"{name}: a log is read from a path or file:///PATH", option="path", wanted=name)
+        refuse("path", name, "a log is read from a path or file:///PATH")
     path = os.path.abspath(os.path.expanduser(name))
     storage_at(path)  # raises walkit's words for a file, an empty path, a zero character
     return path
@@ -311,9 +303,7 @@ def _number(given: Mapping[str, str], name: str, *, least: int = 1) -> int | Non
     if text is None:
         return None
     if not (text.isascii() and text.isdigit()) or int(text) < least:
-        raise OptionsError(
-            f"option {name} is {text!r}; give a whole number of {least} or more", option=name, wanted=text
-        )
+        refuse(name, text, f"a whole number of {least} or more")
     return int(text)
 
 
@@ -326,27 +316,19 @@ def _time(given: Mapping[str, str], name: str) -> datetime | None:
     except ValueError:
         found = None
     if found is None or found.tzinfo is None:
-        raise OptionsError(
-            f"option {name} is {text!r}; give a time with its zone, such as 2026-01-31 09:00:00+00:00",
-            option=name,
-            wanted=text,
-        )
+        refuse(name, text, "a time with its zone, such as 2026-01-31 09:00:00+00:00")
     return found
 
 
 def _switch(given: Mapping[str, str], name: str, default: str = "false") -> bool:
     text = given.get(name.lower(), default).lower()
-    if text not in ("true", "false"):
-        raise OptionsError(f"option {name} is {text!r}; give true or false", option=name, wanted=text)
+    check_choice(text, ("true", "false"), name)
     return text == "true"
 
 
 def _one_of(given: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
     text = given.get(name.lower(), choices[0]).lower()
-    if text not in choices:
-        raise OptionsError(
-            f"option {name} is {text!r}; give one of {', '.join(choices)}", option=name, wanted=text
-        )
+    check_choice(text, choices, name)
     return text
 
 
@@ -355,11 +337,7 @@ def _claim(given: Mapping[str, str]) -> str | None:
     if name is None or name == "none":
         return None if name is None else ""
     if not is_claim_name(name):
-        raise OptionsError(
-            f"option claim is {name!r}; a claim's name is 1 to 64 letters, digits, '_' and '-', or none for no claim",
-            option="claim",
-            wanted=name,
-        )
+        refuse("claim", name, "1 to 64 letters, digits, '_' and '-', or none for no claim")
     return name
 
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql.utils import is_remote
 
-from walkit._arguments import check_progress
+from walkit._arguments import check_progress, refuse
 from walkit._progress import progress_bar
-from walkit.errors import OptionsError
 from walkit.spark.session import active_session
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def progress(callback: SparkProgress | None = None, *, title: str = "Spark") -> 
     check_progress(callback, "(tasks done, tasks known)")
     spark = active_session()
     if spark is None:
-        raise OptionsError("no Spark session is active: walkit.spark.session() begins one", option="session")
+        refuse("session", None, "no Spark session is active: walkit.spark.session() starts one")
     following = _of_a_client if is_remote() else _of_a_driver
     if callback is not None:
         with following(spark, callback):

@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, ByteType, DataType, IntegerType, LongType, ShortType
 
-from walkit.errors import OptionsError
+from walkit._arguments import check_whole, refuse
 from walkit.record import Kind
 from walkit.spark.errors import require_open
 from walkit.spark.facts import LogFacts
@@ -65,7 +65,7 @@ def replay(
     on purpose.
     """
     if at_lsn is not None and at_time is not None:
-        raise OptionsError("give at_lsn or at_time, not both", option="at_time", wanted=at_time)
+        refuse("at_time", at_time, "give at_lsn or at_time, not both")
     wanted, of = keys_of(only, "only"), Load.of(log, "replay").until(at_lsn, at_time)
     rank = None if order is None else ranks(order, of.logs)
     if len(of.logs) > 1:
@@ -89,11 +89,8 @@ def replay_rows(df: DataFrame, at_lsn: int | None = None) -> DataFrame:
     """
     require_columns(df, "replay_rows")
     if df.isStreaming:
-        raise OptionsError(
-            "replay_rows takes rows that are there, and no stream", option="df", wanted="readStream"
-        )
-    if at_lsn is not None and (type(at_lsn) is not int or at_lsn < 0):
-        raise OptionsError(f"at_lsn is {at_lsn!r}; give an LSN, or 0", option="at_lsn", wanted=at_lsn)
+        refuse("df", "readStream", "replay_rows takes rows that exist, and no stream")
+    check_whole(at_lsn, "at_lsn", 0, or_none=True)
     return _by_join(df if at_lsn is None else df.where(F.col("lsn") <= at_lsn))
 
 
@@ -166,16 +163,8 @@ def require_columns(df: DataFrame, what: str) -> None:
     found = {field.name: field.dataType for field in df.schema.fields}
     for name, allowed in COLUMN_TYPES.items():
         if name not in found:
-            raise OptionsError(
-                f"the DataFrame has no column {name!r} (it has {', '.join(found) or 'none'}); "
-                f'{what} takes records as spark.read.format("walkit") gives them',
-                option=name,
-            )
+            text = f'the DataFrame lacks this column; {what} takes records as spark.read.format("walkit") gives them'
+            refuse(name, None, text, list(found))
         if not isinstance(found[name], allowed):
             wanted = allowed[0]().simpleString()
-            raise OptionsError(
-                f"column {name!r} is {found[name].simpleString()}; {what} needs {wanted}",
-                option=name,
-                wanted=wanted,
-                stored=found[name].simpleString(),
-            )
+            refuse(name, found[name].simpleString(), f"{what} needs {wanted}")

@@ -25,7 +25,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from walkit.errors import GapError, OptionsError
+from walkit._arguments import refuse
+from walkit.errors import GapError
 from walkit.events import EventSink
 from walkit.read.ranges import FrameRange, ranges_of, read_ranges
 from walkit.read.reader import ReaderView, reader_view_of
@@ -81,7 +82,7 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # What was sealed by then may be durable a moment later: the query begins before it, and not after.
             first_lsn = min(first_lsn_since(self.path, self.options.since), newest + 1)
         if first_lsn > newest + 1:
-            raise OptionsError(f"option firstLsn is {first_lsn}; the log ends at {newest}", option="firstLsn")
+            refuse("firstLsn", first_lsn, f"the log ends at {newest}", newest)
         named = self.options.given & {"firstLsn", "since"}
         if named and first_lsn < view.complete_from_lsn:
             error = GapError(first_lsn, view.complete_from_lsn)
@@ -205,18 +206,12 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def require_streamable(options: LoadOptions, schema: StructType) -> None:
     """Raise `OptionsError` for what a stream does not take."""
     if options.view != "records" or options.mode != "failfast":
-        raise OptionsError(
-            "a stream has view 'records' and mode 'failfast'; other views and damaged logs are read with spark.read",
-            option="view" if options.view != "records" else "mode",
-        )
+        name, value = ("mode", options.mode) if options.view == "records" else ("view", options.view)
+        refuse(name, value, "a stream has view 'records' and mode 'failfast'; spark.read has the others")
     options.refuse(("snapshot",), "is for spark.read; a stream takes firstLsn, lastLsn, since and until")
     if options.since is not None and options.since > datetime.now(UTC):
-        raise OptionsError(
-            f"option since ({options.since.isoformat()}) is later than now, and what is written until then would be in "
-            "the stream: begin the query then",
-            option="since",
-            wanted=options.since,
-        )
+        text = "this time has not come, and records written until then would be in the stream: start the query then"
+        refuse("since", options.since.isoformat(), text)
     require_subset(schema)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from walkit.errors import DivergenceError, GapError, OptionsError
+from walkit._arguments import refuse
+from walkit.errors import DivergenceError, GapError
 from walkit.format.manifest import Manifest
 from walkit.read.reader import ReaderView
 from walkit.read.view import LogView
@@ -39,11 +40,10 @@ class StreamOffset:
     def of(cls, saved: Mapping[str, Any]) -> StreamOffset:
         """Return the offset that a checkpoint holds; `OptionsError` where it is of another source."""
         if set(saved) != {field.name for field in fields(cls)}:
-            raise OptionsError(
-                f"the checkpoint's offset is {dict(saved)!r}, which is not of a walkit log: a query over another "
-                "source has this checkpoint; give the query a new one",
-                option="checkpointLocation",
-                wanted=dict(saved),
+            refuse(
+                "checkpointLocation",
+                dict(saved),
+                "an offset of another source; give the query a new checkpoint",
             )
         return cls(**saved)
 

@@ -13,8 +13,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, DoubleType, LongType, StringType, StructField, StructType
 
+from walkit._arguments import refuse
 from walkit._report import Cells, TableReport
-from walkit.errors import GapError, OptionsError, WalkitError
+from walkit.errors import GapError, WalkitError
 from walkit.read.reader import view_of
 from walkit.recovery.verify import verify as verify_log
 from walkit.spark.errors import errors
@@ -215,9 +216,7 @@ def _one_log(path: str | os.PathLike[str]) -> str:
     """Return the path of the one log that is named; OptionsError for a pattern."""
     found = read_options({"path": os.fspath(path)})
     if found.many:
-        raise OptionsError(
-            f"{os.fspath(path)} is a pattern; name one log", option="path", wanted=os.fspath(path)
-        )
+        refuse("path", os.fspath(path), "it is a pattern; name one log")
     return found.paths[0]
 
 
