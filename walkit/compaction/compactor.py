@@ -30,7 +30,6 @@ from walkit.format.names import COMPACTION_NEW_NAME
 from walkit.log.claims import ClaimTable
 from walkit.log.contents import LogContents
 from walkit.log.lifetime import Lifetime
-from walkit.log.trim_rewrite import check_waste_ratio
 from walkit.read.view import LogView
 from walkit.recovery.report import PhaseClock
 from walkit.segments.index_file import index_segment
@@ -113,7 +112,7 @@ class Compactor:
     ) -> CompactionReport:
         """Compact; see `Store.compact`."""
         check_whole(exact_from_lsn, "exact_from_lsn", 0, or_none=True)
-        check_waste_ratio(waste_ratio)
+        check_number(waste_ratio, "waste_ratio", 0, 1)
         check_number(bytes_per_s, "bytes_per_s", 1, or_none=True)
         check_progress(progress, "(phase, done, total)")
         throttle = Throttle(bytes_per_s, self._ended.wait)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
+from walkit._arguments import check_number
 from walkit._locks import once
 from walkit._main_thread import run_uninterrupted
 from walkit._text import counted
@@ -17,7 +18,7 @@ from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
 from walkit.log.claims import ClaimTable
 from walkit.log.marks import LogMarks
-from walkit.log.trim_rewrite import Rewritten, TrimRewriter, check_waste_ratio
+from walkit.log.trim_rewrite import Rewritten, TrimRewriter
 from walkit.read.view import LogView
 from walkit.record import Record
 from walkit.recovery.report import report_html
@@ -238,7 +239,7 @@ class Trimmer:
 
         See `move_watermark` and `TrimRewriter.rewrite`.
         """
-        check_waste_ratio(waste_ratio)
+        check_number(waste_ratio, "waste_ratio", 0, 1)
         return run_uninterrupted(lambda: self._trim(up_to_lsn, waste_ratio), "trim", events=self._events)
 
     def _trim(self, up_to_lsn: int, waste_ratio: float) -> TrimReport:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, replace
 
-from walkit._arguments import refuse
 from walkit._locks import marked, once
 from walkit.errors import LogClosedError, WalkitError
 from walkit.events import EventSink
@@ -26,12 +25,6 @@ from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.orphan_files import OrphanFiles
 from walkit.segments.rewrite import NewSegment, SegmentReplacer, copy_segment, unlike
 from walkit.storage.interface import Storage, StorageFile
-
-
-def check_waste_ratio(waste_ratio: float) -> None:
-    """OptionsError for a waste ratio that cannot be."""
-    if type(waste_ratio) not in (int, float) or not 0 <= waste_ratio <= 1:
-        refuse("waste_ratio", waste_ratio, "a share from 0 to 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

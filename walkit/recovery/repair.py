@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
-from walkit._arguments import check_progress, refuse
+from walkit._arguments import check_choice, check_progress
 from walkit._html import facts, join, tag
 from walkit._main_thread import ending_early, run_uninterrupted
 from walkit._text import counted, lsn_range, unread
@@ -128,8 +128,7 @@ def repair(
     newer walkit is needed, LogNotFoundError, NotALogError, OptionsError, StorageError; then nothing was changed, unless
     a StorageError came in the midst of the work, which can be done again.
     """
-    if policy not in get_args(RecoveryPolicy):
-        refuse("policy", policy, f"it is one of {get_args(RecoveryPolicy)}")
+    check_choice(policy, get_args(RecoveryPolicy), "policy")
     check_progress(progress, "(bytes read, bytes to read)")
     storage = storage_at(path)
     began = time.perf_counter()

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.functions import udtf
 
-from walkit.errors import OptionsError
+from walkit._arguments import refuse
 from walkit.record import Kind
 from walkit.spark.columns import RECORD_STRUCT
 from walkit.spark.errors import noted
@@ -74,10 +74,8 @@ class ChangesFunction:
         """Yield the rows of `walkit.spark.changes`, in order of LSNs."""
         with noted():
             if first_lsn is None or first_lsn < 1 or (last_lsn or first_lsn) < first_lsn:
-                raise OptionsError(
-                    f"walkit_changes has first_lsn {first_lsn} and last_lsn {last_lsn}; give LSNs in order, from 1 on",
-                    option="first_lsn",
-                    wanted=first_lsn,
+                refuse(
+                    "first_lsn", first_lsn, f"give LSNs in order, from 1; last_lsn is {last_lsn}", last_lsn
                 )
             facts, batches = _records(path, last_lsn, "walkit.spark.changes(path, first_lsn, last_lsn)")
             facts.require_records(first_lsn)
@@ -109,19 +107,10 @@ def _records(path: str, last_lsn: int | None, more: str) -> tuple[LogFacts, Iter
     assert isinstance(whole, Scan)
     facts, end = whole.facts, whole.facts.last_lsn if last_lsn is None else last_lsn
     if not 0 <= end <= facts.last_lsn:
-        raise OptionsError(
-            f"LSN {end:,} is not of the log, which ends at {facts.last_lsn:,}",
-            option="last_lsn",
-            wanted=end,
-            stored=facts.last_lsn,
-        )
+        refuse("last_lsn", end, f"the log ends at {facts.last_lsn:,}", facts.last_lsn)
     if end - facts.first_lsn >= FUNCTION_LSNS_MAX:
-        raise OptionsError(
-            f"the log has more than {FUNCTION_LSNS_MAX:,} LSNs up to {end:,}, and one worker would read all of them: "
-            f"use {more}, which all workers read",
-            option="path",
-            wanted=path,
-        )
+        text = f"the log has more than {FUNCTION_LSNS_MAX:,} LSNs up to {end:,}, too many for one worker"
+        refuse("path", path, f"{text}; use {more}, which all workers read")
     reader: Any = plan_load({"path": path, PLANNED: json.dumps([[asdict(facts), end]])}).reader(RECORD_STRUCT)
     return replace(facts, last_lsn=end), (
         batch.filter(batch.column("key").is_valid())
