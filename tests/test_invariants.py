@@ -21,10 +21,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 import walkit
 from tests.invariants import changed, check_log, check_store, inside
 from tests.support.machines import that_did
+from walkit.commit.background import DeviceWorker
 from walkit.commit.commit_signal import CommitSignal
 from walkit.commit.core import OrderingCore
 from walkit.commit.delivery import Delivery
-from walkit.commit.device_worker import DeviceWorker
 from walkit.commit.election import LeaderElection
 from walkit.commit.seal_sequencer import SealSequencer
 from walkit.commit.timer import CommitClock

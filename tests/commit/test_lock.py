@@ -14,10 +14,10 @@ import walkit
 from tests.commit.fake_segments import wait_until
 from tests.log.logs import SEGMENTS, FaultyMemory, tiny
 from walkit.commit import batch, commit_signal, completion, election, failure, submit, ticket
+from walkit.commit.background import DeviceWorker
 from walkit.commit.commit_signal import CommitSignal
 from walkit.commit.core import OrderingCore
 from walkit.commit.delivery import Delivery
-from walkit.commit.device_worker import DeviceWorker
 from walkit.commit.election import LeaderElection
 from walkit.commit.failure import CommitFailure
 from walkit.commit.frame import SealedFrame

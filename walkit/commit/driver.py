@@ -20,20 +20,17 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from walkit.commit.background import BackgroundSyncer, BackgroundWork
+from walkit.commit.background import BackgroundSyncer, BackgroundWork, DeviceWorker
 from walkit.commit.batch import BatchQueue, Submitted
 from walkit.commit.commit_signal import CommitSignal, call_all
 from walkit.commit.completion import Completion
 from walkit.commit.core import OrderingCore
-from walkit.commit.counters import CommitCounters
 from walkit.commit.delivery import Delivery
-from walkit.commit.device_worker import DeviceWorker
 from walkit.commit.election import LeaderElection
 from walkit.commit.failure import CommitFailure
-from walkit.commit.frame_sink import FrameSink
-from walkit.commit.frame_writer import FrameWriter
+from walkit.commit.frame_writer import CommitCounters, FrameWriter
 from walkit.commit.leader import Leader
-from walkit.commit.ports import AdmissionGate, FrameObserver
+from walkit.commit.ports import AdmissionGate, FrameObserver, FrameSink
 from walkit.commit.submit import Submitter
 from walkit.commit.ticket import SingleTicket
 from walkit.commit.timer import CommitClock, CommitTimer

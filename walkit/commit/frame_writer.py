@@ -8,22 +8,56 @@ such thread, and none of this costs it anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from threading import get_ident
 from time import perf_counter_ns
+from typing import Any
 
 from walkit.commit.batch import Submitted
 from walkit.commit.core import OrderingCore
-from walkit.commit.counters import CommitCounters
 from walkit.commit.encode import prepare
 from walkit.commit.failure import CommitFailure
 from walkit.commit.frame import SealedFrame
-from walkit.commit.frame_sink import FrameSink, publish_locked
-from walkit.commit.ports import FrameObserver
+from walkit.commit.ports import FrameObserver, FrameSink
 from walkit.commit.timer import CommitClock, CommitTimer
 from walkit.errors import LogExhaustedError, LogFullError
 from walkit.format.body import Columns
 from walkit.format.frame import PreparedBody
 from walkit.format.layout import FRAME_HEADER_BYTES, LSN_LAST
+
+
+@dataclass(slots=True)
+class CommitCounters:
+    """Counters since opening, for `log.statistics()`. The leader changes them, a sync under way `syncs`, too."""
+
+    frames_written: int = 0
+    marks_written: int = 0
+    frame_bytes: int = 0
+    user_bytes: int = 0
+    padding_bytes: int = 0
+    syncs: int = 0
+    write_ns: int = 0
+    prepare_ns: int = 0
+
+    def wrote(self, frame: SealedFrame, write_ns: int, synced: bool) -> None:
+        """Count a frame that was written, and whether its write was synced."""
+        self.frames_written += 1
+        self.frame_bytes += frame.footprint
+        self.user_bytes += frame.user_bytes
+        self.write_ns += write_ns
+        self.syncs += synced
+
+
+def publish_locked(core: OrderingCore[Any], frame_sink: FrameSink) -> BaseException | None:
+    """Tell other processes how far the log is durable, before anything is acknowledged by it.
+
+    Returns what went wrong instead of raising it: it fails the log, but for what is durable already.
+    """
+    try:
+        frame_sink.publish(core.durable_position, core.durable_lsn)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the tickets must be completed
+        return error
+    return None
 
 
 class FrameWriter:

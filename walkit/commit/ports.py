@@ -63,6 +63,36 @@ class AdmissionGate(Protocol):
         """
 
 
+class FrameSink(Protocol):
+    """Where frames go.
+
+    `begin_segment` and `assign` are called by one thread at a time, in the order of the frames; the others from any.
+    `publish` alone is called under the commit lock, so it calls no device.
+    """
+
+    def begin_segment(self, *, position: int, first_lsn: int, chain: int) -> int:
+        """Make a new segment ready for frames from `position` on; return the position where it ends.
+
+        Blocks until a segment is there. LogFullError if disk or process has no room for one (`BACK_PRESSURE`),
+        LogExhaustedError if no segment number is left: nothing has changed then.
+        """
+
+    def assign(self, frame: SealedFrame) -> None:
+        """A frame was sealed, and is about to be written: note where it goes. May wait for a zeroing under way."""
+
+    def write(self, frame: SealedFrame, *, sync: bool) -> None:
+        """Write an assigned frame at its position; durable on return with `sync`. StorageError poisons the log."""
+
+    def passed(self, position: int) -> None:
+        """All frames below this position are written: segments that end there can be sealed."""
+
+    def sync(self) -> None:
+        """Put all frames written before this call on stable storage, in every segment."""
+
+    def publish(self, position: int, lsn: int) -> None:
+        """Tell other processes how far the log is on stable storage."""
+
+
 class FrameObserver(Protocol):
     """Sees each frame written, and each sync apart from a write; for measurement. Times are of `perf_counter_ns`.
 
