@@ -78,7 +78,7 @@ def test_modes(tmp_path: Path) -> None:
     "field", ["log_id", "epoch", "epoch_id", "number", "start_position", "first_lsn", "manifest_generation"]
 )
 def test_a_sealed_segment_is_that_of_the_manifest(tmp_path: Path, field: str) -> None:
-    """Change one number in the header of a sealed segment, with a right checksum: an opening refuses it."""
+    """Change one number in the header of a sealed segment, with a right checksum: opening and verify refuse it."""
     with walkit.open(tmp_path / "log", options=tiny()) as log:
         for _ in range(40):
             log.append(bytes(1000))
@@ -94,6 +94,7 @@ def test_a_sealed_segment_is_that_of_the_manifest(tmp_path: Path, field: str) ->
     with pytest.raises(CorruptionError) as refused:
         walkit.open(tmp_path / "log")
     assert refused.value.segment == first.name and everything(tmp_path) == before
+    assert first.name in {problem.segment for problem in walkit.verify(tmp_path / "log").problems}
     segment.write_bytes(data)
     walkit.open(tmp_path / "log").close()
 

@@ -76,7 +76,7 @@ def scan_log(
         if error is not None:
             raise error
         if finding.header is not None:
-            _refuse_broken_promise(storage, manifest, record.name, finding.header.manifest_generation)
+            refuse_broken_promise(storage, manifest, finding.header.manifest_generation, record.name)
         if deep:
             survey_segment(storage, manifest, finding, reached=counter.within_segment())
         findings.sealed.append(finding)
@@ -84,7 +84,7 @@ def scan_log(
         finding = inspect_segment(storage, manifest, record)
         findings.unsealed.append(finding)
         if finding.header is not None:
-            _refuse_broken_promise(storage, manifest, record.name, finding.header.manifest_generation)
+            refuse_broken_promise(storage, manifest, finding.header.manifest_generation, record.name)
             survey_segment(storage, manifest, finding, reached=counter.within_segment())
         _refuse_unreadable(finding)
     link_unsealed(storage, findings)
@@ -227,14 +227,13 @@ def _refuse_an_older_manifest(storage: Storage, findings: LogFindings, salvage: 
     The manifest names a segment before its header is written, and an epoch before the durable slot speaks of it; so a
     used segment with a number that the manifest has not given yet, or a slot of an unknown epoch, is newer than it.
     """
-    manifest, slot = findings.manifest, findings.slot
+    manifest, slot, promise = findings.manifest, findings.slot, findings.slot.promise
     gathered = gathered_in(storage, manifest) if findings.strays else NOTHING_GATHERED
     if slot.generation and not is_known(manifest, slot):
         raise _older_manifest(DURABLE_NAME, f"epoch {slot.epoch}, durable up to position {slot.position:,}")
-    promise = slot.promise
     if promise.generation and not is_known(manifest, promise):
         raise _older_manifest(DURABLE_NAME, f"epoch {promise.epoch}, manifest {promise.generation:,}")
-    _refuse_broken_promise(storage, manifest, DURABLE_NAME, promise.generation)
+    refuse_broken_promise(storage, manifest, promise.generation, DURABLE_NAME)
     for name in findings.strays:
         try:
             header = header_of(storage, name)
@@ -248,16 +247,15 @@ def _refuse_an_older_manifest(storage: Storage, findings: LogFindings, salvage: 
             continue
         if gathered.has(name, header):
             continue  # a replica's new log, which no manifest has yet: this one is still the log
-        _refuse_broken_promise(storage, manifest, name, header.manifest_generation)
+        refuse_broken_promise(storage, manifest, header.manifest_generation, name)
         if header.number >= manifest.next_segment and leftover_of(header, manifest) is None:
             raise _older_manifest(name, f"segment {header.number} from LSN {header.first_lsn:,} on")
 
 
-def _refuse_broken_promise(storage: Storage, manifest: Manifest, name: str, generation: int) -> None:
+def refuse_broken_promise(storage: Storage, manifest: Manifest, generation: int, name: str) -> None:
     """Refuse a manifest if this file promises that a newer one was on stable storage (FORMAT.md F-12.9)."""
-    if (
-        generation > manifest.generation == load_manifest(storage).generation
-    ):  # else a writer changed it meanwhile
+    # Where they differ, a writer changed it meanwhile.
+    if generation > manifest.generation == load_manifest(storage).generation:
         raise _older_manifest(name, f"manifest {generation:,}")
 
 

@@ -23,7 +23,7 @@ from walkit.recovery.examine.stray_files import (
     note_other_files,
     note_strays,
 )
-from walkit.recovery.log_scan import Progress, read_durable_slot, scan_folder
+from walkit.recovery.log_scan import Progress, read_durable_slot, refuse_broken_promise, scan_folder
 from walkit.recovery.rebuild import manifest_of
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
 from walkit.segments.writer_lock import has_writer
@@ -98,6 +98,7 @@ def _note_refusal(context: ScanContext, refusal: CorruptionError | StorageError 
     """Add why the next opening refuses the log, where no range says it."""
     try:
         scan_folder(context.storage, context.manifest, context.slot)
+        refuse_broken_promise(context.storage, context.manifest, *context.newest_manifest)
     except (CorruptionError, StorageError) as error:
         refusal = error
     if refusal is None:

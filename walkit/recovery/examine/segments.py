@@ -59,6 +59,8 @@ class ScanContext:
         self.snapshots_not_read = False
         self.findings: list[SegmentFinding] = []
         """The segments that were surveyed, in the order of the log."""
+        self.newest_manifest = (0, "")
+        """The newest manifest that a segment's header promises, and the segment's name."""
         self.counter = ProgressCounter(progress, sum(s.size_bytes for s in manifest.sealed))
 
     @property
@@ -69,8 +71,11 @@ class ScanContext:
     def found(self, finding: SegmentFinding) -> None:
         """Note the findings of a segment, before it is judged."""
         self.judge.promised = max(self.judge.promised, finding.promised_position)
-        if finding.span is not None and finding.header is not None:
-            self.findings.append(finding)
+        if finding.header is not None:
+            promise = finding.header.manifest_generation, finding.name
+            self.newest_manifest = max(self.newest_manifest, promise)
+            if finding.span is not None:
+                self.findings.append(finding)
 
     def take(self, rows: Iterable[Row]) -> list[RangeVerdict]:
         """Note the rows of a judgement; return their ranges."""
