@@ -68,6 +68,8 @@ if TYPE_CHECKING:
     from walkit import views as views
     from walkit import workload as workload
     from walkit.compaction.report import CompactionReport as CompactionReport
+    from walkit.copier.copy_report import CopyReport as CopyReport
+    from walkit.copier.log_copy import copy as copy
     from walkit.log.retention import RetentionReport as RetentionReport
     from walkit.measure.health import doctor as doctor
     from walkit.read.claim import Claim as Claim
@@ -82,9 +84,7 @@ if TYPE_CHECKING:
     from walkit.recovery.verify import scan as scan
     from walkit.recovery.verify import verify as verify
     from walkit.state.checkpoint import CheckpointReport as CheckpointReport
-    from walkit.state.copy_report import CopyReport as CopyReport
     from walkit.state.diff import diff as diff
-    from walkit.state.log_copy import copy as copy
     from walkit.state.machine import StateMachine as StateMachine
     from walkit.state.machine_recovery import MachineRecovery as MachineRecovery
     from walkit.state.machine_recovery import checkpoint as checkpoint
@@ -120,7 +120,7 @@ _LATER = {
     "CheckpointReport": "state.checkpoint",
     "Claim": "read.claim",
     "CompactionReport": "compaction.report",
-    "CopyReport": "state.copy_report",
+    "CopyReport": "copier.copy_report",
     "Cursor": "read.cursor",
     "LogInventory": "read.describe",
     "MachineRecovery": "state.machine_recovery",
@@ -131,7 +131,7 @@ _LATER = {
     "Store": "store",
     "checkpoint": "state.machine_recovery",
     "claim": "read.claim",
-    "copy": "state.log_copy",
+    "copy": "copier.log_copy",
     "diff": "state.diff",
     "recover": "state.machine_recovery",
     "doctor": "measure.health",

@@ -210,7 +210,18 @@ def test_the_folder_of_a_replica_and_of_a_readers_checkpoint_is_private(tmp_path
 
 def test_files_of_a_log_have_one_opener(checkout: Checkout) -> None:
     """Look for calls that make, own or chmod by name in the rooms of the log: `storage/folder.py` is the only one."""
-    rooms = ("storage", "segments", "commit", "recovery", "read", "log", "state", "compaction", "replication")
+    rooms = (
+        "storage",
+        "segments",
+        "commit",
+        "recovery",
+        "read",
+        "log",
+        "copier",
+        "state",
+        "compaction",
+        "replication",
+    )
     calls = {"open", "mkdir", "makedirs", "chown", "chmod", "lchown", "mknod", "mkfifo", "fchown", "fchmod"}
     found = {
         f"{name.removeprefix('walkit/')}: os.{node.attr}"
@@ -222,6 +233,6 @@ def test_files_of_a_log_have_one_opener(checkout: Checkout) -> None:
     others = {
         "log/scratch.py: os.open",  # its folder, to lock it
         "log/scratch.py: os.mkdir",  # a folder of this process
-        "state/log_copy.py: os.fchmod",  # the copy's folder, to close it
+        "copier/log_copy.py: os.fchmod",  # the copy's folder, to close it
     }
     assert {each for each in found if not each.startswith("storage/folder.py")} == others

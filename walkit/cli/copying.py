@@ -26,7 +26,7 @@ def add_copy(commands: Any) -> None:
 
 def copy(args: argparse.Namespace) -> int:
     """Copy a log, and print what was copied."""
-    from walkit.state.log_copy import copy as copy_log
+    from walkit.copier.log_copy import copy as copy_log
 
     with bar(f"copy {args.log}") as progress:
         report = copy_log(args.log, args.target, progress)

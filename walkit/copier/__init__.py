@@ -1,4 +1,5 @@
-"""The copier: a log, or one of its segments, made again in another place or in its own, whatever the way it comes.
+"""The copier: a log, or a segment of it, made again in another place, and read back before it counts.
 
-`segment_check` reads back every file that was made, before anything is named by it.
+`plan` chooses the segments, and the last frame; `walkit.copy` (`log_copy`) carries it out in a folder, a bootstrap
+over a link. `segment_check` and `snapshot_check` read each file that was made. None of it needs gRPC.
 """

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from walkit.errors import CorruptionError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
+from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
 from walkit.segments.frame_walk import FrameWalk, walk_segment
 from walkit.segments.identity import check_identity
@@ -19,10 +19,9 @@ def check_segment(
     record: SegmentRecord,
     *,
     name: str = "",
-    end_position: int | None = None,
     step: Callable[[], object] = lambda: None,
 ) -> tuple[SegmentHeader, FrameWalk]:
-    """Read each frame of a segment up to `end_position`, all of a sealed one; return its header and the walk.
+    """Read each frame of a sealed segment; return its header and the walk.
 
     `name` is that of the file, if it does not have the segment's name yet. `step` is called every few frames.
     CorruptionError for the first damage; FormatVersionError; StorageError, for a missing file, too.
@@ -32,10 +31,8 @@ def check_segment(
         header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
         check_identity(manifest, record, header)
         assert header is not None
-        stop = record.end_position if end_position is None else end_position
-        walk = walk_segment(
-            file, header, record, stop, gaps=manifest.gaps_of(record), row_seen=lambda _: None
-        )
+        gaps = manifest.gaps_of(record)
+        walk = walk_segment(file, header, record, record.end_position, gaps=gaps, row_seen=lambda _: None)
         for _ in walk.steps():
             step()
     finally:
@@ -43,12 +40,12 @@ def check_segment(
     if walk.error is not None:
         raise walk.error
     fault = "" if walk.fault is None else walk.fault.value
-    if not fault and record.state is SegmentState.SEALED and header.chain != record.start_chain:
+    if not fault and header.chain != record.start_chain:
         fault = "its header has another chain than the manifest"
     if fault:
         raise CorruptionError(
-            f"segment {name or record.name} is damaged at position {walk.position:,}: {fault}",
-            segment=name or record.name,
+            f"segment {record.name} is damaged at position {walk.position:,}: {fault}",
+            segment=record.name,
             position=walk.position,
             found=fault,
             first_lost_lsn=walk.next_lsn,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from walkit.copier.copy_files import COPYING_NAME
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.format.names import (
     COMPACTION_NEW_NAME,
@@ -14,7 +15,6 @@ from walkit.format.names import (
 )
 from walkit.models import PendingChange
 from walkit.segments.manifest_store import NEW_NAME
-from walkit.state.copy_files import COPYING_NAME
 
 NAMES = ("create", "replace", "remove")
 """Kinds of changes that are about names."""

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from walkit.config import LogOptions
+from walkit.copier.log_copy import copy_into
 from walkit.crashlab.ledger import Promise, Row
 from walkit.errors import GapError
 from walkit.format.manifest import MANIFEST_NAME
@@ -18,7 +19,6 @@ from walkit.recovery.repair import repair
 from walkit.recovery.verify import verify
 from walkit.segments.leftovers import unfinished_in
 from walkit.segments.manifest_store import LOST_FOLDER, load_manifest
-from walkit.state.log_copy import copy_into
 from walkit.state.snapshot import snapshot_lsns
 from walkit.store import Store
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from walkit.config import RecoveryPolicy
+from walkit.copier.log_copy import copy_into
 from walkit.crashlab.consumer_scenarios import FRAME_BYTES
 from walkit.crashlab.failing_script import FailingScript
 from walkit.crashlab.ledger import Ledger
@@ -25,7 +26,6 @@ from walkit.models.faults import Operation, OperationName
 from walkit.record import Kind
 from walkit.recovery.repair import repair
 from walkit.segments.manifest_store import DURABLE_NAME, LOST_FOLDER, load_manifest
-from walkit.state.log_copy import copy_into
 from walkit.store import Store
 
 PARALLEL = replace(SMALL, in_flight=4, frame_bytes_max=4096)

@@ -11,15 +11,22 @@ from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 
+from walkit.copier.snapshot_check import (
+    reading_snapshot,
+    refuse_snapshot,
+    snapshot_lsns,
+    verify_open_snapshot,
+    verify_snapshot,
+)
 from walkit.errors import CorruptionError, FormatVersionError, SnapshotError, StorageError, WalkitError
 from walkit.format.frame import FrameIdentity
-from walkit.format.names import SNAPSHOT_NEW_NAME, lsn_of_name, snapshot_name
+from walkit.format.names import SNAPSHOT_NEW_NAME, snapshot_name
 from walkit.record import Batch
 from walkit.recovery.snapshot_reader import SnapshotInfo, read_frames, read_header
 from walkit.segments.identity import identity_at
 from walkit.state.machine import StateImage, StateMachine
 from walkit.state.snapshot_file import Measured, write_frames
-from walkit.storage.interface import Storage, StorageFile, remove_if_there
+from walkit.storage.interface import Storage, remove_if_there
 
 __all__ = [
     "NEW_NAME",
@@ -58,8 +65,6 @@ RETRY_STAGES: dict[str, str] = {
 }
 """From which stage a snapshot can be continued, by the stage that failed. A failed sync is never done again on what
 it was to sync: the kernel may have dropped it, and say that all is well."""
-
-_RETRY_READ = "use an older snapshot, or replay the log from its beginning"
 
 
 def write_snapshot(
@@ -198,51 +203,6 @@ def _stage(name: str) -> Iterator[None]:
         ) from error
 
 
-def snapshot_lsns(storage: Storage) -> list[int]:
-    """Return the LSNs of the snapshots of a storage, oldest first. Reads none of them."""
-    return sorted(lsn for name in storage.names() if (lsn := lsn_of_name(name)) is not None)
-
-
-def verify_snapshot(
-    storage: Storage, lsn: int, *, identity: FrameIdentity | None = None, name: str | None = None
-) -> SnapshotInfo:
-    """Check every byte of the snapshot at this LSN, in bounded memory, and return what its header says.
-
-    With `identity` it also has to be of that log and epoch; `name` is its file's, where that is another.
-    SnapshotError (stage "open", "header", "identity" or "verify", the cause
-    chained) where it cannot be used; FormatVersionError where a newer walkit wrote it.
-    """
-    with _reading(lsn, "open"):
-        file = storage.open(name or snapshot_name(lsn), "read")
-    try:
-        return _verify(file, lsn, identity)
-    finally:
-        file.close()
-
-
-def _verify(file: StorageFile, lsn: int, identity: FrameIdentity | None) -> SnapshotInfo:
-    with _reading(lsn, "header"):
-        info = read_header(file, snapshot_name(lsn))
-    if identity is not None and identity != info.identity:
-        _refuse(info, identity)
-    with _reading(lsn, "verify"):
-        for _ in read_frames(file, info):
-            pass
-    return info
-
-
-def _refuse(info: SnapshotInfo, wanted: FrameIdentity) -> None:
-    found = info.identity
-    if wanted.log_id != found.log_id:
-        why = f"is of another log ({found.log_id:#018x}, not {wanted.log_id:#018x})"
-    else:
-        why = (
-            f"is of another history of this log: record {info.lsn} was then of epoch {found.epoch} "
-            f"({found.epoch_id:#018x}), and is now of epoch {wanted.epoch} ({wanted.epoch_id:#018x})"
-        )
-    raise SnapshotError(f"the snapshot {info.name} {why}", stage="identity", retry=_RETRY_READ)
-
-
 def refuse_other_machines(storage: Storage, machine: StateMachine) -> None:
     """Refuse to begin a snapshot where there are those of another kind of machine: SnapshotError (stage "format").
 
@@ -276,10 +236,10 @@ def read_snapshot(
     in all these cases the machine is as it was. Only where the file goes bad between the two readings (stage
     "restore") is the machine left undefined.
     """
-    with _reading(lsn, "open"):
+    with reading_snapshot(lsn, "open"):
         file = storage.open(snapshot_name(lsn), "read")
     try:
-        info = _verify(file, lsn, identity)
+        info = verify_open_snapshot(file, lsn, identity)
         if info.snapshot_format != machine.snapshot_format:
             raise SnapshotError(
                 f"the snapshot {info.name} is a {info.snapshot_format!r}, and the machine takes "
@@ -287,7 +247,7 @@ def read_snapshot(
                 stage="format",
                 retry="restore it into such a machine",
             )
-        with _reading(lsn, "restore"):
+        with reading_snapshot(lsn, "restore"):
             machine.restore(map(_batch, read_frames(file, info)), info.lsn)
         return info
     finally:
@@ -302,14 +262,14 @@ def snapshot_batches(
     With `identity` it has to be of that log and epoch. Each frame is verified before it is given out, the whole only at
     the end: `verify_snapshot` does that beforehand.
     """
-    with _reading(lsn, "open"):
+    with reading_snapshot(lsn, "open"):
         file = storage.open(snapshot_name(lsn), "read")
     try:
-        with _reading(lsn, "header"):
+        with reading_snapshot(lsn, "header"):
             info = read_header(file)
         if identity is not None and identity != info.identity:
-            _refuse(info, identity)
-        with _reading(lsn, "verify"):
+            refuse_snapshot(info, identity)
+        with reading_snapshot(lsn, "verify"):
             yield from read_frames(file, info)
     finally:
         file.close()
@@ -325,17 +285,3 @@ def _batch(rows: pa.RecordBatch) -> Batch:
         rows.column("value").to_pylist(),
         None if stamps.null_count == len(stamps) else stamps.cast(pa.int64()).to_pylist(),
     )
-
-
-@contextmanager
-def _reading(lsn: int, stage: str) -> Iterator[None]:
-    try:
-        yield
-    except FormatVersionError:
-        raise
-    except (CorruptionError, StorageError) as error:
-        raise SnapshotError(
-            f"the snapshot at LSN {lsn} cannot be used (stage {stage!r}): {error}",
-            stage=stage,
-            retry=_RETRY_READ,
-        ) from error

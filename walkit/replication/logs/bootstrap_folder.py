@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 
+from walkit.copier.segment_check import check_segment
 from walkit.errors import CorruptionError, DivergenceError, NotALogError, StorageError, WalkitError
 from walkit.events import EventSink
 from walkit.format.layout import MANIFEST_BYTES_MAX, POSITION_MAX, SEGMENT_HEADER_BYTES
@@ -28,9 +29,8 @@ from walkit.format.segment import SegmentHeader
 from walkit.replication.core.bootstrap import Want
 from walkit.replication.protocol.checks import first_difference
 from walkit.replication.protocol.messages import Chunk, Plan
-from walkit.segments.frame_walk import FrameWalk, walk_segment
+from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.gathered import SNAPSHOT_KEY
-from walkit.segments.identity import check_identity
 from walkit.state.snapshot import identity_at, verify_snapshot
 from walkit.storage.interface import LimitedSpace, Storage, StorageFile
 from walkit.storage.whole_file import read_if_there, write_whole
@@ -176,34 +176,17 @@ class BootstrapFolder:
 
     def _check_part(self, name: str, record: SegmentRecord) -> None:
         self._settle(name)
-        file = self._storage.open(name, "read")
         try:
-            header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
-            check_identity(self._manifest, record, header)
-            assert header is not None
-            gaps = self._manifest.gaps_of(record)
-            walk = walk_segment(file, header, record, record.end_position, gaps=gaps, row_seen=lambda _: None)
-            for _ in walk.steps():
-                pass
-            if walk.error is not None:
-                raise walk.error
-            fault = "" if walk.fault is None else walk.fault.value
-            if not fault:
-                fault = _other_facts(record, header, walk)
+            fault = _other_facts(record, *check_segment(self._storage, self._manifest, record, name=name))
             if fault:
                 raise CorruptionError(
-                    f"{name} came damaged at position {walk.position:,}: {fault}. It is fetched again",
-                    segment=name,
-                    position=walk.position,
-                    found=fault,
+                    f"{name} came with {fault}. It is fetched again", segment=name, found=fault
                 )
         except StorageError:
             raise
         except WalkitError:
             self._storage.remove(name)
             raise
-        finally:
-            file.close()
 
     def _check_snapshot(self) -> None:
         lsn = self._snapshot_lsn

@@ -14,25 +14,16 @@ from contextlib import suppress
 from typing import Final
 
 from walkit._locks import once
-from walkit.errors import FormatVersionError, GapError, SnapshotError, StorageError, WalkitError
+from walkit.copier.plan import open_span, plan_segments, planned_manifest
+from walkit.errors import FormatVersionError, SnapshotError, StorageError, WalkitError
 from walkit.events import EventSink
 from walkit.format.frame import FrameIdentity
-from walkit.format.manifest import (
-    LogEnd,
-    Manifest,
-    SegmentRecord,
-    SegmentState,
-    sealed_record,
-)
 from walkit.format.manifest_file import encode_base
 from walkit.format.names import snapshot_name
-from walkit.format.segment import SegmentHeader
-from walkit.read.view import Span
 from walkit.recovery.snapshot_reader import read_header
 from walkit.replication.logs.source import Source
 from walkit.replication.protocol.messages import Fetch, Plan
-from walkit.segments.frame_walk import walk_segment
-from walkit.segments.manifest_store import gaps_where, load_manifest
+from walkit.segments.manifest_store import load_manifest
 from walkit.state.snapshot import identity_at, snapshot_lsns, verify_snapshot
 from walkit.storage.interface import Storage, StorageFile
 
@@ -56,8 +47,9 @@ class PlannedFiles:
         snapshot_lsn = self._open_snapshot(source.storage, checks)
         try:
             self._view = source.view()
-            self._spans, records, sizes = self._segments(snapshot_lsn)
-            manifest = planned_manifest(self._view.manifest, records, self._end(records), snapshot_lsn)
+            self._segments, end = plan_segments(self._view, snapshot_lsn)
+            records, sizes = [s.record for s in self._segments], [s.size for s in self._segments]
+            manifest = planned_manifest(self._view.manifest, records, end, snapshot_lsn)
             if self._snapshot is not None:
                 sizes.append(self._snapshot.size())
             self.plan = Plan(manifest=encode_base(manifest), sizes=tuple(sizes), snapshot_lsn=snapshot_lsn)
@@ -95,70 +87,15 @@ class PlannedFiles:
             raise refused[0]
         return 0
 
-    def _segments(self, snapshot_lsn: int) -> tuple[list[Span], list[SegmentRecord], list[int]]:
-        """Return the spans that are sent, what the replica's manifest says of each, and the sizes of their files."""
-        spans: list[Span] = []
-        records: list[SegmentRecord] = []
-        sizes: list[int] = []
-        for span in self._view.spans:
-            if not records and span.last_lsn is not None and span.last_lsn <= snapshot_lsn:
-                continue  # the snapshot has all of it
-            file, header = self._opened(span)
-            try:
-                record = self._record(span, file, header)
-                size = min(header.offset_of(record.end_position), file.size())
-            finally:
-                file.close()
-            if not records and record.last_lsn <= snapshot_lsn:
-                continue
-            spans.append(span)
-            records.append(record)
-            sizes.append(size)
-        return spans, records, sizes
-
-    def _end(self, records: list[SegmentRecord]) -> LogEnd:
-        """Return where the replica's log is to end."""
-        if records:
-            last = records[-1]
-            return LogEnd(last_lsn=last.last_lsn, position=last.end_position, chain=last.end_chain)
-        for span in reversed(self._view.spans):
-            file, header = self._opened(span)
-            try:
-                record = self._record(span, file, header)
-            finally:
-                file.close()
-            return LogEnd(last_lsn=record.last_lsn, position=record.end_position, chain=record.end_chain)
-        return self._view.manifest.end
-
-    def _record(self, span: Span, file: StorageFile, header: SegmentHeader) -> SegmentRecord:
-        """Return what a manifest says of a segment that is sealed where the span ends."""
-        record = span.record
-        if record.state is SegmentState.SEALED and span.end_position == record.end_position:
-            return record
-        gaps = self._view.manifest.gaps_of(record)
-        walk = walk_segment(file, header, record, span.end_position, gaps=gaps, body=False)
-        for _ in walk:
-            pass
-        self._view.refuse(walk, span)
-        end = LogEnd(last_lsn=(walk.next_lsn or 1) - 1, position=span.end_position, chain=walk.end_chain)
-        return sealed_record(header, end, records=walk.records, frames=walk.frames)
-
-    def _opened(self, span: Span) -> tuple[StorageFile, SegmentHeader]:
-        file, header = self._view.opened(span)
-        if header.number != span.record.number:  # what a trim left of it, at other offsets
-            file.close()
-            raise GapError(span.record.first_lsn, header.first_lsn)
-        return file, header
-
     def read(self, fetch: Fetch) -> bytes:
         """Return bytes of a file of the plan. GapError where it was dropped; StorageError."""
-        if fetch.file == len(self._spans):
+        if fetch.file == len(self._segments):
             assert self._snapshot is not None
             data = self._snapshot.read(fetch.offset, fetch.size)
         else:
             if self._index != fetch.file:
                 self._close_segment()
-                self._file, _ = self._opened(self._spans[fetch.file])
+                self._file, _ = open_span(self._view, self._segments[fetch.file].span)
                 self._index = fetch.file
             assert self._file is not None
             data = self._file.read(fetch.offset, fetch.size)
@@ -181,25 +118,6 @@ class PlannedFiles:
         if self._snapshot is not None:
             self._snapshot.close()
             self._snapshot = None
-
-
-def planned_manifest(
-    manifest: Manifest, records: list[SegmentRecord], end: LogEnd, snapshot_lsn: int
-) -> Manifest:
-    """Return the manifest of a log with these sealed segments and this snapshot (0: none). Pure."""
-    first = records[0].first_lsn if records else end.last_lsn + 1
-    low = manifest.low_watermark
-    if snapshot_lsn:
-        low = max(low, min(snapshot_lsn, first - 1))
-    start = records[0].start_position if records else end.position
-    return manifest.next(
-        segments=tuple(records),
-        end=end,
-        low_watermark=low,
-        checkpoint_lsn=snapshot_lsn or manifest.checkpoint_lsn,
-        **gaps_where(manifest, lambda g: start <= g.start_position and g.end_position <= end.position),
-        extra={},
-    )
 
 
 class SnapshotChecks:

@@ -7,19 +7,18 @@ import re
 from dataclasses import replace
 
 from walkit._main_thread import end_if_abandoned
-from walkit.errors import CorruptionError, FormatVersionError, GapError, SnapshotError, StorageError
-from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest, SegmentRecord, SegmentState, sealed_record
+from walkit.copier.plan import PlannedSegment, open_span
+from walkit.copier.segment_check import check_segment
+from walkit.copier.snapshot_check import snapshot_lsns, verify_snapshot
+from walkit.errors import CorruptionError, FormatVersionError, SnapshotError, StorageError
+from walkit.format.manifest import Manifest
 from walkit.format.names import INDEX_SUFFIX, lsn_of_name, snapshot_name
-from walkit.format.segment import SegmentHeader
 from walkit.read.claim import Claim, is_due
-from walkit.read.view import LogView, Span
+from walkit.read.view import LogView
 from walkit.recovery.log_scan import Progress
-from walkit.segments.frame_walk import FrameWalk, walk_segment
-from walkit.segments.identity import check_identity
+from walkit.segments.identity import identity_at
 from walkit.segments.index_file import files_of
-from walkit.segments.manifest_store import LOCK_NAME, NEW_NAME, load_manifest
-from walkit.state.snapshot import identity_at, snapshot_lsns, verify_snapshot
+from walkit.segments.manifest_store import LOCK_NAME, OWN_NAMES, load_manifest
 from walkit.storage.bulk import read_ahead
 from walkit.storage.interface import Storage, StorageFile
 
@@ -32,7 +31,7 @@ _SEGMENT_NAME = re.compile(r"\d{20}\.segment")
 
 def is_of_a_copy(name: str) -> bool:
     """Say whether a file may be what a copy that was killed has left."""
-    fixed = (LOCK_NAME, MANIFEST_NAME, NEW_NAME, COPYING_NAME)
+    fixed = (*OWN_NAMES, COPYING_NAME)
     is_segment = _SEGMENT_NAME.fullmatch(name.removesuffix(INDEX_SUFFIX)) is not None
     return name in fixed or is_segment or lsn_of_name(name) is not None
 
@@ -74,89 +73,42 @@ class Meter:
         self.tick()
 
 
-class CopyOfSegments:
-    """Copies the segments of a view up to a position, and checks each frame of what was written."""
+def copy_segments(
+    view: LogView, planned: list[PlannedSegment], manifest: Manifest, target: Storage, meter: Meter
+) -> None:
+    """Copy the segments of a plan, whose manifest this is, and check each frame of what was written.
 
-    def __init__(self, view: LogView, target: Storage, meter: Meter, durable_position: int) -> None:
-        self.records: list[SegmentRecord] = []
-        """What the copy's manifest says of its segments."""
-        self.end = view.manifest.end
-        """Where the copy ends."""
-        self._view, self._target, self._meter = view, target, meter
-        self._durable_position = durable_position
-
-    def copy(self) -> CopyOfSegments:
-        """Copy all. CorruptionError for a frame that is not intact, GapError for a segment that was dropped."""
-        spans = [s for s in self._view.spans if s.record.start_position < self._durable_position]
-        self._meter.total += sum(
-            self._stop(s) - s.record.start_position + SEGMENT_HEADER_BYTES for s in spans
-        )
-        for span in spans:
-            self.records.append(self._segment(span))
-        if self.records and (last := self.records[-1]).end_position != self.end.position:
-            self.end = LogEnd(last_lsn=last.last_lsn, position=last.end_position, chain=last.end_chain)
-        return self
-
-    def _stop(self, span: Span) -> int:
-        return min(span.end_position, self._durable_position)
-
-    def _segment(self, span: Span) -> SegmentRecord:
-        stop = self._stop(span)
-        record = span.record
-        whole = record.state is SegmentState.SEALED and stop == record.end_position
-        file, header = self._view.opened(span)
+    A file that an earlier copy made whole is kept. CorruptionError, GapError for a segment that has left the log.
+    """
+    meter.total += sum(each.size for each in planned)
+    there = set(target.names())
+    for each in planned:
+        if each.record.name in there and _is_whole(target, manifest, each, meter):
+            meter.kept(each.size)
+            continue
+        file, header = open_span(view, each.span)
         try:
-            if header.number != record.number:  # another stands in its place, which begins later
-                manifest = load_manifest(self._view.storage)
-                raise GapError(record.first_lsn, max(manifest.complete_from_lsn, manifest.first_lsn))
-            size = min(header.offset_of(stop), file.size())
-            found = self._there(record, span, size) if whole else None
-            if found is None:
-                own = replace(header, manifest_generation=0)  # it promises another folder's manifest
-                copy_file(file, self._target, size, self._meter, own.encode())
-                walk = self._checked(COPYING_NAME, record, span, stop)
-                self._target.replace(COPYING_NAME, record.name)
-            else:
-                walk = found
-                self._meter.kept(size)
+            own = replace(header, manifest_generation=0)  # it promises another folder's manifest
+            copy_file(file, target, each.size, meter, own.encode())
         finally:
             file.close()
-        if whole:
-            return record
-        end = LogEnd(last_lsn=(walk.next_lsn or 1) - 1, position=stop, chain=walk.end_chain)
-        return sealed_record(header, end, records=walk.records, frames=walk.frames)
+        check_segment(target, manifest, each.record, name=COPYING_NAME, step=meter.renew)
+        target.replace(COPYING_NAME, each.record.name)
 
-    def _there(self, record: SegmentRecord, span: Span, size: int) -> FrameWalk | None:
-        """Return the walk over what an earlier copy made whole of a sealed segment; None where it did not."""
-        if record.name not in self._target.names():
-            return None
-        file = self._target.open(record.name, "read")
-        try:
-            if file.size() != size:
-                return None
-        finally:
-            file.close()
-        try:
-            return self._checked(record.name, record, span, record.end_position)
-        except (CorruptionError, FormatVersionError):
-            return None
 
-    def _checked(self, name: str, record: SegmentRecord, span: Span, stop: int) -> FrameWalk:
-        """Check each frame of a segment's copy; CorruptionError where one is not intact."""
-        manifest = self._view.manifest
-        file = self._target.open(name, "read")
-        try:
-            header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
-            check_identity(manifest, record, header)
-            assert header is not None
-            gaps = manifest.gaps_of(record)
-            walk = walk_segment(file, header, record, stop, gaps=gaps, row_seen=lambda _: None)
-            for _ in walk.steps():
-                self._meter.renew()
-            self._view.refuse(walk, span)
-            return walk
-        finally:
-            file.close()
+def _is_whole(target: Storage, manifest: Manifest, each: PlannedSegment, meter: Meter) -> bool:
+    """Say whether an earlier copy has made all of a segment of a plan, and no more."""
+    file = target.open(each.record.name, "read")
+    try:
+        if file.size() != each.size:
+            return False
+    finally:
+        file.close()
+    try:
+        check_segment(target, manifest, each.record, step=meter.renew)
+    except (CorruptionError, FormatVersionError):
+        return False
+    return True
 
 
 def copy_file(file: StorageFile, target: Storage, size: int, meter: Meter, head: bytes = b"") -> None:

@@ -9,6 +9,7 @@ import random
 import shutil
 import signal
 import time
+from contextlib import suppress
 from itertools import chain, combinations
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from tests.log.in_flight_logs import Flight
 from tests.log.logs import SEGMENTS, Child, lsns, memory_log, tiny
 from tests.stores import SMALL
 from walkit.config import Retention
+from walkit.copier import log_copy
+from walkit.copier.log_copy import copy_into
 from walkit.errors import (
     CorruptionError,
     GapError,
@@ -34,8 +37,6 @@ from walkit.models.faults import OperationName
 from walkit.read.reader import ReaderView, reader_view_of
 from walkit.segments.claim_files import drop_claim
 from walkit.segments.manifest_store import load_manifest
-from walkit.state import log_copy
-from walkit.state.log_copy import copy_into
 from walkit.storage import Storage
 from walkit.storage.file import FileStorage
 from walkit.store import Store
@@ -83,6 +84,7 @@ def test_an_open_a_closed_and_an_empty_log_are_copied(tmp_path: Path) -> None:
     check(tmp_path / "open", 1, 60)
     for name in ("trimmed", "closed", "idle"):
         check(tmp_path / name, int(trimmed) + 1, 60)
+    assert {"durable", "claims.lock"} <= {path.name for path in (tmp_path / "again").iterdir()}
     check(tmp_path / "again", int(trimmed) + 1, 61)
     assert not list(tmp_path.glob("*.partial"))
 
@@ -407,6 +409,9 @@ def test_targets_that_are_refused(tmp_path: Path) -> None:
         walkit.copy(tmp_path / "none", tmp_path / "copy")
     assert not list(tmp_path.rglob("*.partial")) and not (tmp_path / "none").exists()
     walkit.open(tmp_path / "copy.partial").close()
+    with pytest.raises(OptionsError, match="is another log"):
+        walkit.copy(tmp_path / "log", tmp_path / "copy")
+    (tmp_path / "copy.partial" / "mine").write_bytes(b"")
     with pytest.raises(OptionsError, match="no copy leaves"):
         walkit.copy(tmp_path / "log", tmp_path / "copy")
     shutil.rmtree(tmp_path / "copy.partial")
@@ -441,6 +446,27 @@ def test_a_log_under_the_name_of_an_unfinished_copy_is_left_alone(tmp_path: Path
     assert walkit.verify(tmp_path / "one.partial").ok
     assert walkit.copy(tmp_path / "log", tmp_path / "one").bytes_kept > 0
     check(tmp_path / "one", 1, 60)
+
+
+@pytest.mark.parametrize("durability", ["sync", "none"])
+@pytest.mark.parametrize("records", [0, 1])
+def test_an_unfinished_copy_that_was_written_to_is_left_alone(
+    tmp_path: Path, durability: str, records: int
+) -> None:
+    """Open for writing what a killed copier left, and copy there again: refused if it has a record of its own."""
+    filled(tmp_path / "log").close()
+    walkit.copy(tmp_path / "log", tmp_path / "copy.partial")
+    with walkit.open(tmp_path / "copy.partial", options=tiny(durability=durability)) as log:
+        for _ in range(records):
+            log.append(b"own")
+    if records:
+        with pytest.raises(OptionsError, match="was written to"):
+            walkit.copy(tmp_path / "log", tmp_path / "copy")
+    else:
+        with suppress(OptionsError):
+            walkit.copy(tmp_path / "log", tmp_path / "copy")
+    place = tmp_path / ("copy" if (tmp_path / "copy").exists() else "copy.partial")
+    check(place, 1, 60 + records)
 
 
 def test_a_copy_is_no_more_open_than_its_log(tmp_path: Path) -> None:

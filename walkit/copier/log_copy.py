@@ -14,29 +14,26 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 
 from walkit._arguments import check_progress, refuse
 from walkit._main_thread import ending_early, run_uninterrupted
+from walkit.copier.copy_files import Meter, copy_segments, copy_snapshots, is_of_a_copy, keep_only
+from walkit.copier.copy_report import CopyReport
+from walkit.copier.plan import plan_segments, planned_manifest
 from walkit.errors import ClaimError, GapError, NotALogError, OptionsError, StorageError, WalkitError
 from walkit.format.index import has_index
-from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest, SegmentRecord
+from walkit.format.manifest import MANIFEST_NAME, Manifest
 from walkit.read.claim import Claim, claim
 from walkit.read.reader import reader_view_of
 from walkit.read.view import LogView
 from walkit.recovery.apply import sync_unsealed
-from walkit.recovery.log_scan import Progress
+from walkit.recovery.log_scan import Progress, read_durable_slot
 from walkit.segments.claim_files import drop_claim
 from walkit.segments.index_file import index_segment
-from walkit.segments.manifest_store import LOCK_NAME, NEW_NAME, gaps_where, load_manifest, write_manifest
+from walkit.segments.manifest_store import LOCK_NAME, NEW_NAME, load_manifest
+from walkit.segments.new_log import make_log
 from walkit.segments.writer_lock import WriterLock, has_writer, take_writer_lock
-from walkit.state.copy_files import (
-    CopyOfSegments,
-    Meter,
-    copy_snapshots,
-    is_of_a_copy,
-    keep_only,
-)
-from walkit.state.copy_report import CopyReport
 from walkit.storage.address import Place, storage_at
 from walkit.storage.file import FileStorage
 from walkit.storage.folder import Folder, opened_folder
@@ -183,7 +180,7 @@ def copy_into(source: Storage, target: Storage, progress: Progress | None, locat
     """
     began = time.perf_counter()
     target.create()
-    _clear(target, load_manifest(source).log_id)
+    _clear(target, load_manifest(source))
     # The path alone is a name: a copier in another folder of that path may be alive.
     which = f"{location}\0{_number_of(target)}".encode("utf-8", "surrogateescape")
     name = f"copy-{hashlib.sha256(which).hexdigest()[:16]}"
@@ -196,8 +193,12 @@ def copy_into(source: Storage, target: Storage, progress: Progress | None, locat
             claimed.release()
 
 
-def _clear(target: Storage, log_id: int) -> None:
-    """Make of what an earlier copy left no log, if it was one already; refuse what is not a copy of this log."""
+def _clear(target: Storage, source: Manifest) -> None:
+    """Make of what an earlier copy left no log, if it was one already; refuse what is not a copy of this log.
+
+    No writer and no replica has opened what a copier left: each of them leaves an epoch, a segment in use or a durable
+    slot there, and records that may be nowhere else.
+    """
     others = [name for name in target.names() if not is_of_a_copy(name)]
     if others:
         raise OptionsError(
@@ -206,9 +207,16 @@ def _clear(target: Storage, log_id: int) -> None:
             option="target",
             wanted=target.location,
         )
-    if MANIFEST_NAME in target.names() and load_manifest(target).log_id != log_id:
+    slot = read_durable_slot(target)
+    written = bool(slot.generation or slot.promise.generation)
+    if MANIFEST_NAME in target.names():
+        there = load_manifest(target)
+        written |= there.log_id != source.log_id or bool(there.unsealed)
+        written |= there.lineage != source.lineage[: len(there.lineage)]
+    if written:
         raise OptionsError(
-            f"{target.location} is another log; remove it, or give another target. Nothing was changed",
+            f"{target.location} is another log, or was written to; remove it, or give another target. Nothing was "
+            "changed",
             option="target",
             wanted=target.location,
         )
@@ -224,8 +232,7 @@ def _claimed(
     meter = Meter(progress, claimed)
     # Snapshots before the marks: the log is on stable storage up to each of them, and a later checkpoint may remove it.
     snapshots, unusable = copy_snapshots(source, target, meter)
-    view, segments = _segments(source, target, claimed, meter)
-    manifest = _manifest_of(view.manifest, segments.records, segments.end)
+    manifest = _copied_segments(source, target, claimed, meter)
     beyond = [lsn for lsn in snapshots if lsn > manifest.end.last_lsn]  # their records were cut off by damage
     snapshots = [lsn for lsn in snapshots if lsn not in beyond]
     for record in manifest.sealed:
@@ -234,7 +241,7 @@ def _claimed(
     keep_only(target, manifest, snapshots)
     target.sync_directory()
     meter.finish()
-    write_manifest(target, manifest)
+    make_log(target, manifest)
     return CopyReport(
         source=source.location,
         location=location,
@@ -252,23 +259,25 @@ def _claimed(
     )
 
 
-def _segments(
-    source: Storage, target: Storage, claimed: Claim, meter: Meter
-) -> tuple[LogView, CopyOfSegments]:
-    """Copy the segments of the log as it is now; GapError where records that are claimed are gone.
+def _copied_segments(source: Storage, target: Storage, claimed: Claim, meter: Meter) -> Manifest:
+    """Copy the segments of the log as it is now; return the manifest of the copy.
 
-    What was below the low watermark before the claim is not claimed: a trim may put a copy of its end in the place of
-    the oldest segment between the look at the manifest and the opening. Then all is looked at again, and what is whole
-    stays.
+    GapError if records that are claimed are gone. Those below the low watermark before the claim are not claimed: a
+    trim may put a copy of its end in the place of the oldest segment between the look at the manifest and the opening.
+    Then the plan is made again, and the files that are whole stay.
     """
     for left in reversed(range(LOOKS_MAX)):
-        view, durable_position = _durable_view(source)
         total = meter.total
         try:
-            return view, CopyOfSegments(view, target, meter, durable_position).copy()
+            view = _durable_view(source)
+            planned, end = plan_segments(view)
+            records, own = [each.record for each in planned], view.manifest
+            manifest = planned_manifest(own, records, end, extra=own.extra)
+            copy_segments(view, planned, manifest, target, meter)
+            return manifest
         except GapError as gap:
             try:
-                claimed.renew()  # GapError where records that it keeps are gone
+                claimed.renew()  # GapError if records that it keeps are gone
             except ClaimError:
                 raise gap from None
             if not left:
@@ -277,8 +286,8 @@ def _segments(
     raise AssertionError("the last look returns or raises")
 
 
-def _durable_view(source: Storage) -> tuple[LogView, int]:
-    """Return what can be read now, and up to which position it is on stable storage.
+def _durable_view(source: Storage) -> LogView:
+    """Return all that can be read now and is on stable storage.
 
     Without a writer, what recovery would keep is put there first, as the next opening would: the last acknowledged
     frame of a log whose power was cut may be promised by no other.
@@ -288,15 +297,9 @@ def _durable_view(source: Storage) -> tuple[LogView, int]:
     if settled:
         sync_unsealed(source, load_manifest(source))
     seen = reader_view_of(source)
-    if settled and load_manifest(source).generation == generation:
-        return seen.view, seen.end_position
-    return seen.view, seen.durable_position
-
-
-def _manifest_of(manifest: Manifest, records: list[SegmentRecord], end: LogEnd) -> Manifest:
-    """Return the manifest of the copy: of a log that was closed at `end`."""
-    return manifest.next(
-        segments=tuple(records),
-        end=end,
-        **gaps_where(manifest, lambda gap: gap.end_position <= end.position),
+    settled = settled and load_manifest(source).generation == generation
+    durable = seen.end_position if settled else seen.durable_position
+    spans = (s for s in seen.view.spans if s.record.start_position < durable)
+    return replace(
+        seen.view, spans=tuple(replace(s, end_position=min(s.end_position, durable)) for s in spans)
     )
