@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 
 import walkit
@@ -18,8 +17,7 @@ from tests.spark.trimmed import OPTIONS
 from tests.state.histories import diff_of, newest_of, random_rows, write
 from walkit.cli import main
 from walkit.errors import HistoryTrimmedError, OptionsError
-from walkit.spark import DiffReport, diff, diff_report
-from walkit.state.value_decoder import Columns, Undecoded
+from walkit.spark import diff, diff_report
 from walkit.store import Store
 
 if TYPE_CHECKING:
@@ -148,8 +146,9 @@ def test_a_report_by_column_reconciles(spark: SparkSession, tmp_path: Path) -> N
     alone = walkit.state.diff_report(left, right, decoder="json", ignore=["at"], tolerance=0.01, samples=2)
     bare = [replace(one, left="", right="", seconds=0.0, samples=()) for one in (alone, report)]
     assert bare[0] == bare[1]
-    names = walkit.state.DIFF_SCHEMA.names
-    assert list(alone.samples) == [{name: row[name] for name in names} for row in report.samples]
+    assert list(alone.samples) == [
+        {n: row[n] for n in walkit.state.DIFF_SCHEMA.names} for row in report.samples
+    ]
     plain = json.loads(report.to_json())
     assert plain["reconciles"] and plain["samples"][0]["key"] == b"30".hex()
     assert "30 left + 3 inserted - 5 deleted = 28 right" in report.text()
@@ -202,44 +201,6 @@ def test_misuse_of_a_report_is_refused(given: dict[str, Any], text: str) -> None
     """A decoder, tolerance, names or number of samples that is none: an error before Spark does anything."""
     with pytest.raises(OptionsError, match=text):
         diff_report("nothing", "nothing", **given)
-
-
-def test_counts_that_do_not_reconcile_are_said() -> None:
-    """A report whose counts are wrong: it says so in text and in JSON."""
-    report = DiffReport(
-        left="a", right="b", left_keys=3, right_keys=3, inserted=1, deleted=0, changed=0, unchanged=3
-    )
-    assert not report.reconciles and "do not reconcile" in report.text()
-    assert report.to_dict()["reconciles"] is False
-
-
-VALUES: list[tuple[Any, Any, dict[str, float | None] | str]] = [
-    ({"a": 1}, {"a": 3}, {"a": 2.0}),
-    ({1: 1, b"b": 1}, {1: 2, b"b": 2}, {"1": 1.0, "b'b'": 1.0}),
-    ([1], [2], "left"),
-    ({"a": 1}, None, "right"),
-    ({"a": np.arange(3)}, {"a": np.arange(3)}, {}),
-    ({"a": np.arange(3)}, {"a": np.arange(4)}, {"a": None}),
-    ({"a": np.array([np.nan])}, {"a": np.array([np.nan])}, {}),
-    ({"a": [np.arange(3)]}, {"a": [np.arange(3)]}, "both"),
-    (ZeroDivisionError("no"), {"a": 1}, "left"),
-]
-
-
-@pytest.mark.parametrize(("left", "right", "expected"), VALUES)
-def test_what_a_decoder_gives_ends_no_report(left: Any, right: Any, expected: object) -> None:
-    """Decode to mappings, to none, to arrays and to lists of arrays: columns that differ, or the side at fault."""
-
-    def decode(value: bytes) -> Any:
-        decoded = {b"l": left, b"r": right}[value]
-        if isinstance(decoded, Exception):
-            raise decoded
-        return decoded
-
-    columns = Columns.of(decode, (), 0.0)
-    assert columns is not None
-    found = columns.differences(b"l", b"r")
-    assert (found.side if isinstance(found, Undecoded) else found) == expected
 
 
 class StrictDecodeError(Exception):
