@@ -89,8 +89,9 @@ def test_a_batch_without_a_wanted_key_is_not_made(many: Path, monkeypatch: pytes
     made = counted(monkeypatch, to_arrow, "walkit.format.batch_builder")
     for keys, expected in (([b"key-7", b"key-9"], [7, 9]), ([b"key-70"], [])):
         made.clear()
-        only = ",".join(key.hex() for key in keys)
-        reader = WalkitReader(plan_scan({"path": many, "only": only}), RECORD_STRUCT)
+        reader = WalkitReader(
+            plan_scan({"path": many, "only": ",".join(map(bytes.hex, keys))}), RECORD_STRUCT
+        )
         batches = [batch for p in reader.partitions() for batch in reader.read(p)]
         lsns = [lsn for batch in batches for lsn in batch.column("lsn").to_pylist()]
         assert lsns == [n + 1 for n in range(RECORDS) if n % 50 in expected]
@@ -207,12 +208,11 @@ def test_a_task_proves_its_segment_before_its_first_row(
     block = file.read_bytes()
     header = SegmentHeader.decode(block[:SEGMENT_HEADER_BYTES], file.name)
     assert header is not None
-    other: dict[str, Any] = {fact: getattr(header, fact) + 4096}
-    file.write_bytes(replace(header, **other).encode() + block[SEGMENT_HEADER_BYTES:])
-    rows = []
+    other = replace(header, **{fact: getattr(header, fact) + 4096})
+    file.write_bytes(other.encode() + block[SEGMENT_HEADER_BYTES:])
     with pytest.raises(walkit.WalkitError) as caught:
-        rows += list(reader.read(partition))
-    assert rows == [] and text in "".join([str(caught.value), *caught.value.__notes__])
+        next(reader.read(partition))
+    assert text in "".join([str(caught.value), *caught.value.__notes__])
     assert isinstance(
         caught.value, walkit.GapError if fact == "manifest_generation" else walkit.CorruptionError
     )

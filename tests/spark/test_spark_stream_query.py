@@ -174,8 +174,7 @@ def test_a_stream_that_is_killed_has_each_lsn_once(spark: SparkSession, tmp_path
 
 def test_a_stream_of_two_logs_has_each_record_once(spark: SparkSession, tmp_path: Path) -> None:
     """Kill the planner of a query over a pattern, append to one log, finish, append to the other, finish: each once."""
-    counts = {"log-a": 300, "log-b": 50}
-    for name, count in counts.items():
+    for name, count in (counts := {"log-a": 300, "log-b": 50}).items():
         filled(tmp_path / name, count)
     query = started(spark, tmp_path, per_trigger=40, of="log-*")
     wait_for_batches(query, 1)

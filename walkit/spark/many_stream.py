@@ -17,6 +17,7 @@ from walkit.spark.errors import noted
 from walkit.spark.many import of_one_log, with_log
 from walkit.spark.options import LoadOptions
 from walkit.spark.stream import WalkitStreamReader
+from walkit.spark.tables import STRUCTS
 
 OF_LOGS = "logs"
 """The one member of an offset: the offset of each log by its path."""
@@ -30,7 +31,8 @@ class ManyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: LoadOptions, schema: StructType) -> None:
         self.schema = schema
-        one = of_one_log(schema, RECORD_STRUCT)
+        self.known = RECORD_STRUCT if options.view == "records" else STRUCTS[options.view]
+        one = of_one_log(schema, self.known)
         self.readers = {
             path: WalkitStreamReader(replace(options, paths=(path,), many=False), one)
             for path in sorted(options.paths)
@@ -39,7 +41,7 @@ class ManyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @noted()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a new query begins in each log."""
-        require_subset(self.schema, StructType([*RECORD_STRUCT.fields, *LOG_FIELDS]))
+        require_subset(self.schema, StructType([*self.known.fields, *LOG_FIELDS]))
         return {OF_LOGS: {path: reader.initialOffset() for path, reader in self.readers.items()}}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name

@@ -24,9 +24,9 @@ from walkit.spark.facts import LogFacts
 from walkit.storage.address import storage_at
 
 T = TypeVar("T")
-View: TypeAlias = Literal["records", "frames", "segments", "damage"]
+View: TypeAlias = Literal["records", "frames", "segments", "damage", "changes"]
 Mode: TypeAlias = Literal["failfast", "permissive"]
-VIEWS: tuple[View, ...] = ("records", "frames", "segments", "damage")
+VIEWS: tuple[View, ...] = ("records", "frames", "segments", "damage", "changes")
 MODES: tuple[Mode, ...] = ("failfast", "permissive")
 
 OF_A_LOAD = (
@@ -53,8 +53,8 @@ OF_OTHERS = {
     "startingtimestamp": "since",
     "endingversion": "lastLsn",
     "endingtimestamp": "until",
-    "readchangefeed": "walkit.spark.changes(path, first_lsn)",
-    "readchangedata": "walkit.spark.changes(path, first_lsn)",
+    "readchangefeed": "walkit.spark.changes(path, first_lsn), and view 'changes' of a stream",
+    "readchangedata": "walkit.spark.changes(path, first_lsn), and view 'changes' of a stream",
 }
 """Options of Delta Lake, and what walkit has for each."""
 

@@ -42,6 +42,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+from walkit._arguments import refuse
 from walkit.read.ranges import read_ranges
 from walkit.spark.columns import LOG_FIELDS, RECORD_STRUCT, require_subset
 from walkit.spark.combine import newest_up_to, of_keys
@@ -161,6 +162,12 @@ class Loaded:
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of these columns; `OptionsError` for one that the log does not have."""
         self.options.refuse(OF_A_STREAM, "is for spark.readStream, and this is spark.read")
+        if self.options.view == "changes":
+            refuse(
+                "view",
+                "changes",
+                "spark.readStream has this; walkit.spark.changes(path, first_lsn) is for a range",
+            )
         known = self.schema()
         require_subset(schema, known)
         if not self.options.many:

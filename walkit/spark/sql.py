@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyspark.sql.functions import udtf
 
 from walkit._arguments import refuse
-from walkit.record import Kind
+from walkit.spark.change_rows import changed
 from walkit.spark.columns import RECORD_STRUCT
 from walkit.spark.errors import noted
 from walkit.spark.facts import LogFacts
@@ -84,21 +84,8 @@ class ChangesFunction:
                 is_early = pc.less(batch.column("lsn"), first_lsn)
                 before.add(batch.filter(is_early))
                 late.append(batch.filter(pc.invert(is_early)))
-            yield from _changed(before, late)
-
-
-def _changed(before: FinalState, late: list[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
-    live = {row["key"]: row["value"] for row in before.live().to_pylist()}
-    for batch in late:
-        for row in batch.to_pylist():
-            key, is_put = row["key"], row["kind"] != Kind.DELETE
-            if is_put or key in live:
-                change = ("C" if key in live else "I") if is_put else "D"
-                yield key, change, live.get(key), row["value"] if is_put else None, row["lsn"]
-            if is_put:
-                live[key] = row["value"]
-            else:
-                live.pop(key, None)
+            for row in changed(before, late):
+                yield tuple(row.values())
 
 
 def _records(path: str, last_lsn: int | None, more: str) -> tuple[LogFacts, Iterator[pa.RecordBatch]]:

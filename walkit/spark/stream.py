@@ -32,18 +32,23 @@ from walkit.read.ranges import FrameRange, ranges_of, read_ranges
 from walkit.read.reader import ReaderView, reader_view_of
 from walkit.read.view import LogView, Span
 from walkit.record import to_microseconds
-from walkit.spark.columns import require_subset
+from walkit.spark.change_rows import changes_of
+from walkit.spark.columns import RECORD_STRUCT, require_subset
 from walkit.spark.errors import noted
 from walkit.spark.hosts import on_a_worker
 from walkit.spark.options import LoadOptions
 from walkit.spark.scan import PARTITION_BYTES, RangePart, parts_of, share
 from walkit.spark.stream_claim import StreamClaim
 from walkit.spark.stream_offset import GAP_ADVICE, StreamOffset, epoch_at, require_here
+from walkit.spark.tables import CHANGES_STRUCT
 from walkit.spark.times import first_lsn_since
 from walkit.storage.address import storage_at
 
 TASK_BYTES = 8 << 20
 """A batch has about one task for so many bytes of frames, up to the processors: a small batch is one task."""
+
+CHANGES_RECORDS = 1 << 17
+"""A batch of changes has so many records without option `maxRecordsPerTrigger`: one task has them in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,8 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, options: LoadOptions, schema: StructType) -> None:
+        if options.view == "changes" and options.max_records is None:
+            options = replace(options, max_records=CHANGES_RECORDS)
         self.options, self.schema = options, schema
         self.path = options.paths[0]
         self._claim = StreamClaim(self.path, options.claim, options.claim_s)
@@ -148,7 +155,8 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         require_here(replace(last, complete_from_lsn=seen.view.complete_from_lsn), seen, self.path)
         ranges = ranges_of(seen.view, seen.last_lsn, first_lsn=offset.lsn + 1, last_lsn=last.lsn)
-        parts = self.options.partitions or _tasks(ranges)
+        # The changes of a key are in the order of its records: one task has them all.
+        parts = 1 if self.options.view == "changes" else self.options.partitions or _tasks(ranges)
         groups = parts_of(seen.view.manifest, last.lsn, share(ranges, parts))
         return [InputPartition(StreamPart(offset.lsn + 1, last.lsn, group)) for group in groups]
 
@@ -169,6 +177,8 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             last_lsn=part.last_lsn,
             planned=part.frames.segments,
         )
+        if self.options.view == "changes":
+            batches = changes_of(self.path, part.first_lsn, batches, part.frames.segments.end)
         with on_a_worker(self.path, GAP_ADVICE):
             for batch in batches:
                 columns = [batch.column(name) for name in wanted.names]
@@ -205,14 +215,19 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def require_streamable(options: LoadOptions, schema: StructType) -> None:
     """Raise `OptionsError` for what a stream does not take."""
-    if options.view != "records" or options.mode != "failfast":
-        name, value = ("mode", options.mode) if options.view == "records" else ("view", options.view)
-        refuse(name, value, "a stream has view 'records' and mode 'failfast'; spark.read has the others")
+    known = {"records": RECORD_STRUCT, "changes": CHANGES_STRUCT}.get(options.view)
+    if known is None or options.mode != "failfast":
+        name, value = ("view", options.view) if known is None else ("mode", options.mode)
+        refuse(
+            name,
+            value,
+            "a stream has view 'records' or 'changes' and mode 'failfast'; spark.read has the others",
+        )
     options.refuse(("snapshot",), "is for spark.read; a stream takes firstLsn, lastLsn, since and until")
     if options.since is not None and options.since > datetime.now(UTC):
         text = "this time has not come, and records written until then would be in the stream: start the query then"
         refuse("since", options.since.isoformat(), text)
-    require_subset(schema)
+    require_subset(schema, known)
 
 
 def end_within(

@@ -13,7 +13,15 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from walkit.format.layout import CODEC_ZSTD
 from walkit.format.manifest import Manifest
@@ -76,10 +84,20 @@ DAMAGE_STRUCT = _struct(
 )
 """A range that is not intact, as `walkit.scan` judges it: damage, and what was torn, given up or never written."""
 
+CHANGES_STRUCT = _struct(
+    ("key", BinaryType, False),
+    ("change", StringType, False),
+    ("pre_value", BinaryType, True),
+    ("post_value", BinaryType, True),
+    ("lsn", LongType, False),
+)
+"""A change by a record of a stream, as in `walkit.spark.changes`."""
+
 STRUCTS: dict[View, StructType] = {
     "frames": FRAMES_STRUCT,
     "segments": SEGMENTS_STRUCT,
     "damage": DAMAGE_STRUCT,
+    "changes": CHANGES_STRUCT,
 }
 
 DAMAGE = frozenset(Verdict) - {Verdict.INTACT, Verdict.UNUSED, Verdict.IN_PROGRESS, Verdict.STALE}
