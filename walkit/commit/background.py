@@ -42,6 +42,7 @@ class DeviceWorker:
         self._name = name
         self._serving: set[int] = set() if serving is None else serving
         self._broken = broken
+        # Guards `_jobs`, `_doing`, `_closing` and the start of the thread. Taken alone, never around a job.
         self._guard = threading.RLock()
         self._bell = new_latch()
         """A latch and not an Event, whose lock an interrupt of the main thread could leave locked."""
@@ -135,6 +136,8 @@ class BackgroundSyncer:
         self.lock = failure.lock
         self.worker = worker
         self.write_observers: tuple[FrameObserver, ...] = ()
+        # Written by `CommitDriver.stop`, once, after the last leader has ended; syncs read it under the commit
+        # lock.
         self.stopped = False
         """Whether a sync that is asked for now is refused: the files may be closed next."""
         self._core = core

@@ -87,6 +87,7 @@ class Batch:
         """What its records take at most in a frame's body, as it grows."""
         self.size_bytes = 0
         """The same, once it has ended."""
+        # Written once, under the commit lock, by `end`; the owner reads it without the lock after each record.
         self.ended = False
         self._ended_count = 0
         self.submitted_us = 0

@@ -22,8 +22,11 @@ class CommitSignal:
     def __init__(self, lock: Any = None) -> None:
         self.lock = lock or threading.RLock()
         """Held while what is waited for changes."""
+        # Both lists are replaced or appended under `lock`; opened latches leave the list.
         self._latches: list[Any] = []
         self._callbacks: list[Callable[[], object]] = []
+        # Written under `lock`. True whenever one of the lists has an entry, so the leader may skip `notify_locked`
+        # on False.
         self.wanted = False
         """Whether anything waits; saves the leader a call."""
 

@@ -99,7 +99,11 @@ class Completion:
         self.signal = signal
         self.delivery = delivery
         self.watch = watch
+        # Appended under the commit lock, so its order is that of acknowledgement. The head is taken by the thread
+        # that has `_busy` only.
         self._queue: deque[tuple[Callable[[Any], None], Any]] = deque()
+        # Held by the thread that completes what is queued, for all. Taken without the commit lock, and before the locks
+        # of `Delivery`. A thread that finds it taken leaves its frames in `_queue`: the holder looks again afterwards.
         self._busy = threading.Lock()
 
     # -- what tickets ask

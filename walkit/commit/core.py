@@ -71,23 +71,33 @@ class OrderingCore(SubmissionQueue[S]):
         self.idle_marker_us = idle_marker_us
         self.interval_us = interval_us
         self.sealed_at_us = 0
+        # Written by `seal` if all before it is durable, and by `synced`: since when something lacks a sync.
         self.unsynced_since_us = 0
+        # Written by `flush` under the commit lock; only grows. No policy holds back a record up to it.
         self.flush_lsn = 0
+        # Appended by `seal`, taken from the left by `written` and from the right by `begin_failure`, which are
+        # under the commit lock.
         self.in_flight: deque[SealedFrame] = deque()
         """Frames that are sealed and not yet passed by the contiguous written prefix, in append order."""
         self.landed = 0
         """How many of them are written, and wait for one before them."""
+        # The marks: `seal`, whose calls are serial, writes the first five, and `segment_ready` segment_end before it;
+        # `written` and `synced` write the others under the commit lock. Between two steps:
+        # - position <= segment_end
+        # - promised_position <= durable_position <= written_position <= position
+        # - durable_lsn <= written_lsn == acked_lsn <= appended_lsn
         self.position = position
         self.chain = chain
-        self.segment_end = position
         self.promised_position = position
         self.record_end_position = position
         self.appended_lsn = last_lsn
+        self.segment_end = position
         self.acked_lsn = last_lsn
         self.durable_lsn = last_lsn
         self.written_lsn = last_lsn
         self.written_position = position
         self.durable_position = position
+        # Written once, by `begin_failure` under the commit lock: then `take` returns nothing, and no sync counts.
         self.failure: BaseException | None = None
         self.failed_from: int | None = None
         """Position from which on nothing is acknowledged any more."""

@@ -87,11 +87,15 @@ class Delivery:
         self._events = events
         self.broken: Callable[[BaseException], object] = lambda _: None
         """Called with an error that is not of user code; raises nothing."""
+        # Any thread appends, the delivery thread alone takes from the left; each by one call, so no lock guards it.
         self._queue: deque[tuple[Any, Any]] = deque()
         self._bell = new_latch()
+        # Guards `_thread` and the tuples of observers, bells and listeners, which are replaced and never changed.
+        # Taken without the commit lock; no other lock is taken under it.
         self._lock = threading.RLock()
         self._thread: LogThread | None = None
         self._closing = False
+        # Written by the delivery thread only; set back under `_lock`, with `_drained` notified.
         self._busy = False
         self._drained = CommitSignal(self._lock)
         self.observers: tuple[Observer, ...] = ()
@@ -108,6 +112,8 @@ class Delivery:
         self._raised: dict[Observer, ErrorCount] = {}
         self.errors = 0
         """How many errors observers and callbacks have raised."""
+        # Guards the last UnkeptFrames of the queue and `_unkept_frames`: one thread adds to it while the other
+        # takes it. Taken alone.
         self._unkept_lock = threading.RLock()
         self._unkept_frames = 0
         # Each is moved by one thread: the one that puts, and the delivery thread.

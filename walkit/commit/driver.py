@@ -135,6 +135,7 @@ class CommitDriver:
         if self.timer is not None:
             self.timer.work = work
         parts = (self.watch, self.signal, completion, failure, self.syncer, self.writer)
+        # All have the one lock of `DeviceWatch`, for speed by a field of their own; see there for its order.
         self._lock_holders: tuple[_LockHolder, ...] = (*parts, self.election, self.leader, submitter, work)
         """Every part that keeps the lock: a forked child gives all of them another (`after_fork`)."""
         self._gate: AdmissionGate | None = None

@@ -54,6 +54,8 @@ class LeaderElection:
         """Whether whatever waits may be taken once no thread leads."""
         self.asks_time = core.policy is not None
         """Whether the core has to know the time: only policies ask for it."""
+        # Written under the commit lock. True means that an item is in `pool.calls`, which a writer thread takes;
+        # `claim` of that thread sets it back before it looks at the queue, so no request is lost.
         self.asked = False
         """Whether the writer threads were asked to look, and have not done so yet."""
         self._seal_at_us: int | None = None

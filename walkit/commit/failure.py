@@ -24,10 +24,15 @@ class CommitFailure:
         events: EventSink,
     ) -> None:
         self.lock = completion.lock
+        # Written under the commit lock, once by `stop` or the first failure. Read under it before anything is
+        # queued, so nothing enters a log that refuses.
         self.refusal: WalkitError | None = None
         """What refuses new work: the log has failed or is closed. None while it takes some."""
+        # Written once, under the commit lock, by the first failure.
         self.poisoned: LogPoisonedError | None = None
         """The refusal of a log that has failed."""
+        # A leader adds its group under the commit lock, together with the lead. It removes the group when it seals;
+        # a failure clears them all. Turn 0 is the only one with one frame in flight.
         self.taken: dict[int, Sequence[Submitted]] = {}
         """Groups that leaders have taken and that are not sealed yet, by the turn in which they are sealed."""
         self.on_poison: Callable[[], object] = lambda: None
@@ -38,6 +43,7 @@ class CommitFailure:
         self._core = completion.core
         self._signal = completion.signal
         self._events = events
+        # Written by threads that fail, under no lock: two at once may send the event twice, which is harmless.
         self._reported = False
         self._parallel = self._core.in_flight_max > 1
 

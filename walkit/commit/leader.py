@@ -179,6 +179,7 @@ class Leader:
         self._timer = writer.timer
         self._counters = writer.counters
         self._now_ns, self._offset_ns = writer.clock
+        # Written under the commit lock: the event of a policy that failed is sent once.
         self._policy_reported = False
 
     # -- ways in

@@ -24,14 +24,21 @@ class SubmissionQueue(Generic[S]):
         """What a policy raised, or why its time cannot be waited for; it is not asked any more."""
         self.seal_at_us: int | None = None
         """When `take` is to be asked again, because the policy holds back what waits; None where nothing is held."""
+        # Changed under the commit lock only; its order is that of the LSNs to come.
         self.pending: deque[S] = deque()
         self.batch: Any = None
         """The last of them where it may still grow, which is for the driver to do; None otherwise."""
+        # Changed under the commit lock, before the call that changes `pending`: an interrupt may leave them too
+        # high for a moment, and never too low. `_check` holds them to `pending`.
         self._bytes = self._records = 0
         """What waits, without `batch`: that grows without a step here, and is counted when it grows no more."""
+        # Appended by threads that may hold any lock, each by one call; moved to `pending` under the commit lock.
         self.inbox: deque[S] = deque()
         """Submissions of foreign code on threads that have locks: one may be inside a step here."""
+        # Written under the commit lock: by `take`, and by `written`, which smooths the time of a write.
         self.taken_us = self.write_us = 0
+        # Both grow in `take` and shrink in `seal`, or in `forget_waiting` after a failure. With one frame in flight
+        # the leader is the only one to seal, so it needs no lock there.
         self.taken_records = 0
         """How many records were taken and are not sealed."""
         self.taken_frames = 0

@@ -12,8 +12,12 @@ class SealSequencer:
     """Numbers come from `draw_locked`; each is waited for with `wait` and given up with `end`, once. Any thread."""
 
     def __init__(self) -> None:
+        # Guards all below except `_drawn`. Taken without the commit lock, by leaders only; nothing is called under
+        # it.
         self._lock = threading.Lock()
+        # Written under the commit lock, with the group that gets the number: so turns are in the order of `take`.
         self._drawn = 0
+        # Only grows. The leader with this number seals; all lower numbers were given up.
         self._current = 0
         self._over: set[int] = set()
         self._abandoned = False

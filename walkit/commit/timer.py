@@ -61,11 +61,14 @@ class CommitTimer:
         self._broken = broken
         self._bell = new_latch()
         """A latch and not an Event, whose lock an interrupt of the main thread could leave locked."""
+        # Guards the start of the thread. May be taken under the commit lock, and no lock is taken under it.
         self._starting = threading.RLock()
         self._thread: LogThread | None = None
         self._begun = False
         """Whether its start is under way."""
         self._closing = False
+        # Written by the timer thread before its last look, and by `wake`. A frame that lands after that look sees
+        # True and wakes the timer; one that lands before it is seen by the look.
         self.parked = True
         """Whether a frame has to call `wake`. Set before the last look at the core, so that no frame is missed."""
 

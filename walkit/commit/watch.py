@@ -26,18 +26,26 @@ class DeviceWatch:
     def __init__(self, limit_ns: int) -> None:
         self.limit_ns = limit_ns
         self.grace_ns = min(GRACE_NS, limit_ns)
+        # Written by the timer thread only, once, under no lock: waiters look again after `CommitSignal.notify`.
         self.hung = False
         """Whether a call was found to hang, and what waits for it has failed; it may be under way still."""
         self.asleep = limit_ns > 0
         """Whether the timer has to be woken for the next call; False again while calls come."""
         self.active = False
         """Whether anything was called since the last look."""
+        # Each thread writes its own entry only, by one call; the timer reads copies. So no lock guards it.
         self.calls: dict[int, tuple[int, SealedFrame | None]] = {}
         """By thread: when its call began, and for which frame; None for one that is not about one frame."""
+        # The commit lock: it guards the queue, the lead and the core. It is taken first; only
+        # `CommitTimer._starting` may be taken under it. No call to the device and no user code except a policy runs
+        # under it.
         self.lock: Any = threading.RLock()
         """The driver's lock. An RLock says whether this very thread has it, from the call on that takes it."""
+        # Written under the commit lock, and by the leader itself, which takes out its own entry by one call. `len`
+        # is the number of leads taken; it is at most `LeaderElection.places`.
         self.leading: dict[int, object] = {}
         """Threads that lead a frame, by their numbers; see LeaderElection."""
+        # Each thread adds and removes its own number only.
         self.serving: set[int] = set()
         """The log's own threads that others wait for: writer, device, maintenance and timer."""
         self.on_wake: Callable[[], object] = lambda: None

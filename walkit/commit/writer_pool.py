@@ -36,8 +36,11 @@ class WriterPool:
         self._look = look
         self.calls: SimpleQueue[bool] = SimpleQueue()
         self._threads: list[LogThread] = []
+        # Guards `_threads`, `_count` and `full`. Taken without the commit lock; no lock is taken under it.
         self.starting = threading.RLock()
         """Held while one is started."""
+        # Set by each writer thread as it begins, and never set back. Read under the commit lock by threads that queue:
+        # only a running thread will take their item from `calls`.
         self.running = False
         """Whether one of them runs, so that it will look when it is woken."""
         self.full = False
