@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 
+from walkit._arguments import refuse
 from walkit._text import counted, lsn_range
-from walkit.errors import CorruptionError, NotALogError, OptionsError, WalkitError
+from walkit.errors import CorruptionError, NotALogError, WalkitError
 from walkit.format.durable_slot import NOTHING_DURABLE, DurableSlot
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import MANIFEST_NAME, LogEnd, LostRecord, Manifest, SegmentRecord
@@ -194,12 +195,8 @@ def _suffixes(epoch: int) -> Iterator[str]:
 def _beside(storage: Storage, suffix: str) -> Storage:
     where = storage.location
     if not os.path.isabs(where) and not where.startswith("memory://"):
-        raise OptionsError(
-            f"{where} holds more than one history, and walkit cannot make a log beside it. Copy its files to a folder "
-            "and repair that one",
-            option="path",
-            wanted=where,
-        )
+        text = "it holds more than one history, and walkit cannot make a log beside it"
+        refuse("path", where, f"{text}. Copy its files to a folder and repair that one")
     return storage_at(where + suffix)
 
 

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from walkit.errors import OptionsError
+from walkit._arguments import refuse
 from walkit.spark.columns import LOG_FIELDS, RECORD_STRUCT, require_subset
 from walkit.spark.errors import noted
 from walkit.spark.many import of_one_log, with_log
@@ -89,11 +89,7 @@ class ManyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _offsets(self, saved: dict[str, Any]) -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = saved.get(OF_LOGS, {})
         if found.keys() != self.readers.keys():
-            raise OptionsError(
-                f"the checkpoint names the logs {', '.join(sorted(found)) or '(none)'}, and the query reads "
-                f"{', '.join(self.readers)}: give it a new checkpoint",
-                option="checkpointLocation",
-                wanted=sorted(self.readers),
-                stored=sorted(found),
-            )
+            names = ", ".join(sorted(found)) or "(none)"
+            text = f"the checkpoint names the logs {names}, not these; give the query a new one"
+            refuse("checkpointLocation", sorted(self.readers), text, sorted(found))
         return found

@@ -8,9 +8,10 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+from walkit._arguments import refuse
 from walkit._html import CYAN, GREEN, GREY, PURPLE, RED, YELLOW, Markup, Part, bar, join, swatch, table, tag
 from walkit._text import bounds, counted, lsn_range, unread
-from walkit.errors import MissingExtraError, OptionsError, StorageError, WalkitError
+from walkit.errors import MissingExtraError, StorageError, WalkitError
 from walkit.format.frame import FrameHeader
 from walkit.format.layout import CODEC_NAMES
 from walkit.record import calendar_us, to_datetime
@@ -450,9 +451,7 @@ class FrameRows:
     def __call__(self) -> Iterator[FrameRow]:
         """Return the rows. OptionsError in a copy whose storage was not one of files."""
         if self._storage is None:
-            raise OptionsError(
-                "a copy of a report from another process reads frames from files only", option="storage"
-            )
+            refuse("storage", None, "a copy of a report in another process reads frames from files only")
         return frame_rows(self._storage, self._spans, decode=self._decode)
 
     def __getstate__(self) -> dict[str, Any]:
