@@ -224,7 +224,7 @@ TOOLS = ("bench", "demo", "spark", "views", "workload")
 UNMARKED = {
     "_threads.py _end": "a latch: it is opened once, by the thread that ends",
     "commit/*.py lock": "the commit lock: calls ask for its owner first, and foreign records go to an inbox",
-    "log/close.py lock": "the commit lock, on a thread of the closing's own",
+    "log/resources.py lock": "the commit lock, on a thread of the closing's own",
     "replication/delta/feed.py lock": "the commit lock, within a lock that is entered after a mark",
     "_outbox.py *": "they are tried, and waited for only at the end of the process",
     "commit/completion.py _busy": "it is tried, and never waited for",

@@ -12,7 +12,7 @@ from tests.log.crashes import SMALL
 from walkit.format.names import UNFINISHED_NAMES
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.replication.logs.imported_log import ImportedLog
-from walkit.segments.leftovers import KEPT_NEW_NAME
+from walkit.segments.orphan_files import KEPT_NEW_NAME
 from walkit.storage.interface import Storage
 
 LEFT = (*UNFINISHED_NAMES, "manifest.new", KEPT_NEW_NAME)

@@ -16,7 +16,7 @@ from walkit import LogOptions, Retention, StoreOptions
 from walkit.commit.policy import TakeAll
 from walkit.errors import OptionsError
 from walkit.format.names import cursor_file_name
-from walkit.log.limits import value_bytes_max
+from walkit.log.validate import value_bytes_max
 from walkit.models import CrashingStorage
 
 WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [

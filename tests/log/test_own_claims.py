@@ -18,8 +18,7 @@ from tests.storage.test_file import mounted
 from walkit.errors import ClaimError, GapError, LogClosedError, OptionsError, StorageError
 from walkit.format.layout import CLAIMS_MAX
 from walkit.format.names import CLAIMS_LOCK_NAME
-from walkit.log import own_claims
-from walkit.log.own_claims import RENEW_S_MIN
+from walkit.log.claims import RENEW_S_MIN
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.segments.claim_files import stored_claim
 from walkit.storage.interface import LockHolder
@@ -346,7 +345,7 @@ def fill_to_the_last_byte(folder: Path) -> None:
 
 def test_a_claim_lives_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fill a small file system to its last byte and inode: renewing, advancing, releasing and closing need no room."""
-    monkeypatch.setattr(own_claims, "RENEW_S_MIN", 0.05)
+    monkeypatch.setattr("walkit.log.claims.RENEW_S_MIN", 0.05)
     with mounted(tmp_path, "-t", "tmpfs", "-o", "size=2m,nr_inodes=40", "tmpfs") as folder:
         log = walkit.open(
             folder / "log", options=walkit.LogOptions(segment_bytes=256 * 1024, frame_bytes_max=65536)

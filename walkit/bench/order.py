@@ -23,8 +23,8 @@ from walkit._arguments import check_bool, check_number, check_whole, refuse
 from walkit._progress import progress_bar
 from walkit._report import Cells, TableReport
 from walkit.config import LogOptions
-from walkit.log.limits import require_fits
 from walkit.log.open import open_log
+from walkit.log.validate import require_fits
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import MachineFacts, Run, RunRecorder
 from walkit.measure.frame_timer import FrameWatch

@@ -17,7 +17,7 @@ from walkit.bench.spark_load import KEY_BYTES, WRITTEN_WITH, BenchLogs
 from walkit.bench.spark_queries import GROUPS, READ, REPLAY, Answer, Plan, plan_queries
 from walkit.bench.spark_report import SparkBenchReport, SparkBenchRow
 from walkit.errors import WalkitError
-from walkit.log.limits import require_fits
+from walkit.log.validate import require_fits
 from walkit.spark.session import session
 from walkit.storage.mounts import require_folder
 

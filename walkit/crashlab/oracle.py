@@ -17,8 +17,8 @@ from walkit.models import CrashingStorage
 from walkit.record import Kind, Record
 from walkit.recovery.repair import repair
 from walkit.recovery.verify import verify
-from walkit.segments.leftovers import unfinished_in
 from walkit.segments.manifest_store import LOST_FOLDER, load_manifest
+from walkit.segments.orphan_files import unfinished_in
 from walkit.state.snapshot import snapshot_lsns
 from walkit.store import Store
 

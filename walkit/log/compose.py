@@ -23,16 +23,14 @@ from walkit.format.layout import (
 from walkit.format.manifest import LogEnd
 from walkit.format.manifest_file import ManifestFile
 from walkit.log.capacity import BoundedSink
-from walkit.log.claims import ClaimTable
+from walkit.log.claims import ClaimTable, OwnClaims
 from walkit.log.contents import LogContents
 from walkit.log.level import note_level
 from walkit.log.lifetime import Lifetime
 from walkit.log.observe import acknowledged_frames
-from walkit.log.own_claims import OwnClaims
 from walkit.log.parts import LogParts
 from walkit.log.retention import Retainer
-from walkit.log.trim import Trimmer
-from walkit.log.trim_rewrite import TrimRewriter
+from walkit.log.trim import Trimmer, TrimRewriter
 from walkit.record import wall_us
 from walkit.recovery.apply import apply_plan
 from walkit.recovery.assembly import RecoveryPlan

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
-from walkit.log.marks import LogMarks
 from walkit.read.view import LogView, Span
 from walkit.segments.active_segment import OpenSegment
 from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.segment_set import SegmentSet
 from walkit.storage.interface import Storage
+
+
+class LogMarks(Protocol):
+    """How far an open log has come. Safe from any thread; each value only grows while the log is open."""
+
+    @property
+    def acked_lsn(self) -> int:
+        """The last LSN acknowledged, with everything before it."""
+
+    @property
+    def durable_lsn(self) -> int:
+        """The last LSN on stable storage, with everything before it."""
+
+    @property
+    def written_position(self) -> int:
+        """Where the frames end that can be read."""
+
+    @property
+    def durable_position(self) -> int:
+        """Where the frames end that are on stable storage."""
 
 
 def segments_now(

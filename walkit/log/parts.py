@@ -9,10 +9,9 @@ from walkit.commit.core import OrderingCore
 from walkit.commit.driver import CommitDriver
 from walkit.config import LogOptions
 from walkit.events import EventSink
-from walkit.log.claims import ClaimTable
+from walkit.log.claims import ClaimTable, OwnClaims
 from walkit.log.contents import LogContents
 from walkit.log.lifetime import Lifetime
-from walkit.log.own_claims import OwnClaims
 from walkit.log.retention import Retainer
 from walkit.log.trim import Trimmer
 from walkit.segments.manifest_store import ManifestStore

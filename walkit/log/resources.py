@@ -1,23 +1,162 @@
-"""What an open log holds until it is closed: its files, its threads, its lock.
+"""What an open log holds until it is closed (files, threads, its lock), and how it is closed.
 
 The user's `WriteAheadLog` holds the resources; the log's threads and its parts know neither. So a log that is dropped
-without close() is collected, and its finaliser closes what it held.
+without close() is collected, and its finaliser closes what it held, with a warning unless the process is ending.
+
+The last part of a closing (seal, close the files, free the lock) runs on a thread of its own. So the caller does not
+hang with the device, and Ctrl-C on the thread that closes does not free the lock under a job of the maintenance thread.
+The lock is freed last: a manifest on its way to a slow disk must not land on the manifest of another writer.
 """
 
 from __future__ import annotations
 
+import atexit
+import errno
 import os
 import threading
+import warnings
 import weakref
+from _thread import allocate_lock
+from collections.abc import Callable
 from typing import Any
 
 from walkit._interrupts import uninterrupted
+from walkit._locks import WORK, holds, once
 from walkit._main_thread import run_uninterrupted
-from walkit._threads import LogThread, reserve_stack
-from walkit.errors import LogClosedError
-from walkit.log.close import Finisher
+from walkit._outbox import Outbox
+from walkit._threads import MEMORY_TRIES, Latch, LogThread, on_log_thread, reserve_stack
+from walkit.commit.driver import CommitDriver
+from walkit.errors import LogClosedError, StorageError, WalkitError
+from walkit.events import EventSink
+from walkit.log.claims import OwnClaims
 from walkit.log.parts import LogParts
+from walkit.segments.manifest_store import ManifestStore
+from walkit.segments.orphan_files import OrphanFiles
+from walkit.segments.segment_set import SegmentSet
 from walkit.storage.interface import StorageLock
+
+GRACE_S = 1.0
+"""A second look at what seems to hang, for processes that were stopped."""
+
+
+class Finisher:
+    """Ends what the commit path has left when it was stopped."""
+
+    def __init__(
+        self,
+        driver: CommitDriver,
+        segments: SegmentSet,
+        manifest_store: ManifestStore,
+        own_claims: OwnClaims,
+        orphan_files: OrphanFiles,
+        events: EventSink,
+        limit_ms: float | None,
+    ) -> None:
+        """`limit_ms` is how long the device may take to answer; None: for ever."""
+        self._driver = driver
+        self._segments = segments
+        self._manifest_store = manifest_store
+        self._own_claims = own_claims
+        self._orphan_files = orphan_files
+        self._events = events
+        self._limit_ms = limit_ms
+        self._claim = allocate_lock()
+        """Taken by the thread that finishes, and never given back."""
+
+    def finish_here(self, ended: Callable[[], object]) -> None:
+        """Seal what can be sealed, close the files, call `ended()`: here, unless a thread already does or has done it.
+
+        The commit path has been stopped.
+        """
+        if not self._claim.acquire(False):
+            return
+        try:  # at once: a call between the two might find no memory, and the claim would stay
+            poisoned = self._driver.core.failure is not None
+            try:
+                self._close_segments(poisoned=poisoned)
+                if not poisoned:
+                    with self._driver.lock:
+                        core = self._driver.core
+                        core.synced(core.sync_begin())  # a seal is durable, with everything in it
+            finally:
+                if self._manifest_store.lost is None:
+                    self._own_claims.close()
+        finally:
+            tries = 0
+            while tries < MEMORY_TRIES:  # a loop and no call of another, which would allocate first
+                try:
+                    self._leave(ended)
+                    break
+                except MemoryError:
+                    tries += 1
+
+    def _close_segments(self, *, poisoned: bool) -> None:
+        try:
+            self._segments.close(poisoned=poisoned, hung=self._driver.hung)
+        except MemoryError:
+            # Their files have locks: those that are not sealed are left to recovery.
+            self._segments.close(poisoned=True, hung=self._driver.hung)
+            raise
+
+    def _leave(self, ended: Callable[[], object]) -> None:
+        with once(self._orphan_files.lock), self._orphan_files.lock:
+            self._manifest_store.close()
+        ended()
+
+    def finish(self, ended: Callable[[], object]) -> None:
+        """Seal, close the files and call `ended()`, on another thread; wait while something moves within the limit.
+
+        StorageError (ETIMEDOUT) where the device does not answer, and KeyboardInterrupt for an impatient caller: the
+        other thread continues, and calls `ended()` when all is done. At the end of the process it is done here.
+        """
+        failed, box = list[BaseException](), Outbox()
+
+        def work() -> None:
+            try:
+                with box:
+                    self.finish_here(ended)
+            except BaseException as error:  # noqa: BLE001 - raised by the caller
+                failed.append(error)
+
+        try:
+            thread = LogThread(target=work, name="walkit-closing", daemon=True)
+            with uninterrupted():  # struck before the thread runs, the lock would never be freed
+                thread.start()
+        except (RuntimeError, MemoryError):  # the interpreter is ending, or memory lacks for a thread
+            self.finish_here(ended)
+            return
+        tries = 0
+        try:
+            while (
+                tries < MEMORY_TRIES
+            ):  # the lock is free when this returns, also where waiting finds no memory
+                try:
+                    self._wait_for(thread)
+                    break
+                except MemoryError:
+                    tries += 1
+            box.send()
+        finally:
+            box.leave()
+        self.finish_here(ended)  # the thread may have found no memory to begin
+        if failed:
+            raise failed[0]
+
+    def _wait_for(self, thread: LogThread) -> None:
+        maintenance, limit_ms = self._segments.maintenance, self._limit_ms
+        if limit_ms is None:
+            thread.wait()
+            return
+        while not thread.wait(limit_ms / 1000):
+            steps = maintenance.steps
+            if not thread.wait(GRACE_S) and maintenance.steps == steps:
+                raise StorageError(
+                    f"the device has not answered for {limit_ms / 1000:g} s (write_timeout_ms) while the log at "
+                    f"{self._segments.storage.location} was closed; its lock is freed when it does, and recovery "
+                    "seals the log",
+                    errno=errno.ETIMEDOUT,
+                )
+
 
 _open: weakref.WeakSet[LogResources] = weakref.WeakSet()
 
@@ -109,3 +248,68 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+DROP_WAIT_S = 5.0
+
+_exiting = Latch()
+
+
+def close_dropped(resources: LogResources) -> None:
+    """Close a log whose object is gone."""
+    if resources.parts.lifetime.closed:
+        return
+    end_dropped(resources)
+    parts = resources.parts
+    report_dropped(f"the log at {parts.storage.location}", parts.events, parts.storage.location)
+
+
+def report_dropped(what: str, events: EventSink, location: str, *, ending: str = "close") -> None:
+    """Warn that nothing called the method `ending` of what was dropped; silent where the process is ending."""
+    if _exiting.is_set():
+        return
+    events.emit("walkit.log.drop", location=location)
+    done = {"close": "closed", "stop": "stopped"}[ending]
+    warnings.warn(f"{what} was dropped without {ending}(); it is {done} now", ResourceWarning, stacklevel=3)
+
+
+def end_dropped(resources: LogResources, then: Callable[[], object] | None = None) -> None:
+    """Close a log from a finaliser and do `then`."""
+    run_for_dropped(lambda: _close_quietly(resources, then), resources.parts.driver.is_free)
+
+
+def run_for_dropped(work: Callable[[], object], may_wait: Callable[[], bool] = lambda: True) -> None:
+    """Have another thread do what a finaliser has to do; raises nothing that `work` does not raise at the end.
+
+    The collector may run a finaliser anywhere, also on a thread that holds a lock which closing needs, or in the midst
+    of a commit. So another thread closes, and is waited for only where this one can do without: for a few seconds, not
+    on a thread of walkit's own, and where `may_wait` says so. Where the process is ending it is done here.
+    """
+    if _exiting.is_set():
+        work()
+        return
+    closer = LogThread(target=work, name="walkit-close")
+    with uninterrupted():
+        closer.start()
+    if not on_log_thread() and not holds(WORK) and may_wait():
+        closer.join(DROP_WAIT_S)
+
+
+def _close_quietly(resources: LogResources, then: Callable[[], object] | None) -> None:
+    try:
+        resources.close()
+    except WalkitError as error:
+        resources.parts.events.emit(
+            "walkit.log.poison", cause=repr(error), acked_lsn=resources.parts.core.acked_lsn
+        )
+    if then is not None:
+        then()
+
+
+def watch_exit() -> None:
+    """Let the finalisers, which run at exit too, know by then that nothing was dropped.
+
+    Called after each finaliser is made: the newest hook of `atexit` runs first, and theirs may be made with them.
+    """
+    atexit.unregister(_exiting.set)
+    atexit.register(_exiting.set)

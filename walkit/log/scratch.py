@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol, Self, TypeVar
 from walkit._locks import once
 from walkit._main_thread import run_uninterrupted
 from walkit.errors import StorageError, WalkitError
-from walkit.log.finalizer import end_dropped
+from walkit.log.resources import end_dropped
 from walkit.log.wal import WriteAheadLog
 from walkit.storage.folder import Folder
 from walkit.storage.interface import FileNumber

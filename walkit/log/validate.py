@@ -6,14 +6,46 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from walkit._arguments import refuse
 from walkit.commit.ticket import SingleTicket, TicketHost
+from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
 from walkit.errors import RecordTimeError, RecordTooLargeError, RecordTypeError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns
-from walkit.format.layout import HAS_KEY, HAS_TIMESTAMP, HAS_VALUE, JOINED, RECORDS_PER_FRAME_MAX
+from walkit.format.layout import (
+    FRAME_HEADER_BYTES,
+    HAS_KEY,
+    HAS_TIMESTAMP,
+    HAS_VALUE,
+    JOINED,
+    RECORDS_PER_FRAME_MAX,
+)
 from walkit.record import Kind, calendar_us, to_microseconds
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+def value_bytes_max(options: LogOptions, key_bytes: int = 0) -> int:
+    """Return the most bytes of a value that a log with these options takes, beside a key of so many bytes.
+
+    With `direct_io` where the place takes it; one that falls back to the page cache takes some bytes more.
+    """
+    alignment = ALIGNMENT_DIRECT if options.direct_io else ALIGNMENT_BUFFERED
+    body_bytes = options.frame_bytes_max - FRAME_HEADER_BYTES - alignment
+    return min(body_bytes, options.queue_bytes_max) - COLUMN_BYTES_PER_RECORD - key_bytes
+
+
+def require_fits(option: str, value_bytes: int, options: LogOptions, key_bytes: int = 0) -> None:
+    """OptionsError for values larger than a log with these options takes; for what is asked of it later."""
+    most = value_bytes_max(options, key_bytes)
+    if value_bytes > most:
+        refuse(
+            option,
+            value_bytes,
+            f"a value of at most {most:,} bytes fits a frame of {options.frame_bytes_max:,} bytes",
+            most,
+        )
+
 
 Values: TypeAlias = "Sequence[Any] | pa.Array | pa.ChunkedArray"
 

@@ -20,15 +20,12 @@ from walkit.config import LogOptions, Retention
 from walkit.errors import CallbackError, GapError
 from walkit.events import EventSink
 from walkit.format.manifest import Manifest
-from walkit.log.append import Appender
-from walkit.log.append_bulk import BulkAppender
+from walkit.log.append import Appender, BulkAppender
 from walkit.log.column_input import bundle_of, rows_of, rows_of_arrow
-from walkit.log.finalizer import close_dropped, watch_exit
-from walkit.log.html import log_html, segments_of
+from walkit.log.description import log_html, segments_of, statistics_of
 from walkit.log.observe import Observation, ObservedFrames
-from walkit.log.resources import LogResources
+from walkit.log.resources import LogResources, close_dropped, watch_exit
 from walkit.log.retention import RetentionProgress, RetentionReport
-from walkit.log.statistics import statistics_of
 from walkit.log.transaction import TicketList, Transaction
 from walkit.log.trim import WASTE_RATIO_DEFAULT, TrimReport
 from walkit.log.validate import DELETE, PUT, Values, make_ticket

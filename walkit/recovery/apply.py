@@ -22,8 +22,8 @@ from walkit.recovery.probe import nonzero_until
 from walkit.recovery.tolerant_file import PASSING_ERRNOS, TolerantFile
 from walkit.segments.frame_walk import Readable
 from walkit.segments.identity import header_of
-from walkit.segments.leftovers import leftover_of
 from walkit.segments.manifest_store import LOST_FOLDER, ManifestStore
+from walkit.segments.orphan_files import leftover_of
 from walkit.segments.rewrite import NewSegment, copy_segment, write_segment
 from walkit.storage.interface import Storage, StorageFile
 from walkit.storage.io_errors import BACK_PRESSURE

@@ -28,8 +28,8 @@ from walkit.recovery.rebuild import Rebuilt, foreign_snapshots, manifest_from_he
 from walkit.recovery.tolerant_file import TolerantFile
 from walkit.segments.gathered import gathered_in
 from walkit.segments.identity import check_identity
-from walkit.segments.leftovers import leftover_of
 from walkit.segments.manifest_store import DURABLE_NAME, LOST_FOLDER, load_manifest
+from walkit.segments.orphan_files import leftover_of
 from walkit.segments.rewrite import copy_part, new_file
 from walkit.storage.address import storage_at
 from walkit.storage.file import FileStorage

@@ -24,8 +24,8 @@ from walkit.recovery.findings import (
 from walkit.segments.gathered import NOTHING_GATHERED, gathered_in
 from walkit.segments.identity import header_of, missing_segment
 from walkit.segments.index_file import orphan_indexes
-from walkit.segments.leftovers import leftover_of, unfinished_in
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
+from walkit.segments.orphan_files import leftover_of, unfinished_in
 from walkit.storage.interface import Storage
 
 Progress = Callable[[int, int], None]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from walkit.errors import StorageError
 from walkit.recovery.tolerant_file import PASSING_ERRNOS
 from walkit.segments.frame_walk import Readable
-from walkit.segments.leftovers import KEPT_NEW_NAME
 from walkit.segments.manifest_store import LOST_FOLDER
+from walkit.segments.orphan_files import KEPT_NEW_NAME
 from walkit.segments.rewrite import copy_part, new_file, steps_of
 from walkit.storage.interface import Storage, StorageFile
 

@@ -43,8 +43,8 @@ from walkit.replication.protocol.wire import decode_from_subscriber, encode_from
 from walkit.replication.transport.connection import Destination
 from walkit.replication.transport.grpc_common import grpc
 from walkit.replication.transport.threads import DaemonExecutor
-from walkit.segments.leftovers import KEPT_NEW_NAME
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
+from walkit.segments.orphan_files import KEPT_NEW_NAME
 from walkit.storage import FileStorage
 
 OPTIONS = walkit.LogOptions(segment_bytes=64 * 1024, durability="interval", interval_ms=60_000)

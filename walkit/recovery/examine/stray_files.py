@@ -32,7 +32,6 @@ from walkit.segments.claim_files import claim_facts
 from walkit.segments.cursor_files import cursor_facts
 from walkit.segments.gathered import gathered_in
 from walkit.segments.identity import identity_at, whole_header
-from walkit.segments.leftovers import leftover_of
 from walkit.segments.manifest_store import (
     DURABLE_NAME,
     LOST_FOLDER,
@@ -40,6 +39,7 @@ from walkit.segments.manifest_store import (
     REPLICATION_NAMES,
     load_manifest,
 )
+from walkit.segments.orphan_files import leftover_of
 
 NAMES_SHOWN_MAX = 5
 

@@ -16,7 +16,7 @@ from walkit._arguments import as_lsn, refuse
 from walkit._main_thread import run_uninterrupted
 from walkit.errors import GapError, HistoryTrimmedError, LogClosedError, WaitTimeoutError, WalkitError
 from walkit.events import EventCallback, EventSink
-from walkit.log.finalizer import report_dropped, run_for_dropped, watch_exit
+from walkit.log.resources import report_dropped, run_for_dropped, watch_exit
 from walkit.log.validate import as_bytes
 from walkit.metrics import DeltaReaderStatistics
 from walkit.read.claim import LEASE_S_DEFAULT

@@ -19,9 +19,9 @@ from walkit.config import LogOptions
 from walkit.errors import GapError, LogClosedError, LogNotFoundError, OptionsError, StorageError
 from walkit.events import EventSink
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
-from walkit.log.finalizer import watch_exit
+from walkit.log.contents import LogMarks
 from walkit.log.lifetime import Lifetime
-from walkit.log.marks import LogMarks
+from walkit.log.resources import watch_exit
 from walkit.log.trim import WASTE_RATIO_DEFAULT, TrimReport
 from walkit.read.claim import LEASE_S_DEFAULT, Claim
 from walkit.read.read_api import ReadSurface

@@ -22,9 +22,9 @@ from walkit.events import EventSink
 from walkit.format.durable_slot import NOTHING_DURABLE, DurableSlot
 from walkit.format.frame import FrameIdentity
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
-from walkit.log.finalizer import report_dropped, run_for_dropped
 from walkit.log.lifetime import Lifetime
 from walkit.log.report import recovery_report
+from walkit.log.resources import report_dropped, run_for_dropped
 from walkit.read.view import LogView
 from walkit.recovery.apply import apply_plan, sync_unsealed
 from walkit.recovery.log_scan import read_durable_slot

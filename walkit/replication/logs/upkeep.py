@@ -11,14 +11,11 @@ from typing import Self
 
 from walkit.config import LogOptions
 from walkit.events import EventSink
-from walkit.log.claims import ClaimTable
-from walkit.log.contents import LogContents
+from walkit.log.claims import ClaimTable, OwnClaims
+from walkit.log.contents import LogContents, LogMarks
 from walkit.log.lifetime import Lifetime
-from walkit.log.marks import LogMarks
-from walkit.log.own_claims import OwnClaims
 from walkit.log.retention import Retainer
-from walkit.log.trim import Trimmer
-from walkit.log.trim_rewrite import TrimRewriter
+from walkit.log.trim import Trimmer, TrimRewriter
 from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.orphan_files import OrphanFiles
 from walkit.segments.segment_set import SegmentSet

@@ -12,7 +12,7 @@ from walkit._main_thread import run_uninterrupted
 from walkit.config import LogOptions
 from walkit.errors import DivergenceError, LogClosedError, WaitTimeoutError, WalkitError
 from walkit.events import EventCallback, EventSink
-from walkit.log.finalizer import watch_exit
+from walkit.log.resources import watch_exit
 from walkit.metrics import TrafficStatistics
 from walkit.record import AppendResult
 from walkit.replication.core.backoff import Backoff

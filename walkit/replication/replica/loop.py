@@ -20,7 +20,7 @@ from walkit.errors import (
     StorageError,
     WalkitError,
 )
-from walkit.log.finalizer import report_dropped, run_for_dropped
+from walkit.log.resources import report_dropped, run_for_dropped
 from walkit.replication.core.actions import (
     Adopt,
     Connect,
