@@ -37,7 +37,7 @@ if not __package__:  # run as a script: the checkout is what it is about, instal
     sys.path.insert(0, str(ROOT))
 
 from walkit import plots  # noqa: E402
-from walkit._html import tag  # noqa: E402
+from walkit._internal.html import tag  # noqa: E402
 from walkit.plots.display import PLOTLY_MIME  # noqa: E402
 
 NOTEBOOKS = ROOT / "notebooks"

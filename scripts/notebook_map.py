@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if not __package__:  # run as a script: the checkout is what it is about, installed or not
     sys.path.insert(0, str(ROOT))
 
-from walkit._html import BLUE, GREEN, PURPLE, Markup, join, tag  # noqa: E402
+from walkit._internal.html import BLUE, GREEN, PURPLE, Markup, join, tag  # noqa: E402
 
 TARGET = ROOT / "notebooks" / "map.svg"
 WIDTH, HEIGHT = 1000, 854

@@ -13,7 +13,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from tests.commit.fake_segments import GUARD_S, Task
-from walkit._threads import current_frames
+from walkit._internal.threads import current_frames
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import Operation
 

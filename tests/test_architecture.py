@@ -25,18 +25,7 @@ if TYPE_CHECKING:
 ROOMS = (
     *(
         "errors",
-        "_arguments",
-        "_html",
-        "_locks",
-        "_threads",
-        "_interrupts",
-        "_text",
-        "_report",
-        "_tables",
-        "_arrow",
-        "_plugins",
-        "_progress",
-        "_outbox",
+        "_internal",
         "events",
         "_main_thread",
         "metrics",
@@ -60,7 +49,7 @@ CORES = ("walkit/replication/core/", *DELTA_CORES)
 """State machines of replication: they are told the time and what came, and say what is to be done."""
 NO_CORE_HAS = (
     *("asyncio", "grpc", "os", "queue", "selectors", "socket", "subprocess", "threading", "time"),
-    *("walkit._threads", "walkit.storage", "walkit.replication.transport"),
+    *("walkit._internal.threads", "walkit.storage", "walkit.replication.transport"),
 )
 HEAVY = (
     "pyspark",

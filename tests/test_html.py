@@ -14,7 +14,19 @@ from hypothesis import strategies as st
 
 import walkit
 from walkit import AppendResult, LogOptions, Retention, StoreOptions
-from walkit._html import BAR_UNITS, PARTS_MAX, Mark, Markup, Part, bar, facts, join, red_lines, table, tag
+from walkit._internal.html import (
+    BAR_UNITS,
+    PARTS_MAX,
+    Mark,
+    Markup,
+    Part,
+    bar,
+    facts,
+    join,
+    red_lines,
+    table,
+    tag,
+)
 from walkit.commit.policy import TakeAll
 from walkit.format.names import cursor_file_name
 from walkit.measure import FrameSummary, Timeline

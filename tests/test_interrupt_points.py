@@ -22,7 +22,7 @@ from tests.commit.fake_segments import GUARD_S, wait_until
 from tests.interrupts import ShootingStorage, Strike
 from tests.log.imports import replica_on, runs_after
 from tests.log.logs import run_python
-from walkit._threads import current_frames
+from walkit._internal.threads import current_frames
 from walkit.models import CrashingStorage
 from walkit.replication import Primary, Replica
 from walkit.replication.logs.imported_log import ImportedLog

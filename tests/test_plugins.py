@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import walkit
-from walkit import _plugins
+from walkit._internal import plugins
 from walkit.errors import OptionsError
 from walkit.models import PRESETS, CrashingStorage, DeviceModel
 from walkit.models.device import device_model
@@ -116,7 +116,7 @@ def test_a_name_that_two_packages_offer_is_refused(offered: Path) -> None:
 
 def test_names_are_looked_up_without_loading(offered: Path) -> None:
     """List what is offered: the names are there, and the package's module is not imported."""
-    assert _plugins.offered("walkit.policies") == ["empty", "every", "gone", "linger"]
+    assert plugins.offered("walkit.policies") == ["empty", "every", "gone", "linger"]
     assert "walkit_offers" not in sys.modules
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from walkit._report import Cells, TableReport, rounded
+from walkit._internal.report import Cells, TableReport, rounded
 
 
 class Kinds(TableReport):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import walkit
-from walkit._text import aligned, bounds, counted, lsn_range
+from walkit._internal.text import aligned, bounds, counted, lsn_range
 
 
 def test_columns_are_as_wide_as_what_is_in_them() -> None:

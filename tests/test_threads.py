@@ -10,8 +10,8 @@ import pytest
 
 from tests.commit.fake_segments import GUARD_S, Task
 from tests.interrupts import interrupt_in
-from walkit._locks import holds, marked
-from walkit._threads import Bell, EndingThread, Latch
+from walkit._internal.locks import holds, marked
+from walkit._internal.threads import Bell, EndingThread, Latch
 
 ROOT = Path(__file__).parent.parent
 

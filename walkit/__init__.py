@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from walkit._arrow import load as _load
+from walkit._internal.arrow import load as _load
 from walkit.config import LogOptions, Retention, StoreOptions
 from walkit.errors import (
     AppendTimeoutError,

@@ -18,10 +18,10 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any, Generic, TypeVar, cast
 
-from walkit._interrupts import on_main_thread, uninterrupted
-from walkit._locks import refuse_holder
-from walkit._outbox import Outbox
-from walkit._threads import LogThread, reserve_stack
+from walkit._internal.interrupts import on_main_thread, uninterrupted
+from walkit._internal.locks import refuse_holder
+from walkit._internal.outbox import Outbox
+from walkit._internal.threads import LogThread, reserve_stack
 from walkit.errors import CallbackError
 from walkit.events import EventSink
 

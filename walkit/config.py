@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Protocol
 
-from walkit._arguments import (
+from walkit._internal.arguments import (
     NUMBER_MAX,
     check_bool,
     check_choice,
@@ -14,7 +14,7 @@ from walkit._arguments import (
     check_whole,
     refuse,
 )
-from walkit._html import options as options_html
+from walkit._internal.html import options as options_html
 
 
 class Policy(Protocol):

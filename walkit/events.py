@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from walkit._arguments import refuse
-from walkit._locks import WORK, holds
-from walkit._outbox import KEPT_MAX, Outbox, Sender, here
-from walkit._threads import on_log_thread
+from walkit._internal.arguments import refuse
+from walkit._internal.locks import WORK, holds
+from walkit._internal.outbox import KEPT_MAX, Outbox, Sender, here
+from walkit._internal.threads import on_log_thread
 
 logger = logging.getLogger("walkit")
 

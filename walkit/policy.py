@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from walkit import _plugins
-from walkit._arguments import refuse
+from walkit._internal import plugins
+from walkit._internal.arguments import refuse
 from walkit.commit.policy import (
     Adaptive,
     CappedFrames,
@@ -53,7 +53,7 @@ def named(name: str, /, **arguments: Any) -> Policy:
     """
     make: Any = NAMED.get(name)
     if make is None:
-        make = _plugins.load("walkit.policies", name, "policy", NAMED)
+        make = plugins.load("walkit.policies", name, "policy", NAMED)
     try:
         made = make(**arguments)
     except TypeError as error:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from walkit._arrow import array_of_numbers, numbers_of, pa, stream_batches
-from walkit._html import titled
-from walkit._text import counted
+from walkit._internal.arrow import array_of_numbers, numbers_of, pa, stream_batches
+from walkit._internal.html import titled
+from walkit._internal.text import counted
 from walkit.errors import CorruptionError, RecordTimeError, RecordTypeError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview

@@ -14,9 +14,9 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
-from walkit._arguments import check_choice, check_kind, check_progress, refuse
+from walkit._internal.arguments import check_choice, check_kind, check_progress, refuse
+from walkit._internal.text import counted
 from walkit._main_thread import ending_early, run_uninterrupted
-from walkit._text import counted
 from walkit.commit.ports import LogPorts
 from walkit.commit.ticket import Ticket
 from walkit.compaction import CompactingSurface, Compactor

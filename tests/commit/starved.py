@@ -23,7 +23,7 @@ import walkit
 from tests.commit.fake_segments import GUARD_S
 from tests.commit.starving_calls import CALLS, STORE_CALLS, prepared
 from tests.log.logs import tiny
-from walkit._threads import current_frames
+from walkit._internal.threads import current_frames
 from walkit.errors import WalkitError
 
 OWN_S = 3.0

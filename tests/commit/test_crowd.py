@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tests.commit.fake_segments import GUARD_S, DriverHarness, Place, Task, io_error, wait_until
-from walkit._threads import EndingThread
+from walkit._internal.threads import EndingThread
 from walkit.commit.election import WRITER_THREAD_MIN_WAITERS
 from walkit.commit.frame import SealedFrame
 from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError

@@ -18,7 +18,7 @@ import walkit
 from tests.commit.fake_segments import DriverHarness, GatedPlace, Task, io_error, wait_until
 from tests.commit.starving_calls import CALLS, STORE_CALLS, prepared
 from tests.log.logs import run_python
-from walkit._threads import STACK_FRAMES
+from walkit._internal.threads import STACK_FRAMES
 from walkit.commit.policy import OneRecordPerFrame
 from walkit.errors import LogClosedError, WalkitError
 from walkit.segments.writer_lock import take_writer_lock

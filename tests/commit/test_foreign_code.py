@@ -17,7 +17,7 @@ import walkit
 from tests.commit.fake_segments import GUARD_S, Task
 from tests.commit.starving_calls import STORE_CALLS
 from tests.log.logs import tiny
-from walkit._locks import WORK, holds
+from walkit._internal.locks import WORK, holds
 from walkit.errors import CallbackError, WalkitError
 from walkit.models import CrashingStorage
 from walkit.storage import Storage
@@ -222,11 +222,11 @@ MARKS = {"once", "alone", "marked"}
 TOOLS = ("bench", "demo", "spark", "views", "workload")
 """Rooms beside logs and Stores, whose calls take none of these locks."""
 UNMARKED = {
-    "_threads.py _end": "a latch: it is opened once, by the thread that ends",
+    "_internal/threads.py _end": "a latch: it is opened once, by the thread that ends",
     "commit/*.py lock": "the commit lock: calls ask for its owner first, and foreign records go to an inbox",
     "log/resources.py lock": "the commit lock, on a thread of the closing's own",
     "replication/delta/feed.py lock": "the commit lock, within a lock that is entered after a mark",
-    "_outbox.py *": "they are tried, and waited for only at the end of the process",
+    "_internal/outbox.py *": "they are tried, and waited for only at the end of the process",
     "commit/completion.py _busy": "it is tried, and never waited for",
     "commit/seal_sequencer.py _lock": "threads that lead take it, and their calls are refused",
     "log/resources.py _close_lock": "a close on the thread that has it goes to another thread",

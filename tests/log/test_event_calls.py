@@ -16,8 +16,8 @@ import pytest
 import walkit
 from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.log.logs import reopened, tiny, values
-from walkit._outbox import KEPT_MAX
-from walkit._threads import LogThread
+from walkit._internal.outbox import KEPT_MAX
+from walkit._internal.threads import LogThread
 from walkit.models import CrashingStorage
 
 WAITING: dict[str, Callable[[walkit.WriteAheadLog], Any]] = {

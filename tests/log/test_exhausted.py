@@ -60,7 +60,9 @@ WAYS: dict[str, Way] = {
     "transaction": _three_in_one,
     "append_many": lambda log: log.append_many([b"of many"] * 3),
     "submit_many": lambda log: log.submit_many([b"of many"] * 3).result(),
-    "append_arrow": lambda log: log.append_arrow(walkit._arrow.pa.table({"value": [b"a", b"b", b"c"]})),
+    "append_arrow": lambda log: log.append_arrow(
+        walkit._internal.arrow.pa.table({"value": [b"a", b"b", b"c"]})
+    ),
 }
 
 

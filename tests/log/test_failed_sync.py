@@ -17,7 +17,7 @@ import walkit
 from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.log.held_writes import Gates, Held
 from tests.log.logs import SEGMENTS, FaultyMemory, lsns, reopened, tiny
-from walkit._threads import current_frames
+from walkit._internal.threads import current_frames
 from walkit.commit.policy import OneRecordPerFrame
 from walkit.errors import CommitFailedError, LogFullError, LogPoisonedError, StorageError, WalkitError
 from walkit.models.faults import Fault, Operation

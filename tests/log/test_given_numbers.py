@@ -12,7 +12,7 @@ import pytest
 
 import walkit
 from tests.log.logs import TINY
-from walkit._arguments import NUMBER_MAX
+from walkit._internal.arguments import NUMBER_MAX
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.manifest_file import encode_base
 from walkit.models import CrashingStorage

@@ -149,7 +149,7 @@ def test_arrow_bytes_have_one_reader(checkout: Checkout) -> None:
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Attribute) and node.attr in READERS
     }
-    assert found == {"walkit/_arrow.py"}
+    assert found == {"walkit/_internal/arrow.py"}
 
 
 def main() -> None:

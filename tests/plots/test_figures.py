@@ -16,7 +16,7 @@ import pytest
 
 from tests.format.makers import TRANSACTION, frame_of
 from tests.log.damaged_logs import frames_of, in_frame, opened, wreck
-from walkit._text import counted, lsn_range
+from walkit._internal.text import counted, lsn_range
 from walkit.errors import MissingExtraError
 from walkit.format.manifest import HoleRecord, LostRecord
 from walkit.format.segment import segment_name

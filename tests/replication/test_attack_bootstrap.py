@@ -18,7 +18,7 @@ from tests.replication.test_bootstrap import assert_equal, follower, gathered, k
 from tests.replication.test_bootstrap_fuzz import Bootstrapping
 from tests.replication.test_grpc import quick
 from tests.stores import SMALL
-from walkit._threads import LogThread
+from walkit._internal.threads import LogThread
 from walkit.errors import CorruptionError
 from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES

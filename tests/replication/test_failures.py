@@ -23,7 +23,7 @@ from tests.replication.crafted import crafted_primary, first_batch, welcome
 from tests.replication.sim_network import History, history_of
 from tests.replication.test_grpc import quick
 from tests.support.examples import examples
-from walkit._threads import Bell, LogThread
+from walkit._internal.threads import Bell, LogThread
 from walkit.errors import StorageError, WalkitError
 from walkit.format.manifest import EpochRecord
 from walkit.models import CrashingStorage

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from walkit._threads import LogThread
+from walkit._internal.threads import LogThread
 from walkit.replication.transport.threads import LoopThread
 
 WAIT_S = 30.0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from walkit._arrow import numbers_of
+from walkit._internal.arrow import numbers_of
 from walkit.record import Batch
 from walkit.state import KeyedTable
 from walkit.state.table import IMAGE_RECORDS, TABLE_SCHEMA

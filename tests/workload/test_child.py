@@ -20,7 +20,7 @@ import pytest
 
 import walkit
 from tests.workload.streams import SMALL, prefixes, records_of, seeded_stream, state_of, table_of
-from walkit._threads import EndingThread
+from walkit._internal.threads import EndingThread
 from walkit.errors import LogLockedError, OptionsError
 from walkit.record import Kind
 from walkit.workload import (

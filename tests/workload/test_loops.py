@@ -16,7 +16,7 @@ import pytest
 import walkit
 from tests.commit.fake_segments import GUARD_S
 from tests.workload.streams import SMALL, seeded_stream, state_of
-from walkit._threads import EndingThread
+from walkit._internal.threads import EndingThread
 from walkit.errors import CommitFailedError, LogPoisonedError, OptionsError, StorageError
 from walkit.measure import Run, compare, kept_up, knee, load, offered_per_s
 from walkit.measure.frame_timer import FrameTimes, split_latency

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from walkit._arguments import check_number, check_progress, check_whole
-from walkit._report import Cells, TableReport
+from walkit._internal.arguments import check_number, check_progress, check_whole
+from walkit._internal.report import Cells, TableReport
 from walkit.bench.sampling import Samples, sampled_lsns
 from walkit.config import LogOptions
 from walkit.log.open import open_log

@@ -18,8 +18,8 @@ from functools import partial
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
-from walkit._arguments import check_bool, check_number, check_whole, refuse
-from walkit._progress import progress_bar
+from walkit._internal.arguments import check_bool, check_number, check_whole, refuse
+from walkit._internal.progress import progress_bar
 from walkit.bench.modelled import bench_modelled
 from walkit.bench.peers import PEERS, LevelDb, measure_peer, require_peers
 from walkit.bench.write import (

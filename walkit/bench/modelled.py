@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import repeat
 from time import process_time
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.bench.write_report import BenchReport, BenchRow
 from walkit.config import LogOptions
 from walkit.measure import LatencyHistogram, MachineFacts

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from walkit._arguments import check_bool, check_number, check_whole, refuse
-from walkit._progress import progress_bar
-from walkit._report import Cells, TableReport
+from walkit._internal.arguments import check_bool, check_number, check_whole, refuse
+from walkit._internal.progress import progress_bar
+from walkit._internal.report import Cells, TableReport
 from walkit.config import LogOptions
 from walkit.log.open import open_log
 from walkit.log.validate import require_fits

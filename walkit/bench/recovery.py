@@ -18,8 +18,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from walkit._arguments import check_bool, check_whole, refuse
-from walkit._progress import progress_bar
+from walkit._internal.arguments import check_bool, check_whole, refuse
+from walkit._internal.progress import progress_bar
 from walkit.bench.peers import require_peers
 from walkit.bench.recovery_load import LAST_KEY, RecoveryLoad, leveldb, rocksdb, sqlite
 from walkit.bench.recovery_report import RecoveryBenchReport, RecoveryRow

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from walkit._report import Cells, TableReport
+from walkit._internal.report import Cells, TableReport
 from walkit.measure import MachineFacts
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Literal, NamedTuple
 
-from walkit._arguments import check_whole, refuse
+from walkit._internal.arguments import check_whole, refuse
 from walkit.bench.recovery import drop_cached, fill_and_kill, parts_of, read_plainly
 from walkit.bench.recovery_load import LAST_KEY, RecoveryLoad
 from walkit.log.open import open_log

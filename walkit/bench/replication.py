@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from walkit._arguments import check_number, check_progress, check_whole
-from walkit._report import Cells, TableReport
+from walkit._internal.arguments import check_number, check_progress, check_whole
+from walkit._internal.report import Cells, TableReport
 from walkit.bench.sampling import LsnSamples, Samples, sampled_lsns
 from walkit.config import LogOptions
 from walkit.errors import WaitTimeoutError, WalkitError

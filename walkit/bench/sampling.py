@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from walkit._threads import EndingThread
+from walkit._internal.threads import EndingThread
 
 Samples: TypeAlias = npt.NDArray[np.float64]
 """Rows of (time in s, durable LSN of the log, LSN of what follows it)."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyspark
 
-from walkit._arguments import check_progress, check_whole, refuse
+from walkit._internal.arguments import check_progress, check_whole, refuse
 from walkit.bench.spark_load import KEY_BYTES, WRITTEN_WITH, BenchLogs
 from walkit.bench.spark_queries import GROUPS, READ, REPLAY, Answer, Plan, plan_queries
 from walkit.bench.spark_report import SparkBenchReport, SparkBenchRow

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from walkit._report import Cells, TableReport
+from walkit._internal.report import Cells, TableReport
 from walkit.bench.spark_load import RECORDS_PER_KEY
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from walkit._text import counted
+from walkit._internal.text import counted
 from walkit.bench.write_report import BenchRow
 from walkit.commit.ticket import Ticket
 from walkit.log.wal import WriteAheadLog

@@ -6,8 +6,8 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
-from walkit._html import Markup, tag
-from walkit._report import Cells, TableReport, rounded
+from walkit._internal.html import Markup, tag
+from walkit._internal.report import Cells, TableReport, rounded
 from walkit.measure import MachineFacts
 
 RAW = ("raw", "raw frames")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from walkit._text import counted
+from walkit._internal.text import counted
 from walkit.cli.output import bar, json_text, publish, saved, say
 
 OF_THE_COMMAND = {"command", "kind", "run", "debug", "json", "out", "save_runs", "crash_states"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from walkit._text import aligned, counted
+from walkit._internal.text import aligned, counted
 from walkit.cli.output import publish
 from walkit.segments.claim_files import ClaimFact, claim_facts, drop_claim
 from walkit.segments.manifest_store import load_manifest

@@ -11,8 +11,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 
-from walkit._arguments import refuse
-from walkit._text import aligned, counted
+from walkit._internal.arguments import refuse
+from walkit._internal.text import aligned, counted
 from walkit.cli.compare_report import compare_in_report, wants_report
 from walkit.cli.dump import as_text
 from walkit.cli.output import bar, publish, saved, say

@@ -6,7 +6,7 @@ import argparse
 from contextlib import ExitStack
 from typing import Any
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.cli.output import bar, publish, saved, say
 from walkit.read.reader import LogReader
 from walkit.state.diff_report import DiffReport

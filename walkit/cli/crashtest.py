@@ -13,7 +13,7 @@ from walkit.cli.parsers import add_command, add_option, add_report_options
 from walkit.cli.usage import UsageError
 
 if TYPE_CHECKING:
-    from walkit._report import TableReport
+    from walkit._internal.report import TableReport
     from walkit.crashlab import Mutant, Profile, Scenario
     from walkit.crashlab.summary import Explorations
 

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 import pyarrow as pa
 
-from walkit._text import counted, lsn_range
+from walkit._internal.text import counted, lsn_range
 from walkit.cli.output import Bar, bar, saved, say, standard_output
 from walkit.cli.usage import UsageError
 from walkit.errors import CorruptionError

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from walkit._text import aligned, bounds, counted
+from walkit._internal.text import aligned, bounds, counted
 from walkit.cli.output import bar, publish, say
 from walkit.errors import CorruptionError
 from walkit.recovery.examine.report import (

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from walkit._locks import marked
-from walkit._threads import MEMORY_TRIES
+from walkit._internal.locks import marked
+from walkit._internal.threads import MEMORY_TRIES
 from walkit.commit.ticket import new_latch, open_latch
 
 

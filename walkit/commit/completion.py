@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from walkit._locks import refuse_holder
-from walkit._threads import MEMORY_TRIES, reserve_stack
+from walkit._internal.locks import refuse_holder
+from walkit._internal.threads import MEMORY_TRIES, reserve_stack
 from walkit.commit.asyncio_wait import TaskWait, Waits, put_wait
 from walkit.commit.batch import Batch, Caller, Submitted
 from walkit.commit.commit_signal import CommitSignal

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
-from walkit._interrupts import uninterrupted
-from walkit._locks import marked, once, refuse_holder
-from walkit._threads import MEMORY_TRIES, LogThread
+from walkit._internal.interrupts import uninterrupted
+from walkit._internal.locks import marked, once, refuse_holder
+from walkit._internal.threads import MEMORY_TRIES, LogThread
 from walkit.commit.asyncio_wait import TaskWait, Waits, waits_of, wake_all
 from walkit.commit.commit_signal import CommitSignal
 from walkit.commit.frame import SealedFrame

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
-from walkit._threads import MEMORY_TRIES
+from walkit._internal.threads import MEMORY_TRIES
 from walkit.commit.batch import Batch, Caller, Submitted
 from walkit.commit.commit_signal import CommitSignal, call_all
 from walkit.commit.core import OrderingCore

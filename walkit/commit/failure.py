@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 
-from walkit._threads import MEMORY_TRIES
+from walkit._internal.threads import MEMORY_TRIES
 from walkit.commit.batch import Submitted
 from walkit.commit.commit_signal import call_all
 from walkit.commit.completion import Completion

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Any, Final
 
-from walkit._interrupts import MAIN, Uninterrupted
-from walkit._locks import HERE, STEP
-from walkit._threads import reserve_stack
+from walkit._internal.interrupts import MAIN, Uninterrupted
+from walkit._internal.locks import HERE, STEP
+from walkit._internal.threads import reserve_stack
 from walkit.commit.batch import ANY_THREAD, PUT_KEYED, PUT_VALUE, BatchQueue, Caller, Submitted, WaitingCaller
 from walkit.commit.commit_signal import call_all
 from walkit.commit.election import LeaderElection

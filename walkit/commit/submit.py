@@ -12,8 +12,8 @@ from _thread import get_ident
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
-from walkit._locks import HERE, STEP
-from walkit._threads import reserve_stack
+from walkit._internal.locks import HERE, STEP
+from walkit._internal.threads import reserve_stack
 from walkit.commit import asyncio_wait
 from walkit.commit.asyncio_wait import is_woken_at_once
 from walkit.commit.batch import (

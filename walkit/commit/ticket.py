@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from walkit._text import counted
+from walkit._internal.text import counted
 from walkit.commit.asyncio_wait import TaskWait, is_woken_at_once
 from walkit.commit.frame import SealedFrame
 from walkit.errors import CommitFailedError, WaitTimeoutError

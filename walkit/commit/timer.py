@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from walkit._interrupts import uninterrupted
-from walkit._locks import marked
-from walkit._threads import LogThread
+from walkit._internal.interrupts import uninterrupted
+from walkit._internal.locks import marked
+from walkit._internal.threads import LogThread
 from walkit.commit.frame import Tick
 from walkit.commit.ticket import new_latch, open_latch
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import Any
 
-from walkit._locks import WORK, holds
+from walkit._internal.locks import WORK, holds
 from walkit.commit.frame import SealedFrame
 from walkit.errors import CallbackError
 

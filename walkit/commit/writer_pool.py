@@ -9,9 +9,9 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from time import sleep
 
-from walkit._interrupts import on_main_thread, uninterrupted
-from walkit._locks import marked
-from walkit._threads import MEMORY_TRIES, START_STEP_S, LogThread
+from walkit._internal.interrupts import on_main_thread, uninterrupted
+from walkit._internal.locks import marked
+from walkit._internal.threads import MEMORY_TRIES, START_STEP_S, LogThread
 
 
 class WriterPool:

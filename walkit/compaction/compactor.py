@@ -11,10 +11,10 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from walkit._arguments import check_number, check_progress, check_whole
-from walkit._locks import WORK, alone, marked, once
+from walkit._internal.arguments import check_number, check_progress, check_whole
+from walkit._internal.locks import WORK, alone, marked, once
+from walkit._internal.threads import Latch
 from walkit._main_thread import end_if_abandoned, ending_early, run_uninterrupted
-from walkit._threads import Latch
 from walkit.compaction.groups import Group, file_bytes, frame_bytes, header_of, part
 from walkit.compaction.planner import SegmentLoad, candidates, plan_groups
 from walkit.compaction.report import CompactionReport, merged

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from walkit._text import bounds, counted
+from walkit._internal.text import bounds, counted
 from walkit.recovery.report import report_html
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 
-from walkit._arguments import check_progress, refuse
+from walkit._internal.arguments import check_progress, refuse
 from walkit._main_thread import ending_early, run_uninterrupted
 from walkit.copier.copy_files import Meter, copy_segments, copy_snapshots, is_of_a_copy, keep_only
 from walkit.copier.copy_report import CopyReport

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from walkit._html import Markup, tag
-from walkit._report import Cells, TableReport
-from walkit._text import counted
+from walkit._internal.html import Markup, tag
+from walkit._internal.report import Cells, TableReport
+from walkit._internal.text import counted
 from walkit.crashlab.ledger import Promise
 from walkit.models import CrashingStorage
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from time import monotonic
 from typing import Any
 
-from walkit._arguments import check_choice
+from walkit._internal.arguments import check_choice
 from walkit.crashlab.exploration import Exploration, PointResult
 from walkit.crashlab.explorer import explore
 from walkit.crashlab.museum import MUTANTS

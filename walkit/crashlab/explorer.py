@@ -11,8 +11,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from walkit._arguments import check_progress, check_whole
-from walkit._progress import progress_bar
+from walkit._internal.arguments import check_progress, check_whole
+from walkit._internal.progress import progress_bar
 from walkit.crashlab.coverage import names_in, seen_in
 from walkit.crashlab.crash_states import CrashStates
 from walkit.crashlab.exploration import Exploration, PointResult, Violation

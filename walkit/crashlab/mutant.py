@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 
 Change = Callable[[Callable[..., Any]], Callable[..., Any]]
 """Takes a function of walkit and returns the one that stands in its place."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from walkit._arguments import check_choice
-from walkit._report import Cells, TableReport
+from walkit._internal.arguments import check_choice
+from walkit._internal.report import Cells, TableReport
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

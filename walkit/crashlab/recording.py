@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from walkit._locks import once
+from walkit._internal.locks import once
 from walkit.crashlab.ledger import Ledger, Promise
 from walkit.crashlab.turns import Turns
 from walkit.errors import StorageError

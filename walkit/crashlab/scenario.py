@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
-from walkit._threads import current_frames
+from walkit._internal.threads import current_frames
 from walkit.config import LogOptions
 from walkit.crashlab.oracle import Oracle
 from walkit.crashlab.recording import RecordingStorage

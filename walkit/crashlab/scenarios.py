@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from walkit._arguments import check_choice
+from walkit._internal.arguments import check_choice
 from walkit.config import StoreOptions
 from walkit.crashlab.consumer_scenarios import CONSUMER_SCENARIOS
 from walkit.crashlab.fault_scenarios import FAULT_SCENARIOS

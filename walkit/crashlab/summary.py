@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from walkit._html import Markup, tag
-from walkit._report import Cells, TableReport
-from walkit._text import counted
+from walkit._internal.html import Markup, tag
+from walkit._internal.report import Cells, TableReport
+from walkit._internal.text import counted
 from walkit.crashlab.coverage import COVERAGE
 from walkit.crashlab.exploration import Exploration, Violation, large
 from walkit.crashlab.museum import MUTANTS

@@ -10,8 +10,8 @@ import random
 import threading
 import time
 
-from walkit._locks import once
-from walkit._threads import current_frames
+from walkit._internal.locks import once
+from walkit._internal.threads import current_frames
 
 LOOK_S, LOOKS = 0.0001, 2
 """Time between two looks, and how many in a row find a thread where the one before did, if it is at rest."""

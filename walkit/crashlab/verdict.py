@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from walkit._text import counted
+from walkit._internal.text import counted
 from walkit.config import LogOptions, Retention
 from walkit.crashlab.exploration import Exploration
 from walkit.crashlab.explorer import explore

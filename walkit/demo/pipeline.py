@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from walkit._arguments import check_whole, refuse
-from walkit._progress import progress_bar
+from walkit._internal.arguments import check_whole, refuse
+from walkit._internal.progress import progress_bar
 from walkit.config import KIB, MIB, LogOptions
 from walkit.demo.checks import AFTER_RECOVERY, CHECKS, Evidence, judge
 from walkit.demo.compacted_step import checkpoint_and_compact

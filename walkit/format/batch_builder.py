@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from walkit._arrow import pa
+from walkit._internal.arrow import pa
 from walkit.format.body import Column, DecodedColumns, has_key_of, to_arrow
 
 

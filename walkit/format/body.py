@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from walkit._arrow import array_of_numbers, pa
+from walkit._internal.arrow import array_of_numbers, pa
 from walkit.errors import CorruptionError
 from walkit.format.layout import (
     HAS_KEY,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from walkit._arrow import pa
+from walkit._internal.arrow import pa
 from walkit.errors import CorruptionError, WalkitError
 from walkit.format.body import decode_body, to_arrow
 from walkit.format.checksum import crc32c

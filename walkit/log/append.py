@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 from itertools import chain, islice
 
-from walkit._arguments import as_seconds
-from walkit._threads import on_event_loop
+from walkit._internal.arguments import as_seconds
+from walkit._internal.threads import on_event_loop
 from walkit.commit import asyncio_wait
 from walkit.commit.driver import CommitDriver
 from walkit.commit.frame import SealedFrame

@@ -16,8 +16,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from walkit._arguments import as_seconds
-from walkit._locks import once
+from walkit._internal.arguments import as_seconds
+from walkit._internal.locks import once
 from walkit._main_thread import run_uninterrupted
 from walkit.errors import ClaimError, GapError, LogClosedError, StorageError, WalkitError
 from walkit.events import EventSink

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from walkit._arguments import refuse
-from walkit._arrow import pa, pc, validated
+from walkit._internal.arguments import refuse
+from walkit._internal.arrow import pa, pc, validated
 from walkit.commit.ticket import SingleTicket, TicketHost
 from walkit.errors import RecordTooLargeError, RecordTypeError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from walkit._arrow import mask_of, pa, pc, validated
+from walkit._internal.arrow import mask_of, pa, pc, validated
 from walkit.errors import OptionsError, RecordTypeError
 from walkit.format.packed import PackedBytes
 from walkit.log.validate import as_bytes

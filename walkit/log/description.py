@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from walkit._html import tag
+from walkit._internal.html import tag
 from walkit.log.contents import segments_now
 from walkit.log.parts import LogParts
 from walkit.metrics import LogStatistics

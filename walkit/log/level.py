@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.format.manifest import Manifest
 from walkit.segments.manifest_store import ManifestStore
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from walkit._arguments import refuse
-from walkit._text import counted
+from walkit._internal.arguments import refuse
+from walkit._internal.text import counted
 from walkit.commit.delivery import Delivery
 from walkit.commit.frame import SealedFrame
 from walkit.errors import GapError

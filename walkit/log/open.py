@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable
 from typing import Literal, overload
 
-from walkit._arguments import check_choice, check_kind, check_progress, refuse
+from walkit._internal.arguments import check_choice, check_kind, check_progress, refuse
 from walkit._main_thread import ending_early, run_uninterrupted
 from walkit.commit.ports import LogPorts
 from walkit.config import LogOptions

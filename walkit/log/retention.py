@@ -13,8 +13,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 
-from walkit._arguments import check_kind, check_progress
-from walkit._locks import once
+from walkit._internal.arguments import check_kind, check_progress
+from walkit._internal.locks import once
 from walkit._main_thread import ending_early, run_uninterrupted
 from walkit.config import Retention
 from walkit.events import EventSink

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol, Self, TypeVar
 
-from walkit._locks import once
+from walkit._internal.locks import once
 from walkit._main_thread import run_uninterrupted
 from walkit.errors import StorageError, WalkitError
 from walkit.log.resources import end_dropped

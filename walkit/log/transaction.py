@@ -7,8 +7,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
-from walkit._arguments import refuse
-from walkit._text import counted, lsn_range
+from walkit._internal.arguments import refuse
+from walkit._internal.text import counted, lsn_range
 from walkit.commit.ticket import SingleTicket, Ticket, TicketHost
 from walkit.errors import LogClosedError
 from walkit.log.validate import DELETE, PUT, as_bytes, as_stamp, transaction_ticket

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Self
 
-from walkit._arguments import check_number
-from walkit._locks import marked, once
+from walkit._internal.arguments import check_number
+from walkit._internal.locks import marked, once
+from walkit._internal.text import counted
 from walkit._main_thread import run_uninterrupted
-from walkit._text import counted
 from walkit.errors import LogClosedError, StorageError, WalkitError
 from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag

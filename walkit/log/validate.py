@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.commit.ticket import SingleTicket, TicketHost
 from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
 from walkit.errors import RecordTimeError, RecordTooLargeError, RecordTypeError

@@ -9,10 +9,10 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from walkit._arguments import as_lsn, as_seconds, check_choice, refuse
-from walkit._arrow import pa
-from walkit._text import lsn_range
-from walkit._threads import Bell, reserve_stack
+from walkit._internal.arguments import as_lsn, as_seconds, check_choice, refuse
+from walkit._internal.arrow import pa
+from walkit._internal.text import lsn_range
+from walkit._internal.threads import Bell, reserve_stack
 from walkit.commit.batch import BatchSlot
 from walkit.commit.ports import FrameObserver
 from walkit.commit.ticket import Ticket

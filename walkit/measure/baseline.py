@@ -20,7 +20,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from walkit._html import Markup, tag
+from walkit._internal.html import Markup, tag
 from walkit.errors import StorageError
 from walkit.measure.histogram import LatencyHistogram
 from walkit.storage.direct import DIRECT_BYTES, O_DIRECT

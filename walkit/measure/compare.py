@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from walkit._arguments import check_kind
+from walkit._internal.arguments import check_kind
 from walkit.errors import WalkitError
 from walkit.measure.histogram import LatencyHistogram
 from walkit.measure.run import Plain, Run, plain

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from walkit._arguments import refuse
-from walkit._html import join, red_lines, table, tag
-from walkit._text import aligned, counted
+from walkit._internal.arguments import refuse
+from walkit._internal.html import join, red_lines, table, tag
+from walkit._internal.text import aligned, counted
 from walkit.measure.health_checks import Finding, browser, folder, java, lab, packages, spark_starts
 from walkit.storage.io_errors import Translated
 

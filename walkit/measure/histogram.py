@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from walkit._html import table
+from walkit._internal.html import table
 from walkit.errors import MissingExtraError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from walkit._html import table
+from walkit._internal.html import table
 from walkit.storage.mounts import Mount, mount_of
 
 

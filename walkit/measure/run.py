@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from walkit._arguments import check_choice
-from walkit._html import facts, red_lines, tag, titled
+from walkit._internal.arguments import check_choice
+from walkit._internal.html import facts, red_lines, tag, titled
 from walkit.measure.baseline import Baseline
 from walkit.measure.histogram import LatencyHistogram
 from walkit.measure.machine import MachineFacts

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 
 FORMAT = "walkit-run"
 VERSION = 3

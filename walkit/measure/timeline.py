@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from walkit._html import titled
+from walkit._internal.html import titled
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import Field, fields
 from typing import Any
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.metrics.statistics import LogStatistics, TrafficStatistics
 
 Statistics = LogStatistics | TrafficStatistics

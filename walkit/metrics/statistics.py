@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from walkit._html import table, tag
+from walkit._internal.html import table, tag
 
 
 def _metric(unit: str, meaning: str) -> int:

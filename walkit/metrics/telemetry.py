@@ -11,8 +11,8 @@ from dataclasses import Field, dataclass, field, fields
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from walkit._arguments import refuse
-from walkit._locks import once
+from walkit._internal.arguments import refuse
+from walkit._internal.locks import once
 from walkit.errors import MissingExtraError
 from walkit.events import EVENTS, EventCallback, logger
 from walkit.metrics.prometheus import NS_PER_S

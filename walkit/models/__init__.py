@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from walkit._arrow import load as _load
+from walkit._internal.arrow import load as _load
 
 if TYPE_CHECKING:
     from walkit.models.crash_report import CrashReport as CrashReport

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from walkit._html import table, tag
+from walkit._internal.html import table, tag
 from walkit.models.page_cache import FileFate, Keep
 
 

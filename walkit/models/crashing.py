@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
-from walkit._arguments import refuse
-from walkit._locks import once
+from walkit._internal.arguments import refuse
+from walkit._internal.locks import once
 from walkit.models.crash_report import CrashReport, PendingChange
 from walkit.models.namespace import Names
 from walkit.models.page_cache import Fate, FileFate, Inode, Keep

@@ -15,9 +15,9 @@ from itertools import pairwise
 from random import Random
 from typing import NamedTuple, Protocol
 
-from walkit import _plugins
-from walkit._arguments import check_number, check_whole, refuse
-from walkit._html import options, shown
+from walkit._internal import plugins
+from walkit._internal.arguments import check_number, check_whole, refuse
+from walkit._internal.html import options, shown
 
 NS_PER_S = 1_000_000_000
 NS_PER_US = 1_000
@@ -278,7 +278,7 @@ def device_model(device: str | DeviceModel) -> DeviceModel:
         return device
     if device in PRESETS:
         return PRESETS[device]
-    offered = _plugins.load("walkit.devices", device, "device", PRESETS)
+    offered = plugins.load("walkit.devices", device, "device", PRESETS)
     made = offered if isinstance(offered, DeviceModel) or not callable(offered) else offered()
     if not isinstance(made, DeviceModel):
         refuse("device", device, f"it makes {made!r}, not a DeviceModel")

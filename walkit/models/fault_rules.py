@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias, get_args
 
-from walkit._arguments import check_choice, check_whole
+from walkit._internal.arguments import check_choice, check_whole
 
 OperationName: TypeAlias = Literal[
     "read",

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from walkit._locks import once
+from walkit._internal.locks import once
 from walkit.models.fault_rules import ACTIONS as ACTIONS
 from walkit.models.fault_rules import ASIDE as ASIDE
 from walkit.models.fault_rules import Fault as Fault

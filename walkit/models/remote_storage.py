@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from walkit._locks import once
+from walkit._internal.locks import once
 from walkit.models.device import DeviceModel, MeasuredLatency
 from walkit.models.timed import TimedFile, TimedStorage
 from walkit.storage.interface import OpenMode, Storage, StorageFile

@@ -7,7 +7,7 @@ import threading
 from contextlib import suppress
 from typing import Literal, TypeAlias
 
-from walkit._threads import EndingThread
+from walkit._internal.threads import EndingThread
 
 LinkState: TypeAlias = Literal["open", "slow", "cut"]
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from walkit._locks import once
+from walkit._internal.locks import once
 from walkit.models.device import Device, DeviceModel
 from walkit.models.passing import PassingFile, PassingStorage
 from walkit.storage.interface import Buffer, Storage, StorageFile

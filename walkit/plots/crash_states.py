@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from walkit._arguments import refuse
-from walkit._text import counted
+from walkit._internal.arguments import refuse
+from walkit._internal.text import counted
 from walkit.crashlab.exploration import large
 from walkit.plots.facts import drawn_by
 from walkit.plots.style import (

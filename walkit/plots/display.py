@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from walkit._html import Markup, tag
+from walkit._internal.html import Markup, tag
 from walkit.errors import MissingExtraError
 
 try:

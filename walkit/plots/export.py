@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.plots.display import go
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from walkit._text import counted
+from walkit._internal.text import counted
 from walkit.measure import Run
 from walkit.measure.machine import MachineFacts, walkit_version
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape, unescape
 from typing import Any, NamedTuple, Protocol
 
-from walkit._text import counted, lsn_range
+from walkit._internal.text import counted, lsn_range
 from walkit.format.manifest import HoleRecord, LostRecord
 from walkit.plots.facts import drawn_by
 from walkit.plots.style import (

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from walkit._html import Markup, join, tag
+from walkit._internal.html import Markup, join, tag
 from walkit.plots.picture_axes import PictureAxis, numbers
 from walkit.plots.picture_traces import DASHES, TracePainter, plain, short, whiskers
 

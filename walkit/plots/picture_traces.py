@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from walkit._html import Markup, join, tag
+from walkit._internal.html import Markup, join, tag
 from walkit.plots.picture_axes import PictureAxis, numbers
 
 DASHES = {"dash": "9 6", "dot": "2 4", "dashdot": "9 4 2 4", "longdash": "14 6"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from walkit._text import counted, lsn_range
+from walkit._internal.text import counted, lsn_range
 from walkit.metrics import LogStatistics
 from walkit.plots.facts import drawn_by, short_name
 from walkit.plots.rows import Box, Look, Mark, RowPanel, draw_rows

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from walkit._arguments import check_choice
+from walkit._internal.arguments import check_choice
 from walkit.metrics import TrafficStatistics
 from walkit.plots.facts import drawn_by
 from walkit.plots.style import (

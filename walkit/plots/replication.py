@@ -8,7 +8,7 @@ from html import escape
 import numpy as np
 import numpy.typing as npt
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.plots.facts import drawn_by
 from walkit.plots.style import BLUE, NEUTRAL, ORANGE, VERMILION, Figure, Theme, dress, go, subplots
 from walkit.plots.units import CLOCK, COUNTS

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 
-from walkit._text import counted
+from walkit._internal.text import counted
 from walkit.plots.facts import drawn_by
 from walkit.plots.style import BLUE, ORANGE, SKY, Figure, Theme, figure, go
 from walkit.plots.units import COUNTS

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from html import escape, unescape
 from typing import Any, Literal, TypeAlias
 
-from walkit._arguments import check_choice
+from walkit._internal.arguments import check_choice
 from walkit.plots.display import Figure, go, make_subplots
 
 __all__ = [

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from html import escape
 from itertools import accumulate
 
-from walkit._text import counted, lsn_range
+from walkit._internal.text import counted, lsn_range
 from walkit.plots.facts import drawn_by, short_name
 from walkit.plots.rows import FLAG, Box, Look, Mark, RowPanel, draw_rows
 from walkit.plots.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, SKY, VERMILION, WINE, Figure, Theme

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.plots.facts import drawn_by
 from walkit.plots.style import NEUTRAL, Figure, Theme, colour, dress, go, hatch, subplots
 from walkit.plots.units import CLOCK, COUNTS

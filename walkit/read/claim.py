@@ -11,8 +11,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import Literal, Self
 
-from walkit._arguments import as_seconds, refuse
-from walkit._html import titled
+from walkit._internal.arguments import as_seconds, refuse
+from walkit._internal.html import titled
 from walkit._main_thread import run_uninterrupted
 from walkit.errors import ClaimError, CorruptionError, GapError
 from walkit.events import EventCallback, EventSink

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from walkit._arguments import as_lsn, refuse
+from walkit._internal.arguments import as_lsn, refuse
 from walkit.errors import ClaimError, DivergenceError
 from walkit.events import EventSink
 from walkit.format.claim import ClaimMark

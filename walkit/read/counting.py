@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from walkit._arguments import as_lsn, refuse
+from walkit._internal.arguments import as_lsn, refuse
 from walkit.format.frame import FrameHeader
 from walkit.read.ranges import FrameRange, ranges_of, read_headers, read_range
 from walkit.read.reader import view_of

@@ -12,9 +12,9 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from walkit._arguments import as_lsn, refuse
-from walkit._html import join, red_lines, titled
-from walkit._locks import STATE, alone
+from walkit._internal.arguments import as_lsn, refuse
+from walkit._internal.html import join, red_lines, titled
+from walkit._internal.locks import STATE, alone
 from walkit._main_thread import run_uninterrupted
 from walkit.errors import CorruptionError, CursorDivergedError, CursorError, GapError
 from walkit.events import EventSink

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from walkit._text import counted
+from walkit._internal.text import counted
 
 
 class DamageSeen(NamedTuple):

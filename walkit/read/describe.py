@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from walkit._html import table
-from walkit._text import bounds
+from walkit._internal.html import table
+from walkit._internal.text import bounds
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import SegmentState
 from walkit.read.view import LogView

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from walkit._html import CYAN, RED, YELLOW, Mark, Markup, Part, bar, facts, join, swatch, tag
-from walkit._text import bounds, counted, lsn_range
+from walkit._internal.html import CYAN, RED, YELLOW, Mark, Markup, Part, bar, facts, join, swatch, tag
+from walkit._internal.text import bounds, counted, lsn_range
 from walkit.recovery.report import Cut
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from walkit._arguments import as_lsn, check_choice
-from walkit._arrow import pa
+from walkit._internal.arguments import as_lsn, check_choice
+from walkit._internal.arrow import pa
 from walkit.errors import GapError
 from walkit.events import EventSink
 from walkit.read.damage_seen import DamageSeen, Seen

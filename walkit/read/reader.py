@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from walkit._arguments import as_lsn
-from walkit._threads import Bell
+from walkit._internal.arguments import as_lsn
+from walkit._internal.threads import Bell
 from walkit.errors import CorruptionError, GapError, LogClosedError, SegmentMissingError
 from walkit.events import EventSink
 from walkit.format.durable_slot import DurableSlot

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from walkit._arrow import numbers_of, pa
+from walkit._internal.arrow import numbers_of, pa
 from walkit.errors import GapError
 from walkit.read.view import LogView
 from walkit.segments.identity import LogPoint

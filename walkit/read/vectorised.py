@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 
-from walkit._arrow import pa
+from walkit._internal.arrow import pa
 from walkit.errors import WalkitError
 from walkit.format.batch_builder import BatchBuilder
 from walkit.format.batch_verify import VerifiedFrames

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
-from walkit._arrow import pa
+from walkit._internal.arrow import pa
 from walkit.errors import CorruptionError, GapError, SegmentMissingError, WalkitError
 from walkit.format.batch_builder import BatchBuilder
 from walkit.format.frame import FrameFault, FrameHeader, decode_frame

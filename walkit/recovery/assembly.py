@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from walkit._text import counted
+from walkit._internal.text import counted
 from walkit.errors import CorruptionError, SegmentMissingError
 from walkit.format.frame import FrameFault
 from walkit.format.layout import SegmentFlag

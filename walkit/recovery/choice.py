@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from walkit._arguments import refuse
-from walkit._text import counted, lsn_range
+from walkit._internal.arguments import refuse
+from walkit._internal.text import counted, lsn_range
 from walkit.errors import CorruptionError, NotALogError, WalkitError
 from walkit.format.durable_slot import NOTHING_DURABLE, DurableSlot
 from walkit.format.layout import SegmentFlag

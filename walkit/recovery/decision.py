@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from walkit._arrow import load
+from walkit._internal.arrow import load
 from walkit.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def recovery_table() -> pd.DataFrame:
     one row matches; "any" matches both. MissingExtraError without pandas.
     """
     try:
-        table = load("walkit._tables").WideTable(list(table_rows()))
+        table = load("walkit._internal.tables").WideTable(list(table_rows()))
     except ImportError as error:
         raise MissingExtraError("dashboard", "pandas") from error
     return cast("pd.DataFrame", table.set_index("row"))

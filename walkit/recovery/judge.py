@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from walkit._text import counted
+from walkit._internal.text import counted
 from walkit.errors import CorruptionError, FormatVersionError, SegmentMissingError, StorageError, WalkitError
 from walkit.format.durable_slot import DurableSlot
 from walkit.format.frame import FrameFault

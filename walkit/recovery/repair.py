@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
-from walkit._arguments import check_choice, check_progress
-from walkit._html import facts, join, tag
+from walkit._internal.arguments import check_choice, check_progress
+from walkit._internal.html import facts, join, tag
+from walkit._internal.text import counted, lsn_range, unread
 from walkit._main_thread import ending_early, run_uninterrupted
-from walkit._text import counted, lsn_range, unread
 from walkit.config import RecoveryPolicy
 from walkit.errors import LogLockedError
 from walkit.format.manifest import MANIFEST_NAME

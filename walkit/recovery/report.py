@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from walkit._html import COLOURS, Part, bar, join, swatch, tag
-from walkit._html import facts as fact_table
-from walkit._text import counted, lsn_range
+from walkit._internal.html import COLOURS, Part, bar, join, swatch, tag
+from walkit._internal.html import facts as fact_table
+from walkit._internal.text import counted, lsn_range
 from walkit.format.manifest import HoleRecord, LostRecord
 
 LOST_SHOWN_MAX = 3

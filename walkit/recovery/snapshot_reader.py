@@ -33,7 +33,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from walkit._arguments import NUMBER_MAX
+from walkit._internal.arguments import NUMBER_MAX
 from walkit.errors import CorruptionError
 from walkit.format.body import to_arrow
 from walkit.format.checksum import crc32c

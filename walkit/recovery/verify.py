@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from typing import Literal
 
-from walkit._arguments import check_progress
-from walkit._text import counted
+from walkit._internal.arguments import check_progress
+from walkit._internal.text import counted
 from walkit.errors import CorruptionError, NotALogError, SegmentMissingError, StorageError, WalkitError
 from walkit.format.layout import FORMAT_VERSION
 from walkit.format.manifest import MANIFEST_NAME, Manifest

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from walkit._threads import Bell
+from walkit._internal.threads import Bell
 from walkit.replication.delta.reader import DeltaReader
 from walkit.replication.primary.server import Primary
 from walkit.replication.replica.follower import Replica

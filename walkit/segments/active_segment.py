@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from queue import Empty, SimpleQueue
 
-from walkit._locks import once
+from walkit._internal.locks import once
 from walkit.errors import StorageError
 from walkit.format.index import IndexEntry
 from walkit.format.layout import INDEX_STEP_BYTES, SEGMENT_HEADER_BYTES, ZEROS

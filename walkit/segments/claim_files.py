@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from walkit._locks import marked
+from walkit._internal.locks import marked
 from walkit.errors import ClaimError, StorageError, WalkitError
 from walkit.format.claim import ClaimMark, decode_claim, encode_claim, whole_claim
 from walkit.format.layout import CLAIM_FILE_BYTES

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from walkit._interrupts import uninterrupted
-from walkit._locks import marked, once
-from walkit._threads import LogThread
+from walkit._internal.interrupts import uninterrupted
+from walkit._internal.locks import marked, once
+from walkit._internal.threads import LogThread
 from walkit.commit.commit_signal import CommitSignal
 from walkit.errors import CallbackError, StorageError, WalkitError
 from walkit.events import EventSink

@@ -16,8 +16,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
-from walkit._locks import once
-from walkit._text import counted
+from walkit._internal.locks import once
+from walkit._internal.text import counted
 from walkit.errors import (
     CorruptionError,
     LogClosedError,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
-from walkit._locks import once
+from walkit._internal.locks import once
 from walkit.errors import StorageError
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import Manifest

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
-from walkit._locks import once
+from walkit._internal.locks import once
 from walkit.commit.frame import SealedFrame
 from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
 from walkit.errors import LogFullError, StorageError

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from walkit._arguments import check_number
+from walkit._internal.arguments import check_number
 from walkit.commit.core import OrderingCore
 from walkit.commit.frame import SealedFrame
 from walkit.commit.policy import Policy

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from walkit._arguments import check_number, refuse
+from walkit._internal.arguments import check_number, refuse
 from walkit.models.device import Device, DeviceModel
 from walkit.models.remote_storage import REMOTE
 from walkit.replication.delta.messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from walkit._arguments import check_kind, refuse
+from walkit._internal.arguments import check_kind, refuse
 from walkit.config import LogOptions
 from walkit.format.layout import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT
 from walkit.measure import FrameSummary, LatencyHistogram, Run, RunRecorder

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from walkit._arguments import check_number, check_whole
-from walkit._report import Cells, TableReport
+from walkit._internal.arguments import check_number, check_whole
+from walkit._internal.report import Cells, TableReport
 from walkit.simulate.world import Outcome, run_schedule
 from walkit.simulate.world_counts import COVERAGE, wanted_of
 from walkit.simulate.world_faults import CHAOS_MS, Schedule

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.errors import GapError
 from walkit.format.layout import SegmentFlag
 from walkit.read.reader import view_of

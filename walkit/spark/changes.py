@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from walkit._arguments import check_choice, check_whole, refuse
+from walkit._internal.arguments import check_choice, check_whole, refuse
 from walkit.record import Kind
 from walkit.spark.loads import Load, Log
 

@@ -12,7 +12,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 
 RECORD_STRUCT = StructType(
     [

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from walkit._arrow import numbers_of
+from walkit._internal.arrow import numbers_of
 from walkit.record import RECORD_SCHEMA
 from walkit.state.reduce import FinalState
 

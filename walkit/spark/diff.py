@@ -31,7 +31,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.spark.causes import SideLog, cause_fields, with_causes
 from walkit.spark.combine import COMBINED_SCHEMA
 from walkit.spark.loads import BROADCAST_LSNS, Load, Log

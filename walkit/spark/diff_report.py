@@ -10,7 +10,7 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from walkit._arrow import stream_table
+from walkit._internal.arrow import stream_table
 from walkit.spark.causes import SideLog, with_causes
 from walkit.spark.diff import Side, Sides, SideSpec, states_of
 from walkit.spark.errors import errors

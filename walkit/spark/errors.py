@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.utils import is_remote
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.errors import OptionsError, WalkitError
 
 MARK = "walkit-error: "

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from walkit._arguments import check_whole, refuse
+from walkit._internal.arguments import check_whole, refuse
 from walkit.record import Kind
 from walkit.spark.loads import Load, Log, keys_of
 from walkit.spark.replay import with_next

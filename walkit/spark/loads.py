@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.utils import is_remote
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.errors import GapError, NotALoadError
 from walkit.spark.errors import errors, require_open
 from walkit.spark.facts import SOURCE_NAME, TOUCHED_KEY, LogFacts

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.spark.columns import LOG_FIELDS, RECORD_STRUCT, require_subset
 from walkit.spark.errors import noted
 from walkit.spark.many import of_one_log, with_log

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.record import Kind
 from walkit.spark.facts import LogFacts
 

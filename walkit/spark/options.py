@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 from urllib.parse import unquote
 
-from walkit._arguments import check_choice, refuse
+from walkit._internal.arguments import check_choice, refuse
 from walkit.errors import LogNotFoundError, OptionsError
 from walkit.format.layout import CLAIM_LEASE_US_MAX
 from walkit.format.names import is_claim_name

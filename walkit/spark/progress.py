@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql.utils import is_remote
 
-from walkit._arguments import check_progress, refuse
-from walkit._progress import progress_bar
+from walkit._internal.arguments import check_progress, refuse
+from walkit._internal.progress import progress_bar
 from walkit.spark.session import active_session
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, ByteType, DataType, IntegerType, LongType, ShortType
 
-from walkit._arguments import check_whole, refuse
+from walkit._internal.arguments import check_whole, refuse
 from walkit.record import Kind
 from walkit.spark.errors import require_open
 from walkit.spark.facts import LogFacts

@@ -42,7 +42,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.read.ranges import read_ranges
 from walkit.spark.columns import LOG_FIELDS, RECORD_STRUCT, require_subset
 from walkit.spark.combine import newest_up_to, of_keys

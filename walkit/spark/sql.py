@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.functions import udtf
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.spark.change_rows import changed
 from walkit.spark.columns import RECORD_STRUCT
 from walkit.spark.errors import noted

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.errors import GapError
 from walkit.events import EventSink
 from walkit.read.ranges import FrameRange, ranges_of, read_ranges

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.errors import DivergenceError, GapError
 from walkit.format.manifest import Manifest
 from walkit.read.reader import ReaderView

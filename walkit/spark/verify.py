@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, DoubleType, LongType, StringType, StructField, StructType
 
-from walkit._arguments import refuse
-from walkit._report import Cells, TableReport
+from walkit._internal.arguments import refuse
+from walkit._internal.report import Cells, TableReport
 from walkit.errors import GapError, WalkitError
 from walkit.read.reader import view_of
 from walkit.recovery.verify import verify as verify_log

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from walkit._locks import STATE, alone, marked
+from walkit._internal.locks import STATE, alone, marked
 from walkit.commit.frame import SealedFrame
 from walkit.commit.ports import AcknowledgementSink
 from walkit.state.columns import batch_of

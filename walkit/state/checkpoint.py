@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from walkit._locks import STATE, alone, marked, once
+from walkit._internal.locks import STATE, alone, marked, once
+from walkit._internal.threads import Bell, LogThread
 from walkit._main_thread import run_uninterrupted
-from walkit._threads import Bell, LogThread
 from walkit.commit.driver import CommitDriver
 from walkit.commit.frame import SealedFrame
 from walkit.errors import LogClosedError, SnapshotError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
-from walkit._text import counted
+from walkit._internal.text import counted
 from walkit.record import Batch, Kind
 from walkit.state.machine import check_follows
 

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from walkit._arguments import as_lsn, check_progress, refuse
-from walkit._arrow import numbers_of
+from walkit._internal.arguments import as_lsn, check_progress, refuse
+from walkit._internal.arrow import numbers_of
 from walkit.read.read_api import ReadSurface
 from walkit.read.reader import LogReader
 from walkit.recovery.report import report_html

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from walkit._html import Markup, table, tag
-from walkit._report import Cells, TableReport
-from walkit._text import aligned
+from walkit._internal.html import Markup, table, tag
+from walkit._internal.report import Cells, TableReport
+from walkit._internal.text import aligned
 
 CELL_MAX = 40
 COLUMN_HEAD = ("column", "keys", "largest")

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from walkit._arguments import check_whole
+from walkit._internal.arguments import check_whole
 from walkit.events import EventSink
 from walkit.state.diff import (
     CHANGED,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from walkit._arguments import check_whole, refuse
+from walkit._internal.arguments import check_whole, refuse
 from walkit.errors import FormatVersionError, GapError, HistoryTrimmedError, SnapshotError
 from walkit.read.read_api import ReadSurface
 from walkit.read.view import LogView

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from walkit._arguments import refuse
-from walkit._text import counted
+from walkit._internal.arguments import refuse
+from walkit._internal.text import counted
 from walkit.commit.frame import SealedFrame
 from walkit.config import StoreOptions
 from walkit.format.layout import SegmentFlag

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from walkit._arrow import array_of_numbers, numbers_of, pa
+from walkit._internal.arrow import array_of_numbers, numbers_of, pa
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Words: TypeAlias = npt.NDArray[np.uint64]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from walkit._arguments import refuse
-from walkit._locks import STATE, alone
+from walkit._internal.arguments import refuse
+from walkit._internal.locks import STATE, alone
 from walkit._main_thread import run_uninterrupted
 from walkit.errors import CorruptionError, FormatVersionError, GapError, HistoryTrimmedError, SnapshotError
 from walkit.events import EventSink

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from walkit._arguments import refuse
-from walkit._arrow import validated
+from walkit._internal.arguments import refuse
+from walkit._internal.arrow import validated
 from walkit.state.diff import CHANGED, DELETED, INSERTED, UNCHANGED
 
 COLUMNS = ("key", "change", "left_value", "right_value")

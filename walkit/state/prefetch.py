@@ -6,8 +6,8 @@ from collections.abc import Generator, Iterator
 from queue import SimpleQueue
 from typing import TypeVar, cast
 
-from walkit._interrupts import uninterrupted
-from walkit._threads import LogThread
+from walkit._internal.interrupts import uninterrupted
+from walkit._internal.threads import LogThread
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from walkit._arrow import array_of_mask, array_of_numbers, mask_of, numbers_of
+from walkit._internal.arrow import array_of_mask, array_of_numbers, mask_of, numbers_of
 from walkit.record import Batch, Kind
 from walkit.state.latest_per_key import newest_of
 

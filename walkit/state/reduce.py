@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from walkit._arrow import array_of_mask, mask_of, numbers_of
+from walkit._internal.arrow import array_of_mask, mask_of, numbers_of
 from walkit.state.latest_per_key import Mask, newest_of
 from walkit.state.reconcile import DELETE
 from walkit.state.ties import with_ties

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from walkit._arguments import as_lsn, check_progress, refuse
-from walkit._interrupts import Uninterrupted, on_main_thread
+from walkit._internal.arguments import as_lsn, check_progress, refuse
+from walkit._internal.interrupts import Uninterrupted, on_main_thread
 from walkit.errors import GapError, HistoryTrimmedError
 from walkit.read.read_api import ReadSurface
 from walkit.read.resumable_scan import ResumableScan

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from walkit._arguments import as_lsn, refuse
-from walkit._text import counted
+from walkit._internal.arguments import as_lsn, refuse
+from walkit._internal.text import counted
 from walkit.errors import FormatVersionError, GapError, HistoryTrimmedError, SnapshotError
 from walkit.read.read_api import ReadSurface
 from walkit.recovery.report import report_html

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import pyarrow as pa
 
-from walkit._locks import STATE, alone
+from walkit._internal.locks import STATE, alone
 from walkit.log.validate import as_bytes
 from walkit.log.wal import WriteAheadLog
 from walkit.read.describe import LogInventory

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from walkit._arrow import array_of_mask, numbers_of
-from walkit._text import counted
+from walkit._internal.arrow import array_of_mask, numbers_of
+from walkit._internal.text import counted
 from walkit.record import Batch, Kind
 from walkit.state.machine import check_follows
 from walkit.state.reconcile import DELETE, reconcile_arrow

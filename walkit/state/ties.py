@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from walkit._arrow import numbers_of
+from walkit._internal.arrow import numbers_of
 from walkit.state.latest_per_key import Mask
 
 

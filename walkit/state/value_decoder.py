@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from walkit._arguments import check_number, refuse
-from walkit._arrow import stream_table
+from walkit._internal.arguments import check_number, refuse
+from walkit._internal.arrow import stream_table
 
 Decode: TypeAlias = Callable[[bytes], Mapping[str, Any]]
 Decoder: TypeAlias = Literal["json", "arrow"] | Decode

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from walkit._arrow import load as _load
+from walkit._internal.arrow import load as _load
 
 if TYPE_CHECKING:
     from walkit.storage.file import FileStorage as FileStorage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.errors import NotALogError
 from walkit.storage.file import FileStorage
 from walkit.storage.interface import Storage

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
-from walkit._locks import once
+from walkit._internal.locks import once
 from walkit.storage.folder import Folder, open_raw, open_regular
 from walkit.storage.interface import Buffer
 from walkit.storage.io_errors import Translated, storage_error

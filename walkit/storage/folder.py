@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from walkit._threads import MEMORY_TRIES
+from walkit._internal.threads import MEMORY_TRIES
 from walkit.storage.interface import FileNumber
 from walkit.storage.io_errors import storage_error
 

@@ -33,7 +33,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
-from walkit._locks import once
+from walkit._internal.locks import once
 from walkit.storage.folder import Folder, HeldFolder, number_at, number_of, open_regular
 from walkit.storage.interface import FileNumber, LockHolder
 from walkit.storage.io_errors import Translated

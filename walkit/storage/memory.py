@@ -13,7 +13,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from walkit._locks import once
+from walkit._internal.locks import once
 from walkit.errors import StorageError
 from walkit.storage.bulk import copy_into
 from walkit.storage.interface import Buffer, Cell, LockHolder, OpenMode, StorageLock

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from walkit._html import Markup, tag
+from walkit._internal.html import Markup, tag
 from walkit.plots.units import count_text
 
 Float64Array = npt.NDArray[np.float64]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from walkit._html import table, tag
-from walkit._text import counted
+from walkit._internal.html import table, tag
+from walkit._internal.text import counted
 from walkit.plots import amplification, upkeep
 from walkit.plots.facts import short_name
 from walkit.views.demo_store import StepReport

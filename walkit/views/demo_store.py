@@ -9,7 +9,7 @@ import threading
 from dataclasses import dataclass
 from typing import Literal
 
-from walkit._text import counted
+from walkit._internal.text import counted
 from walkit.compaction import CompactionReport
 from walkit.config import LogOptions
 from walkit.errors import OptionsError, WalkitError

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from walkit._arguments import check_choice, refuse
-from walkit._text import counted
+from walkit._internal.arguments import check_choice, refuse
+from walkit._internal.text import counted
 from walkit.bench.recovery import fill_and_kill
 from walkit.bench.recovery_load import RecoveryLoad
 from walkit.config import LogOptions

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from walkit._html import shown
-from walkit._text import lsn_range
+from walkit._internal.html import shown
+from walkit._internal.text import lsn_range
 from walkit.errors import WalkitError
 from walkit.recovery.decision import DECISION_TABLE, Decision
 from walkit.recovery.examine.report import ScanReport, Verdict

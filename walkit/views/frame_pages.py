@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.errors import WalkitError
 from walkit.format.damaged_frame import records_left
 from walkit.format.frame import FrameFault, FrameHeader, check_body, check_header

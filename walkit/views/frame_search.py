@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow.compute as pc
 
-from walkit._arguments import refuse
-from walkit._text import lsn_range
+from walkit._internal.arguments import refuse
+from walkit._internal.text import lsn_range
 from walkit.errors import WalkitError
 from walkit.format.frame import FrameHeader, check_header
 from walkit.format.layout import CODEC_NONE, FRAME_HEADER_BYTES

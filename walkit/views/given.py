@@ -12,7 +12,7 @@ from errno import ENOENT
 from time import perf_counter_ns
 from typing import Literal, TypeAlias
 
-from walkit._text import bounds
+from walkit._internal.text import bounds
 from walkit.errors import WalkitError
 from walkit.measure import load
 from walkit.read.reader import LogReader

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.format.layout import FRAME_HEADER_BYTES
 from walkit.plots import frame_bytes
 from walkit.views.frame_pages import FramePage, FrameView

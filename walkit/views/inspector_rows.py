@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from walkit._html import Markup, join, table, tag
-from walkit._text import bounds, counted
+from walkit._internal.html import Markup, join, table, tag
+from walkit._internal.text import bounds, counted
 from walkit.format.anatomy import frame_fields
 from walkit.format.frame import FrameHeader
 from walkit.format.layout import CODEC_NAMES, FRAME_HEADER_BYTES

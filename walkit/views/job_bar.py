@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from walkit._html import tag
+from walkit._internal.html import tag
 from walkit.views.jobs import Job
 from walkit.views.parts import Button, View, pn
 

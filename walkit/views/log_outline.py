@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.errors import CorruptionError, NotALogError, WalkitError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, SegmentState

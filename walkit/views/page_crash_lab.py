@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from walkit._html import Markup, join, red_lines, table, tag
-from walkit._text import counted
+from walkit._internal.html import Markup, join, red_lines, table, tag
+from walkit._internal.text import counted
 from walkit.crashlab.coverage import COVERAGE
 from walkit.crashlab.exploration import Exploration, large
 from walkit.crashlab.explore_process import Explored, ExploreWish, FoundViolation

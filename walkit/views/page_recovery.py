@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from walkit._html import tag
+from walkit._internal.html import tag
 from walkit.views.fault_reports import FAULTS, FaultName
 from walkit.views.parts import Button, Select, View, pn, sentence_html
 from walkit.views.recovery import RecoveryView, SweepView

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any, cast
 
-from walkit._html import tag
+from walkit._internal.html import tag
 from walkit.models.tcp_link import LinkState
 from walkit.plots import LagUnit
 from walkit.views.parts import Button, Select, View, pn, sentence_html

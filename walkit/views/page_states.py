@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.errors import OptionsError
 from walkit.plots import states_timeline
 from walkit.views.inspector_parts import LogChooser, html_pane

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from html import escape
 from typing import TYPE_CHECKING, Any, Protocol
 
-from walkit._html import tag
+from walkit._internal.html import tag
 from walkit.errors import MissingExtraError
 
 try:

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from walkit._html import GREEN, GREY, PURPLE, YELLOW, Markup, Part, bar, facts, join, swatch, table, tag
-from walkit._html import RED as DAMAGED
-from walkit._text import counted
+from walkit._internal.html import (
+    GREEN,
+    GREY,
+    PURPLE,
+    YELLOW,
+    Markup,
+    Part,
+    bar,
+    facts,
+    join,
+    swatch,
+    table,
+    tag,
+)
+from walkit._internal.html import RED as DAMAGED
+from walkit._internal.text import counted
 from walkit.bench.recovery_sweep import RecoverySweep
 from walkit.plots import frame_bytes, recoveries, recovery_over_checkpoint, recovery_over_segment_size
 from walkit.plots.facts import machine_words

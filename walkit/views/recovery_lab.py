@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.bench.recovery_sweep import RecoverySweep, sweep_points, sweep_recovery
 from walkit.config import DURABILITY_PROMISES
 from walkit.events import EventCallback

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from walkit._html import Markup, table, tag
+from walkit._internal.html import Markup, table, tag
 from walkit.plots import LagUnit, delta_hits, lag_over_time, sent_by_codec, state_lanes
 from walkit.plots.units import bytes_text, duration_text
 from walkit.views.parts import View, figure_pane, pn

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from walkit._arguments import check_whole
+from walkit._internal.arguments import check_whole
 from walkit.errors import OptionsError
 from walkit.metrics import TrafficStatistics
 from walkit.models.tcp_link import LinkState, TcpLink

@@ -14,9 +14,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from walkit._arguments import refuse
-from walkit._html import Markup, join, red_lines, table, tag
-from walkit._text import counted
+from walkit._internal.arguments import refuse
+from walkit._internal.html import Markup, join, red_lines, table, tag
+from walkit._internal.text import counted
 from walkit.errors import WalkitError
 from walkit.measure import Ratio, Run, compare, load, ratio_of, settings_of
 from walkit.measure.run_file import ENDINGS

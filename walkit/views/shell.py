@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Protocol
 from urllib.parse import parse_qsl, urlencode
 
-from walkit._html import Markup, tag
+from walkit._internal.html import Markup, tag
 from walkit.measure import file_system
 from walkit.plots.display import narrow_js
 from walkit.views.parts import View, pn

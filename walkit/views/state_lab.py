@@ -16,7 +16,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.errors import OptionsError, WalkitError
 from walkit.read.reader import LogReader
 from walkit.state.diff import DiffCounts, diff

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from walkit._html import Markup, table
-from walkit._text import counted
+from walkit._internal.html import Markup, table
+from walkit._internal.text import counted
 from walkit.plots import StateLane
 from walkit.record import Kind
 from walkit.views.frame_search import KeySearch

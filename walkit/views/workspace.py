@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.views.jobs import Jobs
 from walkit.views.session import Session
 

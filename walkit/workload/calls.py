@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.simulate.drive import CallColumns
 from walkit.workload.distributions import Int64s
 from walkit.workload.operations import READ, OperationStream

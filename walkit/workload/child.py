@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.config import LogOptions
 from walkit.measure import Run, RunEvent, RunRecorder
 from walkit.metrics import LogStatistics

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from walkit._arguments import check_bool, check_choice, check_number, check_whole, refuse
+from walkit._internal.arguments import check_bool, check_choice, check_number, check_whole, refuse
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 

@@ -9,9 +9,9 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from walkit._arguments import check_bool, check_kind, refuse
-from walkit._progress import progress_bar
-from walkit._text import counted
+from walkit._internal.arguments import check_bool, check_kind, refuse
+from walkit._internal.progress import progress_bar
+from walkit._internal.text import counted
 from walkit.errors import StorageError
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import Baseline, FrameSummary, LatencyHistogram, Run, RunRecorder, raw_baseline

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from walkit._arguments import check_whole
+from walkit._internal.arguments import check_whole
 from walkit.errors import MissingExtraError, StorageError
 from walkit.record import Kind
 from walkit.workload.operations import Int64s, OperationStream

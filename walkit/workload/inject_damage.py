@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.format.frame import FrameHeader, check_header
 from walkit.format.layout import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
 from walkit.format.segment import SegmentHeader

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from walkit._arguments import check_choice, check_whole
+from walkit._internal.arguments import check_choice, check_whole
 from walkit.config import MIB, Durability, LogOptions
 from walkit.log.open import open_log
 from walkit.measure import Run

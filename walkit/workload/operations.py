@@ -15,8 +15,8 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from walkit._arguments import check_whole, refuse
-from walkit._text import counted
+from walkit._internal.arguments import check_whole, refuse
+from walkit._internal.text import counted
 from walkit.record import Kind
 
 Int64s: TypeAlias = npt.NDArray[np.int64]

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from walkit._arguments import refuse
-from walkit._html import table, tag
-from walkit._text import counted
+from walkit._internal.arguments import refuse
+from walkit._internal.html import table, tag
+from walkit._internal.text import counted
 from walkit.record import Kind
 from walkit.workload.operations import Int64s, Mask
 

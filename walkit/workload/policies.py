@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.commit.policy import Adaptive, CappedFrames, Linger, OneRecordPerFrame, Policy
 
 LINGER_BYTES = 256 * 1024

@@ -19,7 +19,7 @@ from time import monotonic, perf_counter_ns
 from types import TracebackType
 from typing import IO, Any, Self
 
-from walkit._threads import EndingThread
+from walkit._internal.threads import EndingThread
 from walkit.errors import WalkitError
 
 LAST_WORDS_BYTES = 4000

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from walkit._arguments import check_whole
+from walkit._internal.arguments import check_whole
 from walkit.config import MIB
 from walkit.workload.process import ChildWriterError, TalkingChild
 

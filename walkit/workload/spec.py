@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from walkit._arguments import check_choice, check_kind, check_number, check_whole, refuse
-from walkit._html import options
+from walkit._internal.arguments import check_choice, check_kind, check_number, check_whole, refuse
+from walkit._internal.html import options
 from walkit.workload.calls import call_columns
 from walkit.workload.distributions import (
     PUTS,

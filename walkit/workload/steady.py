@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from walkit._arguments import check_bool, check_choice, check_whole, refuse
+from walkit._internal.arguments import check_bool, check_choice, check_whole, refuse
 from walkit.config import MIB, Durability, LogOptions
 from walkit.format.layout import FRAME_HEADER_BYTES
 from walkit.measure import FrameSample, LatencyHistogram, RawRate

@@ -7,7 +7,7 @@ from typing import IO, Any
 import numpy as np
 import pyarrow as pa
 
-from walkit._arrow import stream_table
+from walkit._internal.arrow import stream_table
 from walkit.workload.operations import OperationStream
 
 OPERATION_SCHEMA = pa.schema(

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import pairwise
 
-from walkit._arguments import check_bool, check_number, check_whole, refuse
+from walkit._internal.arguments import check_bool, check_number, check_whole, refuse
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import Run
 from walkit.measure.knee import kept_up

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from time import perf_counter_ns
 
-from walkit._arguments import refuse
-from walkit._threads import EndingThread
+from walkit._internal.arguments import refuse
+from walkit._internal.threads import EndingThread
 from walkit.log.wal import WriteAheadLog
 from walkit.measure.recorder import RecordFunction
 from walkit.record import AppendResult, Kind

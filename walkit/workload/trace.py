@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.errors import MissingExtraError, StorageError
 from walkit.record import Kind
 from walkit.workload.operations import READ, OperationStream

@@ -7,8 +7,8 @@ from array import array
 from collections.abc import Callable, Sequence
 from time import monotonic, perf_counter_ns, sleep
 
-from walkit._arguments import refuse
-from walkit._threads import EndingThread
+from walkit._internal.arguments import refuse
+from walkit._internal.threads import EndingThread
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import RunRecorder
 from walkit.measure.recorder import RecordFunction

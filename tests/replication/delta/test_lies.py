@@ -18,7 +18,7 @@ from tests.commit.fake_segments import Task, wait_until
 from tests.log.logs import tiny
 from tests.replication.delta.lying_primary import Lie, LyingPrimary, frame_of, sealed
 from tests.replication.delta.test_reader import expected, quick
-from walkit._threads import LogThread
+from walkit._internal.threads import LogThread
 from walkit.errors import DivergenceError, GapError, OptionsError, StorageError, WalkitError
 from walkit.models import FaultyStorage
 from walkit.replication import DeltaReader, Primary, ReplayLimits, ReplicaFailedError

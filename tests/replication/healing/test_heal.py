@@ -23,7 +23,7 @@ from tests.replication.flips import flipping
 from tests.replication.kill_rounds import run_heal_round
 from tests.replication.processes import TYPED, UNHEALED
 from tests.replication.proxy import TcpProxy
-from walkit._threads import Bell
+from walkit._internal.threads import Bell
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd
 from walkit.format.names import HEAL_NEW_NAME

@@ -8,9 +8,23 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from walkit._arguments import refuse
-from walkit._html import CYAN, GREEN, GREY, PURPLE, RED, YELLOW, Markup, Part, bar, join, swatch, table, tag
-from walkit._text import bounds, counted, lsn_range, unread
+from walkit._internal.arguments import refuse
+from walkit._internal.html import (
+    CYAN,
+    GREEN,
+    GREY,
+    PURPLE,
+    RED,
+    YELLOW,
+    Markup,
+    Part,
+    bar,
+    join,
+    swatch,
+    table,
+    tag,
+)
+from walkit._internal.text import bounds, counted, lsn_range, unread
 from walkit.errors import MissingExtraError, StorageError, WalkitError
 from walkit.format.frame import FrameHeader
 from walkit.format.layout import CODEC_NAMES

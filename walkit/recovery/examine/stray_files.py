@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
-from walkit._text import counted
+from walkit._internal.text import counted
 from walkit.errors import CorruptionError, FormatVersionError, StorageError, WalkitError
 from walkit.format.durable_slot import decode_slots
 from walkit.format.layout import (

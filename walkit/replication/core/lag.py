@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from walkit._text import counted
+from walkit._internal.text import counted
 
 CATCH_UP_MS = 1_000.0
 """A side that lacks a frame for so long is not streaming, but catching up."""

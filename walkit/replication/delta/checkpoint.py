@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from contextlib import suppress
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.errors import (
     CorruptionError,
     DivergenceError,

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Self
 
-from walkit._locks import once
-from walkit._threads import Bell
+from walkit._internal.locks import once
+from walkit._internal.threads import Bell
 from walkit.errors import LogClosedError
 from walkit.log.level import require_promises
 from walkit.log.observe import Observation, ObservedFrames

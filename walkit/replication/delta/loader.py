@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from walkit._locks import once
-from walkit._threads import LogThread
+from walkit._internal.locks import once
+from walkit._internal.threads import LogThread
 from walkit.errors import CorruptionError, DivergenceError, GapError, HistoryTrimmedError, StorageError
 from walkit.format.frame import FrameHeader
 from walkit.format.layout import SegmentFlag

@@ -12,7 +12,7 @@ from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any
 
-from walkit._threads import Bell
+from walkit._internal.threads import Bell
 from walkit.errors import DivergenceError, OptionsError, WalkitError
 from walkit.events import EventSink
 from walkit.replication.delta.link import POLL_WAIT_MS, PollLink, PollUnknownError, Received

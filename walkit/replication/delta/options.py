@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from walkit._arguments import check_kind, check_number, check_whole
+from walkit._internal.arguments import check_kind, check_number, check_whole
 from walkit.replication.delta.messages import DELTA_VERSION_MAX, DELTA_VERSION_MIN
 from walkit.replication.delta.replayer import ReplayLimits
 

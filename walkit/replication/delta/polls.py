@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
-from walkit._arguments import check_number, check_whole
+from walkit._internal.arguments import check_number, check_whole
 from walkit.replication.delta.buffer import DELTA_BYTES_MAX, EncodedFrames
 from walkit.replication.delta.messages import (
     DELTA_VERSION_MAX,

@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from walkit._arguments import as_lsn, refuse
+from walkit._internal.arguments import as_lsn, refuse
 from walkit._main_thread import run_uninterrupted
 from walkit.errors import GapError, HistoryTrimmedError, LogClosedError, WaitTimeoutError, WalkitError
 from walkit.events import EventCallback, EventSink

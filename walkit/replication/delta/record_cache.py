@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from walkit._locks import once
+from walkit._internal.locks import once
 from walkit.record import Record
 
 RECORD_BYTES = 256

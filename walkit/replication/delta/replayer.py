@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Literal, TypeAlias
 
-from walkit._arguments import check_whole
+from walkit._internal.arguments import check_whole
 from walkit.errors import DivergenceError, StorageError, WalkitError
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.delta.messages import DeltaEnd, PollAnswer, delta_frames

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from walkit._arguments import refuse
-from walkit._locks import once
-from walkit._threads import Latch
+from walkit._internal.arguments import refuse
+from walkit._internal.locks import once
+from walkit._internal.threads import Latch
 from walkit.log.wal import WriteAheadLog
 from walkit.metrics import DeltaServedStatistics
 from walkit.replication.delta.feed import DeltaFeed, PollCall

@@ -10,8 +10,8 @@ from time import perf_counter_ns
 import numpy as np
 import numpy.typing as npt
 
-from walkit._locks import STATE, alone, marked
-from walkit._text import counted
+from walkit._internal.locks import STATE, alone, marked
+from walkit._internal.text import counted
 from walkit.commit.commit_signal import CommitSignal
 from walkit.errors import DivergenceError, GapError
 from walkit.format.frame import FrameHeader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from walkit._text import counted
+from walkit._internal.text import counted
 from walkit.metrics import DeltaReaderStatistics
 from walkit.recovery.report import report_html
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from walkit._locks import WORK, alone
-from walkit._threads import Latch, LogThread
+from walkit._internal.locks import WORK, alone
+from walkit._internal.threads import Latch, LogThread
 from walkit.errors import ClaimError, DivergenceError, GapError, WalkitError
 from walkit.read.kept_claim import KeptClaim
 from walkit.replication.delta.checkpoint import DeltaCheckpoint

@@ -14,10 +14,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from walkit._arguments import check_progress
+from walkit._internal.arguments import check_progress
+from walkit._internal.report import Cells, TableReport
+from walkit._internal.text import counted, unread
 from walkit._main_thread import end_if_abandoned, ending_early, run_uninterrupted
-from walkit._report import Cells, TableReport
-from walkit._text import counted, unread
 from walkit.copier.segment_check import check_segment
 from walkit.errors import CorruptionError, FormatVersionError, GapError, StorageError
 from walkit.format.layout import ALIGNMENT_BUFFERED, SEGMENT_HEADER_BYTES, SegmentFlag, align_up

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Self
 
+from walkit._internal.threads import Bell, LogThread
 from walkit._main_thread import abandonment, end_if_abandoned
-from walkit._threads import Bell, LogThread
 from walkit.errors import CorruptionError, WalkitError
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.replication.primary.range_service import FRAMES_METHOD

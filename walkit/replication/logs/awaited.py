@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from walkit._arguments import as_lsn
+from walkit._internal.arguments import as_lsn
 from walkit.errors import DivergenceError
 from walkit.format.manifest import Manifest
 from walkit.record import AppendResult

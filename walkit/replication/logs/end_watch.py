@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from walkit._locks import once
-from walkit._threads import Bell, LogThread
+from walkit._internal.locks import once
+from walkit._internal.threads import Bell, LogThread
 from walkit.errors import WalkitError
 from walkit.format.layout import DURABLE_SLOTS_BYTES
 from walkit.segments.manifest_store import DURABLE_NAME

@@ -12,9 +12,9 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from walkit._arguments import as_lsn
+from walkit._internal.arguments import as_lsn
+from walkit._internal.threads import Bell
 from walkit._main_thread import run_uninterrupted
-from walkit._threads import Bell
 from walkit.config import LogOptions
 from walkit.errors import GapError, LogClosedError, LogNotFoundError, OptionsError, StorageError
 from walkit.events import EventSink

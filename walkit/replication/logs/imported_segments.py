@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from walkit._locks import once
+from walkit._internal.locks import once
 from walkit.commit.frame import SealedFrame
 from walkit.format.frame import FrameIdentity
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag

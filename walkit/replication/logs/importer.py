@@ -12,9 +12,9 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from walkit._locks import marked
+from walkit._internal.locks import marked
+from walkit._internal.threads import MEMORY_TRIES
 from walkit._main_thread import run_uninterrupted
-from walkit._threads import MEMORY_TRIES
 from walkit.commit.commit_signal import CommitSignal
 from walkit.config import LogOptions
 from walkit.errors import LogClosedError, LogNotFoundError, LogPoisonedError, WalkitError

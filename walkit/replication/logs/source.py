@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn, Protocol
 
-from walkit._locks import once
+from walkit._internal.locks import once
 from walkit.errors import CorruptionError, GapError
 from walkit.events import EventSink
 from walkit.format.frame import FrameFault

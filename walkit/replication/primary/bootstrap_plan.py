@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from walkit._locks import once
+from walkit._internal.locks import once
 from walkit.copier.plan import open_span, plan_segments, planned_manifest
 from walkit.errors import FormatVersionError, SnapshotError, StorageError, WalkitError
 from walkit.events import EventSink

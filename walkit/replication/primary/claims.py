@@ -12,9 +12,9 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from walkit._arguments import refuse
-from walkit._locks import WORK, alone, once
-from walkit._threads import Bell, LogThread
+from walkit._internal.arguments import refuse
+from walkit._internal.locks import WORK, alone, once
+from walkit._internal.threads import Bell, LogThread
 from walkit.errors import ClaimError, DivergenceError, GapError, OptionsError, WalkitError
 from walkit.events import EventSink
 from walkit.format.manifest import EpochRecord

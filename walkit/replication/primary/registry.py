@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from walkit._locks import once
+from walkit._internal.locks import once
 from walkit.errors import CorruptionError, StorageError, WalkitError
 from walkit.format.manifest import LogEnd
 from walkit.record import wall_us

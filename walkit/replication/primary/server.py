@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from walkit._arguments import check_whole, refuse
-from walkit._locks import once
-from walkit._text import counted
-from walkit._threads import Bell, LogThread
+from walkit._internal.arguments import check_whole, refuse
+from walkit._internal.locks import once
+from walkit._internal.text import counted
+from walkit._internal.threads import Bell, LogThread
 from walkit.errors import WalkitError
 from walkit.events import EventCallback, EventSink
 from walkit.format.layout import CLAIMS_MAX

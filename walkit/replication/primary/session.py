@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from walkit._threads import Bell
+from walkit._internal.threads import Bell
 from walkit.errors import (
     ClaimError,
     DivergenceError,

@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from walkit._locks import once
+from walkit._internal.locks import once
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.replication.protocol.codecs import pack
 from walkit.replication.protocol.frame_run import FrameRun

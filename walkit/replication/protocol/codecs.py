@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import zstandard
 
-from walkit._arrow import pa
+from walkit._internal.arrow import pa
 from walkit.metrics import TrafficStatistics
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from walkit._text import counted, lsn_range
+from walkit._internal.text import counted, lsn_range
 from walkit.format.frame import FrameFault, FrameHeader, FrameIdentity
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import LogEnd

@@ -7,7 +7,7 @@ import weakref
 from types import TracebackType
 from typing import Self
 
-from walkit._arguments import check_bool, check_choice, check_kind, refuse
+from walkit._internal.arguments import check_bool, check_choice, check_kind, refuse
 from walkit._main_thread import run_uninterrupted
 from walkit.config import LogOptions
 from walkit.errors import DivergenceError, LogClosedError, WaitTimeoutError, WalkitError

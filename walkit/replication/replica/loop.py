@@ -10,7 +10,7 @@ import os
 from collections import deque
 from contextlib import suppress
 
-from walkit._threads import Bell
+from walkit._internal.threads import Bell
 from walkit.errors import (
     CorruptionError,
     DivergenceError,

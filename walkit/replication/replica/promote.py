@@ -10,8 +10,8 @@ import secrets
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from walkit._arguments import refuse
-from walkit._html import Markup, join, tag
+from walkit._internal.arguments import refuse
+from walkit._internal.html import Markup, join, tag
 from walkit._main_thread import run_uninterrupted
 from walkit.config import LogOptions
 from walkit.events import EventCallback, EventSink

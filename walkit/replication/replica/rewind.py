@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from walkit._locks import once
+from walkit._internal.locks import once
+from walkit._internal.text import counted
 from walkit._main_thread import run_uninterrupted
-from walkit._text import counted
 from walkit.config import LogOptions
 from walkit.errors import HistoryTrimmedError, SnapshotError
 from walkit.events import EventCallback, EventSink

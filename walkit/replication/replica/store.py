@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from walkit._locks import STATE, alone, marked, once
-from walkit._text import counted
+from walkit._internal.locks import STATE, alone, marked, once
+from walkit._internal.text import counted
 from walkit.commit.commit_signal import CommitSignal
 from walkit.config import StoreOptions
 from walkit.errors import HistoryTrimmedError, LogClosedError

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 from walkit.replication.transport.grpc_common import grpc
 
 TOKEN_KEY = "walkit-token"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 
-from walkit._arguments import check_bool, refuse
+from walkit._internal.arguments import check_bool, refuse
 
 PORT_MAX = 65_535
 HOST_BYTES_MAX = 253

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from walkit._locks import once
+from walkit._internal.locks import once
 from walkit.replication.protocol.messages import Refusal
 from walkit.replication.transport.grpc_common import grpc
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, TypeAlias
 
-from walkit._arguments import check_bool, refuse
-from walkit._threads import Bell, LogThread
+from walkit._internal.arguments import check_bool, refuse
+from walkit._internal.threads import Bell, LogThread
 from walkit.errors import OptionsError, WalkitError
 from walkit.replication.protocol.checks import plain_text
 from walkit.replication.protocol.failures import PeerError

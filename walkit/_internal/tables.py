@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from walkit._html import join, table, tag
+from walkit._internal.html import join, table, tag
 
 ROWS_MAX = 200
 """Of a longer table the first ones are shown, and how many more there are is said."""

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from walkit._html import Markup, join, red_lines, table, tag
-from walkit._text import aligned
+from walkit._internal.html import Markup, join, red_lines, table, tag
+from walkit._internal.text import aligned
 
 Cells = tuple[str, ...]
 

@@ -1,4 +1,4 @@
-"""Words for people: tables as lines of text, counts with their noun, ranges. `walkit._html` has those for notebooks."""
+"""Words for people: tables as lines of text, counts with their noun, ranges. `html` has those for notebooks."""
 
 from __future__ import annotations
 

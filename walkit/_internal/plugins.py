@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from walkit._arguments import refuse
+from walkit._internal.arguments import refuse
 
 Group = Literal["walkit.policies", "walkit.devices"]
 """The groups of entry points that walkit reads."""

@@ -1,0 +1,15 @@
+"""Helpers that every room may use; none of them knows a log.
+
+- `arguments`: checks of arguments; each refusal is one OptionsError, "option=value: the rule"
+- `arrow`: pyarrow, loaded on first use
+- `html`: how objects draw themselves in notebooks; the one place that escapes text
+- `interrupts`: Ctrl-C, held back while the main thread leads
+- `locks`: marks of threads that have locks: such a thread waits for no other
+- `outbox`: events kept for another thread
+- `plugins`: objects that other packages offer by name
+- `progress`: progress bars
+- `report`: the base of reports that are a table: text, HTML, dictionary
+- `tables`: DataFrames that a notebook shows whole
+- `text`: tables, counts and ranges for people
+- `threads`: threads that can be waited for, and how to wake one without Python code under a lock
+"""
