@@ -171,9 +171,10 @@ IMPOSSIBLE: dict[str, dict[str, Any]] = {
     "a position of 64 bits": {"start_position": 1 << 63},
     "LSN 0": {"first_lsn": 0},
     "an LSN of 64 bits": {"first_lsn": 1 << 63},
+    "a generation of 64 bits": {"manifest_generation": 1 << 63},
 }
 PLACES = {"alignment": (20, 4), "frame_bytes_max": (88, 8), "start_position": (56, 8)}
-PLACES |= {"previous_end": (64, 8), "first_lsn": (72, 8)}
+PLACES |= {"previous_end": (64, 8), "first_lsn": (72, 8), "manifest_generation": (120, 8)}
 
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)

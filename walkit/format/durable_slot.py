@@ -14,6 +14,7 @@ from walkit.format.layout import (
     DURABLE_SLOT,
     DURABLE_SLOT_CHECKED,
     DURABLE_SLOT_STRIDE,
+    GENERATION_MAX,
     MANIFEST_SLOTS_OFFSET,
 )
 
@@ -74,6 +75,9 @@ def _newest(cell: bytes, first: int) -> DurableSlot:
             continue
         *fields, crc = DURABLE_SLOT.unpack_from(cell, offset)
         slot = DurableSlot._make((*fields, NO_PROMISE))
-        if slot.generation > best.generation and crc32c(cell[offset : offset + _CRC_OFFSET]) == crc:
+        if (
+            best.generation < slot.generation <= GENERATION_MAX
+            and crc32c(cell[offset : offset + _CRC_OFFSET]) == crc
+        ):
             best = slot
     return best

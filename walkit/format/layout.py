@@ -25,6 +25,8 @@ POSITION_MAX: Final = (1 << 63) - 1
 LSN_LAST: Final = LSN_MAX - 1
 """The last that a writer gives: where the next frame would begin still fits."""
 EPOCH_MAX: Final = (1 << 63) - 1
+GENERATION_MAX: Final = (1 << 63) - 1
+"""No manifest and no durable slot reaches more: a higher number is damage or a forgery."""
 SEGMENT_NUMBER_MAX: Final = (1 << 63) - 2
 """The manifest holds the number after it."""
 

@@ -15,6 +15,7 @@ from walkit.format.layout import (
     FORMAT_VERSION,
     FRAME_BYTES_LIMIT,
     FRAME_HEADER_BYTES,
+    GENERATION_MAX,
     LSN_MAX,
     POSITION_MAX,
     SEGMENT_EXTENSION_OFFSET,
@@ -187,6 +188,8 @@ def _outside_limits(header: SegmentHeader | HeaderFields) -> str:
         return f"start position {start}, previous end {header.previous_end}"
     if not 0 < header.first_lsn <= LSN_MAX:
         return f"first LSN {header.first_lsn}"
+    if header.manifest_generation > GENERATION_MAX:
+        return f"manifest generation {header.manifest_generation}"
     return ""
 
 
