@@ -187,7 +187,7 @@ def test_a_snapshot_of_another_log_is_not_read(trimmed: Path, tmp_path: Path) ->
     assert scan.snapshot is not None
     foreign = WalkitReader(scan, RECORD_STRUCT)
     object.__setattr__(scan, "path", str(log))
-    with pytest.raises(SnapshotError, match="of another log"):
+    with pytest.raises(SnapshotError, match="belongs to another log"):
         list(foreign.read(foreign.partitions()[0]))
 
 

@@ -142,18 +142,23 @@ def _moments(f: pd.DataFrame) -> dict[str, pd.Series[Any]]:
     daylight = (day >= pd.Timestamp("2013-03-10")) & (day < pd.Timestamp("2013-11-03"))
     here = daylight.astype("int64") - 5
     there = f["dest_offset_hours"] + (daylight & f["dest_daylight"]).astype("int64")
-    departs = day + _clock(f["sched_dep_time"]) - pd.to_timedelta(here, unit="h")
-    left = departs + pd.to_timedelta(f["dep_delay"], unit="min")
-    gain = pd.to_timedelta(here - there, unit="h")
+    departs = day + _clock(f["sched_dep_time"]) - _minutes(here * 60)
+    left = departs + _minutes(f["dep_delay"])
+    gain = _minutes((here - there) * 60)
     flown: Any = _clock(f["arr_time"].where(f["arr_delay"].notna())) - _clock(f["dep_time"]) + gain
     return {"departs": departs, "left": left, "landed": left + flown % pd.Timedelta(days=1)}
 
 
 def _clock(hhmm: pd.Series[Any]) -> pd.Series[Any]:
     """Return a clock reading as a time since midnight; 2400 is a whole day."""
+    return _minutes(hhmm // 100 * 60 + hhmm % 100)
+
+
+def _minutes(numbers: pd.Series[Any]) -> pd.Series[Any]:
+    """Return whole minutes as times, NaN as NaT. From floats pandas 2 reads memory that it has not set, and warns."""
     import pandas as pd
 
-    return pd.to_timedelta(hhmm // 100, unit="h") + pd.to_timedelta(hhmm % 100, unit="min")
+    return pd.to_timedelta(numbers.astype("Int64"), unit="min")
 
 
 def _json(f: pd.DataFrame, columns: list[str]) -> list[bytes]:
