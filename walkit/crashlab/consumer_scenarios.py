@@ -157,6 +157,25 @@ def _retention(script: Script) -> None:
         assert log.first_lsn == script.ledger.trimmed + 1  # it drops all that it may
 
 
+def _below_claims(script: Script) -> None:
+    with script.open() as log:
+        for _ in range(17):
+            script.append(log, RECORD_BYTES)
+        claim = log.hold("reader", 1)
+        script.keep_from("reader", 1)
+        log.enforce_retention()
+        assert log.first_lsn == 1
+        for lsn in (6, 11, 16):
+            claim.advance(lsn)
+            script.keep_from("reader", lsn)
+            script.may_drop(lsn - 1)
+            since, before = len(script.storage.points), log.first_lsn
+            log.enforce_retention()
+            assert before < log.first_lsn <= lsn
+            script.storage.note("retention drops", since)
+        script.append(log, RECORD_BYTES)
+
+
 def _hard_cap(script: Script) -> None:
     limits = script.options.retention
     assert limits.hard_bytes_max is not None
@@ -216,6 +235,13 @@ CONSUMER_SCENARIOS = (
             covers=("retain", "retention drops", "removal"),
         )
         for name, limits in LIMITS.items()
+    ),
+    Scenario(
+        "retention-below-claims",
+        "a log drops the segments that its only claim does not need, and none before that claim advances",
+        _below_claims,
+        replace(SMALL, retention=Retention(below_claims=True)),
+        covers=("retention drops", "removal"),
     ),
     Scenario(
         "hard-cap",

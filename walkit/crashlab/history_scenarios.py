@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from walkit.crashlab.scenario import SMALL, Scenario
 from walkit.crashlab.script import Script
-from walkit.errors import HistoryTrimmedError
+from walkit.errors import GapError, HistoryTrimmedError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.names import TRIM_NEW_NAME
 from walkit.format.segment import SegmentHeader
@@ -130,6 +130,12 @@ def _held_while_closed(script: Script) -> None:
         script.keep_from("consumer", 6)
     with script.open() as log:
         assert script.trim(log, 9).limit == "claim consumer" and log.first_lsn >= 5
+        try:
+            log.hold("late", 2)
+        except GapError:
+            pass  # records 2 to 4 are gone: a claim on them would promise them
+        else:
+            raise AssertionError("a claim was taken on records that are gone")
         script.append(log, 100)
 
 

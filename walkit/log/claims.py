@@ -417,9 +417,6 @@ class OwnClaim(Mine):
             manifest, found = claims.manifest, self._found()
             if found is not None and found.owner != OWN and found.log_id == manifest.log_id:
                 refuse_taken(self.name, found, self._storage, take_over=False)
-            oldest = own.contents.first_lsn
-            if self._value < oldest:
-                raise GapError(self._value, oldest)
             refuse_after(self._value, own.marks.acked_lsn)
             self._save(found)
             before = claims.mine.get(self.name)
