@@ -375,7 +375,12 @@ def test_a_network_that_cuts_and_flips_changes_nothing(log: Path, kept: Path) ->
             between.keep_up()
             if status == 0:
                 break
-            assert contents(log) == before
+            left = contents(log)
+            if (
+                os.WTERMSIG(status) == signal.SIGABRT
+            ):  # gRPC ended the process, which leaves its temporary file
+                left.pop(HEAL_NEW_NAME, None)
+            assert left == before
         assert between.proxy.flipped
         between.proxy.trouble = ""
         between.proxy.cut()
