@@ -31,10 +31,16 @@ def crafted_primary(answer: Answer) -> Iterator[str]:
         for _ in requests:
             pass
 
+    with serving(METHOD, grpc.stream_stream_rpc_method_handler(follow)) as address:
+        yield address
+
+
+@contextmanager
+def serving(path: str, handler: Any) -> Iterator[str]:
+    """Serve one call, named by its path, on the loopback address, and yield that."""
     server = grpc.server(DaemonExecutor())
-    _, service, method = METHOD.split("/")
-    handler = grpc.stream_stream_rpc_method_handler(follow)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+    _, service, name = path.split("/")
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import pytest
 import walkit
 from tests.replication.callers import WAIT_S, until
 from tests.replication.certificates import Authority
+from tests.replication.crafted import serving
 from tests.replication.flips import flipping
 from tests.replication.kill_rounds import run_heal_round
 from tests.replication.processes import TYPED, UNHEALED
@@ -42,7 +43,6 @@ from walkit.replication.protocol.messages import Hello
 from walkit.replication.protocol.wire import decode_from_subscriber, encode_from_publisher
 from walkit.replication.transport.connection import Destination
 from walkit.replication.transport.grpc_common import grpc
-from walkit.replication.transport.threads import DaemonExecutor
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
 from walkit.segments.orphan_files import KEPT_NEW_NAME
 from walkit.storage import FileStorage
@@ -524,21 +524,6 @@ def test_a_heal_on_a_full_disk_leaves_nothing_beside_the_log(log: Path, peer: Pr
     assert heal(storage, peer.address).ok
 
 
-@contextmanager
-def _peer_that(answers: Callable[[bytes, Any], Iterator[bytes]]) -> Iterator[str]:
-    """Serve the call Frames with these answers on the loopback address, and yield that."""
-    server = grpc.server(DaemonExecutor())
-    _, service, name = FRAMES_METHOD.split("/")
-    handler = grpc.unary_stream_rpc_method_handler(answers)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        server.stop(None).wait()
-
-
 @pytest.mark.parametrize("answering", [False, True])
 def test_ctrl_c_ends_a_heal_whose_peer_takes_its_time(log: Path, kept: Path, answering: bool) -> None:
     """Interrupt a heal from a peer that says nothing, or one frame at a time: it ends at once, and nothing is left."""
@@ -557,7 +542,7 @@ def test_ctrl_c_ends_a_heal_whose_peer_takes_its_time(log: Path, kept: Path, ans
                 yield encode_from_publisher(batch_of(run, (), "", run.data, Lag()))
         reader.close()
 
-    with _peer_that(answers) as address:
+    with serving(FRAMES_METHOD, grpc.unary_stream_rpc_method_handler(answers)) as address:
         with pytest.raises(KeyboardInterrupt):
             heal(log, address)
         deadline = time.monotonic() + SILENCE_S / 4
