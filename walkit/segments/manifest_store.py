@@ -73,7 +73,8 @@ def with_sealed(manifest: Manifest, record: SegmentRecord) -> Manifest:
     """Return the manifest with this segment sealed; one without frames is dropped instead."""
     if record.size_bytes == 0:
         return without_segment(manifest, record.number)
-    segments = list(_others(manifest, record.number))
+    segments = list(manifest.segments)  # copied once: there may be thousands
+    del segments[_place_of(manifest.segments, record.number)]
     insort(segments, record, key=segment_order)
     end = manifest.end
     if record.end_position >= end.position:
@@ -83,16 +84,17 @@ def with_sealed(manifest: Manifest, record: SegmentRecord) -> Manifest:
 
 def without_segment(manifest: Manifest, number: int) -> Manifest:
     """Return the manifest without the segment of this number."""
-    return manifest.next(segments=_others(manifest, number))
+    segments = list(manifest.segments)
+    del segments[_place_of(manifest.segments, number)]
+    return manifest.next(segments=tuple(segments))
 
 
-def _others(manifest: Manifest, number: int) -> tuple[SegmentRecord, ...]:
-    """Return the segments without that of this number, which is one of the last."""
-    segments = manifest.segments
+def _place_of(segments: tuple[SegmentRecord, ...], number: int) -> slice:
+    """Return the place of the segment of this number, which is one of the last; an empty one without it."""
     for i in reversed(range(len(segments))):
         if segments[i].number == number:
-            return segments[:i] + segments[i + 1 :]
-    return segments
+            return slice(i, i + 1)
+    return slice(0)
 
 
 def gaps_where(manifest: Manifest, keep: Callable[[Gap], bool]) -> dict[str, Any]:
