@@ -38,11 +38,10 @@ from scripts.mutant_sites import GROUND, Site, beacons, draw  # noqa: E402
 LIST = ROOT / "docs" / "evidence" / "mutants.json"
 PROBE = Path(__file__).with_name("mutants_probe.py")
 TESTED_IN = {
-    **dict.fromkeys(("segments", "recovery", "read"), ("log",)),
     "bench": ("workload", "benchmarks"),
     "testing": ("storage", "state"),
     "views": ("dashboards",),
-    GROUND: ("threads", "text", "html", "report", "record", "plugins", "progress", "tables", "policy"),
+    GROUND: ("_internal", "record", "main_thread", "outgoing_errors"),
 }
 """Rooms whose tests are in the folder of another one."""
 PIECES = (40, 400, 10_000)

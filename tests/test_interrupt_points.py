@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import GUARD_S, wait_until
-from tests.interrupts import ShootingStorage, Strike
-from tests.log.imports import replica_on, runs_after
-from tests.log.logs import run_python
+from tests.support.imports import replica_on, runs_after
+from tests.support.interrupts import ShootingStorage, Strike
+from tests.support.logs import run_python
+from tests.support.threads import GUARD_S, wait_until
 from walkit._internal.threads import current_frames
 from walkit.models import CrashingStorage
 from walkit.replication import Primary, Replica

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import walkit
-from tests.invariants import changed, check_log, check_store, inside
+from tests.support.invariants import changed, check_log, check_store, inside
 from tests.support.machines import that_did
 from walkit.commit.background import DeviceWorker
 from walkit.commit.commit_signal import CommitSignal

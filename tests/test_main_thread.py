@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.commit.fake_segments import GUARD_S, Task, wait_until
-from tests.interrupts import Strike, interrupt_in
+from tests.support.interrupts import Strike, interrupt_in
+from tests.support.threads import GUARD_S, Task, wait_until
 from walkit import _main_thread
 from walkit._main_thread import Abandoned, abandonment, end_if_abandoned, ending_early, run_uninterrupted
 from walkit.events import EventSink

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pytest
 
 import walkit
-from tests.log.logs import SEGMENTS, faulty_log, run_python, tiny
+from tests.support.logs import SEGMENTS, faulty_log, run_python, tiny
 from walkit.errors import WalkitError
 from walkit.format.layout import RECORDS_PER_FRAME_MAX
 from walkit.log.transaction import Transaction

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import walkit
-from tests.stores import memory_store, run_threads
+from tests.support.stores import memory_store, run_threads
 from walkit.commit.frame import SealedFrame
 from walkit.commit.ports import LogPorts
 from walkit.commit.ticket import SingleTicket

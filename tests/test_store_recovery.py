@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import walkit
-from tests.stores import SMALL, copy, filled, memory_store, run_threads
 from tests.support.examples import examples
+from tests.support.stores import SMALL, copy, filled, memory_store, run_threads
 from walkit.errors import CommitFailedError, LogPoisonedError, SnapshotError
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.state import KeyedTable, read_snapshot, replay, snapshot_name

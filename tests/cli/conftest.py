@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.log.damaged import close_log, kill_log
+from tests.support.damaged import close_log, kill_log
 from walkit.cli import main
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import walkit
-from tests.log.damaged import RECORDS, contents
+from tests.support.damaged import RECORDS, contents
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run

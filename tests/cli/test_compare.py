@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import walkit
-from tests.log.damaged import contents
-from tests.state.histories import write
+from tests.support.damaged import contents
+from tests.support.histories import write
 from walkit.state import DIFF_SCHEMA
 
 if TYPE_CHECKING:

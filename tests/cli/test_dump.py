@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import walkit
-from tests.log.damaged import DAMAGES, RECORDS, Copy, Damage, contents, key_of, value_of
+from tests.support.damaged import DAMAGES, RECORDS, Copy, Damage, contents, key_of, value_of
 from walkit.cli.dump import WRITERS
 from walkit.record import Batch, Kind, Record
 

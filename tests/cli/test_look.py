@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import walkit
-from tests.log.damaged import DAMAGES, RECORDS, Copy, Damage, contents, end_writer, start_writer
-from tests.log.mixed_folders import two_epochs_branch
+from tests.support.damaged import DAMAGES, RECORDS, Copy, Damage, contents, end_writer, start_writer
+from tests.support.mixed_folders import two_epochs_branch
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run

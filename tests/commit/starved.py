@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import walkit
-from tests.commit.fake_segments import GUARD_S
 from tests.commit.starving_calls import CALLS, STORE_CALLS, prepared
-from tests.log.logs import tiny
+from tests.support.logs import tiny
+from tests.support.threads import GUARD_S
 from walkit._internal.threads import current_frames
 from walkit.errors import WalkitError
 

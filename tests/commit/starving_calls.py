@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import walkit
-from tests.commit.fake_segments import GUARD_S
-from tests.log.logs import tiny
+from tests.support.logs import tiny
+from tests.support.threads import GUARD_S
 from walkit.replication.delta.feed import DeltaFeed
 from walkit.replication.delta.messages import PollRequest
 

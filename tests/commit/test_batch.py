@@ -10,15 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.commit.fake_segments import (
-    GUARD_S,
-    DriverHarness,
-    Place,
-    Task,
-    io_error,
-    raise_in_thread,
-    wait_until,
-)
+from tests.support.fake_segments import DriverHarness, Sink, io_error
+from tests.support.threads import GUARD_S, Task, raise_in_thread, wait_until
 from walkit.commit import submit
 from walkit.commit.batch import ANY_THREAD, BATCH_BYTES_MAX, Batch, BatchSlot
 from walkit.commit.frame import SealedFrame
@@ -317,7 +310,7 @@ def test_everybody_who_waits_for_a_record_is_told() -> None:
     rig.driver.stop(LogClosedError())
 
 
-class FailsLater(Place):
+class FailsLater(Sink):
     """Every write but the first fails."""
 
     def write(self, frame: SealedFrame, *, sync: bool) -> None:
@@ -326,10 +319,10 @@ class FailsLater(Place):
             raise io_error()
 
 
-BAD: dict[str, tuple[type[Place], type[Exception]]] = {
+BAD: dict[str, tuple[type[Sink], type[Exception]]] = {
     "its write fails": (FailsLater, CommitFailedError),
-    "the write before fails": (Place, LogPoisonedError),
-    "the disk is full": (Place, LogFullError),
+    "the write before fails": (Sink, LogPoisonedError),
+    "the disk is full": (Sink, LogFullError),
 }
 
 

@@ -10,8 +10,9 @@ from typing import Any, Literal
 import pytest
 
 import walkit
-from tests.commit.fake_segments import GUARD_S, DriverHarness, GatedPlace, Task, wait_until
-from tests.log.logs import faulty_log, lsns, memory_log, reopened, tiny
+from tests.support.fake_segments import DriverHarness, GatedSink
+from tests.support.logs import faulty_log, lsns, memory_log, reopened, tiny
+from tests.support.threads import GUARD_S, Task, wait_until
 from walkit.commit.frame import SealedFrame
 from walkit.commit.policy import OneRecordPerFrame, QueueState, Take
 from walkit.errors import CallbackError, CommitFailedError, LogClosedError, LogPoisonedError
@@ -56,7 +57,7 @@ def test_a_sink_that_raises_in_a_run_of_frames_leaves_no_ticket_open(
         if frame.first_lsn == 2:
             raise error
 
-    place = GatedPlace()
+    place = GatedSink()
     rig = DriverHarness(
         place=place, in_flight_max=4, ack_sink=sink, completion_order=completion, policy=OneRecordPerFrame()
     )

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.commit.fake_segments import DriverHarness, GatedPlace, Task, io_error, raise_in_thread, wait_until
+from tests.support.fake_segments import DriverHarness, GatedSink, io_error
+from tests.support.threads import Task, raise_in_thread, wait_until
 from walkit.commit.asyncio_wait import is_woken_at_once
 from walkit.commit.ticket import HAS_LEFT
 from walkit.commit.writer_pool import WriterPool
@@ -128,7 +129,7 @@ def test_a_loop_that_is_not_asyncio_s_is_woken_by_the_delivery_thread(kind: type
 
 def test_a_ticket_says_how_it_stands() -> None:
     """Show a ticket that waits, is on the way, is acknowledged, has failed and was refused: each says which."""
-    place = GatedPlace()
+    place = GatedSink()
     rig = DriverHarness(place=place)
     assert repr(rig.ticket()) == "<Ticket: 1 record, waiting>"
     ticket = rig.queued()

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from tests.commit.fake_segments import GUARD_S, DriverHarness, Place, Task, io_error, wait_until
+from tests.support.fake_segments import DriverHarness, Sink, io_error
+from tests.support.threads import GUARD_S, Task, wait_until
 from walkit._internal.threads import EndingThread
 from walkit.commit.election import WRITER_THREAD_MIN_WAITERS
 from walkit.commit.frame import SealedFrame
@@ -15,7 +16,7 @@ from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError
 WRITER = "walkit-commit test"
 
 
-class NamedPlace(Place):
+class NamedPlace(Sink):
     """Notes which thread wrote each frame."""
 
     def __init__(self) -> None:

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.commit.fake_segments import GUARD_S, DriverHarness, Task, io_error, wait_until
-from tests.interrupts import Strike
+from tests.support.fake_segments import DriverHarness, io_error
+from tests.support.interrupts import Strike
+from tests.support.threads import GUARD_S, Task, wait_until
 from walkit.commit.ticket import SingleTicket, Ticket
 from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError
 

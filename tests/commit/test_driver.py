@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.commit.fake_segments import GUARD_S, DriverHarness, GatedPlace, Task, io_error, wait_until
+from tests.support.fake_segments import DriverHarness, GatedSink, io_error
+from tests.support.threads import GUARD_S, Task, wait_until
 from walkit.commit.commit_signal import CommitSignal, call_all
 from walkit.commit.policy import CappedFrames, OneRecordPerFrame
 from walkit.commit.ticket import TO_LEAD, LeaderState, SingleTicket
@@ -298,7 +299,7 @@ def test_a_full_queue_takes_no_more_and_one_record_always_fits_an_empty_one(
 
 def test_room_is_told_when_a_frame_is_taken_not_when_it_has_landed(rigs: list[DriverHarness]) -> None:
     """Wait for room behind a full queue whose frame is then taken and hangs: the waiter goes on all the same."""
-    place = GatedPlace()
+    place = GatedSink()
     rig = DriverHarness(place=place, queue_bytes_max=100)
     rigs.append(rig)
     first = rig.queued()
@@ -327,7 +328,7 @@ def test_withdrawing_makes_room(rigs: list[DriverHarness]) -> None:
 
 def test_poison_is_told_once_and_carries_its_cause(rigs: list[DriverHarness]) -> None:
     """Fail two writes in flight, one after the other: one event; every refusal names the first cause."""
-    place = GatedPlace()
+    place = GatedSink()
     rig = DriverHarness(place=place, in_flight_max=2, policy=OneRecordPerFrame())
     rigs.append(rig)
     first, second = rig.in_flight(2)
@@ -354,7 +355,7 @@ def test_observers_that_come_between_two_frames_of_one_landing_miss_none_after(
     rigs: list[DriverHarness],
 ) -> None:
     """Add an observer while several frames are released at once: from the first it sees on, it sees every one."""
-    place = GatedPlace()
+    place = GatedSink()
     rig = DriverHarness(place=place, in_flight_max=4, policy=OneRecordPerFrame())
     rigs.append(rig)
     frames = rig.in_flight(4)
@@ -498,7 +499,7 @@ def test_a_tail_that_somebody_synced_is_promised_too(rigs: list[DriverHarness]) 
 
 def test_a_lead_that_comes_to_a_caller_who_is_done_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Promote a caller and let another leader write its record before it looks: append returns, and nobody leads."""
-    place = GatedPlace()
+    place = GatedSink()
     rig = DriverHarness(place=place, in_flight_max=2, policy=OneRecordPerFrame())
     driver = rig.driver
     rig.in_flight(2)
@@ -548,7 +549,7 @@ def test_a_callback_that_comes_after_a_notification_is_called_by_the_next() -> N
 
 def test_the_last_frame_to_land_in_a_failed_log_wakes_its_followers() -> None:
     """Fail a frame while the marker frame before it is being written: when that lands, followers look again."""
-    place = GatedPlace()
+    place = GatedSink()
     rig = DriverHarness(place=place, in_flight_max=2, idle_marker_us=2000)
     rig.clock = lambda: time.monotonic_ns() // 1000
     first = rig.queued()

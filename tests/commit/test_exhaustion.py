@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import DriverHarness, GatedPlace, Task, io_error, wait_until
 from tests.commit.starving_calls import CALLS, STORE_CALLS, prepared
-from tests.log.logs import run_python
+from tests.support.fake_segments import DriverHarness, GatedSink, io_error
+from tests.support.logs import run_python
+from tests.support.threads import Task, wait_until
 from walkit._internal.threads import STACK_FRAMES
 from walkit.commit.policy import OneRecordPerFrame
 from walkit.errors import LogClosedError, WalkitError
@@ -131,7 +132,7 @@ def test_a_failure_that_finds_no_memory_fails_all_the_same() -> None:
     import _testcapi
 
     for nth in range(1, 80):
-        rig = DriverHarness(place=GatedPlace(), in_flight_max=2, policy=OneRecordPerFrame())
+        rig = DriverHarness(place=GatedSink(), in_flight_max=2, policy=OneRecordPerFrame())
         rig.in_flight(2)
         tickets: list[Any] = [frame.submissions[0] for frame in rig.core.in_flight]
         tickets += [rig.queued(b"waits") for _ in range(3)]

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import GUARD_S, Task
 from tests.commit.starving_calls import STORE_CALLS
-from tests.log.logs import tiny
+from tests.support.logs import tiny
+from tests.support.threads import GUARD_S, Task
 from walkit._internal.locks import WORK, holds
 from walkit.errors import CallbackError, WalkitError
 from walkit.models import CrashingStorage

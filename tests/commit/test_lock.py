@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import wait_until
-from tests.log.logs import SEGMENTS, FaultyMemory, tiny
+from tests.support.logs import SEGMENTS, FaultyMemory, tiny
+from tests.support.threads import wait_until
 from walkit.commit import batch, commit_signal, completion, election, failure, submit, ticket
 from walkit.commit.background import DeviceWorker
 from walkit.commit.commit_signal import CommitSignal

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.commit.fake_segments import GUARD_S, DriverHarness, Task, wait_until
+from tests.support.fake_segments import DriverHarness
+from tests.support.threads import GUARD_S, Task, wait_until
 from walkit.commit.policy import QueueState, Take, Wait
 from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError
 

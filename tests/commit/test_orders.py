@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.commit.cores import make_core, seal_next
-from tests.commit.fake_segments import GUARD_S, DriverHarness, GatedPlace, Task, io_error, wait_until
+from tests.support.fake_segments import DriverHarness, GatedSink, io_error
+from tests.support.threads import GUARD_S, Task, wait_until
 from walkit.commit.frame import SealedFrame
 from walkit.commit.policy import OneRecordPerFrame
 from walkit.errors import CommitFailedError, LogClosedError
@@ -69,9 +70,9 @@ def test_the_core_fails_by_the_rule_in_every_order(completion: bool) -> None:
             assert not core.in_flight
 
 
-def gated(completion: bool, count: int) -> tuple[DriverHarness, GatedPlace]:
+def gated(completion: bool, count: int) -> tuple[DriverHarness, GatedSink]:
     """Return a driver with one record to a frame, whose frames land as the test says."""
-    place = GatedPlace()
+    place = GatedSink()
     rig = DriverHarness(
         place=place,
         in_flight_max=count,

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.commit.cores import Piece, make_core, seal_group
-from tests.commit.fake_segments import GUARD_S, DriverHarness, GatedPlace, Task, wait_until
+from tests.support.fake_segments import DriverHarness, GatedSink
+from tests.support.threads import GUARD_S, Task, wait_until
 from walkit.commit.policy import (
     WAIT_US_MAX,
     Adaptive,
@@ -242,7 +243,7 @@ def test_what_lingers_is_written_when_its_time_is_over_or_somebody_waits() -> No
 
 def test_capped_frames_fill_all_places() -> None:
     """Queue ten records under frames of two with four places: four are in flight at once, the rest follows in order."""
-    place = GatedPlace()
+    place = GatedSink()
     rig = DriverHarness(place=place, policy=CappedFrames(records=2), in_flight_max=4)
     first: Any = rig.queued()
     wait_until(lambda: len(place.gates) == 1)

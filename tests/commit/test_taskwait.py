@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.commit.fake_segments import GUARD_S, Task, wait_until
-from tests.log.logs import SEGMENTS, faulty_log, memory_log, values
+from tests.support.logs import SEGMENTS, faulty_log, memory_log, values
+from tests.support.threads import GUARD_S, Task, wait_until
 from walkit import WriteAheadLog
 from walkit.commit.asyncio_wait import TaskWait, done_future, waits_of, wake_all
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.commit.fake_segments import DriverHarness, Task, io_error
+from tests.support.fake_segments import DriverHarness, io_error
+from tests.support.threads import Task
 from walkit.errors import LogClosedError, LogFullError
 
 Trace = list[tuple[str, Any]]

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 import walkit
-from tests.stores import SMALL, memory_store
+from tests.support.stores import SMALL, memory_store
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.record import Record
 from walkit.segments.manifest_store import load_manifest

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import walkit
 from tests.compaction.histories import HISTORIES, SMALL, History, full_of_changes, opened_state
-from tests.format.makers import joined_flags
-from tests.log.logs import headers, view_of
-from tests.stores import memory_store
 from tests.support.examples import examples
+from tests.support.logs import headers, view_of
+from tests.support.makers import joined_flags
+from tests.support.stores import memory_store
 from walkit.compaction.rewriter import FRAME_GOAL_RECORDS
 from walkit.errors import GapError, HistoryTrimmedError, LogClosedError
 from walkit.format.checksum import crc32c

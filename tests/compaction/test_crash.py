@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import wait_until
 from tests.compaction.histories import State, opened_state
-from tests.crash_recorder import Filmed
-from tests.log.logs import run_python
-from tests.stores import SMALL, memory_store
+from tests.support.crash_recorder import Filmed
+from tests.support.logs import run_python
+from tests.support.stores import SMALL, memory_store
+from tests.support.threads import wait_until
 from walkit.errors import GapError, LogClosedError
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.segments.manifest_store import load_manifest

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.compaction.histories import full_of_changes, opened_state
-from tests.stores import memory_store
+from tests.support.stores import memory_store
 from walkit.compaction import SegmentLoad, plan_groups
 from walkit.compaction.throttle import Throttle
 from walkit.errors import LogClosedError, OptionsError

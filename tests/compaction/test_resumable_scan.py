@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import walkit
-from tests.commit.fake_segments import GUARD_S, Task
-from tests.stores import memory_store
+from tests.support.stores import memory_store
+from tests.support.threads import GUARD_S, Task
 from walkit.errors import GapError, HistoryTrimmedError
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.read.resumable_scan import ResumableScan

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import GUARD_S, DriverHarness, GatedPlace, Task, wait_until
-from tests.log.logs import lsns, tiny
+from tests.support.fake_segments import DriverHarness, GatedSink
+from tests.support.logs import lsns, tiny
+from tests.support.threads import GUARD_S, Task, wait_until
 from walkit.commit.encode import prepare
 from walkit.commit.policy import OneRecordPerFrame
 from walkit.errors import LogClosedError, LogPoisonedError
@@ -154,7 +155,7 @@ WHERE: dict[str, tuple[str, ...]] = {
 
 def test_frames_are_sealed_in_the_order_they_were_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the preparing of the first of three groups take longest: LSNs are in the order of the submissions."""
-    place = GatedPlace()
+    place = GatedSink()
     place.release()
     rig = DriverHarness(place=place, in_flight_max=3, policy=OneRecordPerFrame())
     begun: list[bytes] = []
@@ -175,7 +176,7 @@ def test_frames_are_sealed_in_the_order_they_were_taken(monkeypatch: pytest.Monk
 
 def test_what_cannot_be_prepared_fails_all_that_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Raise while the second of four groups is encoded: it and what follows is refused, the first may land."""
-    place = GatedPlace()
+    place = GatedSink()
     rig = DriverHarness(place=place, in_flight_max=4, policy=OneRecordPerFrame())
 
     def fails(group: Any, codec: Any, **options: Any) -> Any:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.log.damaged_logs import (
+from tests.support.damaged_logs import (
     OPTIONS,
     contents,
     gone,
@@ -24,7 +24,7 @@ from tests.log.damaged_logs import (
     read,
     wreck,
 )
-from tests.log.logs import lsns, reopened
+from tests.support.logs import lsns, reopened
 from walkit.errors import (
     FormatVersionError,
     SegmentMissingError,

@@ -17,8 +17,8 @@ from __future__ import annotations
 from typing import Any
 
 import walkit
-from tests.log.logs import lsns, tiny, values
-from tests.stores import memory_store
+from tests.support.logs import lsns, tiny, values
+from tests.support.stores import memory_store
 from walkit.config import Retention
 from walkit.models import CrashingStorage
 

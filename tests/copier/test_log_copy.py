@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 import walkit
-from tests.crash_recorder import Filmed
-from tests.log.in_flight_logs import Flight
-from tests.log.logs import SEGMENTS, Child, lsns, memory_log, tiny
-from tests.stores import SMALL
+from tests.support.crash_recorder import Filmed
+from tests.support.in_flight_logs import Flight
+from tests.support.logs import SEGMENTS, Child, lsns, memory_log, tiny
+from tests.support.stores import SMALL
 from walkit.config import Retention
 from walkit.copier import log_copy
 from walkit.copier.log_copy import copy_into

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.format.makers import flipped, forged, frame_of, record_lists
 from tests.format.plain_reader import PlainRecord, fields_of
+from tests.support.makers import flipped, forged, frame_of, record_lists
 from walkit.format.anatomy import frame_fields, header_layout
 from walkit.format.layout import FRAME_HEADER_BYTES
 

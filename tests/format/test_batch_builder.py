@@ -8,9 +8,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.format import makers
-from tests.format.makers import ONE, columns_of, forged, frame_of, rows_of
 from tests.format.plain_reader import PlainRecord
+from tests.support import makers
+from tests.support.makers import ONE, columns_of, forged, frame_of, rows_of
 from walkit.format.batch_builder import BatchBuilder, in_parts
 from walkit.format.body import DecodedColumns, decode_body, encode_body, to_arrow
 from walkit.format.frame import FrameHeader, decode_frame

@@ -13,9 +13,9 @@ import zstandard
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.format.makers import LINK, MANY, ONE, PUT, STAMPED, TRANSACTION, flipped, forged, frame_of
 from tests.format.plain_reader import PlainRecord
 from tests.format.test_walk import CHAIN, FIRST_LSN, FRAMES, SEGMENT, START, WHOLE, chained, segment_file
+from tests.support.makers import LINK, MANY, ONE, PUT, STAMPED, TRANSACTION, flipped, forged, frame_of
 from walkit.errors import CorruptionError
 from walkit.format.batch_verify import HEADER, UNPACKED_BYTES_MAX, VerifiedFrames
 from walkit.format.body import to_arrow

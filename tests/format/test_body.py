@@ -14,8 +14,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.format import makers
-from tests.format.makers import (
+from tests.format.plain_reader import PlainRecord, read_frame
+from tests.support import makers
+from tests.support.makers import (
     JOINED,
     MANY,
     ONE,
@@ -28,7 +29,6 @@ from tests.format.makers import (
     plain_rows,
     rows_of,
 )
-from tests.format.plain_reader import PlainRecord, read_frame
 from walkit.errors import CorruptionError
 from walkit.format.body import (
     COLUMN_BYTES_PER_RECORD,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.format.makers import flipped
 from tests.format.plain_reader import crc, fields_of
+from tests.support.makers import flipped
 from walkit.errors import CorruptionError, FormatVersionError
 from walkit.format.checksum import crc32c
 from walkit.format.claim import ClaimMark, decode_claim, encode_claim, whole_claim

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from scripts import make_golden
-from tests.format import makers
 from tests.format.plain_reader import DOCUMENT, PlainRecord, crc, fields_of, read_frame
+from tests.support import makers
 from walkit.format import layout
 from walkit.format.checksum import crc32c, crc32c_of
 from walkit.format.durable_slot import DurableSlot
@@ -20,28 +20,32 @@ from walkit.state import snapshot_file
 CODEC_SECTIONS = (1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 17, 18)
 """Sections whose rules are the codec's to keep; those of the others are tested where they are kept."""
 ELSEWHERE = {
-    "F-2.10": "salvage and repair: tests/log/test_salvage.py",
-    "F-3.3": "recovery decides what damage means: tests/log",
-    "F-3.4": "the scan gathers promises: tests/log",
+    "F-2.10": "salvage and repair: tests/recovery/test_salvage.py",
+    "F-3.3": "recovery decides what damage means: tests/recovery",
+    "F-3.4": "the scan gathers promises: tests/recovery",
     "F-3.6": "there are no imported segments yet (F-15)",
-    "F-4.2": "the driver orders store and acknowledgement: tests/log",
-    "F-4.3": "the scan compares epochs: tests/log",
-    "F-4.4": "readers of other processes: tests/log",
+    "F-4.2": "the driver orders store and acknowledgement: tests/commit",
+    "F-4.3": "the scan compares epochs: tests/recovery",
+    "F-4.4": "readers of other processes: tests/read",
     "F-4.5": "says that there is nothing to test",
     "F-6.4": "the rewriter: tests/compaction",
     "F-6.5": "the compactor and recovery: tests/compaction",
     "F-6.7": "the compactor: tests/compaction",
-    "F-6.8": "the compactor and the manifest's store: tests/log/test_manifest_store.py",
+    "F-6.8": "the compactor and the manifest's store: tests/segments/test_manifest_store.py",
     "F-7.5": "the ordering core and the manifest store: tests/log/test_exhausted.py",
-    "F-10.3": "readers: tests/log/test_sidecar.py",
-    "F-12.5": "recovery and trim: tests/log",
-    "F-12.7": "salvage of several histories: tests/log/test_branches.py",
-    "F-12.8": "salvage of several histories: tests/log/test_branches.py",
-    "F-17.2": "the cursor: tests/log/test_cursor.py",
-    "F-17.3": "the cursor: tests/log/test_cursor.py",
-    "F-17.4": "the cursor: tests/log/test_cursor.py",
-    **dict.fromkeys([f"F-18.{n}" for n in range(3, 11)], "claims and trims: tests/log/test_*claims*.py"),
-    **dict.fromkeys(["F-12.6", "F-12.10", "F-12.11", "F-12.12", "F-12.13"], "opening and repair: tests/log"),
+    "F-10.3": "readers: tests/segments/test_sidecar.py",
+    "F-12.5": "recovery and trim: tests/recovery, tests/log",
+    "F-12.7": "salvage of several histories: tests/recovery/test_branches.py",
+    "F-12.8": "salvage of several histories: tests/recovery/test_branches.py",
+    "F-17.2": "the cursor: tests/read/test_cursor.py",
+    "F-17.3": "the cursor: tests/read/test_cursor.py",
+    "F-17.4": "the cursor: tests/read/test_cursor.py",
+    **dict.fromkeys(
+        [f"F-18.{n}" for n in range(3, 11)], "claims and trims: tests/read/test_claims.py, tests/log"
+    ),
+    **dict.fromkeys(
+        ["F-12.6", "F-12.10", "F-12.11", "F-12.12", "F-12.13"], "opening and repair: tests/recovery"
+    ),
 }
 RULES = re.findall(r"^- \*\*(F-\d+\.\d+)\*\* ", DOCUMENT, re.MULTILINE)
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.format.makers import flipped
 from tests.format.plain_reader import read_durable
+from tests.support.makers import flipped
 from walkit.format.checksum import crc32c
 from walkit.format.durable_slot import (
     NO_PROMISE,

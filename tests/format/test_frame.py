@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.format import makers
-from tests.format.makers import MANY, ONE, STAMPED, TRANSACTION, flipped, forged, frame_of, judged
 from tests.format.plain_reader import PlainRecord, read_frame
+from tests.support import makers
+from tests.support.makers import MANY, ONE, STAMPED, TRANSACTION, flipped, forged, frame_of, judged
 from walkit.errors import CorruptionError, FormatVersionError
 from walkit.format.body import Columns, one_record
 from walkit.format.checksum import crc32c

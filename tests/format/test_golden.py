@@ -11,8 +11,6 @@ import pytest
 
 import walkit
 from scripts import make_golden
-from tests.format import makers
-from tests.format.makers import joined_flags
 from tests.format.plain_reader import (
     PlainRecord,
     numbers_of,
@@ -21,6 +19,8 @@ from tests.format.plain_reader import (
     read_segment,
     was_cut_short,
 )
+from tests.support import makers
+from tests.support.makers import joined_flags
 from walkit.format.body import to_arrow
 from walkit.format.claim import decode_claim
 from walkit.format.durable_slot import decode_slots

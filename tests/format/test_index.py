@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.format.makers import flipped
+from tests.support.makers import flipped
 from walkit.format.checksum import crc32c
 from walkit.format.index import (
     IndexEntry,

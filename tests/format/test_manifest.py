@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.format import makers
-from tests.format.makers import flipped
 from tests.format.plain_reader import read_manifest
+from tests.support import makers
+from tests.support.makers import flipped
 from walkit.errors import CorruptionError, FormatVersionError, NotALogError
 from walkit.format.checksum import crc32c
 from walkit.format.layout import FORMAT_DRAFT, LSN_MAX, MANIFEST_BYTES_MAX, POSITION_MAX, SegmentFlag

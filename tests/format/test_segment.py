@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.format import makers
-from tests.format.makers import flipped
 from tests.format.plain_reader import read_segment_header
+from tests.support import makers
+from tests.support.makers import flipped
 from walkit import config
 from walkit.errors import CorruptionError, FormatVersionError
 from walkit.format import layout

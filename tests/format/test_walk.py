@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.format import makers
-from tests.format.makers import (
+from tests.support import makers
+from tests.support.makers import (
     IDENTITY,
     MANY,
     ONE,

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import walkit
-from tests.log.logs import headers, lsns, memory_log, tiny, values
+from tests.support.logs import headers, lsns, memory_log, tiny, values
 from walkit import AppendResult, Kind, Record, RecordTooLargeError, RecordTypeError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD
 from walkit.models import CrashingStorage

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import walkit
-from tests.commit.fake_segments import GUARD_S, Task, wait_until
-from tests.log.logs import SEGMENTS, faulty_log, headers, memory_log
+from tests.support.logs import SEGMENTS, faulty_log, headers, memory_log
+from tests.support.threads import GUARD_S, Task, wait_until
 from walkit.errors import (
     CommitFailedError,
     CorruptionError,

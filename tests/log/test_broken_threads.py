@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import GUARD_S, Task, wait_until
-from tests.log.logs import FaultyMemory, faulty_log, lsns, reopened, tiny
+from tests.support.logs import FaultyMemory, faulty_log, lsns, reopened, tiny
+from tests.support.threads import GUARD_S, Task, wait_until
 from walkit.commit import delivery
 from walkit.errors import CommitFailedError, LogPoisonedError
 from walkit.log import retention

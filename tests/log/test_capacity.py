@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import GUARD_S, wait_until
-from tests.log.logs import SMALL_SEGMENT, lsns, memory_log, reopened, tiny
+from tests.support.logs import SMALL_SEGMENT, lsns, memory_log, reopened, tiny
+from tests.support.threads import GUARD_S, wait_until
 from walkit.config import Retention
 from walkit.errors import LogFullError, OptionsError
 from walkit.models import CrashingStorage

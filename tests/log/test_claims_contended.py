@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import Task
-from tests.log.logs import Child, lsns, run_python, tiny
+from tests.support.logs import Child, lsns, run_python, tiny
+from tests.support.threads import Task
 from walkit.config import Retention
 from walkit.errors import GapError, StorageError
 from walkit.format.names import CLAIMS_LOCK_NAME

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import walkit
-from tests.crash_recorder import Filmed
-from tests.log.logs import faulty_log, lsns, memory_log, tiny
-from tests.stores import memory_store
+from tests.support.crash_recorder import Filmed
+from tests.support.logs import faulty_log, lsns, memory_log, tiny
+from tests.support.stores import memory_store
 from walkit.errors import GapError, LogClosedError, StorageError
 from walkit.models import CrashingStorage
 

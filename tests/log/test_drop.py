@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import GUARD_S, wait_until
-from tests.log.logs import SEGMENTS, FaultyMemory, run_python, tiny, values
+from tests.support.logs import SEGMENTS, FaultyMemory, run_python, tiny, values
+from tests.support.threads import GUARD_S, wait_until
 from walkit.models import CrashingStorage
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 import walkit
-from tests.commit.fake_segments import GUARD_S, Task, wait_until
-from tests.log.logs import (
+from tests.support.logs import (
     SEGMENTS,
     FaultyMemory,
     faulty_log,
@@ -17,6 +16,7 @@ from tests.log.logs import (
     values,
     view_of,
 )
+from tests.support.threads import GUARD_S, Task, wait_until
 from walkit.config import DURABILITY_PROMISES
 from walkit.models import CrashingStorage
 from walkit.recovery.log_scan import read_durable_slot

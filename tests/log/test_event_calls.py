@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import GUARD_S, Task, wait_until
-from tests.log.logs import reopened, tiny, values
+from tests.support.logs import reopened, tiny, values
+from tests.support.threads import GUARD_S, Task, wait_until
 from walkit._internal.outbox import KEPT_MAX
 from walkit._internal.threads import LogThread
 from walkit.models import CrashingStorage
@@ -123,7 +123,7 @@ def test_events_that_are_held_are_told_at_the_end_in_order() -> None:
 @pytest.mark.parametrize("on", ["main", "other", "both"])
 def test_a_call_from_a_handler_of_logging_ends(on: str, tmp_path: Path) -> None:
     """Make each public call with a handler's lock held, while the log's own threads log at DEBUG: none waits for it."""
-    command = [sys.executable, "-m", "tests.log.logging_calls", str(tmp_path), on]
+    command = [sys.executable, "-m", "tests.commit.logging_calls", str(tmp_path), on]
     done = subprocess.run(command, capture_output=True, text=True, timeout=GUARD_S * 20, check=False)
     assert done.returncode == 0, done.stderr
 

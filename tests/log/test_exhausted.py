@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import wait_until
-from tests.log.logs import lsns, reopened, tiny
+from tests.support.logs import lsns, reopened, tiny
+from tests.support.threads import wait_until
 from walkit.errors import LogExhaustedError
 from walkit.format.layout import EPOCH_MAX, LSN_LAST, POSITION_MAX, SEGMENT_NUMBER_MAX
 from walkit.format.manifest import MANIFEST_NAME, EpochRecord, LogEnd, Manifest

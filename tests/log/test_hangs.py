@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import GUARD_S, DriverHarness, GatedPlace, Task, io_error, wait_until
-from tests.log.logs import SEGMENTS, FaultyMemory, reopened, tiny, values
+from tests.support.fake_segments import DriverHarness, GatedSink, io_error
+from tests.support.logs import SEGMENTS, FaultyMemory, reopened, tiny, values
+from tests.support.threads import GUARD_S, Task, wait_until
 from walkit.commit.policy import OneRecordPerFrame
 from walkit.errors import CommitFailedError, LogClosedError, LogLockedError, LogPoisonedError, StorageError
 from walkit.segments.manifest_store import LOCK_NAME
@@ -145,7 +146,7 @@ def test_who_trims_behind_a_hung_upkeep_job_is_told() -> None:
 
 def test_a_hung_write_of_a_frame_that_has_failed_does_not_keep_who_closes() -> None:
     """Fail one frame while the write of a later one hangs: close returns within the limit, as the log has failed."""
-    place = GatedPlace()
+    place = GatedSink()
     rig = DriverHarness(
         place=place, in_flight_max=2, policy=OneRecordPerFrame(), write_timeout_us=LIMIT_MS * 10_000
     )
@@ -173,7 +174,7 @@ def test_a_hung_sync_of_a_log_that_has_failed_does_not_keep_its_caller() -> None
     hang.release()
 
 
-class SlowToBegin(GatedPlace):
+class SlowToBegin(GatedSink):
     """A place whose segments begin when the test lets them."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 import walkit
 from tests.conftest import Checkout
-from tests.log.logs import memory_log
+from tests.support.logs import memory_log
 from walkit.errors import CorruptionError, OptionsError
 from walkit.record import Kind, Record
 from walkit.state.value_decoder import from_arrow

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import GUARD_S, Task, wait_until
-from tests.interrupts import interrupt_in
-from tests.log.logs import SEGMENTS, faulty_log, lsns, reopened, run_python, tiny, values
+from tests.support.interrupts import interrupt_in
+from tests.support.logs import SEGMENTS, faulty_log, lsns, reopened, run_python, tiny, values
+from tests.support.threads import GUARD_S, Task, wait_until
 from walkit import _main_thread
 from walkit.errors import LogClosedError, LogLockedError
 from walkit.models import CrashingStorage

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import Task
-from tests.log.logs import tiny
+from tests.support.logs import tiny
+from tests.support.threads import Task
 from walkit.errors import StorageError, WalkitError
 from walkit.format.index import index_name
 from walkit.segments.manifest_store import load_manifest

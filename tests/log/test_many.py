@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import walkit
-from tests.commit.fake_segments import GUARD_S, Task, wait_until
-from tests.log.held_writes import Gates, Held
-from tests.log.logs import (
+from tests.support.held_writes import Gates, Held
+from tests.support.logs import (
     SEGMENTS,
     FaultyMemory,
     faulty_log,
@@ -26,6 +25,7 @@ from tests.log.logs import (
     tiny,
     values,
 )
+from tests.support.threads import GUARD_S, Task, wait_until
 from walkit.commit.ports import GatedQueue, LogPorts
 from walkit.errors import (
     CommitFailedError,

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import GUARD_S, Task, wait_until
-from tests.log.logs import (
+from tests.support.logs import (
     SEGMENTS,
     FaultyMemory,
     faulty_log,
@@ -23,6 +22,7 @@ from tests.log.logs import (
     values,
     view_of,
 )
+from tests.support.threads import GUARD_S, Task, wait_until
 from walkit import GapError, ObservedFrames
 from walkit.errors import LogClosedError
 

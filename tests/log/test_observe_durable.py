@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import wait_until
-from tests.log.logs import memory_log, tiny
+from tests.support.logs import memory_log, tiny
+from tests.support.threads import wait_until
 from walkit import ObservedFrames
 from walkit.errors import GapError, OptionsError
 

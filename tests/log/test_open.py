@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.log.logs import tiny, values
+from tests.support.logs import tiny, values
 from walkit import LogOptions
 from walkit.errors import (
     CorruptionError,

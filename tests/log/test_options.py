@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import walkit
-from tests.log.logs import TINY, lsns, values
+from tests.support.logs import TINY, lsns, values
 from walkit import LogOptions, Retention, StoreOptions
 from walkit.commit.policy import TakeAll
 from walkit.errors import OptionsError

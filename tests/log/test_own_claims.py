@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import GUARD_S, Task, wait_until
-from tests.log.logs import faulty_log, memory_log, tiny
 from tests.storage.test_file import mounted
+from tests.support.logs import faulty_log, memory_log, tiny
+from tests.support.threads import GUARD_S, Task, wait_until
 from walkit.errors import ClaimError, GapError, LogClosedError, OptionsError, StorageError
 from walkit.format.layout import CLAIMS_MAX
 from walkit.format.names import CLAIMS_LOCK_NAME

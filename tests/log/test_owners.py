@@ -16,7 +16,7 @@ import pytest
 
 import walkit
 from tests.conftest import Checkout
-from tests.log.logs import run_python
+from tests.support.logs import run_python
 from walkit.storage import FileStorage
 
 OWNER, OTHER, GROUP = 61234, 61235, 61236

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import wait_until
-from tests.crash_recorder import Filmed
-from tests.log.logs import faulty_log, lsns, memory_log, tiny
-from tests.stores import SMALL
+from tests.support.crash_recorder import Filmed
+from tests.support.logs import faulty_log, lsns, memory_log, tiny
+from tests.support.stores import SMALL
+from tests.support.threads import wait_until
 from walkit.config import Retention
 from walkit.errors import GapError, LogClosedError, OptionsError, StorageError
 from walkit.format.layout import SEGMENT_HEADER_BYTES

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.log.logs import Child, run_python, values
+from tests.support.logs import Child, run_python, values
 from walkit.log import scratch as room
 
 

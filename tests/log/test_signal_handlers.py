@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import Task
-from tests.log.logs import lsns, tiny
+from tests.support.logs import lsns, tiny
+from tests.support.threads import Task
 from walkit.errors import WalkitError
 from walkit.models import CrashingStorage
 

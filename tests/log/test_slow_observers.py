@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import GUARD_S, wait_until
-from tests.log.logs import memory_log, tiny
+from tests.support.logs import memory_log, tiny
+from tests.support.threads import GUARD_S, wait_until
 from walkit import GapError, ObservedFrames
 from walkit.log.observe import Observation
 from walkit.storage import MemoryStorage

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import wait_until
-from tests.log.logs import SEGMENTS, FaultyMemory, memory_log, tiny
+from tests.support.logs import SEGMENTS, FaultyMemory, memory_log, tiny
+from tests.support.threads import wait_until
 from walkit import errors
 from walkit.errors import WalkitError
 from walkit.events import EventSink

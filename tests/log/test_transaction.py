@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import walkit
-from tests.commit.fake_segments import GUARD_S, Task, wait_until
-from tests.format.makers import joined_flags
-from tests.log.logs import SEGMENTS, faulty_log, headers, memory_log, reopened, values, view_of
 from tests.support.examples import examples
+from tests.support.logs import SEGMENTS, faulty_log, headers, memory_log, reopened, values, view_of
+from tests.support.makers import joined_flags
+from tests.support.threads import GUARD_S, Task, wait_until
 from walkit import Kind, Record
 from walkit.errors import (
     CommitFailedError,

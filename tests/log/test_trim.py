@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import walkit
-from tests.log.logs import faulty_log, lsns, memory_log, tiny, values
+from tests.support.logs import faulty_log, lsns, memory_log, tiny, values
 from walkit.errors import GapError, StorageError
 from walkit.models import CrashingStorage
 

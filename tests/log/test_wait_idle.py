@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import GUARD_S, Task, wait_until
-from tests.log.logs import SEGMENTS, SMALL_SEGMENT, FaultyMemory, faulty_log, memory_log, tiny
+from tests.support.logs import SEGMENTS, SMALL_SEGMENT, FaultyMemory, faulty_log, memory_log, tiny
+from tests.support.threads import GUARD_S, Task, wait_until
 from walkit.errors import LogClosedError, LogPoisonedError, OptionsError, StorageError
 from walkit.format.index import has_index
 from walkit.format.manifest import Manifest

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import walkit
-from tests.format.makers import flipped
+from tests.support.makers import flipped
 from walkit.format.anatomy import frame_fields
 from walkit.models import CrashingStorage
 from walkit.plots import frame_bytes

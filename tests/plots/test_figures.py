@@ -14,8 +14,8 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from tests.format.makers import TRANSACTION, frame_of
-from tests.log.damaged_logs import frames_of, in_frame, opened, wreck
+from tests.support.damaged_logs import frames_of, in_frame, opened, wreck
+from tests.support.makers import TRANSACTION, frame_of
 from walkit._internal.text import counted, lsn_range
 from walkit.errors import MissingExtraError
 from walkit.format.manifest import HoleRecord, LostRecord

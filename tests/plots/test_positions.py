@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import pytest
 
 import walkit
-from tests.log.logs import SEGMENTS, FaultyMemory, tiny
+from tests.support.logs import SEGMENTS, FaultyMemory, tiny
 from walkit.models import CrashingStorage
 from walkit.plots import segments
 from walkit.recovery.examine.report import ScanReport

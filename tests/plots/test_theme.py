@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import walkit
-from tests.log.logs import tiny
 from tests.plots.test_figures import Phase, Report, make_run
 from tests.plots.test_upkeep import boxes
+from tests.support.logs import tiny
 from walkit import plots
 from walkit.errors import OptionsError
 from walkit.measure import MachineFacts

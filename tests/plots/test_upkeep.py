@@ -8,8 +8,8 @@ import plotly.graph_objects as go
 import pytest
 
 import walkit
-from tests.log.logs import tiny
-from tests.stores import memory_store
+from tests.support.logs import tiny
+from tests.support.stores import memory_store
 from walkit.models import CrashingStorage
 from walkit.plots import recovery_over_checkpoint, upkeep
 

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import walkit
-from tests.log.imports import bytes_of
-from tests.replication.callers import WAIT_S, until
-from tests.replication.flips import durable_lsn
+from tests.replication.bit_flips import durable_lsn
+from tests.replication.blocking_callers import WAIT_S, until
 from tests.replication.processes import Processes, free_address, is_open, processes
 from tests.replication.writer import OPTIONS
+from tests.support.imports import bytes_of
 from walkit.errors import CorruptionError, GapError, LogNotFoundError, StorageError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.names import BOOTSTRAP_PREFIX, HEAL_NEW_NAME

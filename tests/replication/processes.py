@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
-from tests.log.logs import Child
 from tests.support.leftovers import KEPT
+from tests.support.logs import Child
 
 TYPED = 3
 """The exit code of a process that has ended with one of walkit's errors."""
@@ -20,10 +20,10 @@ UNHEALED = 4
 """The exit code of a heal whose report says that damage is left."""
 FORKER = """
     import fnmatch, json, os, resource, signal, sys, traceback
-    from tests.crash_recorder import CHANGES
+    from tests.support.crash_recorder import CHANGES
     from tests.replication.delta.child import main as delta
     from tests.replication.writer import follow, serve, write
-    from tests.stores import SMALL
+    from tests.support.stores import SMALL
     from walkit.errors import WalkitError
     from walkit.models import FaultyStorage
     from walkit.replication import Replica, heal

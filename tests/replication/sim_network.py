@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from tests.log.imports import frames_of, log_of_epochs
+from tests.support.imports import frames_of, log_of_epochs
 from walkit.format.frame import FrameHeader, FrameIdentity
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
 from walkit.format.segment import SegmentHeader

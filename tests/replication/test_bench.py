@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import walkit
-from tests.commit.fake_segments import GUARD_S, wait_until
-from tests.interrupts import interrupt_in
+from tests.support.interrupts import interrupt_in
+from tests.support.threads import GUARD_S, wait_until
 from walkit.bench.replication import _append, bench_replication
 from walkit.bench.sampling import sampled_lsns
 from walkit.errors import OptionsError

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import Task
-from tests.crash_recorder import Filmed
-from tests.log.in_flight_logs import Flight
-from tests.log.logs import lsns
-from tests.replication.callers import WAIT_S, until
+from tests.replication.blocking_callers import WAIT_S, until
 from tests.replication.processes import shared_processes
 from tests.replication.sim_network import history_of
 from tests.replication.test_replica_checkpoint import put
-from tests.stores import SMALL
+from tests.support.crash_recorder import Filmed
+from tests.support.in_flight_logs import Flight
+from tests.support.logs import lsns
+from tests.support.stores import SMALL
+from tests.support.threads import Task
 from walkit.format.names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME, lsn_of_name, snapshot_name
 from walkit.format.segment import segment_name
 from walkit.models import CrashingStorage, FaultyStorage

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.replication.callers import WAIT_S, flipped, sealed
-from tests.replication.crafted import welcome
+from tests.replication.blocking_callers import WAIT_S, flipped, sealed
+from tests.replication.forged_messages import welcome
 from tests.replication.sim_network import history_of
 from tests.replication.test_bootstrap import drop_claims, follower, gathered
 from tests.replication.test_fuzz import KNOWN, NUMBERS, Encoded
 from tests.replication.test_replica_checkpoint import put
-from tests.stores import SMALL
+from tests.support.stores import SMALL
 from walkit.errors import CorruptionError, DivergenceError, FormatVersionError, StorageError
 from walkit.events import EventSink
 from walkit.format.manifest import Manifest

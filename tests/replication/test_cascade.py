@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.log.imports import bytes_of
-from tests.replication.callers import until
+from tests.replication.blocking_callers import until
 from tests.replication.test_replica_checkpoint import put
-from tests.stores import SMALL
+from tests.support.imports import bytes_of
+from tests.support.stores import SMALL
 from walkit.errors import LogNotFoundError, OptionsError
 from walkit.replication import Primary, Replica
 from walkit.replication.primary import claims as replica_claims

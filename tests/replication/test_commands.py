@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import walkit.cli
-from tests.commit.fake_segments import Task
-from tests.interrupts import Strike
 from tests.replication.certificates import Authority
 from tests.replication.test_kill import ROOT, Process, until
+from tests.support.interrupts import Strike
+from tests.support.threads import Task
 from walkit.replication import Replica
 from walkit.replication.__main__ import main
 from walkit.replication.commands import _until_told

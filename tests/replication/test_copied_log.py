@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import walkit
-from tests.log.logs import lsns, tiny
-from tests.stores import SMALL
+from tests.support.logs import lsns, tiny
+from tests.support.stores import SMALL
 from walkit.replication import Primary, Replica
 from walkit.store import Store
 

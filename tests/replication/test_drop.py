@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import GUARD_S, wait_until
-from tests.log.imports import import_all, log_of_epochs, replica_on
-from tests.log.logs import run_python
+from tests.support.imports import import_all, log_of_epochs, replica_on
+from tests.support.logs import run_python
+from tests.support.threads import GUARD_S, wait_until
 from walkit.errors import LogClosedError
 from walkit.replication import Primary, Replica
 from walkit.replication.logs.imported_log import ImportedLog

@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import walkit
-from tests.commit.fake_segments import Task
-from tests.log.crashes import SMALL
-from tests.replication.callers import WAIT_S, until
-from tests.replication.crafted import crafted_primary, first_batch, welcome
+from tests.replication.blocking_callers import WAIT_S, until
+from tests.replication.forged_messages import crafted_primary, first_batch, welcome
 from tests.replication.sim_network import History, history_of
 from tests.replication.test_grpc import quick
+from tests.support.crashes import SMALL
 from tests.support.examples import examples
+from tests.support.threads import Task
 from walkit._internal.threads import Bell, LogThread
 from walkit.errors import StorageError, WalkitError
 from walkit.format.manifest import EpochRecord

@@ -10,10 +10,10 @@ from typing import Any
 from hypothesis import settings
 
 import walkit
-from tests.log.crashes import SMALL, Script
-from tests.replication.callers import UNLIMITED, WAIT_S, Caller, flipped, sealed, until
-from tests.replication.test_doors import frames_of_log, held, manifest_bytes
+from tests.replication.blocking_callers import UNLIMITED, WAIT_S, Caller, flipped, sealed, until
+from tests.replication.test_authentication import frames_of_log, held, manifest_bytes
 from tests.replication.test_grpc import equal_frames
+from tests.support.crashes import SMALL, Script
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.replication import Primary, Replica
 from walkit.replication.core.publisher import Publisher

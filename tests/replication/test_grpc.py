@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import walkit
-from tests.commit.fake_segments import Task
-from tests.interrupts import Strike, interrupt_in
-from tests.log.crashes import SMALL, Script
-from tests.log.imports import bytes_of
-from tests.replication.callers import WAIT_S, until
+from tests.replication.blocking_callers import WAIT_S, until
+from tests.support.crashes import SMALL, Script
+from tests.support.imports import bytes_of
+from tests.support.interrupts import Strike, interrupt_in
+from tests.support.threads import Task
 from walkit.errors import (
     DivergenceError,
     FormatVersionError,

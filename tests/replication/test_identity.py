@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import walkit
-from tests.log.crashes import SMALL
-from tests.replication.callers import WAIT_S, Caller, Relay, until
+from tests.replication.blocking_callers import WAIT_S, Caller, Relay, until
 from tests.replication.sim_network import history_of
-from tests.replication.test_doors import end_of, held
+from tests.replication.test_authentication import end_of, held
+from tests.support.crashes import SMALL
 from walkit.errors import CorruptionError, FormatVersionError, StorageError
 from walkit.format.checksum import crc32c
 from walkit.format.manifest import LogEnd

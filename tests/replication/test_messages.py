@@ -14,9 +14,9 @@ import pytest
 import zstandard
 
 import walkit
-from tests.log.crashes import SMALL
-from tests.replication.callers import UNLIMITED, WAIT_S, Caller, Relay, flipped, sealed, until
+from tests.replication.blocking_callers import UNLIMITED, WAIT_S, Caller, Relay, flipped, sealed, until
 from tests.replication.sim_network import History, history_of
+from tests.support.crashes import SMALL
 from walkit.errors import DivergenceError, OptionsError
 from walkit.format.checksum import crc32c
 from walkit.format.manifest import EpochRecord, LogEnd

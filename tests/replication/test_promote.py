@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import walkit
-from tests.crash_recorder import Filmed
-from tests.log.imports import frames_of
-from tests.log.logs import lsns
-from tests.replication.callers import until
+from tests.replication.blocking_callers import until
 from tests.replication.test_replica_checkpoint import put
-from tests.stores import SMALL
+from tests.support.crash_recorder import Filmed
+from tests.support.imports import frames_of
+from tests.support.logs import lsns
+from tests.support.stores import SMALL
 from walkit.cli import main
 from walkit.errors import DivergenceError, LogLockedError, LogNotFoundError, OptionsError
 from walkit.models import CrashingStorage

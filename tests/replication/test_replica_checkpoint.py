@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import walkit
-from tests.crash_recorder import Filmed
-from tests.log.logs import lsns, tiny
-from tests.replication.callers import until
-from tests.stores import SMALL
+from tests.replication.blocking_callers import until
+from tests.support.crash_recorder import Filmed
+from tests.support.logs import lsns, tiny
+from tests.support.stores import SMALL
 from walkit.config import Retention
 from walkit.errors import GapError, LogNotFoundError, OptionsError
 from walkit.models import CrashingStorage

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.log.crashes import SMALL
-from tests.replication.callers import WAIT_S, Caller, until
-from tests.replication.test_doors import frames_of_log
+from tests.replication.blocking_callers import WAIT_S, Caller, until
+from tests.replication.test_authentication import frames_of_log
+from tests.support.crashes import SMALL
 from walkit.errors import OptionsError, WalkitError
 from walkit.events import EventSink
 from walkit.format.layout import CLAIMS_MAX

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 import walkit
-from tests.crash_recorder import Filmed
-from tests.log.imports import bytes_of
-from tests.log.logs import lsns
-from tests.replication.callers import until
+from tests.replication.blocking_callers import until
 from tests.replication.test_kill import Process
 from tests.replication.test_promote import followed
 from tests.replication.test_replica_checkpoint import put
-from tests.stores import SMALL
+from tests.support.crash_recorder import Filmed
+from tests.support.imports import bytes_of
+from tests.support.logs import lsns
+from tests.support.stores import SMALL
 from walkit.errors import CursorDivergedError, DivergenceError, LogClosedError, LogLockedError, OptionsError
 from walkit.models import CrashingStorage
 from walkit.replication import Primary, Replica, RewindError, promote, rewind

@@ -10,9 +10,9 @@ import pytest
 
 import walkit
 from tests.compaction.histories import full_of_changes
-from tests.log.imports import frames_of
-from tests.log.logs import tiny
-from tests.stores import memory_store
+from tests.support.imports import frames_of
+from tests.support.logs import tiny
+from tests.support.stores import memory_store
 from walkit.errors import CorruptionError
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest

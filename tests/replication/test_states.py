@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.replication.callers import WAIT_S, until
+from tests.replication.blocking_callers import WAIT_S, until
 from tests.replication.sim_network import World, history_of
 from tests.replication.test_cores import hello_at
 from tests.replication.test_grpc import quick

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import walkit
-from tests.log.crashes import SMALL
-from tests.replication.callers import WAIT_S, until
+from tests.replication.blocking_callers import WAIT_S, until
 from tests.replication.test_grpc import quick
+from tests.support.crashes import SMALL
 from walkit.errors import LogNotFoundError, OptionsError
 from walkit.format.manifest import LogEnd
 from walkit.models import CrashingStorage

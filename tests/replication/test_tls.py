@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.log.crashes import SMALL
-from tests.replication.callers import WAIT_S, until
+from tests.replication.blocking_callers import WAIT_S, until
 from tests.replication.certificates import Authority
 from tests.replication.proxy import TcpProxy
 from tests.replication.test_grpc import equal_frames
+from tests.support.crashes import SMALL
 from walkit.errors import OptionsError
 from walkit.models import CrashingStorage
 from walkit.replication import ClientTLS, Primary, Replica, ServerTLS, Tokens

@@ -14,7 +14,7 @@ import pytest
 import walkit
 from tests.replication.test_replica_checkpoint import put
 from tests.replication.test_rewind import diverged
-from tests.stores import SMALL
+from tests.support.stores import SMALL
 from walkit.errors import DivergenceError, OptionsError
 from walkit.record import AppendResult
 from walkit.replication import DeltaReader, Primary, Replica

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.commit import fake_segments
-from tests.commit.fake_segments import DriverHarness, GatedPlace, io_error, wait_until
+from tests.support import fake_segments
+from tests.support import threads as waiting
 from tests.support.examples import examples
+from tests.support.fake_segments import DriverHarness, GatedSink, io_error
+from tests.support.threads import wait_until
 from walkit.commit.frame import SealedFrame
 from walkit.commit.policy import CappedFrames, OneRecordPerFrame, Policy
 from walkit.commit.ticket import SingleTicket
@@ -26,7 +28,7 @@ class OnThreads:
     """The thread driver, told one step after the other: writers hand over, and writes land, when the script says so."""
 
     def __init__(self, *, in_flight: int, completion: bool, policy: Policy | None) -> None:
-        self.place = GatedPlace()
+        self.place = GatedSink()
         self.rig = DriverHarness(
             place=self.place, in_flight_max=in_flight, completion_order=completion, policy=policy
         )
@@ -143,7 +145,8 @@ def test_a_driver_of_the_other_order_is_noticed(
     threads: list[OnThreads], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run in completion order whose second frame lands first, played to a driver of append order, does not fit."""
-    monkeypatch.setattr(fake_segments, "GUARD_S", 0.5)  # what the driver never does is waited for
+    for module in (fake_segments, waiting):
+        monkeypatch.setattr(module, "GUARD_S", 0.5)  # what the driver never does is waited for
     steps = simulate([0] * 6, in_flight=4, completion=True, policy=OneRecordPerFrame(), seed=1, failures=0)
     landed = [step.number for step in steps if step.what == "land"]
     assert landed != sorted(landed)

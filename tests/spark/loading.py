@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 import walkit
-from tests.state.histories import Row
+from tests.support.histories import Row
 from walkit.record import RECORD_SCHEMA
 from walkit.spark.options import read_options
 from walkit.spark.scan import Scan, plan_log

@@ -17,11 +17,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import walkit
 import walkit.spark
-from tests.log.damaged_logs import in_frame, read, wreck
-from tests.log.in_flight_logs import Flight
 from tests.spark.loading import load
 from tests.spark.test_spark_stream import append, batches_of, reader_of, rows_of
-from tests.stores import SMALL
+from tests.support.damaged_logs import in_frame, read, wreck
+from tests.support.in_flight_logs import Flight
+from tests.support.stores import SMALL
 from walkit.models import CrashingStorage
 from walkit.record import RECORD_SCHEMA
 from walkit.replication import Primary, Replica, promote

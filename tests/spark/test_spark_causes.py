@@ -14,7 +14,7 @@ import pytest
 import walkit
 from tests.spark.loading import load
 from tests.spark.trimmed import OPTIONS
-from tests.state.histories import diff_of, newest_of, random_rows, write
+from tests.support.histories import diff_of, newest_of, random_rows, write
 from walkit.cli import main
 from walkit.errors import HistoryTrimmedError, OptionsError
 from walkit.spark import diff, diff_report

@@ -16,7 +16,7 @@ import walkit
 from tests.spark.loading import logged
 from tests.spark.trimmed import make_store, values_of
 from tests.spark.trimmed import told_in_process as told
-from tests.state.histories import Row, diff_of, newest_of, random_rows, state_of, woven, write
+from tests.support.histories import Row, diff_of, newest_of, random_rows, state_of, woven, write
 from walkit.errors import HistoryTrimmedError, OptionsError
 from walkit.spark import changes, errors, history, replay, sql_functions, states
 from walkit.spark.options import read_options

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import walkit
 from tests.spark.loading import load, logged
-from tests.state.histories import DiffRow, Row, diff_of, newest_of, woven, write
+from tests.support.histories import DiffRow, Row, diff_of, newest_of, woven, write
 from walkit.errors import OptionsError
 from walkit.models import CrashingStorage
 from walkit.record import RECORD_SCHEMA

@@ -11,7 +11,7 @@ import pytest
 
 import walkit.spark
 from tests.spark.loading import logged
-from tests.state.histories import Row, random_rows, state_of
+from tests.support.histories import Row, random_rows, state_of
 from walkit.errors import OptionsError
 from walkit.spark import changes, diff, history, replay, states
 from walkit.spark.facts import LogFacts

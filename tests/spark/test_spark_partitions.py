@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.log.logs import view_of
 from tests.spark.loading import plan_scan
+from tests.support.logs import view_of
 from walkit.format.body import to_arrow
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest_file import read_manifest

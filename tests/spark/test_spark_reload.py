@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 import walkit
 from tests.spark.loading import load
 from tests.spark.trimmed import OPTIONS, STEPS, Step, Told, make_store, told_in_process, values_of
-from tests.state.histories import diff_of, newest_of, random_rows, write
+from tests.support.histories import diff_of, newest_of, random_rows, write
 from walkit.errors import HistoryTrimmedError
 from walkit.record import RECORD_SCHEMA
 from walkit.spark import changes, diff, replay

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.state.histories import woven
 from tests.support.examples import examples
+from tests.support.histories import woven
 from walkit.errors import OptionsError
 from walkit.record import RECORD_SCHEMA
 from walkit.spark import replay_rows

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.stores import SMALL, copy, memory_store, run_threads
+from tests.support.stores import SMALL, copy, memory_store, run_threads
 from walkit.config import StoreOptions
 from walkit.errors import CorruptionError, LogClosedError
 from walkit.format.manifest import LogEnd, Manifest

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import walkit
-from tests.state.histories import DiffRow, Row, diff_of, newest_of, random_rows, state_of, write
-from tests.stores import copy
+from tests.support.histories import DiffRow, Row, diff_of, newest_of, random_rows, state_of, write
+from tests.support.stores import copy
 from walkit.errors import HistoryTrimmedError, LogNotFoundError, OptionsError, SnapshotError
 from walkit.models import CrashingStorage
 from walkit.record import RECORD_SCHEMA

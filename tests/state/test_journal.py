@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import walkit
-from tests.log.damaged_logs import patch, read
-from tests.stores import SMALL, memory_store, run_threads
+from tests.support.damaged_logs import patch, read
+from tests.support.stores import SMALL, memory_store, run_threads
 from walkit.commit.driver import WAYS_IN
 from walkit.config import LogOptions, StoreOptions
 from walkit.errors import (

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import walkit
-from tests.stores import SMALL, copy, filled, memory_store
 from tests.support.machines import that_did
+from tests.support.stores import SMALL, copy, filled, memory_store
 from walkit.errors import (
     HistoryTrimmedError,
     LogClosedError,

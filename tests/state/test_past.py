@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.stores import copy, memory_store
+from tests.support.stores import copy, memory_store
 from walkit.errors import HistoryTrimmedError, LogClosedError, OptionsError
 from walkit.models import CrashingStorage
 from walkit.state.snapshot import snapshot_lsns, snapshot_name

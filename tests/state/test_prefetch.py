@@ -9,8 +9,8 @@ from itertools import count
 
 import pytest
 
-from tests.commit.fake_segments import wait_until
-from tests.interrupts import Strike
+from tests.support.interrupts import Strike
+from tests.support.threads import wait_until
 from walkit.state.prefetch import prefetched
 
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import walkit
-from tests.log.logs import Child
+from tests.support.logs import Child
 from walkit.errors import CorruptionError, GapError, HistoryTrimmedError, OptionsError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.models import CrashingStorage

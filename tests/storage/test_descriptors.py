@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.interrupts import Strike
+from tests.support.interrupts import Strike
 from walkit.errors import StorageError
 from walkit.storage import FileStorage, LockHolder
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from tests.commit.fake_segments import Task
+from tests.support.threads import Task
 from walkit.errors import StorageError
 from walkit.models import FaultyStorage
 from walkit.storage import FileStorage, LockHolder, Storage

@@ -25,7 +25,7 @@ AREAS = (
         500,
         (
             *("tests/commit/", "tests/compaction/", "tests/conformance/", "tests/format/", "tests/log/"),
-            *("tests/segments/", "tests/state/", "tests/storage/"),
+            *("tests/read/", "tests/recovery/", "tests/segments/", "tests/state/", "tests/storage/"),
             *("tests/test_interrupt_points", "tests/test_invariants", "tests/test_store"),
         ),
     ),
@@ -35,7 +35,7 @@ AREAS = (
     Area(
         "notebooks, site, docs, pages",
         260,
-        ("tests/notebooks/", "tests/site/", "tests/test_docs", "tests/test_html", "tests/test_pages"),
+        ("tests/notebooks/", "tests/site/", "tests/test_docs", "tests/test_pages"),
     ),
     Area("dashboards, views, lab", 330, ("tests/dashboards/", "tests/lab/", "tests/views/")),
     Area("cli, demo, workload, rest", 260, ("tests/",)),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commit.fake_segments import wait_until
+from tests.support.threads import wait_until
 from walkit.errors import OptionsError
 from walkit.views import CompactionView
 from walkit.views.compaction import numbers_html

@@ -8,7 +8,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from tests.commit.fake_segments import wait_until
+from tests.support.threads import wait_until
 from walkit.crashlab.exploration import Exploration
 from walkit.crashlab.explore_process import Explored, ExploreWish, FoundViolation
 from walkit.crashlab.mutant import applied_mutant

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commit.fake_segments import wait_until
+from tests.support.threads import wait_until
 from walkit.recovery.decision import DECISION_TABLE
 from walkit.recovery.verify import verify
 from walkit.views.fault_lab import BUNDLE

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.invariants import changed, inside
+from tests.support.invariants import changed, inside
 from walkit.errors import WalkitError
 from walkit.views.demo_store import Shelf
 from walkit.views.fault_lab import FaultLab

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import walkit
-from tests.commit.fake_segments import GUARD_S
+from tests.support.threads import GUARD_S
 from tests.workload.streams import SMALL, seeded_stream, state_of
 from walkit._internal.threads import EndingThread
 from walkit.errors import CommitFailedError, LogPoisonedError, OptionsError, StorageError

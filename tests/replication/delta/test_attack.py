@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import Task, wait_until
 from tests.replication.delta.test_reader import quick
 from tests.replication.proxy import TcpProxy
+from tests.support.threads import Task, wait_until
 from walkit.errors import DivergenceError, LogClosedError, LogLockedError
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.models import FaultyStorage

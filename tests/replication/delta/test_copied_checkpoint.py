@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.log.logs import tiny
+from tests.support.logs import tiny
 from walkit.errors import CorruptionError, StorageError
 from walkit.replication import DeltaReader, Primary
 from walkit.replication.logs.private_file import read_private, write_private

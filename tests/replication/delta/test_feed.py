@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import Task, wait_until
-from tests.log.logs import memory_log, tiny
+from tests.support.logs import memory_log, tiny
+from tests.support.threads import Task, wait_until
 from walkit.errors import OptionsError
 from walkit.replication import ProtocolError
 from walkit.replication.delta.feed import DeltaFeed

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import wait_until
-from tests.log.logs import memory_log, tiny
 from tests.replication.delta.test_feed import is_observed
+from tests.support.logs import memory_log, tiny
+from tests.support.threads import wait_until
 from walkit.errors import OptionsError
 from walkit.replication import Primary
 from walkit.replication.delta.messages import (

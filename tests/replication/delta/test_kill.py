@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import walkit
-from tests.replication.callers import until
+from tests.replication.blocking_callers import until
 from tests.replication.delta.test_reader import expected
 from tests.replication.processes import free_address, is_open, processes
 from walkit.replication import DeltaReader, Primary

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import Task, wait_until
-from tests.log.logs import tiny
 from tests.replication.delta.test_feed import is_observed
 from tests.replication.proxy import TcpProxy
+from tests.support.logs import tiny
+from tests.support.threads import Task, wait_until
 from walkit.errors import (
     ClaimError,
     CorruptionError,

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import walkit
-from tests.commit.fake_segments import wait_until
-from tests.log.logs import tiny
 from tests.replication.delta.test_reader import WAIT_S, mixed
+from tests.support.logs import tiny
+from tests.support.threads import wait_until
 from walkit.errors import GapError, HistoryTrimmedError, LogClosedError, OptionsError, RecordTypeError
 from walkit.record import Kind, Record
 from walkit.replication import DeltaReader, Primary

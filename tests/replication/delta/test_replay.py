@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import walkit
-from tests.log.logs import tiny
 from tests.support.examples import examples
+from tests.support.logs import tiny
 from tests.support.machines import that_did
 from walkit.errors import CorruptionError, DivergenceError, GapError, StorageError
 from walkit.format.frame import FrameHeader

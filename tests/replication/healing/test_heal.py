@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.replication.callers import WAIT_S, until
+from tests.replication.bit_flips import flipping
+from tests.replication.blocking_callers import WAIT_S, until
 from tests.replication.certificates import Authority
-from tests.replication.crafted import serving
-from tests.replication.flips import flipping
+from tests.replication.forged_messages import serving
 from tests.replication.kill_rounds import run_heal_round
 from tests.replication.processes import TYPED, UNHEALED
 from tests.replication.proxy import TcpProxy

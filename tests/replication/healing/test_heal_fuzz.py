@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 
 import walkit
-from tests.replication.callers import WAIT_S
+from tests.replication.blocking_callers import WAIT_S
 from tests.replication.healing.test_heal import OPTIONS, contents, fill, segments
 from walkit.errors import CorruptionError
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag

@@ -14,7 +14,7 @@ from typing import Literal
 import pytest
 
 import walkit
-from tests.replication.callers import WAIT_S
+from tests.replication.blocking_callers import WAIT_S
 from tests.replication.healing.test_heal import contents, segments
 from tests.replication.healing.test_heal_fuzz import spoil
 from walkit.models import FaultyStorage

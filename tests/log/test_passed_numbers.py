@@ -1,0 +1,105 @@
+"""LSNs and times as callers give them: numpy's whole numbers are taken, what is none never reaches a file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import walkit
+from tests.support.logs import TINY
+from walkit._internal.arguments import NUMBER_MAX
+from walkit.format.manifest import LogEnd, Manifest
+from walkit.format.manifest_file import encode_base
+from walkit.models import CrashingStorage
+
+LOG: dict[str, Callable[[walkit.WriteAheadLog, Any], object]] = {
+    "read": lambda log, lsn: list(log.read(lsn, lsn)),
+    "read_batches": lambda log, lsn: log.read_batches(lsn),
+    "to_arrow": lambda log, lsn: log.to_arrow(1, lsn),
+    "follow": lambda log, lsn: next(log.follow(lsn)),
+    "hold": lambda log, lsn: log.hold("name", lsn),
+    "claim": lambda log, lsn: log.hold("name", 1).advance(lsn),
+    "cursor": lambda log, lsn: log.cursor("name", start_lsn=lsn),
+    "advance": lambda log, lsn: log.cursor("name").advance(lsn),
+    "drain": lambda log, lsn: list(log.drain(lsn)),
+    "trim": lambda log, lsn: log.trim(lsn),
+}
+NO_LSN = (1.5, 2.0, "2", b"2", True, 1 << 64, NUMBER_MAX + 1, np.float64(2), math.nan)
+
+
+def a_log() -> tuple[walkit.WriteAheadLog, CrashingStorage]:
+    """A log of five records, and where it is."""
+    storage = CrashingStorage()
+    log = walkit.open(storage=storage, options=TINY)
+    log.append_many([b"value"] * 5)
+    return log, storage
+
+
+@pytest.mark.parametrize("name", LOG)
+def test_what_is_no_lsn_is_refused_and_the_log_opens_again(name: str) -> None:
+    """Give each call everything that is no LSN: OptionsError each time, and the log opens with all its records."""
+    log, storage = a_log()
+    for given in NO_LSN:
+        with pytest.raises(walkit.OptionsError):
+            LOG[name](log, given)
+    log.close()
+    with walkit.open(storage=storage) as again:
+        assert [r.lsn for r in again.read()] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("name", LOG)
+def test_whole_numbers_of_numpy_are_lsns(name: str) -> None:
+    """Give each call the kind of number that a pandas column holds: taken, and the log opens again."""
+    log, storage = a_log()
+    LOG[name](log, np.int64(3))
+    log.append(b"after")
+    log.close()
+    with walkit.open(storage=storage) as again:
+        assert again.acked_lsn == 6
+
+
+@pytest.mark.parametrize("lease_s", [0, -1, math.nan, math.inf, 1e30, "x", None])
+def test_a_lease_that_cannot_be_never_reaches_a_file(lease_s: Any) -> None:
+    """Take a claim with each wrong lease, then trim: refused by name, and what is trimmed opens again."""
+    log, storage = a_log()
+    with pytest.raises(walkit.OptionsError, match="lease_s"):
+        log.hold("name", 1, lease_s)
+    log.trim(3)
+    log.close()
+    with walkit.open(storage=storage) as again:
+        assert again.first_lsn == 4
+
+
+@pytest.mark.parametrize("name", ["", 5, None, b"name", "a b", "h" * 65])
+def test_a_claim_has_a_name_of_text(name: Any) -> None:
+    """Take a claim with each wrong name: refused, and the claims there are stay."""
+    log, _ = a_log()
+    log.hold("good", 2)
+    with pytest.raises(walkit.OptionsError, match="name"):
+        log.hold(name, 1)
+    assert [c.name for c in log.claims()] == ["good"]
+    log.close()
+
+
+@pytest.mark.parametrize("timeout", [math.nan, "1", b"1", [1]])
+def test_a_time_that_is_none_is_refused_before_the_record_is_queued(timeout: Any) -> None:
+    """Append with each wrong timeout: OptionsError, and no record of it was appended."""
+    log, _ = a_log()
+    with pytest.raises(walkit.OptionsError, match="timeout"):
+        log.append(b"never", timeout=timeout)
+    log.append(b"sixth")
+    assert [r.value for r in log.read(6)] == [b"sixth"]
+    log.close()
+
+
+@pytest.mark.parametrize("lsn", [1.5, -1, 1 << 64, "1", None, np.int64(1)])
+def test_a_manifest_that_could_not_be_read_is_not_written(lsn: Any) -> None:
+    """Encode a manifest whose end is no LSN: refused, whoever let it come so far."""
+    manifest = Manifest(log_id=1)
+    with pytest.raises((TypeError, ValueError)):
+        encode_base(replace(manifest, end=LogEnd(last_lsn=lsn)))

@@ -1,0 +1,235 @@
+"""Who is let in, and who takes which place: certificates and tokens of both kinds of readers, names and folders."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import walkit
+from tests.replication.certificates import Authority
+from tests.replication.delta.test_reader import ReadOnly, expected, quick
+from tests.support.logs import tiny
+from tests.support.threads import Task, wait_until
+from walkit.errors import ClaimError, GapError, LogLockedError, OptionsError, StorageError, WalkitError
+from walkit.models import FaultyStorage
+from walkit.replication import ClientTLS, DeltaReader, Primary, ServerTLS
+from walkit.replication.delta import reader as delta_reader
+from walkit.storage import FileStorage
+
+WAIT_S = 30.0
+
+
+Sides = Callable[[Authority, Authority], tuple[ServerTLS | None, ClientTLS | None, dict[str, Any]]]
+REFUSED: dict[str, tuple[Sides, str]] = {
+    "an expired certificate": (lambda a, _: (a.server(days=-1), a.client(), {}), "expired"),
+    "another host": (lambda a, _: (a.server("db.example"), a.client(), {}), "mismatch"),
+    "another authority": (lambda a, b: (a.server(), b.client(), {}), "issuer"),
+    "no certificate of its own": (lambda a, _: (a.server(client_ca=a.ca), a.client(), {}), "certificate"),
+    "another client's certificate": (
+        lambda a, b: (a.server(client_ca=a.ca), a.client(shows=b.issue("reader.example")), {}),
+        "certificate",
+    ),
+    "an expired certificate of its own": (
+        lambda a, _: (a.server(client_ca=a.ca), a.client(shows=a.issue("reader.example", days=-1)), {}),
+        "certificate",
+    ),
+    "TLS at the primary alone": (lambda a, _: (a.server(), None, {}), "speaks TLS"),
+    "TLS at the reader alone": (lambda a, _: (None, a.client(), {}), "speaks no TLS"),
+    "another token": (lambda a, _: (a.server(), a.client(), {"token": "wrong"}), "token"),
+    "no token": (lambda a, _: (a.server(), a.client(), {"token": None}), "token"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_stranger_is_refused_in_one_sentence_and_asks_no_more(
+    stack: ExitStack, tmp_path: Path, ours: Authority, theirs: Authority, name: str
+) -> None:
+    """Follow with a wrong certificate, name or token: an OptionsError of one line, no session, no further try."""
+    sides, words = REFUSED[name]
+    server, client, more = sides(ours, theirs)
+    log = stack.enter_context(walkit.open(tmp_path / "log"))
+    log.append(b"secret", key=b"k")
+    primary = stack.enter_context(Primary(log, tls=server, token="right"))
+    given: dict[str, Any] = {"tls": client, "token": "right", "backoff": quick(), "insecure": True} | more
+    follower = stack.enter_context(DeltaReader(tmp_path / "log", primary.address, **given))
+    wait_until(lambda: follower.status().error is not None)
+    with pytest.raises(OptionsError) as refused:
+        follower.wait_for(2, WAIT_S)
+    text = str(refused.value)
+    assert words in text and text.isprintable() and "right" not in text.replace("right now", "")
+    assert follower.status().state == "failed"
+    assert not primary.status().delta_readers and not primary.status().followers
+
+
+def test_two_readers_of_one_name_do_not_share_it(stack: ExitStack, tmp_path: Path) -> None:
+    """Begin readers with the name, and with the folder, of one that lives: typed errors, and the first one follows."""
+    log = stack.enter_context(walkit.open(tmp_path / "log"))
+    primary = stack.enter_context(Primary(log))
+    place, own = tmp_path / "log", tmp_path / "own"
+    first = stack.enter_context(DeltaReader(place, primary.address, claim="one", checkpoint=own))
+    with pytest.raises(ClaimError):
+        DeltaReader(place, primary.address, claim="one")
+    with pytest.raises(ClaimError):
+        DeltaReader(place, primary.address, claim="one", checkpoint=tmp_path / "other")
+    with pytest.raises(LogLockedError):
+        DeltaReader(place, primary.address, claim="two", checkpoint=own)
+    assert [claim.name for claim in log.claims()] == ["one"]
+    assert first.wait_for(log.append(b"1", key=b"k").last_lsn, WAIT_S) == 1
+    other = stack.enter_context(
+        DeltaReader(place, primary.address, claim="two", checkpoint=tmp_path / "other")
+    )
+    assert other.wait_for(1, WAIT_S) == 1
+
+
+@pytest.mark.parametrize("how", ["trim", "compaction", "retention"])
+def test_what_overtakes_a_reader_without_its_claim_is_an_error_or_no_loss(
+    stack: ExitStack, tmp_path: Path, how: str
+) -> None:
+    """Let a claim's lease end, then drop the records that its reader needs next: GapError, or the log's state."""
+    store = stack.enter_context(walkit.Store.open(tmp_path / "log", options=tiny()))
+    primary = stack.enter_context(Primary(store))
+    for n in range(20):
+        store.put(b"%d" % n, bytes(100))
+    reader = DeltaReader(tmp_path / "log", primary.address, lease_s=0.01, backoff=quick())
+    for n in range(500):
+        store.put(b"%d" % (n % 9), bytes(500))
+    wait_until(lambda: "expired" in reader.status().claim)
+    store.checkpoint(trim=how == "trim")
+    if how == "compaction":
+        store.compact()
+    elif how == "retention":
+        store.log.enforce_retention(walkit.Retention(records_max=10))
+    assert store.log.first_lsn > 21 or how == "compaction"
+    with reader:
+        lsn = store.put(b"last", b"one").last_lsn
+        try:
+            reader.wait_for(lsn, WAIT_S)
+        except GapError:
+            assert reader.applied_lsn <= 20
+        assert dict(reader.state.items()) in ({}, dict(store.items()))
+
+
+@pytest.mark.parametrize("days", [-1, 1])
+def test_a_clock_that_jumps_costs_a_reader_nothing(
+    stack: ExitStack, tmp_path: Path, days: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Set the wall clock a day back, or forward, under readers of both paths: they follow as before."""
+    log = stack.enter_context(walkit.open(tmp_path / "log"))
+    primary = stack.enter_context(Primary(log))
+    readers = [
+        stack.enter_context(
+            DeltaReader(tmp_path / "log", address, backoff=quick(), checkpoint=tmp_path / name)
+        )
+        for name, address in (("a", primary.address), ("b", "127.0.0.1:9"))
+    ]
+    right_ns, right_s = time.time_ns, time.time
+    for turn in range(4):
+        if turn == 1:
+            monkeypatch.setattr(time, "time_ns", lambda: right_ns() + days * 86_400_000_000_000)
+            monkeypatch.setattr(time, "time", lambda: right_s() + days * 86_400)
+        lsn = log.append(b"%d" % turn, key=b"k").last_lsn
+        for reader in readers:
+            assert reader.wait_for(lsn, WAIT_S) == lsn
+            assert reader.checkpoint() == lsn
+    assert all(reader.error is None for reader in readers)
+
+
+def test_a_claim_that_a_clock_has_ended_is_begun_anew(
+    stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Set the wall clock a day forward under a reader that idles: its claim counts again soon, as it stood."""
+    monkeypatch.setattr(delta_reader, "CLAIM_S", 0.05)
+    log = stack.enter_context(walkit.open(tmp_path / "log"))
+    log.append(b"1", key=b"k")
+    reader = stack.enter_context(DeltaReader(tmp_path / "log", "127.0.0.1:9", backoff=quick()))
+    reader.wait_for(1, WAIT_S)
+    wait_until(lambda: reader.status().claim == "LSN 2 and later, held")
+    right_ns = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: right_ns() + 86_400_000_000_000)
+    wait_until(lambda: reader.status().claim == "LSN 2 and later, held")
+    assert log.claims()[0].counts
+
+
+def test_a_checkpoint_that_takes_long_ends_no_claim(
+    stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Let a checkpoint hang: the claim is renewed meanwhile, as it was."""
+    monkeypatch.setattr(delta_reader, "CLAIM_S", 0.05)
+    log = stack.enter_context(walkit.open(tmp_path / "log"))
+    primary = stack.enter_context(Primary(log))
+    own = FaultyStorage(FileStorage(str(tmp_path / "own")))
+    stack.enter_context(
+        DeltaReader(tmp_path / "log", primary.address, checkpoint=own, checkpoint_s=0, lease_s=3)
+    )
+    hang = own.hang("sync", "*")
+    stack.callback(hang.release)
+    log.append(b"1", key=b"k")
+    assert hang.entered.wait(WAIT_S)
+    (before,) = log.claims()
+    wait_until(lambda: log.claims()[0].lease_until_us != before.lease_until_us)
+    assert log.claims()[0].first_lsn == before.first_lsn == 1
+
+
+@pytest.mark.parametrize("operation", ["create", "write", "sync", "replace"])
+def test_a_folder_of_checkpoints_that_cannot_be_written_is_said(
+    stack: ExitStack, tmp_path: Path, operation: Any
+) -> None:
+    """Fail a folder of checkpoints while a reader runs: it follows, its status says why, its claim keeps all."""
+    log = stack.enter_context(walkit.open(tmp_path / "log"))
+    primary = stack.enter_context(Primary(log))
+    own = FaultyStorage(FileStorage(str(tmp_path / "own")))
+    reader = stack.enter_context(
+        DeltaReader(tmp_path / "log", primary.address, checkpoint=own, checkpoint_s=0)
+    )
+    fault = own.fail(operation, "*", times=None, errno=errno.EROFS)
+    lsn = log.append(b"1", key=b"k").last_lsn
+    assert reader.wait_for(lsn, WAIT_S) == lsn
+    wait_until(lambda: bool(reader.status().trouble))
+    with pytest.raises(WalkitError):
+        reader.checkpoint()
+    assert reader.error is None and log.claims()[0].first_lsn == 1
+    fault.cancel()
+    assert reader.checkpoint() == lsn
+
+
+def test_a_folder_of_checkpoints_that_can_only_be_read_is_refused(tmp_path: Path) -> None:
+    """Begin with a folder that takes no lock: StorageError, and no claim is left."""
+    walkit.open(tmp_path / "log").close()
+    with pytest.raises(StorageError):
+        DeltaReader(tmp_path / "log", "127.0.0.1:9", checkpoint=ReadOnly(str(tmp_path / "own")))
+    with walkit.open(tmp_path / "log") as log:
+        assert not log.claims()
+
+
+@pytest.mark.parametrize("operation", ["create", "write", "sync", "replace", "sync_directory", "remove"])
+def test_a_reader_killed_in_its_checkpoint_continues_from_one_that_is_whole(
+    stack: ExitStack, tmp_path: Path, operation: Any
+) -> None:
+    """Take the folder as it is in the midst of each step of a checkpoint: a reader that begins there is right."""
+    log = stack.enter_context(walkit.open(tmp_path / "log"))
+    primary = stack.enter_context(Primary(log))
+    own = FaultyStorage(FileStorage(str(tmp_path / "own")))
+    with DeltaReader(tmp_path / "log", primary.address, checkpoint=own) as reader:
+        for n in range(3):  # so that there is an older one to remove
+            reader.wait_for(log.append(b"%d" % n, key=b"%d" % n).last_lsn, WAIT_S)
+            if n < 2:
+                reader.checkpoint()
+        hang = own.hang(operation, "*")
+        task = Task(reader.checkpoint)
+        assert hang.entered.wait(WAIT_S)
+        shutil.copytree(tmp_path / "own", tmp_path / "killed")
+        hang.release()
+        assert task.result() == 3
+    with DeltaReader(
+        tmp_path / "log", "127.0.0.1:9", checkpoint=tmp_path / "killed", backoff=quick()
+    ) as again:
+        assert again.status().checkpoint_lsn in (2, 3)
+        assert again.wait_for(3, WAIT_S) == 3
+        assert dict(again.state.items()) == expected(log, 3)
