@@ -79,8 +79,8 @@ if TYPE_CHECKING:
     from walkit.read.describe import LogInventory as LogInventory
     from walkit.record import RECORD_SCHEMA as RECORD_SCHEMA
     from walkit.recovery.decision import recovery_table as recovery_table
-    from walkit.recovery.examine.report import ScanReport as ScanReport
     from walkit.recovery.repair import repair as repair
+    from walkit.recovery.scan_report import ScanReport as ScanReport
     from walkit.recovery.verify import scan as scan
     from walkit.recovery.verify import verify as verify
     from walkit.state.checkpoint import CheckpointReport as CheckpointReport
@@ -126,7 +126,7 @@ _LATER = {
     "MachineRecovery": "state.machine_recovery",
     "PastState": "state.state_at",
     "RetentionReport": "log.retention",
-    "ScanReport": "recovery.examine.report",
+    "ScanReport": "recovery.scan_report",
     "StateMachine": "state.machine",
     "Store": "store",
     "checkpoint": "state.machine_recovery",

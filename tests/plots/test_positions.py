@@ -11,7 +11,7 @@ import walkit
 from tests.support.logs import SEGMENTS, FaultyMemory, tiny
 from walkit.models import CrashingStorage
 from walkit.plots import segments
-from walkit.recovery.examine.report import ScanReport
+from walkit.recovery.scan_report import ScanReport
 
 
 def boxes(drawing: go.Figure, row: str) -> dict[str, list[tuple[int, int]]]:

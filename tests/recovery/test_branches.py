@@ -36,9 +36,10 @@ from walkit.errors import CorruptionError, StorageError, WalkitError
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import OperationName
-from walkit.recovery import choice
+from walkit.recovery import repair
 from walkit.segments.manifest_store import DURABLE_NAME
 from walkit.storage import Storage
+from walkit.storage.address import Place, storage_at
 
 
 def reached(*folders: str | Path) -> set[tuple[int, bytes]]:
@@ -202,6 +203,10 @@ class Beside:
         """Return the storage at this place, the same one each time."""
         return self.storages.setdefault(str(place).partition(".")[2], FaultyStorage(CrashingStorage()))
 
+    def opened(self, place: Place) -> Storage:
+        """Stand in for `storage_at`: a storage is itself, a location is that of a branch."""
+        return self.at(place) if isinstance(place, str) else storage_at(place)
+
     def after_a_power_cut(self) -> Beside:
         """Return what is left of them."""
         left = Beside()
@@ -238,7 +243,7 @@ def test_salvage_survives_a_power_cut_at_each_operation(
     for name, on_branch in product(OPERATIONS, (False, True)):
         for nth in count(1):
             storage, beside = FaultyStorage(image.process_kill()), Beside()
-            monkeypatch.setattr(choice, "storage_at", beside.at)
+            monkeypatch.setattr(repair, "storage_at", beside.opened)
             fault = (beside.at(".branch-2") if on_branch else storage).fail(name, nth=nth, times=1)
             with suppress(StorageError):
                 walkit.repair(storage, policy="salvage")
@@ -246,7 +251,7 @@ def test_salvage_survives_a_power_cut_at_each_operation(
                 break
             cuts += 1
             after, left = cut(storage), beside.after_a_power_cut()
-            monkeypatch.setattr(choice, "storage_at", left.at)
+            monkeypatch.setattr(repair, "storage_at", left.opened)
             walkit.repair(after, policy="salvage")
             found = set()
             logs: list[Storage] = [after, *left.storages.values()]

@@ -31,7 +31,7 @@ from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd
 from walkit.format.segment import segment_name
 from walkit.models import CrashingStorage
-from walkit.recovery.examine.report import Verdict
+from walkit.recovery.scan_report import Verdict
 from walkit.replication.logs.source import source_of
 from walkit.replication.primary.frame_reader import FrameReader
 from walkit.segments.manifest_store import load_manifest

@@ -12,7 +12,7 @@ import walkit
 from tests.support.logs import tiny
 from tests.support.threads import Task
 from walkit.errors import StorageError
-from walkit.recovery.tolerant_file import TolerantFile
+from walkit.recovery.survey import TolerantFile
 
 
 def test_salvage_does_not_read_the_hole_of_a_file(tmp_path: Path) -> None:

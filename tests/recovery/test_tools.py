@@ -43,7 +43,7 @@ from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.models import CrashingStorage
 from walkit.models.faults import FaultyStorage
 from walkit.record import STAMP_MAX
-from walkit.recovery.examine.report import FAULTS, FrameRow, ScanReport, Verdict, frame_time
+from walkit.recovery.scan_report import FAULTS, FrameRow, ScanReport, Verdict, frame_time
 from walkit.recovery.verify import scan, verify
 
 IN_ORDER = {Verdict.INTACT, Verdict.UNUSED}

@@ -14,7 +14,7 @@ from walkit.errors import CorruptionError
 from walkit.format.checksum import crc32c
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.models import CrashingStorage
-from walkit.recovery.examine.report import Verdict
+from walkit.recovery.scan_report import Verdict
 from walkit.segments.manifest_store import DURABLE_NAME
 
 

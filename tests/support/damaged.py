@@ -18,7 +18,7 @@ from walkit.format.layout import FRAME_HEADER_CRC_OFFSET, MANIFEST_HEADER, SEGME
 from walkit.format.manifest import MANIFEST_NAME, Manifest
 from walkit.format.manifest_file import decode_manifest, encode_base
 from walkit.format.segment import SegmentHeader
-from walkit.recovery.examine.report import Verdict
+from walkit.recovery.scan_report import Verdict
 from walkit.segments.manifest_store import DURABLE_NAME
 
 OPTIONS = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_marker_ms=0)

@@ -26,8 +26,8 @@ from walkit.bench.recovery_report import RecoveryBenchReport, RecoveryRow
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.log.open import open_log
 from walkit.measure import MachineFacts
-from walkit.recovery.examine.report import ScanReport
 from walkit.recovery.report import RecoveryReport
+from walkit.recovery.scan_report import ScanReport
 from walkit.recovery.verify import scan, verify
 from walkit.storage.mounts import require_folder
 from walkit.store import Store

@@ -9,7 +9,8 @@ from typing import Any
 from walkit._internal.text import aligned, bounds, counted
 from walkit.cli.output import bar, publish, say
 from walkit.errors import CorruptionError
-from walkit.recovery.examine.report import (
+from walkit.recovery.repair import repair as repair_log
+from walkit.recovery.scan_report import (
     FrameRow,
     RangeVerdict,
     ScanReport,
@@ -18,7 +19,6 @@ from walkit.recovery.examine.report import (
     frame_time,
     lsn_text,
 )
-from walkit.recovery.repair import repair as repair_log
 from walkit.recovery.verify import scan
 from walkit.recovery.verify import verify as verify_log
 

@@ -22,7 +22,7 @@ from walkit.log.trim import Trimmer
 from walkit.models import FaultyStorage
 from walkit.models.faults import OperationName
 from walkit.models.passing import PassingFile
-from walkit.recovery import apply, decision, findings
+from walkit.recovery import apply, decision, log_scan
 from walkit.recovery.decision import Decision
 from walkit.segments import manifest_store, rewrite
 from walkit.segments.active_segment import OpenSegment
@@ -223,7 +223,7 @@ _ALL = (
         ("dense", "kept"),
         (
             _ROTATE_UNSYNCED,
-            Patch(findings, "follows_exactly", _constant(True)),
+            Patch(log_scan, "follows_exactly", _constant(True)),
         ),
     ),
     Mutant(

@@ -10,8 +10,8 @@ from walkit.metrics import LogStatistics
 from walkit.plots.facts import drawn_by, short_name
 from walkit.plots.rows import Box, Look, Mark, RowPanel, draw_rows
 from walkit.plots.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, SKY, VERMILION, WINE, Figure, Theme
-from walkit.recovery.examine.report import FAULTS, RangeVerdict, ScanReport, SegmentFacts, Verdict, lsn_text
 from walkit.recovery.report import RecoveryReport
+from walkit.recovery.scan_report import FAULTS, RangeVerdict, ScanReport, SegmentFacts, Verdict, lsn_text
 
 ROWS = ("segments", "found")
 _STATES = {"sealed": Look(BLUE, 0), "open": Look(ORANGE, 5), "stray": Look(PURPLE, 4)}

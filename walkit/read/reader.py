@@ -21,8 +21,7 @@ from walkit.read.damage_seen import DamageSeen, Seen
 from walkit.read.html import reader_html
 from walkit.read.view import LogView, Span
 from walkit.record import Record
-from walkit.recovery.findings import LogFindings
-from walkit.recovery.log_scan import read_durable_slot
+from walkit.recovery.log_scan import LogFindings, read_durable_slot
 from walkit.recovery.plan import plan_recovery
 from walkit.recovery.report import report_html
 from walkit.segments.identity import LogPoint, open_segment

@@ -1,6 +1,8 @@
-"""Applying a recovery plan: the only code of an opening that changes files.
+"""Applying a recovery plan: the only code of an opening that changes files, and keeps what it takes out in lost+found.
 
 The manifest comes first, then the files. Doing it again, also after a crash at any operation, changes nothing more.
+A part that leaves the log is durable under lost+found before it leaves the place where it was. Memory does not grow
+with a file: it is copied in steps, and of one that is mostly a hole only the data.
 """
 
 from __future__ import annotations
@@ -14,19 +16,69 @@ from walkit.format.layout import MANIFEST_BYTES_MAX, SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Gap, Manifest, SegmentRecord
 from walkit.format.manifest_file import encode_base
 from walkit.format.names import SALVAGE_NEW_NAME
-from walkit.recovery.assembly import RecoveryPlan
 from walkit.recovery.decision import Decision
-from walkit.recovery.findings import SegmentFinding
-from walkit.recovery.lost_found import is_kept, keep_part, move_whole
-from walkit.recovery.probe import nonzero_until
-from walkit.recovery.tolerant_file import PASSING_ERRNOS, TolerantFile
+from walkit.recovery.log_builder import RecoveryPlan
+from walkit.recovery.log_scan import SegmentFinding
+from walkit.recovery.survey import PASSING_ERRNOS, TolerantFile, nonzero_until
 from walkit.segments.frame_walk import Readable
 from walkit.segments.identity import header_of
 from walkit.segments.manifest_store import LOST_FOLDER, ManifestStore
-from walkit.segments.orphan_files import leftover_of
-from walkit.segments.rewrite import NewSegment, copy_segment, write_segment
+from walkit.segments.orphan_files import KEPT_NEW_NAME, leftover_of
+from walkit.segments.rewrite import NewSegment, copy_part, copy_segment, new_file, steps_of, write_segment
 from walkit.storage.interface import Storage, StorageFile
 from walkit.storage.io_errors import BACK_PRESSURE
+
+
+def keep_part(storage: Storage, name: str, file: Readable, start: int, until: int) -> None:
+    """Keep bytes [start, until) of an open file under lost+found, durably; whole under their name or not at all.
+
+    Bytes that are there already are not kept twice; where others have the name, a number is added to it.
+    """
+    there = set(storage.names(LOST_FOLDER))
+    target, number = f"{LOST_FOLDER}/{name}", 0
+    while target in there:
+        if is_kept(storage, target, file, start, until):
+            return
+        number += 1
+        target = f"{LOST_FOLDER}/{name}.{number}"
+    # Of a disk that is full nothing is left: it has room again for what is done about it.
+    with new_file(storage, KEPT_NEW_NAME) as kept:
+        copy_part(file, start, until, kept, 0)
+        kept.sync()
+    storage.replace(KEPT_NEW_NAME, target)
+    storage.sync_directory(LOST_FOLDER)
+    storage.sync_directory()
+
+
+def move_whole(storage: Storage, name: str) -> None:
+    """Rename a file that cannot be read into lost+found, under a name that nothing there has; durable on return."""
+    kept = set(storage.names(LOST_FOLDER))
+    target, number = f"{LOST_FOLDER}/{name}", 0
+    while target in kept:
+        number += 1
+        target = f"{LOST_FOLDER}/{name}.{number}"
+    storage.replace(name, target)
+    storage.sync_directory(LOST_FOLDER)
+    storage.sync_directory()
+
+
+def is_kept(storage: Storage, name: str, file: Readable, start: int, until: int) -> bool:
+    """Say whether a file under lost+found holds these bytes; one that cannot be opened or read holds none."""
+    try:
+        kept = storage.open(name, "read")
+        try:
+            return kept.size() == until - start and _same(kept, file, start, until)
+        finally:
+            kept.close()
+    except StorageError as error:
+        if error.name != name or error.errno in PASSING_ERRNOS:
+            raise
+        return False
+
+
+def _same(kept: StorageFile, file: Readable, start: int, until: int) -> bool:
+    places = [*((at - start, n) for at, n in steps_of(file, start, until)), *steps_of(kept, 0, until - start)]
+    return all(kept.read(at, n) == file.read(start + at, n) for at, n in places)
 
 
 def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> None:

@@ -1,36 +1,452 @@
-"""Scanning a log for an opening or a reader: findings of its segments and the files beside them. Changes no byte.
+"""Scanning a log: what stands in its segments, and which files stand beside them. Never judges, changes no byte.
 
-The scan looks at sealed segments as the manifest vouches for them (presence, size, header; every frame with `deep`),
-and at every frame of the unsealed ones.
+An opening looks at sealed segments as the manifest vouches for them (presence, size, header; every frame with `deep`),
+and at every frame of the unsealed ones. The facts that the decision table asks for are made of these findings in
+`walkit.recovery.plan`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from time import perf_counter_ns
 
 from walkit.errors import CorruptionError, FormatVersionError, SegmentMissingError, StorageError, WalkitError
 from walkit.format.durable_slot import NOTHING_DURABLE, DurableSlot, ManifestPromise, decode_slots
-from walkit.format.layout import DURABLE_SLOTS_BYTES, SEGMENT_HEADER_BYTES
-from walkit.format.manifest import Manifest, SegmentRecord
-from walkit.format.segment import checked_fields
-from walkit.recovery.findings import (
-    LogFindings,
-    SegmentFinding,
-    follows_exactly,
-    inspect_segment,
-    region_within,
-    survey_segment,
+from walkit.format.frame import FrameFault
+from walkit.format.layout import (
+    ALIGNMENT_BUFFERED,
+    ALIGNMENT_DIRECT,
+    DURABLE_SLOTS_BYTES,
+    FRAME_BYTES_LIMIT,
+    SEGMENT_HEADER_BYTES,
+    SegmentFlag,
+    align_up,
 )
+from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
+from walkit.format.segment import SegmentHeader, checked_fields
+from walkit.recovery.survey import (
+    PAGE_BYTES,
+    FrameSpan,
+    Region,
+    SegmentSurvey,
+    TolerantFile,
+    intact_frames,
+    nonzero_until,
+)
+from walkit.segments.frame_walk import Readable, last_chain_of
 from walkit.segments.gathered import NOTHING_GATHERED, gathered_in
-from walkit.segments.identity import header_of, missing_segment
+from walkit.segments.identity import check_identity, header_of, missing_segment, whole_header
 from walkit.segments.index_file import orphan_indexes
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 from walkit.segments.orphan_files import leftover_of, unfinished_in
-from walkit.storage.interface import Storage
+from walkit.storage.interface import Storage, StorageFile
 
 Progress = Callable[[int, int], None]
 """Called with (bytes scanned, bytes to scan)."""
+
 SLOT_TRIES = 8
+
+Reached = Callable[[int], object]
+"""Called with the bytes of a segment that were looked at."""
+
+
+@dataclass(kw_only=True, slots=True)
+class SegmentFinding:
+    """What was found in one segment file."""
+
+    record: SegmentRecord
+    present: bool = True
+    """Whether the file is there."""
+    file_bytes: int = 0
+    header: SegmentHeader | None = None
+    error: WalkitError | None = None
+    """Why its header cannot be trusted: damaged, that of another segment, of a newer format, or unreadable."""
+    other: SegmentHeader | None = None
+    """The undamaged header of another segment, where one stands in this file."""
+    fitting: SegmentHeader | None = None
+    """Where the header is damaged, one that fits its intact frames."""
+    mended: bool = False
+    """Whether `header` is `fitting`."""
+    span: FrameSpan | None = None
+    """What of it was surveyed."""
+    regions: list[Region] = field(default_factory=list)
+    unreadable: dict[int, str] = field(default_factory=dict)
+    """Pages that the storage could not read, by file offset, and why."""
+    end: LogEnd = field(default_factory=LogEnd)
+    """Where the intact frames at its start end; without a header, where the log before it ends."""
+    frames: int = 0
+    records: int = 0
+    bytes_scanned: int = 0
+    verify_ns: int = 0
+    """Time that checking its frames took, reading them not counted."""
+    follows: bool = True
+    """Whether its first frame follows the segment before."""
+    continued: bool = False
+    """Whether the next segment in use begins where its intact frames end: what stands after them is not of the log."""
+    nonzero_until: int = 0
+    """File offset after the last nonzero byte."""
+    promised_position: int = 0
+    """The furthest promise of any intact frame in the file, those after damage included."""
+    beyond: list[Region] = field(default_factory=list)
+    """Intact frames after a hole in this segment or before it, and within the window, by position."""
+
+    @property
+    def name(self) -> str:
+        """The segment's file name."""
+        return self.record.name
+
+    @property
+    def end_position(self) -> int:
+        """Where the intact frames at its start end."""
+        return self.end.position
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the manifest seals it."""
+        return self.record.state is SegmentState.SEALED
+
+    @property
+    def unopenable(self) -> bool:
+        """Whether the file is there and the storage does not open or read it."""
+        return isinstance(self.error, StorageError)
+
+    @property
+    def unused(self) -> bool:
+        """Whether its header was never written, and so no frame either."""
+        return self.header is None and self.error is None and self.file_bytes >= SEGMENT_HEADER_BYTES
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether the file is there and shorter than the space that was reserved, which no crash leaves."""
+        there = self.present and not self.unopenable and self.file_bytes < self.record.reserved_bytes
+        return there and not self.unused
+
+    @property
+    def end_offset(self) -> int:
+        """File offset where the intact frames at its start end."""
+        return 0 if self.header is None else self.header.offset_of(self.end_position)
+
+    @property
+    def ends_in_bytes(self) -> bool:
+        """Whether bytes stand after the intact frames at its start which may have been frames of the log."""
+        return self.nonzero_until > self.end_offset and not self.continued
+
+    @property
+    def damage(self) -> Region | None:
+        """The first region that is neither intact nor recorded in the manifest: zeros are one, too."""
+        return next((r for r in self.regions if not r.intact and r.gap is None), None)
+
+    @property
+    def frames_after(self) -> int:
+        """How many intact frames of this log stand after the damage."""
+        after = [r for r in self.regions if r.start_position >= self.end_position]
+        return sum(r.frames + (r.misplaced is not None) for r in after)
+
+    @property
+    def reason(self) -> str:
+        """Why its header, or all of it, cannot be used; empty where nothing says so."""
+        if not self.present:
+            return "the file is missing"
+        if self.error is not None:
+            return str(self.error)
+        return "the segment has no header" if self.mended or self.header is None else ""
+
+    def why(self, region: Region) -> str:
+        """Say what is wrong with a region without intact frames."""
+        header = self.header
+        if header is not None:
+            begin, end = header.offset_of(region.start_position), header.offset_of(region.end_position)
+            for offset, said in self.unreadable.items():
+                if begin < offset + PAGE_BYTES and offset < end:
+                    return said
+        if region.error is not None:
+            return str(region.error)
+        if region.intact:
+            return "frames of another past stand there"
+        return (region.fault or FrameFault.END).value
+
+
+@dataclass(kw_only=True, slots=True)
+class LogFindings:
+    """What was found in a whole log."""
+
+    manifest: Manifest
+    slot: DurableSlot
+    sealed: list[SegmentFinding] = field(default_factory=list)
+    unsealed: list[SegmentFinding] = field(default_factory=list)
+    strays: list[str] = field(default_factory=list)
+    """Segment files that the manifest does not name."""
+    orphan_indexes: list[str] = field(default_factory=list)
+    """Indexes of segments that are not in the log."""
+    unfinished: list[str] = field(default_factory=list)
+    """Files that a writer left half written: see `unfinished_in`."""
+
+    @property
+    def verify_s(self) -> float:
+        """Seconds that checking frames took, those of several threads added up."""
+        return sum(finding.verify_ns for finding in (*self.sealed, *self.unsealed)) / 1e9
+
+    @property
+    def slot_position(self) -> int:
+        """The durable position that the durable slot file tells; 0 where it is of no epoch of this log."""
+        return self.slot.position if self.slot.epoch_id in {e.id for e in self.manifest.lineage} else 0
+
+    @property
+    def promised_position(self) -> int:
+        """How far the log has been promised to be on stable storage, by anything that can be trusted."""
+        known = (self.manifest.end.position, self.slot_position)
+        return max([*known, *(f.promised_position for f in (*self.sealed, *self.unsealed))])
+
+
+# -- one segment
+
+
+def follows_exactly(header: SegmentHeader, end: LogEnd) -> bool:
+    """Say whether a segment begins where the log before it ends."""
+    return (header.previous_end, header.first_lsn, header.chain) == (
+        end.position,
+        end.last_lsn + 1,
+        end.chain,
+    )
+
+
+def region_within(storage: Storage, finding: SegmentFinding, region: Region, position: int) -> Region | None:
+    """Return the frames of an intact region that end up to `position`; None where there is none."""
+    if region.end_position <= position or region.start_position >= position:
+        return region if region.end_position <= position else None
+    header, before = finding.header, region.before
+    assert header is not None
+    file = storage.open(finding.name, "read")
+    try:
+        span = FrameSpan(name=finding.name, header=header, begin=before, end_position=position, bodies=False)
+        first = next(iter(SegmentSurvey(file, span)))
+    finally:
+        file.close()
+    return first if first.intact else None
+
+
+def next_start(later: list[SegmentFinding], start: int) -> int | None:
+    """Return where the frames of a segment end at the latest, because one of the `later` ones begins after them."""
+    ends = [f.header.previous_end for f in later if f.header is not None and not f.mended]
+    return min((e for e in ends if e >= start), default=None)
+
+
+def inspect_segment(
+    storage: Storage, manifest: Manifest, record: SegmentRecord, *, tolerant: bool = False, live: bool = False
+) -> SegmentFinding:
+    """Look at a segment that the manifest names: is it there, does it open, whose header is in it. Never raises.
+
+    With `tolerant` pages that cannot be read are zeros. Of a log with a `live` writer only the header is looked at.
+    """
+    end = LogEnd(last_lsn=record.last_lsn, position=record.end_position, chain=record.end_chain)
+    finding = SegmentFinding(record=record, end=end)
+    try:
+        file = _opened(storage, record, tolerant)
+    except StorageError as error:
+        finding.present = error.errno != errno.ENOENT
+        finding.error = error if finding.present else None
+        return finding
+    try:
+        _inspect_file(file, manifest, finding, live)
+    except StorageError as error:
+        finding.error = finding.error or error
+    finally:
+        if tolerant:
+            _note_unreadable(finding, file)
+        file.close()
+    return finding
+
+
+def _opened(storage: Storage, record: SegmentRecord, tolerant: bool) -> StorageFile | TolerantFile:
+    file = storage.open(record.name, "read")
+    return TolerantFile(file) if tolerant else file
+
+
+def _note_unreadable(finding: SegmentFinding, file: StorageFile | TolerantFile) -> None:
+    if isinstance(file, TolerantFile):
+        finding.unreadable |= file.unreadable
+
+
+def _inspect_file(
+    file: StorageFile | TolerantFile, manifest: Manifest, finding: SegmentFinding, live: bool
+) -> None:
+    record, sealed = finding.record, finding.sealed
+    finding.file_bytes = size = file.size()
+    block = file.read(0, SEGMENT_HEADER_BYTES)
+    try:
+        if sealed or len(block) == SEGMENT_HEADER_BYTES:
+            header = SegmentHeader.decode(block, record.name)
+            if sealed or header is not None:
+                check_identity(manifest, record, header)
+            finding.header = header
+    except (CorruptionError, FormatVersionError) as error:
+        finding.error, finding.other = error, whole_header(block)
+    if finding.header is not None and sealed:
+        end = finding.end_offset
+        finding.nonzero_until = nonzero_until(file, end, size) if size > end else 0
+    elif sealed or not live:
+        finding.nonzero_until = nonzero_until(file, 0, size)
+    if finding.header is None and finding.nonzero_until and not isinstance(finding.error, FormatVersionError):
+        fitting, promised = header_from_frames(file, manifest, record, finding.nonzero_until)
+        finding.fitting = fitting if finding.other is None else None
+        finding.promised_position = max(finding.promised_position, promised)
+
+
+def survey_segment(
+    storage: Storage,
+    manifest: Manifest,
+    finding: SegmentFinding,
+    *,
+    until: int | None = None,
+    bodies: bool = True,
+    decode: bool = False,
+    tolerant: bool = False,
+    reached: Reached | None = None,
+) -> None:
+    """Note every region of a segment with a header, up to position `until` where that is known, and what it promises.
+
+    Raises StorageError where the file does not open any more.
+    """
+    header, record, sealed = finding.header, finding.record, finding.sealed
+    assert header is not None
+    start = header.start_position
+    room = max(finding.file_bytes - SEGMENT_HEADER_BYTES, 0)
+    stop = start + room - room % header.alignment
+    if sealed:
+        whole = stop >= manifest.frames_end_of(record)
+        stop = record.end_position if whole else min(stop, record.end_position)
+    if until is not None:
+        stop = min(stop, until)
+    finding.span = FrameSpan(
+        name=record.name,
+        header=header,
+        begin=start_of(header),
+        end_position=stop,
+        bodies=bodies,
+        last_chain=last_chain_of(record, header, stop),
+        gaps=manifest.gaps_of(record) if sealed else (),
+        anywhere=finding.mended and not sealed,
+    )
+    file = _opened(storage, record, tolerant)
+    began = perf_counter_ns()
+    known = not sealed and not finding.unopenable and finding.nonzero_until <= header.offset_of(stop)
+    survey = SegmentSurvey(
+        file,
+        finding.span,
+        decode=decode,
+        nonzero_until=finding.nonzero_until if known else None,
+        reached=None if reached is None else lambda position: reached(position - start),
+    )
+    try:
+        for region in survey:
+            finding.regions.append(region)
+            if reached is not None and not region.zeros:
+                reached(region.end_position - start)
+    finally:
+        _note_unreadable(finding, file)
+        file.close()
+    finding.verify_ns = perf_counter_ns() - began - survey.read_ns
+    held = [r for r in finding.regions if r.intact]
+    if not sealed:
+        held = [r for r in held[:1] if r.start_position == start]
+        finding.end = held[0].after if held else start_of(header)
+    finding.frames, finding.records = sum(r.frames for r in held), sum(r.records for r in held)
+    finding.bytes_scanned = (stop if sealed else finding.end_position) - start
+    # What an imported frame promises is about the primary's disk (FORMAT.md F-3.6).
+    if not header.flags & SegmentFlag.IMPORTED:
+        finding.promised_position = max(finding.promised_position, survey.promised_position)
+
+
+def start_of(header: SegmentHeader) -> LogEnd:
+    """Return what the first frame of a segment follows, at the position where it stands."""
+    return LogEnd(last_lsn=header.first_lsn - 1, position=header.start_position, chain=header.chain)
+
+
+# -- a header that fits the frames, if its own is damaged
+
+
+def header_from_frames(
+    file: Readable, manifest: Manifest, record: SegmentRecord, until: int
+) -> tuple[SegmentHeader | None, int]:
+    """Return a header that fits the intact frames of a file, or None, and how far they promise the log.
+
+    `until` is the file offset after which only zeros follow. A promise is true in any place. Whether the segment was
+    imported is not known, and need not be: its header was durable before its first frame, so it is damaged in any case.
+    A frame has its position, so its file offset shows the beginning of the segment. Frames that disagree (a value may
+    hold a frame) are outvoted; the manifest knows the beginning of a sealed segment.
+    """
+    sealed = record.state is SegmentState.SEALED
+    best: SegmentHeader | None = None
+    most = promised = 0
+    for header in _stand_ins(manifest, record):
+        starts: Counter[int] = Counter()
+        largest = header.alignment
+        for offset, frame in intact_frames(file, header, SEGMENT_HEADER_BYTES, until):
+            starts[frame.position - (offset - SEGMENT_HEADER_BYTES)] += 1
+            largest = max(largest, frame.footprint, frame.body_raw_bytes)
+            promised = max(promised, frame.durable_position)
+        start = record.start_position if sealed else next((s for s, _ in starts.most_common(1)), -1)
+        if starts[start] > most and start >= 0 and start % header.alignment == 0:
+            most, limit = starts[start], align_up(largest, header.alignment)
+            best = replace(header, start_position=start, previous_end=start, frame_bytes_max=limit)
+    return best, promised
+
+
+def header_after(end: LogEnd, header: SegmentHeader, regions: list[Region]) -> SegmentHeader:
+    """Return a rebuilt header for a segment with these regions, which follows `end`."""
+    first = next((r.before for r in regions if r.intact), None)
+    at_start = first is not None and first.position == header.start_position
+    begin = replace(first if first is not None and at_start else end, position=header.start_position)
+    # An epoch of direct I/O begins on the next boundary; a larger space before it is a range that is missing.
+    near = header.start_position == align_up(end.position, header.alignment)
+    fits = not at_start or (begin.last_lsn, begin.chain) == (end.last_lsn, end.chain)
+    return replace(
+        header,
+        previous_end=end.position if near and fits else header.start_position,
+        first_lsn=begin.last_lsn + 1,
+        chain=begin.chain,
+    )
+
+
+def _stand_ins(manifest: Manifest, record: SegmentRecord) -> Iterator[SegmentHeader]:
+    """Yield headers to find the frames of a segment whose own header is damaged: one for each alignment.
+
+    Log, epoch and number are those of the segment, all else is as wide as possible; nothing if its epoch is unknown.
+    """
+    epoch = manifest.epoch_of(record.epoch)
+    for alignment in () if epoch is None else (ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT):
+        assert epoch is not None
+        yield SegmentHeader(
+            log_id=manifest.log_id,
+            epoch=epoch.number,
+            epoch_id=epoch.id,
+            number=record.number,
+            start_position=0,
+            previous_end=0,
+            first_lsn=max(record.first_lsn, 1),
+            chain=record.start_chain,
+            end_chain=record.end_chain if record.flags & SegmentFlag.COMPACTED else 0,
+            alignment=alignment,
+            frame_bytes_max=FRAME_BYTES_LIMIT,
+            created_us=record.created_us,
+            flags=_flags_of(manifest, record),
+        )
+
+
+def _flags_of(manifest: Manifest, record: SegmentRecord) -> SegmentFlag:
+    """Return the flags that a segment must have had: those in the manifest or, unsealed, those of its epoch and log."""
+    if record.state is SegmentState.SEALED:
+        return SegmentFlag(record.flags)
+    flags = SegmentFlag.COMPLETION_ORDER if manifest.ack_order == "completion" else SegmentFlag(0)
+    if any(s.flags & SegmentFlag.IMPORTED for s in manifest.sealed):
+        flags |= SegmentFlag.IMPORTED
+    return flags
+
+
+# -- the whole log
 
 
 def read_durable_slot(storage: Storage) -> DurableSlot:

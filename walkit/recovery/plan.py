@@ -18,10 +18,9 @@ from walkit.events import EventSink
 from walkit.format.durable_slot import DurableSlot
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest
-from walkit.recovery.assembly import LogAssembly, PlanStep, RecoveryPlan, corruption, decide_and_seal
 from walkit.recovery.decision import Decision, Facts, decide
-from walkit.recovery.findings import LogFindings, SegmentFinding, start_of
-from walkit.recovery.log_scan import Progress, scan_folder, scan_log
+from walkit.recovery.log_builder import LogBuilder, PlanStep, RecoveryPlan, corruption, decide_and_seal
+from walkit.recovery.log_scan import LogFindings, Progress, SegmentFinding, scan_folder, scan_log, start_of
 from walkit.recovery.report import RecoveryReport
 from walkit.recovery.survey import Region
 from walkit.storage.interface import Storage
@@ -55,7 +54,7 @@ def make_plan(findings: LogFindings, policy: str) -> RecoveryPlan:
     for finding in findings.sealed:
         _refuse_damage(finding)
     manifest, promised = findings.manifest, findings.promised_position
-    log = LogAssembly(manifest, promised, manifest.end, list(manifest.sealed), list(manifest.gaps))
+    log = LogBuilder(manifest, promised, manifest.end, list(manifest.sealed), list(manifest.gaps))
     broken = _first_break(findings, promised)
     short = names_cut_short(findings.unsealed)
     unlocated: SegmentFinding | None = None

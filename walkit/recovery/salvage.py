@@ -21,10 +21,11 @@ from walkit.errors import CorruptionError, FormatVersionError, StorageError
 from walkit.format.layout import ALIGNMENT_DIRECT, SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import Gap, LogEnd, LostRecord, Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
-from walkit.recovery.assembly import LogAssembly, PlanStep, RecoveryPlan, decide_and_seal, lost_range
 from walkit.recovery.decision import Decision, Facts, decide
-from walkit.recovery.findings import (
+from walkit.recovery.log_builder import LogBuilder, PlanStep, RecoveryPlan, decide_and_seal, lost_range
+from walkit.recovery.log_scan import (
     LogFindings,
+    Progress,
     SegmentFinding,
     follows_exactly,
     header_after,
@@ -33,9 +34,7 @@ from walkit.recovery.findings import (
     start_of,
     survey_segment,
 )
-from walkit.recovery.log_scan import Progress
-from walkit.recovery.survey import Region
-from walkit.recovery.tolerant_file import PASSING_ERRNOS
+from walkit.recovery.survey import PASSING_ERRNOS, Region
 from walkit.segments.identity import check_identity
 from walkit.storage.interface import Storage
 
@@ -49,7 +48,7 @@ def make_salvage_plan(
     each other's names (nothing of them is lost), and StorageError for an error that may pass; changes nothing.
     """
     survey_all(storage, findings, progress)
-    return _Salvage(findings, LogAssembly(findings.manifest, findings.promised_position)).plan()
+    return _Salvage(findings, LogBuilder(findings.manifest, findings.promised_position)).plan()
 
 
 def survey_all(storage: Storage, findings: LogFindings, progress: Progress | None = None) -> None:
@@ -129,7 +128,7 @@ def _placed(unsealed: list[SegmentFinding]) -> list[SegmentFinding]:
 @dataclass(slots=True)
 class _Salvage:
     findings: LogFindings
-    log: LogAssembly
+    log: LogBuilder
     steps: list[PlanStep] = field(default_factory=list)
     unplaced: list[SegmentFinding] = field(default_factory=list)
     """Unsealed segments of which nothing can be placed: what is missing elsewhere may have been in them."""

@@ -1,4 +1,4 @@
-"""Surveying a segment: every region of it said as a fact, those after damage included.
+"""Surveying a segment of which nothing can be trusted: every region of it as a fact, those after damage included.
 
 Recovery needs to know where the intact log ends, and what stands after that: intact frames there promise what is
 before them (pebble's sync offset is the source of the idea), and some of them can be kept. A survey continues after
@@ -8,18 +8,182 @@ it. Never changes a byte, never judges: what a damaged region means depends on w
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from walkit.errors import CorruptionError, FormatVersionError, StorageError, WalkitError
-from walkit.format.frame import FrameFault, FrameHeader, decode_frame
-from walkit.format.layout import align_up
+from walkit.format.frame import FrameFault, FrameHeader, check_body, check_header, decode_frame
+from walkit.format.layout import FRAME_HEADER_BYTES, FRAME_MAGIC, SEGMENT_HEADER_BYTES, align_up
 from walkit.format.manifest import Gap, LogEnd
 from walkit.format.segment import SegmentHeader
-from walkit.recovery.probe import next_frame, nonzero_until
 from walkit.segments.frame_walk import ROW_READ_BYTES, FrameWalk, Readable
+from walkit.storage.bulk import BulkThrough, data_ranges, read_into
+from walkit.storage.interface import StorageFile
+from walkit.storage.io_errors import OUT_OF_PROCESS
+
+# -- reading pages that may be unreadable
+
+PAGE_BYTES = 4096
+PASSING_ERRNOS = OUT_OF_PROCESS | {errno.EINTR, errno.EAGAIN, errno.EBUSY}
+"""What says nothing of the file: with these a file is never taken for lost."""
+
+
+class TolerantFile(BulkThrough):
+    """A file whose unreadable pages read as zeros, which are never a frame; `unreadable` tells where they are."""
+
+    def __init__(self, file: StorageFile) -> None:
+        self.inner: StorageFile = file
+        self.unreadable: dict[int, str] = {}
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return up to `size` bytes from `offset`, with zeros for each page that the storage cannot read."""
+        try:
+            return self.inner.read(offset, size)
+        except StorageError as error:
+            if error.errno in PASSING_ERRNOS:
+                raise
+        parts, until = [], min(offset + size, self.inner.size())
+        while offset < until:
+            step = min(PAGE_BYTES - offset % PAGE_BYTES, until - offset)
+            try:
+                parts.append(self.inner.read(offset, step))
+            except StorageError as error:
+                if error.errno in PASSING_ERRNOS:
+                    raise
+                self.unreadable[offset] = str(error)
+                parts.append(bytes(step))
+            offset += step
+        return b"".join(parts)
+
+    def data_ranges(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Return where the file has data, which bounds what is read of one that is mostly a hole."""
+        try:
+            return super().data_ranges(start, end)
+        except StorageError as error:
+            if error.errno in PASSING_ERRNOS:
+                raise
+            return [(start, end)] if start < end else []
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return self.inner.name
+
+    def size(self) -> int:
+        """Return the file's size in bytes."""
+        return self.inner.size()
+
+    def close(self) -> None:
+        """Close the file."""
+        self.inner.close()
+
+
+# -- searching frames, and the last byte in use
+
+PROBE_BYTES = 4 << 20
+ZERO_READ_BYTES = 1 << 20
+SEARCHED_BYTES = 4096
+
+
+def frame_headers(
+    file: Readable, alignment: int, frame_bytes_max: int, start: int, until: int
+) -> Iterator[tuple[int, FrameHeader]]:
+    """Yield (file offset, header) of what has a frame's right header on a boundary in [start, until), of any log."""
+    for first, last in data_ranges(file, start, until):
+        # A header begins with its magic, which is not zero: what begins before the data is none.
+        offset = SEGMENT_HEADER_BYTES + align_up(first - SEGMENT_HEADER_BYTES, alignment)
+        while offset < last:
+            block = file.read(offset, min(PROBE_BYTES, last - offset) + FRAME_HEADER_BYTES)
+            # The block reaches one header further than the step, so that no frame is looked at twice or not at all.
+            boundaries = -(-min(len(block), PROBE_BYTES, last - offset) // alignment)
+            words = np.frombuffer(block, "<u4", len(block) // 4)[:: alignment // 4][:boundaries]
+            for index in np.flatnonzero(words == FRAME_MAGIC):
+                at = int(index) * alignment
+                header = _header_at(block, at, alignment, frame_bytes_max)
+                if header is not None:
+                    yield offset + at, header
+            offset += PROBE_BYTES
+
+
+def _header_at(block: bytes, at: int, alignment: int, frame_bytes_max: int) -> FrameHeader | None:
+    """Return the right frame header at `at`; None for one of a newer format too: no frame is newer than its segment."""
+    try:
+        header, fault = check_header(block, at, alignment, frame_bytes_max)
+    except FormatVersionError:
+        return None
+    return header if fault is None else None
+
+
+def intact_frames(
+    file: Readable, segment: SegmentHeader, start: int, until: int
+) -> Iterator[tuple[int, FrameHeader]]:
+    """Yield (file offset, header) of the intact frames of a segment's log and epoch that begin in [start, until).
+
+    What lies within one is its content.
+    """
+    ours, reach = (segment.log_id, segment.epoch, segment.epoch_id), start
+    for offset, found in frame_headers(file, segment.alignment, segment.frame_bytes_max, start, until):
+        if offset < reach or (found.log_id, found.epoch, found.epoch_id) != ours:
+            continue
+        if check_body(found, memoryview(file.read(offset, found.footprint))) is None:
+            reach = offset + found.footprint
+            yield offset, found
+
+
+def next_frame(
+    file: Readable, segment: SegmentHeader, position: int, end_position: int, until: int
+) -> FrameHeader | None:
+    """Return the first whole frame of this segment that stands where it says, from `position` on; None without one.
+
+    It begins before `until`, and ends up to `end_position`.
+    """
+    begin = segment.offset_of(
+        segment.start_position + align_up(position - segment.start_position, segment.alignment)
+    )
+    for offset, header in intact_frames(file, segment, begin, segment.offset_of(until)):
+        if segment.offset_of(header.position) == offset and header.end_position <= end_position:
+            return header
+    return None
+
+
+def nonzero_until(file: Readable, start: int, size: int) -> int:
+    """Return the file offset after the last nonzero byte at or after `start`; `start` where there is none.
+
+    Reads from the end on, and only where the file has data.
+    """
+    buffer = memoryview(b"")
+    for begin, stop in reversed(data_ranges(file, start, size)):
+        end = stop
+        while end > begin:
+            if not buffer:
+                buffer = memoryview(bytearray(min(ZERO_READ_BYTES, size - start)))
+            at = max(begin, end - len(buffer))
+            count = read_into(file, at, buffer[: end - at])
+            until = _after_nonzero(np.frombuffer(buffer[:count], np.uint8))
+            if until:
+                return at + until
+            end = at
+    return start
+
+
+def _after_nonzero(values: npt.NDArray[np.uint8]) -> int:
+    """Return the index after the last nonzero value, 0 where there is none: the maximum is found at memory's speed."""
+    if not len(values) or not values.max():
+        return 0
+    low, high = 0, len(values)
+    while high - low > SEARCHED_BYTES:
+        middle = (low + high) // 2
+        low, high = (middle, high) if values[middle:high].max() else (low, middle)
+    return low + int(np.flatnonzero(values[low:high])[-1]) + 1
+
+
+# -- the regions of a segment
 
 FrameSeen = Callable[[FrameHeader, bool], None]
 """Called with every frame whose header can be trusted, and whether the frame is intact."""

@@ -14,7 +14,7 @@ from walkit.format.names import lsn_of_name
 from walkit.read.ranges import FrameRange, PlannedSegments, ranges_of
 from walkit.read.reader import view_of
 from walkit.read.view import LogView
-from walkit.recovery.examine.report import Verdict
+from walkit.recovery.scan_report import Verdict
 from walkit.recovery.verify import scan as scan_log
 from walkit.segments.identity import LogPoint
 from walkit.segments.manifest_store import load_manifest

@@ -28,7 +28,7 @@ from walkit.format.manifest import Manifest
 from walkit.read.ranges import FrameRange, ranges_of, read_headers
 from walkit.read.reader import view_of
 from walkit.record import calendar_us
-from walkit.recovery.examine.report import Verdict
+from walkit.recovery.scan_report import Verdict
 from walkit.recovery.verify import scan
 from walkit.spark.hosts import on_a_worker
 from walkit.spark.options import LoadOptions, View

@@ -13,8 +13,8 @@ from walkit._internal.html import shown
 from walkit._internal.text import lsn_range
 from walkit.errors import WalkitError
 from walkit.recovery.decision import DECISION_TABLE, Decision
-from walkit.recovery.examine.report import ScanReport, Verdict
 from walkit.recovery.report import RecoveryReport
+from walkit.recovery.scan_report import ScanReport, Verdict
 
 if TYPE_CHECKING:  # gRPC, where it is not asked for
     from walkit.replication import HealReport

@@ -21,7 +21,7 @@ from walkit.format.segment import SegmentHeader
 from walkit.read.damaged import unverified
 from walkit.read.view import frames_to_batches
 from walkit.record import Batch, Record
-from walkit.recovery.probe import next_frame
+from walkit.recovery.survey import next_frame
 from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.identity import open_segment
 from walkit.segments.index_file import read_index

@@ -12,7 +12,7 @@ from walkit.format.anatomy import frame_fields
 from walkit.format.frame import FrameHeader
 from walkit.format.layout import CODEC_NAMES, FRAME_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME
-from walkit.recovery.examine.report import ScanReport, Verdict, frame_time, lsn_text
+from walkit.recovery.scan_report import ScanReport, Verdict, frame_time, lsn_text
 from walkit.views.frame_pages import RECORDS_SHOWN_MAX, Damage, FramePage, FrameView, Item
 from walkit.views.frame_search import SEARCHED_BYTES_MAX, KeySearch
 from walkit.views.log_outline import Outline, SegmentLine

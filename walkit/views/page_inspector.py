@@ -9,7 +9,7 @@ from pathlib import Path
 
 from walkit.errors import OptionsError
 from walkit.plots import segments
-from walkit.recovery.examine.report import ScanReport
+from walkit.recovery.scan_report import ScanReport
 from walkit.recovery.verify import verify
 from walkit.views.frame_pages import FramePage, FrameView, frame_around, page_before, page_from
 from walkit.views.frame_search import KeySearch, find_key, find_lsn, find_time

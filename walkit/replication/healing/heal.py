@@ -24,11 +24,11 @@ from walkit.format.layout import ALIGNMENT_BUFFERED, SEGMENT_HEADER_BYTES, Segme
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord
 from walkit.format.names import HEAL_NEW_NAME
 from walkit.format.segment import SegmentHeader
+from walkit.recovery.apply import keep_part
 from walkit.recovery.log_scan import read_durable_slot, scan_log
-from walkit.recovery.lost_found import keep_part
 from walkit.recovery.plan import make_plan
 from walkit.recovery.repair import snapshots_not_read
-from walkit.recovery.tolerant_file import PASSING_ERRNOS, TolerantFile
+from walkit.recovery.survey import PASSING_ERRNOS, TolerantFile
 from walkit.replication.healing.link import RangeLink
 from walkit.replication.logs.role import is_replica
 from walkit.replication.protocol.frame_run import FrameRun

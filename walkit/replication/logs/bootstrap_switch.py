@@ -16,7 +16,7 @@ from walkit.format.manifest import (
 from walkit.format.manifest_file import decode_manifest
 from walkit.format.names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME, snapshot_name
 from walkit.format.segment import SegmentHeader, segment_name
-from walkit.recovery.lost_found import move_whole
+from walkit.recovery.apply import move_whole
 from walkit.replication.logs.bootstrap_folder import BootstrapFolder, part_name, snapshot_part_name
 from walkit.segments.claim_files import claim_facts, claims_locked, remove_claims
 from walkit.segments.gathered import SNAPSHOT_KEY, gathered_in

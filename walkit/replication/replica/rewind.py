@@ -19,7 +19,7 @@ from walkit.errors import HistoryTrimmedError, SnapshotError
 from walkit.events import EventCallback, EventSink
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.names import snapshot_name
-from walkit.recovery.lost_found import keep_part
+from walkit.recovery.apply import keep_part
 from walkit.recovery.report import report_html
 from walkit.replication.logs.importer import Importer
 from walkit.replication.logs.private_file import remove_private

@@ -18,24 +18,27 @@ from walkit.format.durable_slot import DurableSlot
 from walkit.format.layout import FRAME_BYTES_LIMIT
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
-from walkit.recovery.assembly import PlanStep
-from walkit.recovery.examine.report import Problem, RangeVerdict, SegmentFacts, SegmentUse, Verdict, worst
-from walkit.recovery.findings import (
+from walkit.recovery.judge import Judge, Row
+from walkit.recovery.log_builder import PlanStep
+from walkit.recovery.log_scan import (
     LogFindings,
+    Progress,
+    ProgressCounter,
     Reached,
     SegmentFinding,
     inspect_segment,
+    link_unsealed,
     next_start,
+    sealed_error,
     survey_segment,
 )
-from walkit.recovery.judge import Judge, Row
-from walkit.recovery.log_scan import Progress, ProgressCounter, link_unsealed, sealed_error
 from walkit.recovery.plan import make_plan, policy_for
+from walkit.recovery.scan_report import Problem, RangeVerdict, SegmentFacts, SegmentUse, Verdict, worst
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import Storage
 
 
-class ScanContext:
+class ScanResults:
     """Ranges, segments, problems and notes of one pass over a log."""
 
     def __init__(
@@ -136,28 +139,28 @@ class StoppedError(Exception):
     """The caller was interrupted. It never leaves this module."""
 
 
-def examine_segments(context: ScanContext) -> CorruptionError | None:
+def examine_segments(results: ScanResults) -> CorruptionError | None:
     """Read and judge all segments; return why the decision table refuses those after the last seal."""
-    judge = context.judge
-    with closing(_sealed(context)) as found:
+    judge = results.judge
+    with closing(_sealed(results)) as found:
         for finding in found:
             record = finding.record
-            context.take(judge.gaps(record.name, record.start_position))
-            if not finding.present and context.live and _was_trimmed(context, record):
-                context.notes.append(f"segment {record.name} was trimmed while the log was read")
+            results.take(judge.gaps(record.name, record.start_position))
+            if not finding.present and results.live and _was_trimmed(results, record):
+                results.notes.append(f"segment {record.name} was trimmed while the log was read")
                 continue
-            context.found(finding)
-            error = sealed_error(context.storage, context.manifest, finding)
-            ranges = context.take(judge.sealed(finding, error))
-            context.add_segment(record, "sealed", ranges, file_bytes=finding.file_bytes)
-    context.take(judge.gaps("", context.manifest.end.position + 1))
-    unsealed = _unsealed(context)
-    steps, keeps, refusal = _steps(context, unsealed)
+            results.found(finding)
+            error = sealed_error(results.storage, results.manifest, finding)
+            ranges = results.take(judge.sealed(finding, error))
+            results.add_segment(record, "sealed", ranges, file_bytes=finding.file_bytes)
+    results.take(judge.gaps("", results.manifest.end.position + 1))
+    unsealed = _unsealed(results)
+    steps, keeps, refusal = _steps(results, unsealed)
     for judged, rows in judge.unsealed(unsealed, steps, keeps=keeps):
-        ranges = context.take(rows)
+        ranges = results.take(rows)
         if judged is not None:
             used = judged.header is not None or judged.error is not None
-            context.add_segment(
+            results.add_segment(
                 judged.record,
                 "open" if used else "prepared",
                 ranges,
@@ -168,18 +171,18 @@ def examine_segments(context: ScanContext) -> CorruptionError | None:
     return refusal
 
 
-def _was_trimmed(context: ScanContext, record: SegmentRecord) -> bool:
-    return all(s.number != record.number for s in load_manifest(context.storage).segments)
+def _was_trimmed(results: ScanResults, record: SegmentRecord) -> bool:
+    return all(s.number != record.number for s in load_manifest(results.storage).segments)
 
 
-def _sealed(context: ScanContext) -> Generator[SegmentFinding]:
+def _sealed(results: ScanResults) -> Generator[SegmentFinding]:
     """Yield the findings of the sealed segments. The calling thread reports progress; its interrupt ends the others."""
-    records, counter = context.manifest.sealed, context.counter
+    records, counter = results.manifest.sealed, results.counter
     workers = min(WORKERS_MAX, os.cpu_count() or 1, len(records))
     size, frames = sum(r.size_bytes for r in records), sum(r.frames for r in records)
-    if workers < 2 or not context.bodies or size < frames * FRAME_BYTES_MIN:
+    if workers < 2 or not results.bodies or size < frames * FRAME_BYTES_MIN:
         for record in records:
-            yield read_sealed(context, record, counter.within_segment())
+            yield read_sealed(results, record, counter.within_segment())
         return
     done, stopped = [0] * len(records), False
 
@@ -189,7 +192,7 @@ def _sealed(context: ScanContext) -> Generator[SegmentFinding]:
             if stopped:
                 raise StoppedError
 
-        return read_sealed(context, records[index], reached)
+        return read_sealed(results, records[index], reached)
 
     with ThreadPoolExecutor(workers, "walkit-verify") as pool:
         try:
@@ -204,68 +207,68 @@ def _sealed(context: ScanContext) -> Generator[SegmentFinding]:
     counter.report(sum(done))
 
 
-def read_sealed(context: ScanContext, record: SegmentRecord, reached: Reached) -> SegmentFinding:
+def read_sealed(results: ScanResults, record: SegmentRecord, reached: Reached) -> SegmentFinding:
     """Read one sealed segment. The frames after a damaged header are read by one that fits the intact ones."""
-    finding = inspect_segment(context.storage, context.manifest, record)
+    finding = inspect_segment(results.storage, results.manifest, record)
     if finding.header is None and finding.fitting is not None:
         # A damaged frame may be larger than every intact one.
         finding.header, finding.mended = replace(finding.fitting, frame_bytes_max=FRAME_BYTES_LIMIT), True
-    _survey(context, finding, None, reached)
+    _survey(results, finding, None, reached)
     return finding
 
 
-def _survey(context: ScanContext, finding: SegmentFinding, until: int | None, reached: Reached) -> None:
+def _survey(results: ScanResults, finding: SegmentFinding, until: int | None, reached: Reached) -> None:
     if finding.header is None:
         return
     try:
         survey_segment(
-            context.storage,
-            context.manifest,
+            results.storage,
+            results.manifest,
             finding,
             until=until,
-            bodies=context.bodies or not finding.sealed,
-            decode=context.decode,
+            bodies=results.bodies or not finding.sealed,
+            decode=results.decode,
             reached=reached,
         )
     except StorageError as error:
         finding.header, finding.error = None, error
 
 
-def _unsealed(context: ScanContext) -> list[SegmentFinding]:
+def _unsealed(results: ScanResults) -> list[SegmentFinding]:
     """Read every segment after the last seal, because a later frame may promise an earlier one."""
     found = [
-        inspect_segment(context.storage, context.manifest, record, live=context.live)
-        for record in context.manifest.unsealed
+        inspect_segment(results.storage, results.manifest, record, live=results.live)
+        for record in results.manifest.unsealed
     ]
     for index, finding in enumerate(found):
         # Intact frames after a damaged header promise, too.
-        context.found(finding)
+        results.found(finding)
         if finding.header is not None:
             limits = [
                 next_start(found[index + 1 :], finding.header.start_position),
-                context.judge.promised if context.live else None,
+                results.judge.promised if results.live else None,
             ]
             until = min((p for p in limits if p is not None), default=None)
-            _survey(context, finding, until, context.counter.within_segment())
-            context.found(finding)
+            _survey(results, finding, until, results.counter.within_segment())
+            results.found(finding)
     return found
 
 
 def _steps(
-    context: ScanContext, found: list[SegmentFinding]
+    results: ScanResults, found: list[SegmentFinding]
 ) -> tuple[Sequence[PlanStep | None], bool, CorruptionError | None]:
     """Return the step of the next opening for each segment, whether it keeps holes, and its refusal.
 
     The steps are None if it refuses or a writer lives. A frame with right checksums that cannot be decoded counts as
     refused: the next opening keeps it.
     """
-    findings = LogFindings(manifest=context.manifest, slot=context.slot, unsealed=found)
+    findings = LogFindings(manifest=results.manifest, slot=results.slot, unsealed=found)
     keeps = policy_for(findings, "prefix") == "holes"
     none = [None] * len(found)
-    if context.live:
+    if results.live:
         return none, keeps, None
     with suppress(StorageError):  # the segment that cannot be read has a problem of its own
-        link_unsealed(context.storage, findings)
+        link_unsealed(results.storage, findings)
     for finding in found:
         first = finding.damage if finding.follows else None
         damaged = finding.regions if keeps else [r for r in (first,) if r is not None]

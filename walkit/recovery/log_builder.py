@@ -21,7 +21,7 @@ from walkit.format.manifest import (
     segment_order,
 )
 from walkit.recovery.decision import SEALING, Decision, Facts, Row, decide
-from walkit.recovery.findings import LogFindings, SegmentFinding, start_of
+from walkit.recovery.log_scan import LogFindings, SegmentFinding, start_of
 from walkit.recovery.report import Cut, SegmentDecision
 from walkit.recovery.survey import Region
 from walkit.segments.manifest_store import LOST_FOLDER
@@ -29,7 +29,7 @@ from walkit.storage.interface import Storage
 
 
 @dataclass(slots=True)
-class LogAssembly:
+class LogBuilder:
     """The sealed segments and the gaps of the log after recovery, and its end so far."""
 
     manifest: Manifest
@@ -223,7 +223,7 @@ class RecoveryPlan:
 
 
 def decide_and_seal(
-    log: LogAssembly,
+    log: LogBuilder,
     finding: SegmentFinding,
     facts: Facts,
     pieces: list[Region],

@@ -1,1 +1,0 @@
-"""Examining a log for people: what stands where, judged range by range. `walkit.recovery.verify` is the way in."""
