@@ -22,13 +22,11 @@ import walkit
 from tests.support.invariants import changed, check_log, check_store, inside
 from tests.support.machines import that_did
 from walkit.commit.background import DeviceWorker
-from walkit.commit.commit_signal import CommitSignal
 from walkit.commit.core import OrderingCore
 from walkit.commit.delivery import Delivery
 from walkit.commit.election import LeaderElection
-from walkit.commit.seal_sequencer import SealSequencer
-from walkit.commit.timer import CommitClock
-from walkit.commit.watch import DeviceWatch
+from walkit.commit.latches import CommitSignal, SealSequencer
+from walkit.commit.timer import CommitClock, DeviceWatch
 from walkit.compaction.rewriter import FrameGatherer
 from walkit.errors import JournalFullError
 from walkit.events import EventSink

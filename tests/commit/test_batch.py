@@ -13,10 +13,9 @@ import pytest
 from tests.support.fake_segments import DriverHarness, Sink, io_error
 from tests.support.threads import GUARD_S, Task, raise_in_thread, wait_until
 from walkit.commit import submit
-from walkit.commit.batch import ANY_THREAD, BATCH_BYTES_MAX, Batch, BatchSlot
 from walkit.commit.frame import SealedFrame
 from walkit.commit.policy import CappedFrames
-from walkit.commit.ticket import HAS_LEFT, SingleTicket
+from walkit.commit.ticket import ANY_THREAD, BATCH_BYTES_MAX, HAS_LEFT, Batch, BatchSlot, SingleTicket
 from walkit.errors import (
     CommitFailedError,
     LogClosedError,

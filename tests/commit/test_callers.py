@@ -12,8 +12,8 @@ import pytest
 from tests.support.fake_segments import DriverHarness, GatedSink, io_error
 from tests.support.threads import Task, raise_in_thread, wait_until
 from walkit.commit.asyncio_wait import is_woken_at_once
+from walkit.commit.election import WriterPool
 from walkit.commit.ticket import HAS_LEFT
-from walkit.commit.writer_pool import WriterPool
 from walkit.errors import LogClosedError, LogPoisonedError
 
 

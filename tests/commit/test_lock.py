@@ -9,20 +9,25 @@ from functools import wraps
 from typing import Any
 
 import pytest
+from tests.commit.fake_segments import wait_until
+from tests.log.logs import SEGMENTS, FaultyMemory, tiny
 
 import walkit
-from tests.support.logs import SEGMENTS, FaultyMemory, tiny
-from tests.support.threads import wait_until
-from walkit.commit import batch, commit_signal, completion, election, failure, submit, ticket
+from walkit.commit import (
+    delivery,
+    election,
+    frame_writer,
+    latches,
+    submit,
+    ticket,
+)
 from walkit.commit.background import DeviceWorker
-from walkit.commit.commit_signal import CommitSignal
 from walkit.commit.core import OrderingCore
 from walkit.commit.delivery import Delivery
 from walkit.commit.election import LeaderElection
-from walkit.commit.failure import CommitFailure
 from walkit.commit.frame import SealedFrame
-from walkit.commit.frame_writer import FrameWriter
-from walkit.commit.seal_sequencer import SealSequencer
+from walkit.commit.frame_writer import CommitFailure, FrameWriter
+from walkit.commit.latches import CommitSignal, SealSequencer
 
 CORE = ["submit", "submit_and_take", "take", "withdraw", "flush", "tick", "written"]
 CORE += ["seal_marker", "sync_begin", "synced", "begin_failure", "refuse"]
@@ -50,7 +55,7 @@ class Watched:
         self._patch = monkeypatch.setattr
         for name in CORE:
             self._calls(OrderingCore, name)
-        for module in (batch, commit_signal, completion, election, failure, submit, ticket):
+        for module in (delivery, election, frame_writer, latches, submit, ticket):
             for owner in vars(module).values():
                 if isinstance(owner, type) and owner.__module__ == module.__name__:
                     for name in [n for n in vars(owner) if n.endswith("_locked") or n == "add_waiter"]:

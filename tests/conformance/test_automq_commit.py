@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.commit.fake_segments import GUARD_S, DriverHarness, Task, wait_until
+from tests.log.logs import lsns, tiny
 
 import walkit
-from tests.support.fake_segments import DriverHarness, GatedSink
-from tests.support.logs import lsns, tiny
-from tests.support.threads import GUARD_S, Task, wait_until
-from walkit.commit.encode import prepare
+from tests.support.fake_segments import GatedSink
+from walkit.commit.frame_writer import prepare
 from walkit.commit.policy import OneRecordPerFrame
 from walkit.errors import LogClosedError, LogPoisonedError
 from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest

@@ -12,7 +12,7 @@ from walkit.commit.batch import BatchSlot, Submitted
 from walkit.commit.core import OrderingCore
 from walkit.commit.driver import CommitDriver
 from walkit.commit.frame import SealedFrame
-from walkit.commit.ticket import SingleTicket
+from walkit.commit.ticket import BatchSlot, SingleTicket, Submitted
 from walkit.commit.timer import CommitClock
 from walkit.errors import StorageError
 from walkit.events import EventSink

@@ -17,14 +17,13 @@ from time import perf_counter_ns
 from walkit._internal.interrupts import uninterrupted
 from walkit._internal.locks import once
 from walkit._internal.threads import LogThread
-from walkit.commit.batch import Submitted
 from walkit.commit.core import OrderingCore
 from walkit.commit.election import LeaderElection
-from walkit.commit.failure import CommitFailure
 from walkit.commit.frame import Tick
-from walkit.commit.frame_writer import CommitCounters, FrameWriter, publish_locked
+from walkit.commit.frame_writer import CommitCounters, CommitFailure, FrameWriter, publish_locked
+from walkit.commit.latches import new_latch, open_latch
 from walkit.commit.ports import FrameObserver, FrameSink
-from walkit.commit.ticket import new_latch, open_latch
+from walkit.commit.ticket import Submitted
 from walkit.commit.timer import CommitTimer
 from walkit.errors import StorageError, WalkitError
 

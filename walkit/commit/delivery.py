@@ -1,12 +1,18 @@
-"""Delivery: callbacks, observers and event loops that are not asyncio's, on one thread, in LSN order, under no lock.
+"""The end of a frame: the thread that wrote it wakes the waiters, and the delivery thread runs user code.
 
-A callback that blocks delays only its like, one that raises is reported as an event and nothing else happens: the
-commit path never waits for user code (AutoMQ ran callbacks on an I/O thread under the callback lock: #1808). Of an
-observer, which is called for every frame, the first error is an event, and later ones are counted. Bells, which run no
-user code, are rung by the committing thread itself: a thread between them and it would cost each frame two switches.
+The thread that has written a frame opens the latches of its waiters and wakes asyncio's event loops (neither runs user
+code), once per frame and last of all: a loop that wakes while this thread still runs only goes to sleep again at the
+interpreter's lock. Several frames in flight end on several threads, so one of them at a time completes, for all.
 
-What waits is bounded in bytes: beyond `bytes_max` only the LSNs of acknowledged frames are kept, and observers get the
-frames from the log when their turn comes. A callback waits with its ticket, whose record is released.
+Callbacks, observers and event loops that are not asyncio's have the delivery thread, in LSN order, under no lock. A
+callback that blocks delays only its like, one that raises is reported as an event and nothing else happens: the commit
+path never waits for user code (AutoMQ ran callbacks on an I/O thread under the callback lock: #1808). Of an observer,
+which is called for every frame, the first error is an event, and later ones are counted. Bells, which run no user code,
+are rung by the committing thread itself: a thread between them and it would cost each frame two switches.
+
+Frames that wait for the delivery thread are bounded in bytes: beyond `bytes_max` only the LSNs of acknowledged frames
+are kept, and observers get the frames from the log when their turn comes. A callback waits with its ticket, whose
+record is released.
 """
 
 from __future__ import annotations
@@ -19,11 +25,13 @@ from typing import Any, cast
 
 from walkit._internal.interrupts import uninterrupted
 from walkit._internal.locks import marked, once, refuse_holder
-from walkit._internal.threads import MEMORY_TRIES, LogThread
-from walkit.commit.asyncio_wait import TaskWait, Waits, waits_of, wake_all
-from walkit.commit.commit_signal import CommitSignal
+from walkit._internal.threads import MEMORY_TRIES, LogThread, reserve_stack
+from walkit.commit.asyncio_wait import TaskWait, Waits, put_wait, waits_of, wake_all
+from walkit.commit.core import OrderingCore
 from walkit.commit.frame import SealedFrame
-from walkit.commit.ticket import Ticket, TicketCallback, new_latch, open_latch
+from walkit.commit.latches import CommitSignal, new_latch, open_latch
+from walkit.commit.ticket import CAN_LEAD, Batch, Caller, Submitted, Ticket, TicketCallback
+from walkit.commit.timer import DeviceWatch
 from walkit.events import EventSink
 
 Observer = Callable[[Any], object]
@@ -76,7 +84,7 @@ class UnkeptFrames:
         self.last_lsn = frame.last_lsn
         self.frames = 1
         self.taken = False
-        """Whether the delivery thread reads them: then it grows no more."""
+        """Whether the delivery thread reads them: then it no longer grows."""
 
 
 class Delivery:
@@ -104,7 +112,7 @@ class Delivery:
         self.bytes_max: int | None = None
         """Most bytes of frames that wait for observers. None: no bound."""
         self.reread: Callable[[int, int], Iterator[SealedFrame]] | None = None
-        """Reads acknowledged frames from the log, by their first and last LSN; raises where they are not there."""
+        """Reads acknowledged frames from the log, by their first and last LSN; raises if they are absent."""
         self.durable_listeners: tuple[Callable[[int], object], ...] = ()
         """Called on the delivery thread, with the durable LSN, after a sync has moved it."""
         self._lost: dict[Observer, Callable[[Exception], object]] = {}
@@ -225,7 +233,7 @@ class Delivery:
             self.bells = (*self.bells, ring)
 
     def remove_bell(self, ring: Ring) -> None:
-        """Ring no more; does nothing where it was not added. A frame that is done at this moment may still ring."""
+        """Remove a bell; does nothing if it was not added. A frame that is done at this moment may still ring."""
         with once(self._lock), self._lock:
             self.bells = tuple(each for each in self.bells if each != ring)
 
@@ -240,7 +248,7 @@ class Delivery:
             self.durable_listeners = (*self.durable_listeners, act)
 
     def remove_durable_listener(self, act: Callable[[int], object]) -> None:
-        """End what `add_durable_listener` began; does nothing where it was not begun."""
+        """Remove a listener; does nothing if it was not added."""
         with once(self._lock), self._lock:
             self.durable_listeners = tuple(each for each in self.durable_listeners if each != act)
 
@@ -402,3 +410,210 @@ class Delivery:
         open_latch(self._bell)
         thread.join(timeout)
         return thread.ended
+
+
+WAKE_FANOUT = 2
+"""How many callers of a frame are woken at a time; each wakes the next. Python runs one thread at a time in any case:
+one that is woken too early only goes to sleep again at the interpreter's lock.
+"""
+
+
+def open_latches(frame: SealedFrame, waits: Waits) -> bool:
+    """Open the latches of what waits for a frame that is done; say whether a callback is to be made.
+
+    Callers that wait in `append` are woken one after the other: each opens its `next_latch`. What tasks await is put to
+    `waits`. Repeated if it finds no memory: what was opened stays open.
+    """
+    called = False
+    callers: list[Caller] = []
+    submissions: Sequence[Any] = frame.submissions
+    for ticket in submissions:
+        if ticket.shared:
+            _open_batch(ticket, callers, waits)
+            continue
+        if ticket.latch is not None:
+            if ticket.lead == CAN_LEAD:
+                callers.append(ticket)
+            else:
+                open_latch(ticket.latch)
+        if ticket.task_wait is not None:
+            put_wait(waits, ticket.task_wait)
+        if ticket.callbacks is not None:
+            called = True
+    for ticket, following in zip(callers, callers[WAKE_FANOUT:], strict=False):
+        ticket.next_latch = following.latch
+    frame.notified = True
+    for ticket in callers[:WAKE_FANOUT]:
+        open_latch(ticket.latch)
+    for ticket in submissions:
+        if ticket.shared:
+            called = bool(ticket.release_payload()) or called
+    return called
+
+
+def _open_batch(batch: Batch, callers: list[Caller], waits: Waits) -> None:
+    """Do the same for records of a batch; callers that wait in the queue are put to `callers`."""
+    if batch.task_wait is not None:
+        put_wait(waits, batch.task_wait)
+    for caller in batch.callers:
+        if caller.lead == CAN_LEAD:
+            callers.append(caller)
+        else:
+            open_latch(caller.latch)
+    for ticket in batch.attached:
+        if ticket.latch is not None:
+            open_latch(ticket.latch)
+        if ticket.task_wait is not None:
+            put_wait(waits, ticket.task_wait)
+
+
+class Completion:
+    """Completes tickets: registers what waits for them, and wakes it. The TicketHost of a driver's tickets.
+
+    `complete` and its like are for one thread at a time, everything else for any.
+    """
+
+    def __init__(
+        self,
+        core: OrderingCore[Submitted],
+        lock: Any,
+        *,
+        signal: CommitSignal,
+        delivery: Delivery,
+        watch: DeviceWatch,
+    ) -> None:
+        self.core = core
+        self.lock = lock
+        self.signal = signal
+        self.delivery = delivery
+        self.watch = watch
+        # Appended under the commit lock, so its order is that of acknowledgement. The head is taken by the thread
+        # that has `_busy` only.
+        self._queue: deque[tuple[Callable[[Any], None], Any]] = deque()
+        # Held by the thread that completes what is queued, for all. Taken without the commit lock, and before the locks
+        # of `Delivery`. A thread that finds it taken leaves its frames in `_queue`: the holder looks again afterwards.
+        self._busy = threading.Lock()
+
+    # -- what tickets ask
+
+    def attach_latch(self, ticket: Any) -> Any:
+        """See TicketHost."""
+        self.watch.refuse_waiting()
+        with self.lock:
+            if ticket.done():
+                return None
+            ticket.add_waiter()
+            if ticket.latch is None:
+                ticket.latch = new_latch()
+            return ticket.latch
+
+    def attach_task_wait(self, ticket: Any, wait: TaskWait) -> bool:
+        """See TicketHost."""
+        with self.lock:
+            if ticket.done():
+                return False
+            ticket.add_waiter()
+            if ticket.task_wait is not None:
+                return False
+            ticket.task_wait = wait
+            return True
+
+    def attach_callback(self, ticket: Any, callback: TicketCallback) -> None:
+        """See TicketHost."""
+        reserve_stack()
+        refuse_holder()
+        with self.lock:
+            if not ticket.done():
+                ticket.add_waiter()
+                if ticket.callbacks is None:
+                    ticket.callbacks = []
+                ticket.callbacks.append(callback)
+                return
+        self.delivery.put_callback(ticket, callback)
+
+    # -- frames that are done
+
+    def complete(self, frame: SealedFrame) -> None:
+        """Wake the waiters, callbacks and observers of a frame that is acknowledged in order, or failed."""
+        self._insist(self._complete, frame)
+
+    def _insist(self, complete: Callable[[SealedFrame], None], frame: SealedFrame) -> None:
+        """Complete a frame; try again if it finds no memory, as threads wait for that."""
+        tries = 0
+        while tries < MEMORY_TRIES:
+            try:
+                complete(frame)
+                return
+            except MemoryError:
+                tries += 1
+
+    def _complete(self, frame: SealedFrame) -> None:
+        # Looked up for each frame: an observer sees every frame from one on, and none before.
+        observers = self.delivery.observers
+        waits: Waits = {}
+        deliver = open_latches(frame, waits) or (bool(observers) and frame.count > 0)
+        if deliver:
+            self.delivery.put(frame, observers)
+        else:
+            frame.forget()
+        if waits:
+            self.delivery.wake_tasks(waits)
+        if frame.count:
+            self.delivery.ring()
+
+    def _complete_landed(self, frame: SealedFrame) -> None:
+        """Completion order, a frame has landed: wake waiters and callbacks; observers wait for those before it."""
+        waits: Waits = {}
+        if open_latches(frame, waits):
+            self.delivery.put_tickets(with_callbacks(frame.submissions))
+        frame.submissions = ()
+        if waits:
+            self.delivery.wake_tasks(waits)
+
+    def _complete_passed(self, frame: SealedFrame) -> None:
+        """Completion order, everything before a frame has landed, too: show it to observers."""
+        observers = self.delivery.observers
+        if observers and frame.count > 0:
+            self.delivery.put(frame, observers)
+        else:
+            frame.forget()
+        if frame.count:
+            self.delivery.ring()
+
+    # -- from several threads; the queue keeps the order, so the driver's lock is held
+
+    def queue_in_order_locked(self, frames: list[SealedFrame]) -> None:
+        """Queue frames for `complete`, all of them in one step."""
+        if frames:
+            self._queue.append((self._complete_each, frames))
+
+    def queue_landed_locked(self, landed: list[SealedFrame], passed: list[SealedFrame]) -> None:
+        """Completion order: queue frames that have landed, and take those that the prefix has passed."""
+        self._queue.extend([(self._complete_landed, frame) for frame in landed])
+        self._queue.extend([(self._complete_passed, frame) for frame in passed])
+        passed.clear()
+
+    def run(self) -> None:
+        """Complete what is queued, unless another thread does, which then takes this too."""
+        queue, tries = self._queue, 0
+        while queue and self._busy.acquire(blocking=False):
+            try:
+                while queue:
+                    complete, frames = queue[0]
+                    complete(frames)
+                    queue.popleft()  # only now: a completion that finds no memory is tried again
+            except MemoryError:
+                tries += 1
+                if tries >= MEMORY_TRIES:
+                    queue.popleft()
+                    raise
+            except BaseException:
+                queue.popleft()
+                raise
+            finally:
+                self._busy.release()
+
+    def _complete_each(self, frames: list[SealedFrame]) -> None:
+        while frames:
+            self._complete(frames[0])
+            del frames[0]

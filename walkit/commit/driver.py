@@ -8,10 +8,10 @@ Callbacks and observers run on the delivery thread.
 
 What is under the lock is small: queueing, taking, marking. Encoding, writing, syncing and completing are not.
 
-Each part has fields of its own and is handed to those that need it: the core with the queue (`core`, `queue`), the
-leader election (`election`), callers that wait and lead (`leader`), callers that do not (`submit`), the frame writer
-(`frame_writer`), syncs and marker frames in the background (`background`), completion (`completion`, `delivery`) and
-failure (`failure`).
+Each part has fields of its own and is handed to those that need it: the core with the queue (`core`), the leader
+election and the writer threads (`election`), callers that wait and lead (`leader`), callers that do not (`submit`),
+the frame writer and failure (`frame_writer`), syncs and marker frames in the background (`background`, `timer`),
+completion and delivery (`delivery`). Threads wait for one another by `latches`.
 """
 
 from __future__ import annotations
@@ -21,21 +21,16 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from walkit.commit.background import BackgroundSyncer, BackgroundWork, DeviceWorker
-from walkit.commit.batch import BatchQueue, Submitted
-from walkit.commit.commit_signal import CommitSignal, call_all
-from walkit.commit.completion import Completion
 from walkit.commit.core import OrderingCore
-from walkit.commit.delivery import Delivery
-from walkit.commit.election import LeaderElection
-from walkit.commit.failure import CommitFailure
-from walkit.commit.frame_writer import CommitCounters, FrameWriter
+from walkit.commit.delivery import Completion, Delivery
+from walkit.commit.election import LeaderElection, WriterPool
+from walkit.commit.frame_writer import CommitCounters, CommitFailure, FrameWriter
+from walkit.commit.latches import CommitSignal, call_all
 from walkit.commit.leader import Leader
 from walkit.commit.ports import AdmissionGate, FrameObserver, FrameSink
 from walkit.commit.submit import Submitter
-from walkit.commit.ticket import SingleTicket
-from walkit.commit.timer import CommitClock, CommitTimer
-from walkit.commit.watch import DeviceWatch
-from walkit.commit.writer_pool import WriterPool
+from walkit.commit.ticket import BatchQueue, SingleTicket, Submitted
+from walkit.commit.timer import CommitClock, CommitTimer, DeviceWatch
 from walkit.errors import WalkitError
 from walkit.events import EventSink
 

@@ -2,7 +2,7 @@
 
 A caller that finds the path idle writes its own frame (`_write_alone`, the way of a lone writer). Another waits in the
 queue, and may be elected as the next leader. There are two ways in, for a ticket and for one put, which shares a
-submission with others (see `batch`).
+submission with others (see `ticket`).
 """
 
 from __future__ import annotations
@@ -15,23 +15,26 @@ from typing import Any, Final
 from walkit._internal.interrupts import MAIN, Uninterrupted
 from walkit._internal.locks import HERE, STEP
 from walkit._internal.threads import reserve_stack
-from walkit.commit.batch import ANY_THREAD, PUT_KEYED, PUT_VALUE, BatchQueue, Caller, Submitted, WaitingCaller
-from walkit.commit.commit_signal import call_all
 from walkit.commit.election import LeaderElection
-from walkit.commit.encode import prepare
-from walkit.commit.frame_writer import FrameWriter
+from walkit.commit.frame_writer import FrameWriter, prepare
+from walkit.commit.latches import call_all, new_latch, open_latch
 from walkit.commit.ticket import (
+    ANY_THREAD,
     CAN_LEAD,
     HAS_LED,
     HAS_LEFT,
     NO_LEADER,
+    PUT_KEYED,
+    PUT_VALUE,
     TO_LEAD,
+    BatchQueue,
+    Caller,
     LeaderState,
     SingleTicket,
+    Submitted,
     Ticket,
-    new_latch,
+    WaitingCaller,
     new_tuple,
-    open_latch,
 )
 from walkit.errors import CallbackError, RecordTooLargeError
 from walkit.events import EventSink

@@ -1,7 +1,7 @@
 """Callers that do not wait: their records are queued, and the writer threads asked to lead for them.
 
 The way in for a ticket is `enqueue`. Single records of plain bytes, which are most of what is ever written, come in by
-its record variant `enqueue_put` and share submissions (see `batch`); `enqueue_awaited` is the same for a task of an
+its record variant `enqueue_put` and share submissions (see `ticket`); `enqueue_awaited` is the same for a task of an
 event loop, which gets something to await in place of a ticket: a ticket and a wait per record would be made to be asked
 once.
 """
@@ -16,7 +16,10 @@ from walkit._internal.locks import HERE, STEP
 from walkit._internal.threads import reserve_stack
 from walkit.commit import asyncio_wait
 from walkit.commit.asyncio_wait import is_woken_at_once
-from walkit.commit.batch import (
+from walkit.commit.delivery import Completion
+from walkit.commit.election import LeaderElection
+from walkit.commit.frame_writer import CommitFailure
+from walkit.commit.ticket import (
     ALONE,
     ANY_THREAD,
     NO_THREAD,
@@ -25,13 +28,10 @@ from walkit.commit.batch import (
     Batch,
     BatchQueue,
     BatchSlot,
+    SingleTicket,
     put_at,
     put_awaited,
 )
-from walkit.commit.completion import Completion
-from walkit.commit.election import LeaderElection
-from walkit.commit.failure import CommitFailure
-from walkit.commit.ticket import SingleTicket
 from walkit.errors import LogFullError, RecordTooLargeError, WalkitError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD
 from walkit.record import AppendResult

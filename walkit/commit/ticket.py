@@ -1,21 +1,36 @@
-"""Tickets: a caller's claim on records that are on their way to the log."""
+"""Tickets: a caller's claim on records that are on their way, of one record, of several, or of one in a batch.
+
+Single records that are submitted one after the other are one submission to the core, a batch. A record costs its caller
+three or four steps here, and the leader next to nothing: keys and values are kept in lists, as the encoder takes them,
+and the batch gets LSNs, acknowledgement and failure. The ticket of a record is its batch and its index there; fields
+for waiters are added when a thread or task waits.
+
+While one thread alone submits, it fills a batch without the driver's lock. The thread that ends the batch sets `ended`
+and counts afterwards; the thread that appends looks at `ended` afterwards, so that one of them sees the other. A record
+that came too late has an index after the end, belongs to no batch, and is queued again.
+"""
 
 from __future__ import annotations
 
 import copy
-from _thread import TIMEOUT_MAX, allocate_lock
-from collections.abc import Callable, Generator
+import sys
+from _thread import TIMEOUT_MAX, get_ident
+from collections.abc import Awaitable, Callable, Generator
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from types import coroutine
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from walkit._internal.text import counted
 from walkit.commit.asyncio_wait import TaskWait, is_woken_at_once
 from walkit.commit.frame import SealedFrame
 from walkit.errors import CommitFailedError, WaitTimeoutError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns
-from walkit.record import AppendResult
+from walkit.format.layout import HAS_KEY, HAS_VALUE
+from walkit.record import AppendResult, Kind
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
     from walkit.commit.core import OrderingCore
 
 
@@ -256,16 +271,270 @@ class SingleTicket(Ticket):
         self.columns = None
 
 
-def new_latch() -> Any:
-    """Return a latch: a lock that one thread waits to acquire, and that another releases once, to open it."""
-    latch = allocate_lock()
-    latch.acquire()
-    return latch
+ANY_THREAD: Final = 0
+NO_THREAD: Final = -1
+"""In the place of a batch's owner; neither is a thread's number."""
+ALONE: Final = getattr(sys, "_is_gil_enabled", lambda: True)()
+"""Whether a thread may fill a batch without the lock: it rests on the interpreter's own."""
+PUT_VALUE: Final = Kind.PUT.value | HAS_VALUE
+PUT_KEYED: Final = PUT_VALUE | HAS_KEY
+BATCH_BYTES_MAX = 256 << 10
+"""Where a batch ends, if a frame does not end before: a frame takes whole batches, and should be filled by them."""
 
 
-def open_latch(latch: Any) -> None:
-    """Open a latch; one that is open already (its caller was elected, too) stays open."""
+class Batch:
+    """Records of one kind byte, in order; for each of them a task of one loop waits, or for none (`wait` is None).
+
+    It grows while it is the last that waits.
+    """
+
+    __slots__ = (
+        "_ended_count",
+        "attached",
+        "bytes_max",
+        "callers",
+        "ended",
+        "first_lsn",
+        "frame",
+        "grown_bytes",
+        "host",
+        "keys",
+        "kind",
+        "owner",
+        "size_bytes",
+        "submitted_us",
+        "task_wait",
+        "values",
+    )
+    shared = True
+    lead = NO_LEADER
+    latch: Any = None
+    callbacks: list[Any] | None = None
+
+    def __init__(
+        self, host: TicketHost, kind: int, loop: AbstractEventLoop | None, owner: int, bytes_max: int
+    ) -> None:
+        self.host = host
+        self.kind = kind
+        self.owner = owner
+        """The thread that alone fills it, and needs no lock for that; ANY_THREAD: all may, with the driver's lock.
+
+        NO_THREAD while a record is put to it: a finaliser or signal handler that submits then begins another.
+        """
+        self.bytes_max = bytes_max
+        """How large it may grow: what joins it needs no other look at what the queue and a frame may hold."""
+        self.keys: list[bytes] = []
+        self.values: list[bytes] = []
+        self.grown_bytes = 0
+        """What its records take at most in a frame's body, as it grows."""
+        self.size_bytes = 0
+        """The same, once it has ended."""
+        # Written once, under the commit lock, by `end`; the owner reads it without the lock after each record.
+        self.ended = False
+        self._ended_count = 0
+        self.submitted_us = 0
+        self.first_lsn = 0
+        self.frame: SealedFrame | None = None
+        self.task_wait = TaskWait(loop) if loop is not None else None
+        """What the tasks await: those of the loop that ran in the owner's thread when it began."""
+        self.attached: list[BatchSlot] = []
+        """Tickets with a latch, a task or a callback."""
+        self.callers: list[WaitingCaller] = []
+        """Tickets whose callers wait in the queue, and may be elected."""
+
+    @property
+    def count(self) -> int:
+        """Records in it."""
+        return self._ended_count if self.ended else len(self.values)
+
+    def end(self) -> int:
+        """It grows no more: return how many records it has. With the lock; called again where it was interrupted."""
+        self.ended = True  # before the records are counted: a caller that appends looks at it afterwards
+        count = len(self.values)
+        self._ended_count = count
+        self.size_bytes = self.grown_bytes
+        return count
+
+    @property
+    def records(self) -> tuple[list[bytes], list[bytes]]:
+        """The keys, if it has any, and the values; once it has ended. In new lists: one may still come too late."""
+        count = self._ended_count
+        return self.keys[:count], self.values[:count]
+
+    @property
+    def columns(self) -> Columns:
+        """The records as columns, once it has ended: for a frame that others share, or an `ack_sink` that keeps it."""
+        keys, values = self.records
+        return Columns(len(values), self.kind, keys if self.kind & HAS_KEY else None, values)
+
+    def release_payload(self) -> list[BatchSlot]:
+        """Forget the records and waiters; return the tickets with callbacks, in LSN order."""
+        called = self.attached
+        if called:
+            called = [ticket for ticket in called if ticket.callbacks is not None]
+            called.sort(key=lambda ticket: ticket.index)
+        self.keys, self.values, self.callers, self.attached = [], [], [], called
+        return called
+
+
+class BatchSlot(Ticket):
+    """A ticket for one record of a batch. See Ticket."""
+
+    __slots__ = ("batch", "callbacks", "index", "latch", "task_wait")
+    batch: Batch
+    index: int
+
+    @property
+    def host(self) -> TicketHost:  # type: ignore[override]  # it is never set
+        """See Ticket."""
+        return self.batch.host
+
+    @property
+    def frame(self) -> SealedFrame | None:  # type: ignore[override]  # the core sets that of the batch
+        """See Ticket."""
+        return self.batch.frame
+
+    @property
+    def first_lsn(self) -> int:  # type: ignore[override]  # the core sets that of the batch
+        """See Ticket."""
+        return self.batch.first_lsn + self.index
+
+    def result(self, timeout: float | None = None) -> AppendResult:
+        """See Ticket; short for a record that is acknowledged."""
+        batch = self.batch
+        frame = batch.frame
+        if frame is None or frame.state != "acked":
+            return super().result(timeout)
+        lsn = batch.first_lsn + self.index
+        return new_tuple(AppendResult, (lsn, lsn, frame.position, frame.next_position, frame.epoch_id))
+
+    def done(self) -> bool:
+        """See Ticket."""
+        frame = self.batch.frame
+        return frame is not None and frame.state != "sealed"
+
+    def add_waiter(self) -> None:
+        """See Ticket."""
+        if not hasattr(self, "latch"):
+            self.latch = self.task_wait = self.callbacks = None
+            self.batch.attached.append(self)
+
+
+class WaitingCaller(BatchSlot):
+    """A ticket for one record of a batch, whose caller waits. See SingleTicket and LeaderState."""
+
+    __slots__ = ("lead", "next_latch", "thread")
+    lead: LeaderState
+    thread: int
+    next_latch: Any
+    latch: Any
+
+
+@coroutine
+def put_awaited(batch: Batch, index: int) -> Generator[Any, None, AppendResult]:
+    """Return where a record of a batch of tasks is, once it is acknowledged, or raise what became of it.
+
+    A ticket and a wait of its own would only be made to be asked once.
+    """
+    wait: Any = batch.task_wait
     try:
-        latch.release()
+        while not wait.over:  # as in TaskWait.__await__: a call less for each record
+            wait._asyncio_future_blocking = True
+            yield wait
     except RuntimeError:
-        return
+        # Asyncio's, where another loop has come to run in this thread than the one that the wait is of.
+        if wait.is_of_this_loop():
+            raise
+        yield from _ticket_of(batch, index).wait_done()
+    frame = batch.frame
+    if frame is not None and frame.state == "acked":
+        lsn = batch.first_lsn + index
+        return new_tuple(AppendResult, (lsn, lsn, frame.position, frame.next_position, frame.epoch_id))
+    return _ticket_of(batch, index).result(0)
+
+
+def _ticket_of(batch: Batch, index: int) -> BatchSlot:
+    ticket = BatchSlot()
+    ticket.batch, ticket.index = batch, index
+    return ticket
+
+
+Caller: TypeAlias = SingleTicket | WaitingCaller
+"""The ticket of a caller that waits in the queue, and may be elected."""
+Submitted: TypeAlias = SingleTicket | Batch
+"""What the core of a thread driver has in its queue."""
+
+
+class BatchQueue:
+    """Puts single records into the core's queue. Needs the driver's lock held, but where a batch's owner joins it."""
+
+    def __init__(self, core: OrderingCore[Submitted], host: TicketHost, queue_bytes_max: int) -> None:
+        self._core = core
+        self._host = host
+        self.queue_bytes_max = queue_bytes_max
+        self._bytes_max = min(BATCH_BYTES_MAX, core.body_bytes_max)
+
+    def join(
+        self, ticket: BatchSlot, kind: int, owner: int, key: bytes | None, value: bytes, size_bytes: int
+    ) -> Batch | None:
+        """Put one record to those that wait; None, and nothing is done, where no batch of this owner takes it.
+
+        A batch that grows is in the queue, so that the log takes records, the queue has room, and a leader will take
+        it: no more needs to be looked at. Without the lock it may end meanwhile: the caller looks afterwards.
+
+        As in `SubmissionQueue.submit`, the call that makes the record part of the queue comes last: an interrupt
+        strikes before it, and what was noted by then is of no record, or after it.
+        """
+        batch: Batch | None = self._core.batch
+        if batch is None or batch.owner != owner or batch.kind != kind or batch.task_wait is not None:
+            return None
+        values = batch.values  # before the look at `ended`: a batch that has ended may have released its own
+        grown_bytes = batch.grown_bytes + size_bytes
+        if batch.ended or grown_bytes > batch.bytes_max:
+            return None
+        batch.owner = NO_THREAD
+        ticket.batch = batch
+        ticket.index = index = len(values)
+        if key is not None:
+            put_at(batch.keys, index, key)
+        batch.grown_bytes = grown_bytes
+        values.append(value)
+        batch.owner = owner
+        return batch
+
+    def begin_locked(
+        self, ticket: BatchSlot, kind: int, owner: int, key: bytes | None, value: bytes, size_bytes: int
+    ) -> Batch:
+        """Queue one record as the first of a batch. See `join`."""
+        batch = self._new(kind, None, owner, size_bytes)
+        ticket.batch = batch
+        ticket.index = 0
+        self._queue_first(batch, key, value)
+        return batch
+
+    def begin_awaited_locked(
+        self, loop: AbstractEventLoop, key: bytes | None, value: bytes, size_bytes: int
+    ) -> Awaitable[AppendResult]:
+        """Do what `begin_locked` does for a task of `loop`, whose thread alone fills it; return what it awaits."""
+        batch = self._new(PUT_VALUE if key is None else PUT_KEYED, loop, get_ident(), size_bytes)
+        self._queue_first(batch, key, value)
+        return put_awaited(batch, 0)
+
+    def _new(self, kind: int, loop: AbstractEventLoop | None, owner: int, size_bytes: int) -> Batch:
+        room_bytes = max(self.queue_bytes_max - self._core.pending_bytes, size_bytes)
+        batch = Batch(self._host, kind, loop, owner, min(self._bytes_max, room_bytes))
+        batch.grown_bytes = size_bytes
+        return batch
+
+    def _queue_first(self, batch: Batch, key: bytes | None, value: bytes) -> None:
+        if key is not None:
+            batch.keys.append(key)
+        batch.values.append(value)
+        self._core.begin_batch(batch)
+
+
+def put_at(column: list[bytes], index: int, item: bytes) -> None:
+    """Append to a column what belongs to the value that comes next; an interrupted caller may have left another."""
+    if len(column) != index:
+        del column[index:]
+    column.append(item)

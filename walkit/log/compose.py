@@ -7,10 +7,10 @@ import secrets
 import time
 from dataclasses import replace
 
-from walkit.commit.batch import Submitted
 from walkit.commit.core import OrderingCore
 from walkit.commit.driver import CommitDriver
 from walkit.commit.ports import FrameSink, LogPorts
+from walkit.commit.ticket import Submitted
 from walkit.commit.timer import CommitClock
 from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
 from walkit.events import EventSink

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from walkit.commit.batch import Submitted
 from walkit.commit.core import OrderingCore
 from walkit.commit.driver import CommitDriver
+from walkit.commit.ticket import Submitted
 from walkit.config import LogOptions
 from walkit.events import EventSink
 from walkit.log.claims import ClaimTable, OwnClaims

@@ -13,9 +13,8 @@ from walkit._internal.arguments import as_lsn, as_seconds, check_choice, refuse
 from walkit._internal.arrow import pa
 from walkit._internal.text import lsn_range
 from walkit._internal.threads import Bell, reserve_stack
-from walkit.commit.batch import BatchSlot
 from walkit.commit.ports import FrameObserver
-from walkit.commit.ticket import Ticket
+from walkit.commit.ticket import BatchSlot, Ticket
 from walkit.config import LogOptions, Retention
 from walkit.errors import CallbackError, GapError
 from walkit.events import EventSink

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from walkit._internal.interrupts import uninterrupted
 from walkit._internal.locks import marked, once
 from walkit._internal.threads import LogThread
-from walkit.commit.commit_signal import CommitSignal
+from walkit.commit.latches import CommitSignal
 from walkit.errors import CallbackError, StorageError, WalkitError
 from walkit.events import EventSink
 

@@ -16,7 +16,7 @@ from threading import get_ident
 
 from walkit._internal.locks import STATE, marked, once, refuse_holder
 from walkit._internal.threads import on_event_loop, on_log_thread
-from walkit.commit.commit_signal import CommitSignal, call_all
+from walkit.commit.latches import CommitSignal, call_all
 from walkit.commit.ports import GatedQueue
 from walkit.errors import CallbackError, JournalFullError, LogClosedError, OptionsError
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from walkit._internal.locks import STATE, alone, marked
 from walkit._internal.text import counted
-from walkit.commit.commit_signal import CommitSignal
+from walkit.commit.latches import CommitSignal
 from walkit.errors import DivergenceError, GapError
 from walkit.format.frame import FrameHeader
 from walkit.read.view import frames_to_batches

@@ -15,7 +15,7 @@ from typing import Any, cast
 from walkit._internal.locks import marked
 from walkit._internal.threads import MEMORY_TRIES
 from walkit._main_thread import run_uninterrupted
-from walkit.commit.commit_signal import CommitSignal
+from walkit.commit.latches import CommitSignal
 from walkit.config import LogOptions
 from walkit.errors import LogClosedError, LogNotFoundError, LogPoisonedError, WalkitError
 from walkit.events import EventSink

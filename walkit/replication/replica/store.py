@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from walkit._internal.locks import STATE, alone, marked, once
 from walkit._internal.text import counted
-from walkit.commit.commit_signal import CommitSignal
+from walkit.commit.latches import CommitSignal
 from walkit.config import StoreOptions
 from walkit.errors import HistoryTrimmedError, LogClosedError
 from walkit.read.view import frames_to_batches
