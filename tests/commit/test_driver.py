@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.commit.fake_segments import GUARD_S, DriverHarness, Task, io_error, wait_until
 
-from tests.support.fake_segments import GatedSink
+from tests.support.fake_segments import DriverHarness, GatedSink, io_error
+from tests.support.threads import GUARD_S, Task, wait_until
 from walkit.commit.latches import CommitSignal, call_all
 from walkit.commit.policy import CappedFrames, OneRecordPerFrame
 from walkit.commit.ticket import TO_LEAD, LeaderState, SingleTicket

@@ -9,10 +9,10 @@ from functools import wraps
 from typing import Any
 
 import pytest
-from tests.commit.fake_segments import wait_until
-from tests.log.logs import SEGMENTS, FaultyMemory, tiny
 
 import walkit
+from tests.support.logs import SEGMENTS, FaultyMemory, tiny
+from tests.support.threads import wait_until
 from walkit.commit import (
     delivery,
     election,

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.commit.fake_segments import GUARD_S, DriverHarness, Task, wait_until
-from tests.log.logs import lsns, tiny
 
 import walkit
-from tests.support.fake_segments import GatedSink
+from tests.support.fake_segments import DriverHarness, GatedSink
+from tests.support.logs import lsns, tiny
+from tests.support.threads import GUARD_S, Task, wait_until
 from walkit.commit.frame_writer import prepare
 from walkit.commit.policy import OneRecordPerFrame
 from walkit.errors import LogClosedError, LogPoisonedError
@@ -29,22 +29,22 @@ HERE = "conformance/test_automq_commit"
 WHERE: dict[str, tuple[str, ...]] = {
     # -- the block WAL
     "single thread, merged and one record a block": (
-        "log/test_in_flight::test_every_way_of_appending_works_with_frames_in_flight",
+        "commit/test_in_flight::test_every_way_of_appending_works_with_frames_in_flight",
     ),
     "over capacity, trim and try again": (
-        "log/test_backpressure::test_a_full_disk_is_no_poison",
-        "log/test_in_flight::test_a_full_disk_refuses_all_that_is_not_sealed_and_the_log_goes_on",
+        "commit/test_backpressure::test_a_full_disk_is_no_poison",
+        "commit/test_in_flight::test_a_full_disk_refuses_all_that_is_not_sealed_and_the_log_goes_on",
     ),
     "eight threads": (
-        "log/test_every_bit::test_a_power_cut_under_parallel_writes_loses_nothing_acknowledged",
+        "recovery/test_every_bit::test_a_power_cut_under_parallel_writes_loses_nothing_acknowledged",
     ),
     "recover after append, graceful and crashed": (
-        "log/test_crash::test_every_acknowledged_record_survives_a_power_cut",
-        "log/test_every_bit::test_a_power_cut_under_parallel_writes_loses_nothing_acknowledged",
+        "recovery/test_crash::test_every_acknowledged_record_survives_a_power_cut",
+        "recovery/test_every_bit::test_a_power_cut_under_parallel_writes_loses_nothing_acknowledged",
     ),
-    "the same, asynchronous": ("log/test_async::test_many_tasks_append_at_once",),
+    "the same, asynchronous": ("commit/test_async::test_many_tasks_append_at_once",),
     "append after recovery: offsets go on": (
-        "log/test_crash::test_what_follows_a_recovery_survives_the_next_crash",
+        "recovery/test_crash::test_what_follows_a_recovery_survives_the_next_crash",
     ),
     "recover after reset: an opening is a new epoch": (
         "log/test_trim::test_lsns_go_on_after_trim_and_reopening",
@@ -53,21 +53,21 @@ WHERE: dict[str, tuple[str, ...]] = {
     "a window above the capacity": (
         "log/test_options::test_options_that_are_wrong_contradict_or_are_not_there_yet",
     ),
-    "another node's log: read, not written": ("log/test_readers::test_a_reader_changes_nothing",),
+    "another node's log: read, not written": ("read/test_readers::test_a_reader_changes_nothing",),
     "capacity mismatch: limits bind new segments only": (
         "log/test_options::test_limits_bind_only_new_segments",
     ),
-    "no file": ("log/test_readers::test_a_closed_reader_refuses_and_a_missing_log_is_named",),
+    "no file": ("read/test_readers::test_a_closed_reader_refuses_and_a_missing_log_is_named",),
     "no header": ("log/test_open::test_segments_without_a_manifest_are_corruption_not_a_new_log",),
     "trimming everything": ("log/test_trim::test_trimming_everything_leaves_a_log_that_goes_on",),
-    "a gap ends the log": ("log/test_holes::test_every_subset_of_frames_that_landed",),
+    "a gap ends the log": ("recovery/test_holes::test_every_subset_of_frames_that_landed",),
     "28 vectors of recovery: which blocks landed, what was trimmed, how far the window reaches": (
-        "log/test_holes::test_every_subset_of_frames_that_landed",
-        "log/test_holes::test_the_window_bounds_what_is_kept",
-        "log/test_trim_rewrite::test_a_hole_within_the_segment_is_passed_in_the_copy",
+        "recovery/test_holes::test_every_subset_of_frames_that_landed",
+        "recovery/test_holes::test_the_window_bounds_what_is_kept",
+        "segments/test_trim_rewrite::test_a_hole_within_the_segment_is_passed_in_the_copy",
         "format/test_walk::test_a_stale_frame_of_a_cut_history",
     ),
-    "a newer format": ("log/test_tools::test_what_is_no_log_raises",),
+    "a newer format": ("recovery/test_tools::test_what_is_no_log_raises",),
     # -- never tested there
     "callback order under shuffled completions": (
         "commit/test_orders::test_the_core_acknowledges_by_the_rule_in_every_order",
@@ -79,16 +79,16 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "I/O failure and timeout": (
         "commit/test_orders::test_a_failed_frame_fails_its_suffix_at_once_on_threads",
-        "log/test_in_flight::test_a_hung_write_fails_everybody_and_is_never_seen_when_it_lands",
-        "log/test_in_flight::test_what_a_timed_append_raises_says_what_became_of_it",
+        "commit/test_in_flight::test_a_hung_write_fails_everybody_and_is_never_seen_when_it_lands",
+        "commit/test_in_flight::test_what_a_timed_append_raises_says_what_became_of_it",
     ),
     "torn writes": (
-        "log/test_in_flight::test_a_torn_write_among_others_fails_its_suffix_and_reopening_is_right",
+        "commit/test_in_flight::test_a_torn_write_among_others_fails_its_suffix_and_reopening_is_right",
     ),
     "header slot corruption": ("format/test_durable::test_a_store_torn_at_every_byte",),
-    "window scaling": ("log/test_in_flight::test_the_window_is_stored_before_it_matters_and_is_kept",),
+    "window scaling": ("commit/test_in_flight::test_the_window_is_stored_before_it_matters_and_is_kept",),
     "capacity above 2 GiB": (f"{HERE}::test_positions_and_lsns_cross_what_32_bits_hold",),
-    "concurrent trim": ("log/test_in_flight::test_trimming_goes_on_beside_frames_in_flight",),
+    "concurrent trim": ("commit/test_in_flight::test_trimming_goes_on_beside_frames_in_flight",),
     # -- blocks, headers, channels
     "a block's limits; a lone record may exceed the soft one": (
         "commit/test_core_table::test_one_large_submission_goes_alone",
@@ -106,7 +106,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         f"{HERE}::test_frames_are_sealed_in_the_order_they_were_taken",
     ),
     "recovery is continuous, a gap drops the rest": (
-        "log/test_holes::test_every_subset_of_frames_that_landed",
+        "recovery/test_holes::test_every_subset_of_frames_that_landed",
     ),
     # -- hazards in its source; those of torn and stale records were reproduced
     "the newer header slot by a clock that restarts": ("format/test_durable::test_slots_alternate",),
@@ -122,8 +122,8 @@ WHERE: dict[str, tuple[str, ...]] = {
         "commit/test_driver::test_stopping_finishes_what_is_queued_and_refuses_what_comes",
     ),
     "a torn record looks like the end of its block": (
-        "log/test_holes::test_every_subset_of_frames_that_landed",
-        "log/test_every_bit::test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_them",
+        "recovery/test_holes::test_every_subset_of_frames_that_landed",
+        "recovery/test_every_bit::test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_them",
     ),
     "a stale or forged padding header is believed": (
         "format/test_walk::test_a_stale_frame_of_a_cut_history",
@@ -131,7 +131,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "the confirmed offset passes what is not confirmed": (
         "commit/test_core_machine::TestCore",
-        "log/test_in_flight::test_trimming_goes_on_beside_frames_in_flight",
+        "commit/test_in_flight::test_trimming_goes_on_beside_frames_in_flight",
     ),
     "a missing first record is only logged": (
         "conformance/test_iggy_quiver_recovery::test_a_gap_stops_recovery_and_is_named",
@@ -140,11 +140,11 @@ WHERE: dict[str, tuple[str, ...]] = {
         f"{HERE}::test_what_cannot_be_prepared_fails_all_that_follows",
     ),
     "what a fenced writer left is taken for the log's": (
-        "log/test_in_flight::test_a_hung_write_fails_everybody_and_is_never_seen_when_it_lands",
+        "commit/test_in_flight::test_a_hung_write_fails_everybody_and_is_never_seen_when_it_lands",
         "format/test_walk::test_a_stale_frame_of_a_cut_history",
     ),
     "a reader believes a record by its magic": (
-        "log/test_readers::test_damage_below_the_durable_mark_is_corruption_for_a_reader_too",
+        "read/test_readers::test_damage_below_the_durable_mark_is_corruption_for_a_reader_too",
     ),
     "a pool of callback threads reorders": (
         "commit/test_delivery::test_callbacks_come_in_lsn_order_on_one_thread",

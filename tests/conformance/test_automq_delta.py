@@ -115,14 +115,14 @@ WHERE: dict[str, tuple[str, ...]] = {
         "replication/delta/test_attack::test_no_frame_of_an_opening_is_applied_before_its_history_is_known",
     ),
     "what the server says is taken as it is": (
-        "replication/delta/test_lies::test_a_lie_costs_time_alone",
-        "replication/delta/test_lies::test_a_lie_about_which_log_it_is_ends_the_reader",
-        "replication/delta/test_lies::test_the_primary_of_a_copy_is_not_followed",
-        "replication/delta/test_lies::test_an_opening_that_goes_on_beside_the_log_is_not_followed",
+        "replication/delta/test_malicious_primary::test_a_lie_costs_time_alone",
+        "replication/delta/test_malicious_primary::test_a_lie_about_which_log_it_is_ends_the_reader",
+        "replication/delta/test_malicious_primary::test_the_primary_of_a_copy_is_not_followed",
+        "replication/delta/test_malicious_primary::test_an_opening_that_goes_on_beside_the_log_is_not_followed",
     ),
     "a range that failed in part is a hole": (
-        "replication/delta/test_lies::test_no_frame_is_applied_after_a_hole",
-        "replication/delta/test_lies::test_a_state_that_has_a_part_of_a_range_is_never_saved",
+        "replication/delta/test_malicious_primary::test_no_frame_is_applied_after_a_hole",
+        "replication/delta/test_malicious_primary::test_a_state_that_has_a_part_of_a_range_is_never_saved",
     ),
     "an overloaded reader drops what waits": (
         "replication/delta/test_replay::test_bytes_and_loads_are_bounded",

@@ -58,17 +58,21 @@ WHERE: dict[str, tuple[str, ...]] = {
         "replication/delta/test_kill::test_killed_at_random_moments_the_reader_is_never_wrong_and_ends_equal",
     ),
     "torn tails of segments": (
-        "log/test_every_bit::test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_them",
+        "recovery/test_every_bit::test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_them",
     ),
-    "torn and damaged indexes": ("log/test_sidecar::test_an_index_that_is_absent_or_damaged_is_made_anew",),
+    "torn and damaged indexes": (
+        "segments/test_sidecar::test_an_index_that_is_absent_or_damaged_is_made_anew",
+    ),
     "a flip in the midst of a log refuses, and a peer gives back what was there": (
-        "log/test_every_bit::test_a_flip_of_a_sample_of_bits_is_told",
+        "recovery/test_every_bit::test_a_flip_of_a_sample_of_bits_is_told",
         f"{HEAL}::test_a_damaged_segment_gets_the_frames_of_a_peer",
     ),
     "or the replica begins anew in an empty folder": (
         f"{BOOTSTRAP}::test_an_empty_replica_of_a_checkpointed_store",
     ),
-    "a damaged slot of the superblock": ("log/test_every_bit::test_a_flip_in_the_durable_slots_is_harmless",),
+    "a damaged slot of the superblock": (
+        "recovery/test_every_bit::test_a_flip_in_the_durable_slots_is_harmless",
+    ),
     # -- restarts around checkpoints
     "a restart exactly at a checkpoint replays nothing, and after it only the tail": (
         "replication/test_replica_checkpoint::test_a_replica_opens_with_its_snapshot_and_replays_only_the_tail",

@@ -30,21 +30,21 @@ JOURNAL = "state/test_journal"
 
 WHERE: dict[str, tuple[str, ...]] = {
     # -- the journal
-    "open an empty log": ("log/test_tools::test_an_empty_log_is_in_order",),
+    "open an empty log": ("recovery/test_tools::test_an_empty_log_is_in_order",),
     "two sizes, and an absent record": (f"{JOURNAL}::test_records_are_looked_up_and_slots_taken_again",),
     "reopening rebuilds the index": (f"{JOURNAL}::test_reopening_finds_what_was_not_saved",),
     "reopening restores the write cursor": (f"{JOURNAL}::test_reopening_finds_what_was_not_saved",),
     "the last entry's header is flipped": (
-        "log/test_recovery::test_a_flip_in_the_last_frame_is_a_torn_tail_only_while_nothing_promises_it",
+        "recovery/test_recovery::test_a_flip_in_the_last_frame_is_a_torn_tail_only_while_nothing_promises_it",
     ),
     "cut short": (
-        "log/test_every_bit::test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_them",
+        "recovery/test_every_bit::test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_them",
     ),
     "junk at the tail, and the cut is durable": (
-        "log/test_crash::test_what_an_opening_leaves_is_on_the_disk",
+        "recovery/test_crash::test_what_an_opening_leaves_is_on_the_disk",
     ),
     "damage with intact entries behind it": (
-        "log/test_recovery::test_a_flip_below_a_promise_is_corruption_of_acknowledged_data",
+        "recovery/test_recovery::test_a_flip_below_a_promise_is_corruption_of_acknowledged_data",
     ),
     "from LSN N, sorted, with gaps": ("compaction/test_compaction::test_every_reader_reads_a_compacted_log",),
     "the one before": (f"{JOURNAL}::test_records_are_looked_up_and_slots_taken_again",),
@@ -60,11 +60,11 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "a poisoned journal": (
         f"{JOURNAL}::test_a_poisoned_log_says_so_and_not_that_it_is_full",
-        "log/test_poison::test_a_failed_write_tells_everybody_and_reopening_is_right",
+        "commit/test_poison::test_a_failed_write_tells_everybody_and_reopening_is_right",
     ),
     "it still answers look-ups": (f"{JOURNAL}::test_a_poisoned_log_says_so_and_not_that_it_is_full",),
     "a whole log opens clean": (
-        "log/test_recovery::test_a_clean_opening_reads_no_frame_and_the_report_shows_its_phases",
+        "recovery/test_recovery::test_a_clean_opening_reads_no_frame_and_the_report_shows_its_phases",
     ),
     "header, chain or body wrong at the tail": (
         "format/test_walk::test_every_bit_flip_ends_the_walk_there",
@@ -78,18 +78,20 @@ WHERE: dict[str, tuple[str, ...]] = {
     "slots alternate, the newest wins": ("format/test_durable::test_slots_alternate",),
     "a corrupt slot beside a valid one": ("format/test_durable::test_every_bit_flip_shows_the_other_slot",),
     "unreadable is not empty, and nothing is written": (
-        "log/test_recovery::test_a_damaged_manifest_refuses_and_a_missing_one_is_said",
+        "recovery/test_recovery::test_a_damaged_manifest_refuses_and_a_missing_one_is_said",
     ),
     "a newer version": (
         "conformance/test_iggy_quiver_recovery::test_a_header_of_another_version_is_refused_by_version",
         "state/test_snapshot::test_newer_formats_are_told_by_version",
     ),
-    "overlapping writes": ("log/test_manifest_store::test_rotation_and_compaction_never_share_a_number",),
+    "overlapping writes": (
+        "segments/test_manifest_store::test_rotation_and_compaction_never_share_a_number",
+    ),
     "a payload over the limit": ("format/test_manifest::test_a_manifest_over_the_limit",),
     "a file over the limit is not read": ("format/test_manifest::test_absurd_lengths_allocate_nothing",),
     "offsets are pinned": ("format/test_golden::test_golden_manifest_and_cell",),
     # -- recovery, snapshot, checkpoint
-    "an empty folder": ("log/test_tools::test_an_empty_log_is_in_order",),
+    "an empty folder": ("recovery/test_tools::test_an_empty_log_is_in_order",),
     "a snapshot alone": ("state/test_checkpoint::test_a_checkpoint_saves_the_state_and_drops_the_log",),
     "a journal alone": (f"{JOURNAL}::test_reopening_finds_what_was_not_saved",),
     "a snapshot and what is above it": ("test_store_recovery::test_snapshot_and_tail_equal_the_full_replay",),
@@ -107,7 +109,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "a snapshot comes back": ("state/test_snapshot::test_a_snapshot_comes_back",),
     "the superblock is damaged": (
-        "log/test_recovery::test_a_damaged_manifest_refuses_and_a_missing_one_is_said",
+        "recovery/test_recovery::test_a_damaged_manifest_refuses_and_a_missing_one_is_said",
     ),
     "a log without a superblock is no new one": (
         "log/test_open::test_segments_without_a_manifest_are_corruption_not_a_new_log",

@@ -39,30 +39,32 @@ HERE = "conformance/test_iggy_quiver_recovery"
 
 WHERE: dict[str, tuple[str, ...]] = {
     # -- Iggy's journal, superblock and recovery
-    "an empty log": ("log/test_tools::test_an_empty_log_is_in_order",),
+    "an empty log": ("recovery/test_tools::test_an_empty_log_is_in_order",),
     "read what was appended": ("log/test_append::test_what_goes_in_comes_out",),
     "reopening goes on behind what is there": (
-        "log/test_crash::test_what_follows_a_recovery_survives_the_next_crash",
+        "recovery/test_crash::test_what_follows_a_recovery_survives_the_next_crash",
     ),
-    "a cut tail": ("log/test_every_bit::test_a_cut_anywhere_is_refused_by_name",),
+    "a cut tail": ("recovery/test_every_bit::test_a_cut_anywhere_is_refused_by_name",),
     "damage with intact frames behind it": (
-        "log/test_recovery::test_a_flip_below_a_promise_is_corruption_of_acknowledged_data",
+        "recovery/test_recovery::test_a_flip_below_a_promise_is_corruption_of_acknowledged_data",
     ),
     "a damaged last frame": (
-        "log/test_recovery::test_a_flip_in_the_last_frame_is_a_torn_tail_only_while_nothing_promises_it",
+        "recovery/test_recovery::test_a_flip_in_the_last_frame_is_a_torn_tail_only_while_nothing_promises_it",
     ),
-    "every frame is verified": ("log/test_every_bit::test_a_flip_of_a_sample_of_bits_is_told",),
+    "every frame is verified": ("recovery/test_every_bit::test_a_flip_of_a_sample_of_bits_is_told",),
     "slots alternate": ("format/test_durable::test_slots_alternate",),
-    "a damaged slot": ("log/test_every_bit::test_a_flip_in_the_durable_slots_is_harmless",),
-    "what may be replayed": ("log/test_readers::test_a_reader_sees_what_is_durable_and_nothing_more",),
-    "foreign identity": ("log/test_salvage::test_segments_under_each_others_names_are_refused_and_not_lost",),
+    "a damaged slot": ("recovery/test_every_bit::test_a_flip_in_the_durable_slots_is_harmless",),
+    "what may be replayed": ("read/test_readers::test_a_reader_sees_what_is_durable_and_nothing_more",),
+    "foreign identity": (
+        "recovery/test_salvage::test_segments_under_each_others_names_are_refused_and_not_lost",
+    ),
     # -- Quiver's WAL
     "round trip": ("log/test_append::test_what_goes_in_comes_out",),
     "flush policies": (
         "log/test_durability::test_the_timer_syncs_an_idle_tail",
         "log/test_durability::test_closing_makes_durable_at_every_level",
     ),
-    "truncation, then append": ("log/test_crash::test_what_follows_a_recovery_survives_the_next_crash",),
+    "truncation, then append": ("recovery/test_crash::test_what_follows_a_recovery_survives_the_next_crash",),
     "numbers go on after a restart": ("log/test_trim::test_lsns_go_on_after_trim_and_reopening",),
     "restart after everything was purged": (
         "log/test_trim::test_trimming_everything_leaves_a_log_that_goes_on",
@@ -71,8 +73,8 @@ WHERE: dict[str, tuple[str, ...]] = {
     "structure under right checksums": ("format/test_body::test_malformed_bodies",),
     # -- defects of Kevo's recovery
     "one damaged byte loses the rest in silence": (
-        "log/test_every_bit::test_a_flip_of_a_sample_of_bits_is_told",
-        "log/test_salvage::test_every_harm_leaves_the_intact_frames_and_names_the_rest",
+        "recovery/test_every_bit::test_a_flip_of_a_sample_of_bits_is_told",
+        "recovery/test_salvage::test_every_harm_leaves_the_intact_frames_and_names_the_rest",
     ),
     "rotation restarts the sequence": (
         "conformance/test_quiver_upkeep::test_numbers_are_never_given_again_after_everything_was_cleaned",

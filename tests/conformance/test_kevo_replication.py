@@ -29,18 +29,18 @@ WHERE: dict[str, tuple[str, ...]] = {
         "log/test_append::test_the_limit_of_a_record_is_exact",
     ),
     "a batch": ("log/test_transaction::test_its_operations_are_one_frame_with_one_result",),
-    "recovery over two files": ("log/test_crash::test_a_killed_process_loses_nothing_acknowledged",),
+    "recovery over two files": ("recovery/test_crash::test_a_killed_process_loses_nothing_acknowledged",),
     "three modes of syncing": (
         "log/test_durability::test_sync_means_durable_when_acknowledged",
         "log/test_durability::test_the_other_levels_acknowledge_before_they_sync",
         "log/test_durability::test_the_timer_syncs_an_idle_tail",
     ),
     "errors after close, and a missing file": (
-        "log/test_concurrency::test_after_close_everything_is_refused_and_the_marks_stay",
-        "log/test_readers::test_a_closed_reader_refuses_and_a_missing_log_is_named",
+        "commit/test_concurrency::test_after_close_everything_is_refused_and_the_marks_stay",
+        "read/test_readers::test_a_closed_reader_refuses_and_a_missing_log_is_named",
     ),
     "appending with a given sequence: only what follows, and only to a replica": (
-        "log/test_imported::test_imported_frames_are_the_primarys_frame_by_frame",
+        "replication/test_imported::test_imported_frames_are_the_primarys_frame_by_frame",
         "replication/test_cores::test_intact_frames_of_another_history_fail_for_good",
     ),
     "observers: single, batch, sync, several, unregistered": (
@@ -66,7 +66,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         "test_store::test_transactions_are_seen_whole",
     ),
     "rotation under writers, a hundred times": (
-        "log/test_concurrency::test_hundreds_of_segments_under_load",
+        "commit/test_concurrency::test_hundreds_of_segments_under_load",
         "replication/test_kill::test_killed_at_random_moments_the_replica_is_a_prefix_and_ends_equal",
     ),
     "newer versions win over a flush, and tombstones survive it": (
@@ -74,14 +74,16 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     # -- what has no test there
     "a torn tail": (
-        "log/test_every_bit::test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_them",
+        "recovery/test_every_bit::test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_them",
     ),
     "a flipped byte in the middle": (
-        "log/test_recovery::test_a_flip_below_a_promise_is_corruption_of_acknowledged_data",
+        "recovery/test_recovery::test_a_flip_below_a_promise_is_corruption_of_acknowledged_data",
     ),
     "a torn batch": ("log/test_transaction::test_every_transaction_comes_back_whole",),
-    "a crash": ("log/test_crash::test_every_acknowledged_record_survives_a_power_cut",),
-    "appending behind a torn tail": ("log/test_crash::test_what_follows_a_recovery_survives_the_next_crash",),
+    "a crash": ("recovery/test_crash::test_every_acknowledged_record_survives_a_power_cut",),
+    "appending behind a torn tail": (
+        "recovery/test_crash::test_what_follows_a_recovery_survives_the_next_crash",
+    ),
     "the sequence over rotation and reopening": ("log/test_trim::test_lsns_go_on_after_trim_and_reopening",),
     "replication over rotation": (
         "replication/test_kill::test_killed_at_random_moments_the_replica_is_a_prefix_and_ends_equal",

@@ -41,35 +41,37 @@ WHERE: dict[str, tuple[str, ...]] = {
         "log/test_durability::test_a_busy_log_is_synced_by_the_timer_too",
         "log/test_durability::test_closing_makes_durable_at_every_level",
     ),
-    "a cursor recorded without truncating": ("log/test_cursor::test_a_cursor_holds_nothing_back",),
+    "a cursor recorded without truncating": ("read/test_cursor::test_a_cursor_holds_nothing_back",),
     "a cursor on an entry's end: every record is one": (
-        "log/test_cursor::test_any_record_of_a_frame_is_a_place_to_stand",
+        "read/test_cursor::test_any_record_of_a_frame_is_a_place_to_stand",
     ),
-    "the sidecar persists": ("log/test_cursor::test_progress_is_saved_and_taken_up_again",),
-    "regressions rejected": ("log/test_cursor::test_a_cursor_never_moves_back_or_beyond_the_log",),
-    "a cursor inside a rotated file": ("log/test_cursor::test_any_record_of_a_frame_is_a_place_to_stand",),
+    "the sidecar persists": ("read/test_cursor::test_progress_is_saved_and_taken_up_again",),
+    "regressions rejected": ("read/test_cursor::test_a_cursor_never_moves_back_or_beyond_the_log",),
+    "a cursor inside a rotated file": ("read/test_cursor::test_any_record_of_a_frame_is_a_place_to_stand",),
     "rotation at target, reload, gaps in numbers": (
-        "log/test_manifest_store::test_a_file_that_somebody_put_there_is_never_overwritten",
+        "segments/test_manifest_store::test_a_file_that_somebody_put_there_is_never_overwritten",
     ),
     "caps purge, then admit": (
         "log/test_retention::test_a_log_keeps_itself_small",
-        "log/test_backpressure::test_a_full_disk_is_no_poison",
+        "commit/test_backpressure::test_a_full_disk_is_no_poison",
     ),
     "an invalid sidecar: begins again, and says so": (
-        "log/test_cursor::test_a_damaged_cursor_begins_again_and_says_so",
+        "read/test_cursor::test_a_damaged_cursor_begins_again_and_says_so",
     ),
-    "a stale sidecar: refused, not clamped": ("log/test_cursor::test_a_cursor_holds_nothing_back",),
-    "a crash before the sidecar's rename": ("log/test_cursor::test_a_power_cut_at_every_step_of_an_advance",),
+    "a stale sidecar: refused, not clamped": ("read/test_cursor::test_a_cursor_holds_nothing_back",),
+    "a crash before the sidecar's rename": (
+        "read/test_cursor::test_a_power_cut_at_every_step_of_an_advance",
+    ),
     "the sequence continues after restart": ("log/test_trim::test_lsns_go_on_after_trim_and_reopening",),
     "a torn tail is cut, then append works": (
-        "log/test_every_bit::test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_them",
-        "log/test_crash::test_what_follows_a_recovery_survives_the_next_crash",
+        "recovery/test_every_bit::test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_them",
+        "recovery/test_crash::test_what_follows_a_recovery_survives_the_next_crash",
     ),
     "a reader from any offset": ("log/test_append::test_bounds_of_reading_are_inclusive",),
     "truncation at every field, wrong structure, failing reads": (
         "format/test_frame::test_cut_at_every_byte",
         "format/test_frame::test_forged_headers",
-        "log/test_recovery::test_an_unreadable_segment_is_named",
+        "recovery/test_recovery::test_an_unreadable_segment_is_named",
     ),
     "large and empty payloads": ("log/test_arrow::test_a_bundle_comes_back_as_it_was",),
     "positions over rotation, purge, five cycles": (f"{HERE}::test_positions_over_five_cycles_of_purging",),
@@ -78,11 +80,11 @@ WHERE: dict[str, tuple[str, ...]] = {
         f"{HERE}::test_numbers_are_never_given_again_after_everything_was_cleaned",
     ),
     "counters of rotation and purge": ("log/test_retention::test_a_log_keeps_itself_small",),
-    "errors of capacity are told by data": ("log/test_backpressure::test_a_full_disk_is_no_poison",),
+    "errors of capacity are told by data": ("commit/test_backpressure::test_a_full_disk_is_no_poison",),
     "a reader over many files, in the order of the log": (
-        "log/test_cursor::test_any_record_of_a_frame_is_a_place_to_stand",
+        "read/test_cursor::test_any_record_of_a_frame_is_a_place_to_stand",
         f"{HERE}::test_segments_are_read_in_the_order_of_the_log",
-        "log/test_tools::test_an_empty_log_is_in_order",
+        "recovery/test_tools::test_an_empty_log_is_in_order",
     ),
     "the header's codec": ("format/test_segment::test_round_trip",),
     "the sidecar's codec": (
@@ -93,27 +95,27 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "bundles that do not decode": ("log/test_arrow::test_a_bundle_that_cannot_be_decoded_names_its_record",),
     # -- the engine
-    "end to end: content, then cursor": ("log/test_cursor::test_at_least_once_and_exactly_once",),
-    "replay recovers what was not finished": ("log/test_cursor::test_at_least_once_and_exactly_once",),
-    "what was finished is not replayed": ("log/test_cursor::test_at_least_once_and_exactly_once",),
-    "an empty log": ("log/test_tools::test_an_empty_log_is_in_order",),
+    "end to end: content, then cursor": ("read/test_cursor::test_at_least_once_and_exactly_once",),
+    "replay recovers what was not finished": ("read/test_cursor::test_at_least_once_and_exactly_once",),
+    "what was finished is not replayed": ("read/test_cursor::test_at_least_once_and_exactly_once",),
+    "an empty log": ("recovery/test_tools::test_an_empty_log_is_in_order",),
     "a missing file: named and refused": (f"{RECOVERY}::test_a_gap_stops_recovery_and_is_named",),
-    "across rotated files": ("log/test_cursor::test_at_least_once_and_exactly_once",),
+    "across rotated files": ("read/test_cursor::test_at_least_once_and_exactly_once",),
     "a tail cut: the exact prefix": (
-        "log/test_every_bit::test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_them",
+        "recovery/test_every_bit::test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_them",
     ),
     "bytes flipped: refused, nothing is silently less": (
-        "log/test_recovery::test_a_flip_below_a_promise_is_corruption_of_acknowledged_data",
+        "recovery/test_recovery::test_a_flip_below_a_promise_is_corruption_of_acknowledged_data",
     ),
-    "a cursor beyond the end: refused": ("log/test_cursor::test_a_cursor_that_does_not_fit_is_refused",),
-    "a corrupt sidecar": ("log/test_cursor::test_a_damaged_cursor_begins_again_and_says_so",),
-    "a missing sidecar": ("log/test_cursor::test_progress_is_saved_and_taken_up_again",),
+    "a cursor beyond the end: refused": ("read/test_cursor::test_a_cursor_that_does_not_fit_is_refused",),
+    "a corrupt sidecar": ("read/test_cursor::test_a_damaged_cursor_begins_again_and_says_so",),
+    "a missing sidecar": ("read/test_cursor::test_progress_is_saved_and_taken_up_again",),
     "expired entries": ("log/test_retention::test_age_is_looked_at_from_time_to_time",),
     "numbers are not reused, also after all expired": (
         f"{HERE}::test_numbers_are_never_given_again_after_everything_was_cleaned",
     ),
     "existing data is there, progress is honoured": (
-        "log/test_cursor::test_progress_is_saved_and_taken_up_again",
+        "read/test_cursor::test_progress_is_saved_and_taken_up_again",
     ),
     "the budget: reclaims, skips what is claimed, drops by force": (
         "log/test_capacity::test_every_way_of_appending_is_refused_and_goes_on_after_a_trim",
@@ -125,9 +127,9 @@ WHERE: dict[str, tuple[str, ...]] = {
         "log/test_retention::test_every_limit_alone_and_together",
         "log/test_retention::test_the_upkeep_thread_looks_at_age_by_itself",
     ),
-    "waiting for the next": ("log/test_readers::test_following_from_outside",),
+    "waiting for the next": ("read/test_readers::test_following_from_outside",),
     "stress, every record counted": (
-        "log/test_every_bit::test_a_power_cut_under_parallel_writes_loses_nothing_acknowledged",
+        "recovery/test_every_bit::test_a_power_cut_under_parallel_writes_loses_nothing_acknowledged",
     ),
     # -- segments, store, subscribers, budget
     "deletes that fail are made up for": (
@@ -137,9 +139,9 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "a file time in the future": ("log/test_retention::test_ages_of_segments_that_a_wrong_clock_stamped",),
     "the progress file: old one kept when the new one fails": (
-        "log/test_cursor::test_a_failure_at_every_step_of_an_advance",
+        "read/test_cursor::test_a_failure_at_every_step_of_an_advance",
     ),
-    "consumers do not disturb each other": ("log/test_cursor::test_two_consumers_of_one_name_are_told",),
+    "consumers do not disturb each other": ("read/test_cursor::test_two_consumers_of_one_name_are_told",),
     "the budget's caps": (
         "log/test_retention::test_every_limit_alone_and_together",
         "log/test_capacity::test_the_edge_is_where_no_further_segment_fits",
@@ -155,10 +157,10 @@ WHERE: dict[str, tuple[str, ...]] = {
     "#1980 replay, here compaction, makes old data young": (f"{HERE}::test_compaction_makes_nothing_young",),
     "positions summed from surviving files": (f"{HERE}::test_positions_over_five_cycles_of_purging",),
     "a crash between two files of a rotation": (
-        "log/test_crash::test_every_acknowledged_record_survives_a_power_cut",
+        "recovery/test_crash::test_every_acknowledged_record_survives_a_power_cut",
     ),
     "a cursor ahead of what it stands for": (
-        "log/test_cursor::test_a_cursor_is_never_ahead_of_what_a_power_cut_leaves",
+        "read/test_cursor::test_a_cursor_is_never_ahead_of_what_a_power_cut_leaves",
     ),
 }
 

@@ -7,12 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.log.damaged import close_log
-from tests.log.logs import SEGMENTS
 
 import walkit
+from tests.support.damaged import close_log
+from tests.support.logs import SEGMENTS
 from walkit.recovery import scan_results as parallel
-from walkit.recovery.examine import segments as parallel
 from walkit.recovery.log_scan import SegmentFinding
 from walkit.recovery.scan_report import ScanReport
 from walkit.recovery.scan_results import read_sealed

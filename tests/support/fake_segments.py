@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from tests.support.threads import GUARD_S, Task, wait_until
-from walkit.commit.batch import BatchSlot, Submitted
 from walkit.commit.core import OrderingCore
 from walkit.commit.driver import CommitDriver
 from walkit.commit.frame import SealedFrame
