@@ -21,7 +21,7 @@ from tests.support.threads import Task, wait_until
 from walkit._internal.threads import LogThread
 from walkit.errors import DivergenceError, GapError, OptionsError, StorageError, WalkitError
 from walkit.models import FaultyStorage
-from walkit.replication import DeltaReader, Primary, ReplayLimits, ReplicaFailedError
+from walkit.replication import DeltaOptions, DeltaReader, Primary, ReplayLimits, ReplicaFailedError
 from walkit.replication.delta import loop as delta_loop
 from walkit.replication.delta import opening as delta_opening
 from walkit.replication.delta.loader import RangeLoader, Reached, Workers
@@ -174,6 +174,30 @@ def test_the_primary_of_a_copy_is_not_followed(
     with pytest.raises(DivergenceError, match="another copy"):
         reader.wait_for(3, WAIT_S)
     assert reader.state[b"k"] in (b"1", b"2")
+
+
+@pytest.mark.parametrize("followed", ["log", "copy"])
+def test_end_of_another_copy_is_refused(
+    stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, followed: str
+) -> None:
+    """Follow a log by the idle primary of its copy, and the reverse: DivergenceError once they differ."""
+    monkeypatch.setattr(delta_opening, "GRACE_MS", 50.0)
+    monkeypatch.setattr(delta_loop, "UNPROVEN_MS", 20.0)
+    with walkit.open(tmp_path / "log") as log:
+        log.append(b"1", key=b"k")
+    shutil.copytree(tmp_path / "log", tmp_path / "copy")
+    ours = stack.enter_context(walkit.open(tmp_path / "log"))
+    copy = stack.enter_context(walkit.open(tmp_path / "copy"))
+    served = copy if followed == "log" else ours
+    primary = stack.enter_context(Primary(served, delta=DeltaOptions(buffer_bytes=0)))
+    reader = stack.enter_context(DeltaReader(tmp_path / followed, primary.address, backoff=quick()))
+    reader.wait_for(1, WAIT_S)
+    wait_until(lambda: reader.statistics().polls > 1)
+    assert reader.error is None  # both have the same records still
+    ours.append(b"2", key=b"k")
+    with pytest.raises(DivergenceError, match="another copy"):
+        reader.wait_for(3, WAIT_S)
+    assert reader.state[b"k"] in ((b"1", b"2") if followed == "log" else (b"1",))
 
 
 def test_an_opening_that_goes_on_beside_the_log_is_not_followed(

@@ -33,6 +33,7 @@ from walkit.errors import (
 from walkit.models import FaultyStorage
 from walkit.replication import DeltaOptions, DeltaReader, Primary, ReplayLimits
 from walkit.replication.core.backoff import Backoff
+from walkit.replication.delta.link import PollLink
 from walkit.storage import FileStorage
 
 WAIT_S = 30.0
@@ -123,6 +124,34 @@ def test_a_readers_lag_is_in_records_and_bytes(stack: ExitStack, tmp_path: Path)
     hang.release()
     reader.wait_for(last.last_lsn, WAIT_S)
     assert reader.status().lag_bytes == 0
+
+
+def test_status_of_a_reader_without_contact_knows_no_lag(stack: ExitStack, tmp_path: Path) -> None:
+    """Take primary and storage away from a reader, and give both back: no lag is known meanwhile; trouble goes."""
+    log = stack.enter_context(walkit.open(tmp_path / "log"))
+    primary = stack.enter_context(Primary(log, delta=DeltaOptions(buffer_bytes=0)))
+    storage = FaultyStorage(FileStorage(str(tmp_path / "log")))
+    reader = DeltaReader(storage, primary.address, backoff=quick(), limits=ReplayLimits(tries_max=3))
+    assert (reader.status().lag_records, reader.status().lag_bytes) == (None, None)
+    stack.enter_context(reader)
+    reader.wait_for(log.append(b"1", key=b"k").last_lsn, WAIT_S)
+    assert reader.status().lag_records == 0 and not reader.status().trouble
+    storage.fail("open", "*", times=None)
+    primary.stop()
+    wait_until(lambda: reader.status().lag_records is None)
+    away = reader.status()
+    assert (away.state, away.lag_bytes, away.known_lsn) == ("connecting", None, 1) and away.trouble
+    assert "lag unknown" in away.line() and "unknown" in reader._repr_html_()
+    storage.clear()
+    again = Primary(log, primary.address, delta=DeltaOptions(buffer_bytes=0))
+    stack.enter_context(again)
+    wait_until(lambda: reader.status().state == "following" and not reader.status().trouble)
+    assert reader.status().lag_records == 0
+    storage.fail("read", "*", times=None)
+    log.append(b"2", key=b"k")
+    wait_until(lambda: reader.error is not None)
+    ended = reader.status()
+    assert (ended.state, ended.applied_lsn, ended.known_lsn, ended.lag_records) == ("failed", 1, 2, None)
 
 
 def test_a_transaction_larger_than_a_load_is_seen_all_or_not_at_all(stack: ExitStack, tmp_path: Path) -> None:
@@ -486,12 +515,20 @@ def test_records_that_a_salvage_gave_up_are_never_passed_over(stack: ExitStack, 
         assert dict(reader.state.items()) == expected(log, lsn)
 
 
-def test_an_idle_primary_forgets_readers_that_are_gone(stack: ExitStack, tmp_path: Path) -> None:
-    """Stop a reader and append nothing: its session expires, and the log is observed no more."""
+@pytest.mark.parametrize("leaves", [True, False])
+def test_idle_primary_forgets_readers_that_are_gone(
+    stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    """Stop a reader and append nothing: it leaves at once, or its session expires; the log is no longer observed."""
     log = stack.enter_context(walkit.open(tmp_path / "log"))
-    primary = stack.enter_context(Primary(log, delta=DeltaOptions(expiry_ms=100, retry_ms=100)))
-    with DeltaReader(tmp_path / "log", primary.address):
-        wait_until(lambda: bool(primary.status().delta_readers))
+    options = DeltaOptions() if leaves else DeltaOptions(expiry_ms=100, retry_ms=100)
+    if not leaves:
+        monkeypatch.setattr(PollLink, "leave", lambda *_: None)  # as if it had been killed
+    primary = stack.enter_context(Primary(log, delta=options))
+    with DeltaReader(tmp_path / "log", primary.address) as reader:
+        wait_until(lambda: bool(primary.status().delta_readers) and reader.status().state == "following")
+    if leaves:
+        assert not primary.status().delta_readers
     wait_until(lambda: not primary.status().delta_readers)
     assert not is_observed(log)
 

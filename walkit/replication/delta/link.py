@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -17,7 +18,7 @@ from walkit.replication.transport.grpc_common import grpc
 
 POLL_WAIT_MS = 1_000.0
 """A poll asks to be answered within this time, whatever the primary's long poll is."""
-POLL_TIMEOUT_S = 5.0
+POLL_TIMEOUT_S, LEAVE_S = 5.0, 1.0
 
 Received: TypeAlias = "PollAnswer | PollRefusal | WalkitError | str"
 """A reply; an error that lasts; or why no reply came."""
@@ -37,16 +38,26 @@ class PollLink:
         self._channel: Any = None
         self._call: Any = None
 
+    def leave(self, session_id: int, session_epoch: int) -> None:
+        """End the session at the primary, as far as it answers soon; otherwise it expires there."""
+        if self._call is not None:
+            request = PollRequest(session_id=session_id, session_epoch=session_epoch, leave=True)
+            with suppress(grpc.RpcError, ValueError):  # a channel that is closed meanwhile
+                self._call(encode_poll(request), timeout=LEAVE_S, metadata=self._metadata())
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        token = self._destination.token
+        return () if token is None else ((TOKEN_KEY, token),)
+
     def send(self, request: PollRequest) -> None:
         """Send a poll; `on_reply` gets what becomes of it. OptionsError where a file of the TLS cannot be used."""
         if self._channel is None:
             self._channel = self._destination.channel(DELTA_BYTES_SENT_MAX + ANSWER_WORDS_BYTES)
             self._call = self._channel.unary_unary(POLL_METHOD)
-        token = self._destination.token
         future = self._call.future(
             encode_poll(replace(request, wait_ms=POLL_WAIT_MS)),
             timeout=POLL_TIMEOUT_S,
-            metadata=() if token is None else ((TOKEN_KEY, token),),
+            metadata=self._metadata(),
         )
         future.add_done_callback(lambda done: self._on_reply(request, self._received(done)))
 

@@ -34,8 +34,11 @@ SILENCE_MS = 200.0
 LOOK_MS = 50.0
 PROBE_MS = 5_000.0
 """A primary that answers no polls is asked again after this time."""
-CHECK_MS = 5_000.0
-"""So often it looks at the log itself also while polls are answered: a primary may be wrong about it."""
+CHECK_MS, UNPROVEN_MS = 5_000.0, 1_000.0
+"""So often it looks at the log itself also while polls are answered: a primary may be wrong about it.
+
+More often while the primary's opening is not in the log's manifest: it may be the primary of another copy.
+"""
 STOP_S = 30.0
 """How long a stop waits for what is under way on a thread: a storage may hang."""
 REFUSALS_MAX = 2
@@ -66,9 +69,12 @@ class DeltaLoop:
         self.figures, self.process = ReaderFigures(), os.getpid()
         self.upkeep: ReaderUpkeep | None = None
         self.error: WalkitError | None = None
-        self.trouble = ""
+        self.troubles: dict[str, str] = {}
+        """By what failed last ("poll", "look", "load", "stop"): why. Its next success clears it."""
         self.polls = self.failures = self.refusals = self.looks = self.records = 0
         self.answered_ms: float | None = None
+        self.seen_ms: float | None = None
+        """When the log itself was last looked at without an error."""
         self.in_contact = False  # whether the state was compared with the log since this was made
         self.thread = LoopThread(self._run)
         self.stopping = False
@@ -94,6 +100,17 @@ class DeltaLoop:
     def is_answered(self) -> bool:
         """Whether the primary has answered a poll a short time ago."""
         return self.answered_ms is not None and now_ms() - self.answered_ms < 5 * self._silence_ms
+
+    @property
+    def is_in_touch(self) -> bool:
+        """Whether the primary, or the log itself, has said a short time ago how far the log is."""
+        spoke_ms = max(self.answered_ms or 0.0, self.seen_ms or 0.0)
+        return bool(spoke_ms) and not self.is_ended and now_ms() - spoke_ms < 5 * self._silence_ms
+
+    @property
+    def trouble(self) -> str:
+        """What failed last, and was not done since; "" if there is nothing."""
+        return "; ".join(dict.fromkeys([*self.troubles.values()]))
 
     @property
     def is_foreign(self) -> bool:
@@ -139,7 +156,7 @@ class DeltaLoop:
         hung = [] if self.upkeep is None else self.upkeep.at_work
         hung += [self.thread.name] if self.thread.hangs() else []
         if hung:
-            self.trouble = (
+            self.troubles["stop"] = (
                 f"a storage hangs under {' and '.join(hung)}: the reader was stopped without waiting"
             )
         return bool(hung)
@@ -159,6 +176,8 @@ class DeltaLoop:
         finally:
             if self.upkeep is not None and self.error is not None:
                 self.upkeep.stop()  # the claim of a reader that has failed ends with its lease
+            if self.is_answered and self.poller.session_id:
+                self._link.leave(self.poller.session_id, self.poller.session_epoch)
             self._link.close()
             self._workers.stop()
             self.state.wake()
@@ -227,13 +246,13 @@ class DeltaLoop:
         if isinstance(received, PollRefusal):
             self.refusals += 1
             said = plain_text(f"{received.reason}): {received.message}")
-            self.trouble = f"the primary refused a poll ({said}"
+            self.troubles["poll"] = f"the primary refused a poll ({said}"
             self.poller.refused(request, received, now)
             if self.poller.closed is not None:
                 self._probe_ms = now + PROBE_MS if received.reason == "version" else now + PROBE_MS / 10
             return ()
         self.failures += 1
-        self.trouble = str(received)
+        self.troubles["poll"] = str(received)
         self._link.reconnect()
         if isinstance(received, PollUnknownError):
             self.poller.refused(request, PollRefusal(reason="version", message=str(received)), now)
@@ -254,7 +273,7 @@ class DeltaLoop:
             taken = self.poller.answered(request, answer, now)
         except WalkitError as error:
             self.failures += 1
-            self.trouble = str(error)
+            self.troubles["poll"] = str(error)
             return ()
         if taken is None:
             return ()
@@ -268,8 +287,9 @@ class DeltaLoop:
             return [EndReplay(error)]
         except WalkitError as error:
             # Frames of a history that is not known are not applied: a later answer brings their range.
-            self.trouble = str(error)
+            self.troubles["poll"] = str(error)
             return ()
+        self.troubles.pop("poll", None)
         return self._replay(taken, came_ns, now)
 
     # -- the log's own end
@@ -283,7 +303,8 @@ class DeltaLoop:
             return
         self._look_ms = now + LOOK_MS if silent else heard_ms + self._silence_ms
         alone = silent and (idle or self.poller.closed is not None)
-        if (alone or now - self._looked_ms >= CHECK_MS) and not self._looking:
+        check_ms = UNPROVEN_MS if self._opening.is_unproven else CHECK_MS
+        if (alone or now - self._looked_ms >= check_ms) and not self._looking:
             self._looking, self._looked_ms = True, now
             self._workers.do(self._look_at_log)
 
@@ -307,10 +328,17 @@ class DeltaLoop:
         if isinstance(end, DivergenceError):
             return [EndReplay(end)]
         if isinstance(end, WalkitError):
-            self.trouble = str(end)
+            self.troubles["look"] = str(end)
             return ()
+        self.troubles.pop("look", None)
         now, owed_lsn, self._owed_lsn = now_ms(), self._owed_lsn, end.lsn
+        self.seen_ms = now
         in_contact = self.answered_ms is not None and now - self.answered_ms < self._silence_ms
+        if in_contact:
+            try:
+                self._opening.passed(end.lsn, self.state.reached, now)
+            except DivergenceError as error:
+                return [EndReplay(error)]
         if in_contact and owed_lsn <= self.replayer.known.lsn:
             return ()  # the primary names this end soon, and its frames may come along
         answer = PollAnswer(version=0, session_id=0, session_epoch=0, end=end)
@@ -364,8 +392,9 @@ class DeltaLoop:
     def _loaded(self, step: LoadRange, found: LoadedRange | Exception, took_ns: int) -> Sequence[ReplayStep]:
         now = now_ms()
         if isinstance(found, Exception):
-            self.trouble = str(found)
+            self.troubles["load"] = str(found)
             return self.replayer.load_failed(step.number, found, now)
+        self.troubles.pop("load", None)
         self.figures.time("read", took_ns)
         return self.replayer.loaded(step.number, found.frames, found.size_bytes, found.end, now)
 
@@ -378,7 +407,7 @@ class DeltaLoop:
         except Exception as error:  # noqa: BLE001 - it ends the replay: the state may have a part of the range
             if not (by_delta and isinstance(error, WalkitError) and self.state.is_whole):
                 return self.replayer.apply_failed(step.number, error)
-            self.trouble = str(error)
+            self.troubles["load"] = str(error)
             return self.replayer.spoiled(step.number, now_ms())
         done = perf_counter_ns()
         if frames:

@@ -29,7 +29,16 @@ class Opening:
         self._is_there = False
         """Whether the manifest has it, up to the end that was answered: the first frame puts it there."""
         self._missed_ms: float | None = None
-        """Since when frames come of one that the manifest does not have."""
+        """Since when one writes that the manifest does not have: it sent frames, or its end has moved."""
+        self._end_lsn = 0
+        """The end of its newest answer. An opening that is not in the manifest has written nothing: its end stays."""
+        self._passed_ms: float | None = None
+        """Since when the log itself ends elsewhere than an opening says that the manifest does not have."""
+
+    @property
+    def is_unproven(self) -> bool:
+        """Whether the opening that answers is not in the manifest, so that it may be one of another copy."""
+        return self._epoch_id is not None and not self._is_there
 
     def checked(self, answer: PollAnswer, asked_lsn: int, reached: Reached, now_ms: float) -> PollAnswer:
         """Return what can be used of an answer: without its frames where the manifest does not have their opening yet.
@@ -40,23 +49,39 @@ class Opening:
         """
         if answer.epoch_id is None:
             return answer
-        known = answer.epoch_id == self._epoch_id and self._missed_ms is None
-        if known and (self._is_there or not answer.delta):
+        same = answer.epoch_id == self._epoch_id
+        wrote = bool(answer.delta) or (same and answer.end.lsn != self._end_lsn)
+        if same and self._missed_ms is None and (self._is_there or not wrote):
             return answer
         is_there = self._look(answer, asked_lsn, reached)
         if answer.epoch_id != self._epoch_id or is_there:
             self._missed_ms = None
-        self._epoch_id, self._is_there = answer.epoch_id, is_there
-        if is_there or not (answer.delta or self._missed_ms is not None):
+        self._epoch_id, self._is_there, self._end_lsn = answer.epoch_id, is_there, answer.end.lsn
+        if is_there or not (wrote or self._missed_ms is not None):
             return answer
         since_ms = self._missed_ms = now_ms if self._missed_ms is None else self._missed_ms
         if now_ms - since_ms >= GRACE_MS:
-            raise DivergenceError(
-                f"the primary's frames are of epoch {answer.epoch_id:#018x}, and the log at {self._storage.location} "
-                "has none of that epoch there: the primary serves another copy of it",
-                first_lsn=reached.lsn + 1,
-            )
+            raise self._other_copy(reached)
         return replace(answer, first=None, delta=None, crc=None)
+
+    def passed(self, end_lsn: int, reached: Reached, now_ms: float) -> None:
+        """Compare the log's own end, which was looked at, with an unproven opening that answers meanwhile.
+
+        DivergenceError if they have differed for a time: then another opening writes the log.
+        """
+        if not self.is_unproven or end_lsn == self._end_lsn:
+            self._passed_ms = None
+            return
+        self._passed_ms = now_ms if self._passed_ms is None else self._passed_ms
+        if now_ms - self._passed_ms >= GRACE_MS:
+            raise self._other_copy(reached)
+
+    def _other_copy(self, reached: Reached) -> DivergenceError:
+        return DivergenceError(
+            f"the primary answers for epoch {self._epoch_id or 0:#018x} with LSN {self._end_lsn:,}, and the log at "
+            f"{self._storage.location} has nothing of that epoch there: the primary serves another copy of it",
+            first_lsn=reached.lsn + 1,
+        )
 
     def _look(self, answer: PollAnswer, asked_lsn: int, reached: Reached) -> bool:
         """Compare the histories; return whether the record at the answer's end is of its opening in the manifest."""

@@ -233,16 +233,17 @@ class DeltaReader:
         at = loop.replayer.applied  # before the known end, which is never before it
         end = loop.replayer.known
         applied, known = self.applied_lsn, max(end.lsn, self.applied_lsn)
-        upkeep = loop.upkeep
+        upkeep, in_touch = loop.upkeep, loop.is_in_touch
+        # Two ends of one record may have frames without records between them.
+        lag_bytes = max(end.position - at.position, 0) if known > applied else 0
         return DeltaReaderStatus(
             state=self._life(),
             location=self._storage.location,
             source=self._address,
             applied_lsn=applied,
             known_lsn=known,
-            lag_records=known - applied,
-            # Two ends of one record may have frames without records between them.
-            lag_bytes=max(end.position - at.position, 0) if known > applied else 0,
+            lag_records=known - applied if in_touch else None,
+            lag_bytes=lag_bytes if in_touch else None,
             hit_rate=statistics.hit_rate,
             delta_bytes=statistics.delta_bytes,
             loaded_bytes=statistics.loaded_bytes,
@@ -323,7 +324,7 @@ class DeltaReader:
             return "new"
         if loop.is_answered:
             return "following"
-        return "reading the log" if loop.looks else "connecting"
+        return "reading the log" if loop.is_in_touch else "connecting"
 
     def _refuse_child(self) -> None:
         if self._loop.is_foreign:

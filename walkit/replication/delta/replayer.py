@@ -132,6 +132,8 @@ class DeltaReplayer:
         """
         self.applied = applied
         self.failure: Exception | None = None
+        self._failed_end = applied
+        """The newest end that was known at the failure: it stays known."""
         self.counts = ReplayCounts()
         self.limits = limits or ReplayLimits()
         self._log_id, self._chance, self._check_delta = log_id, chance, frames_of
@@ -144,7 +146,7 @@ class DeltaReplayer:
     def known(self) -> DeltaEnd:
         """The newest end that is applied or on its way. Safe from any thread."""
         last = self._parts[-1:]
-        return last[0].end if last else self.applied
+        return last[0].end if last else max(self.applied, self._failed_end, key=lambda end: end.lsn)
 
     @property
     def parts(self) -> int:
@@ -335,7 +337,7 @@ class DeltaReplayer:
         return position - first.position
 
     def _fail(self, error: Exception) -> list[ReplayStep]:
-        self.failure = error
+        self.failure, self._failed_end = error, self.known
         self._parts.clear()
         return [EndReplay(error)]
 

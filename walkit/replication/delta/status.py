@@ -26,10 +26,11 @@ class DeltaReaderStatus:
     applied_lsn: int
     known_lsn: int
     """Up to here the log is known to be durable."""
-    lag_records: int
-    """Records that are durable, as far as is known, and not applied yet."""
-    lag_bytes: int
-    """Bytes of their frames, as positions count them."""
+    lag_records: int | None
+    """Records that are durable, as far as is known, and not applied yet. None without contact: neither the primary
+    nor the log has said a short time ago how far the log is."""
+    lag_bytes: int | None
+    """Bytes of their frames, as positions count them; None as for records."""
     hit_rate: float
     """The part of the bytes that came by delta, from 0 to 1; 0.0 before the first byte."""
     delta_bytes: int
@@ -40,17 +41,23 @@ class DeltaReaderStatus:
     checkpoint_lsn: int
     """LSN of the reader's own checkpoint; 0 where there is none."""
     trouble: str
-    """What failed last, and was tried again or gone around; "" where nothing did."""
+    """What failed last; "" once it has succeeded again."""
     error: str | None
     statistics: DeltaReaderStatistics
 
     def line(self) -> str:
         """Return one line: the state, how far it is, and by which path."""
         text = (
-            f"{self.state}: LSN {self.applied_lsn:,} of {self.known_lsn:,}, lag {counted(self.lag_records, 'record')}, "
+            f"{self.state}: LSN {self.applied_lsn:,} of {self.known_lsn:,}, lag {self._lag()}, "
             f"{self.hit_rate:.0%} of the bytes by delta"
         )
         return f"{text}; {self.error or self.trouble}" if self.error or self.trouble else text
+
+    def _lag(self, *, with_bytes: bool = False) -> str:
+        if self.lag_records is None or self.lag_bytes is None:
+            return "unknown"
+        records = counted(self.lag_records, "record")
+        return f"{records}, {counted(self.lag_bytes, 'byte')}" if with_bytes else records
 
     def _repr_html_(self) -> str:
         facts = [
@@ -58,7 +65,7 @@ class DeltaReaderStatus:
             ("log", self.location),
             ("primary", self.source),
             ("applied LSN", f"{self.applied_lsn:,} of {self.known_lsn:,}"),
-            ("lag", f"{counted(self.lag_records, 'record')}, {counted(self.lag_bytes, 'byte')}"),
+            ("lag", self._lag(with_bytes=True)),
             ("by delta", f"{self.hit_rate:.1%}: {counted(self.delta_bytes, 'byte')}"),
             ("by reading the log", counted(self.loaded_bytes, "byte")),
             ("claim", self.claim),

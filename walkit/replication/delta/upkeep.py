@@ -39,8 +39,8 @@ class ReaderUpkeep:
         self._storage, self._state, self.claim, self._checkpoint = storage, state, kept, checkpoint
         self._every_s, self._fail = every_s, fail
         self.saved_lsn, self.checkpoints = saved_lsn, 0
-        self.trouble = ""
-        """Why the last checkpoint failed; "" where it did not."""
+        self._troubles: dict[str, str] = {}
+        """Why the claim was not kept, or the last checkpoint not taken; the next success clears it."""
         self._saved_s = time.monotonic()
         self._saving = threading.Lock()
         self._over = Latch()
@@ -52,19 +52,28 @@ class ReaderUpkeep:
             {} if self._checkpoint is None else {"checkpoint": self._save_in_time}
         )
         for kind, job in jobs.items():
-            thread = LogThread(target=self._run, args=(job,), name=f"walkit-delta-{kind} {name}", daemon=True)
+            thread = LogThread(
+                target=self._run, args=(kind, job), name=f"walkit-delta-{kind} {name}", daemon=True
+            )
             thread.start()
             self._threads.append(thread)
 
-    def _run(self, job: Callable[[], object]) -> None:
+    @property
+    def trouble(self) -> str:
+        """Why the claim was not kept, or the last checkpoint not taken; "" if nothing failed since."""
+        return "; ".join([*self._troubles.values()])
+
+    def _run(self, kind: str, job: Callable[[], object]) -> None:
         while not self._over.wait(LOOK_S):
             try:
                 job()
+                if kind == "claim":  # a checkpoint is seldom due, and clears its own when it is taken
+                    self._troubles.pop(kind, None)
             except DivergenceError as error:
                 self._fail(error)
                 return
             except WalkitError as error:
-                self.trouble = str(error)
+                self._troubles[kind] = str(error)
             except Exception as error:  # noqa: BLE001 - without this thread the claim would end unnoticed
                 self._fail(error)
                 return
@@ -86,7 +95,7 @@ class ReaderUpkeep:
             try:
                 self.save()
             except WalkitError as error:
-                self.trouble = str(error)
+                self._troubles["checkpoint"] = str(error)
         if self._checkpoint is None:
             self.claim.release()
             return
@@ -107,7 +116,7 @@ class ReaderUpkeep:
                     return self.saved_lsn
                 self.saved_lsn = self._checkpoint.save(*found, load_manifest(self._storage))
                 self.checkpoints += 1
-                self.trouble = ""
+                self._troubles.pop("checkpoint", None)
             return self.saved_lsn
 
     def _save_in_time(self) -> None:
