@@ -35,7 +35,7 @@ from walkit.format.manifest import LogEnd, Manifest
 from walkit.log.claims import ClaimTable, _Seen
 from walkit.log.lifetime import Lifetime
 from walkit.models import CrashingStorage
-from walkit.record import Batch, Kind, Record
+from walkit.record import Batch
 from walkit.replication.core.publisher import Publisher
 from walkit.replication.core.states import StateTracker
 from walkit.replication.core.subscriber import Subscriber
@@ -44,7 +44,6 @@ from walkit.replication.delta.loader import RangeLoader
 from walkit.replication.delta.loop import DeltaLoop
 from walkit.replication.delta.messages import DeltaEnd
 from walkit.replication.delta.poller import DeltaPoller
-from walkit.replication.delta.record_cache import RecordCache
 from walkit.replication.delta.replayer import DeltaReplayer
 from walkit.replication.delta.state import ReaderState
 from walkit.replication.logs.end_watch import EndWatch
@@ -277,12 +276,6 @@ def _runs() -> SharedRuns:
     return runs
 
 
-def _cache() -> RecordCache:
-    cache = RecordCache(4096)
-    cache.put(1, [Record(1, Kind.PUT, b"k", b"v")], 1)
-    return cache
-
-
 def _tracker() -> StateTracker:
     tracker = StateTracker("replica", "new")
     tracker.begin(0.0)
@@ -445,8 +438,6 @@ BROKEN: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (DeltaBuffer, changed("end", DeltaEnd(1, 64))),
     (_runs, inside("_kept", lambda kept: kept.update({(1, None): None}))),
     (_runs, changed("_size", 1)),
-    (_cache, changed("_next_lsn", 0)),
-    (_cache, inside("_order", deque.clear)),
     (_tracker, changed("state", "new")),
     (_tracker, inside("_spans", deque.reverse)),
     (_election, changed("leading", {1: True, 2: True})),

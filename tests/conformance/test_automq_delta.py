@@ -86,10 +86,8 @@ WHERE: dict[str, tuple[str, ...]] = {
         "replication/delta/test_replay::test_a_readers_state_is_the_logs_at_each_lsn_that_it_announces",
         "replication/delta/test_kill::test_killed_at_random_moments_the_reader_is_never_wrong_and_ends_equal",
     ),
-    "the cache of snapshot reads: no answer has a gap in it, and its memory is bounded": (
-        "replication/delta/test_record_cache::test_an_answer_is_all_that_the_log_has_or_none",
-        "replication/delta/test_record_cache::test_each_key_knows_from_where_it_is_whole",
-        "replication/delta/test_record_cache::test_the_bound_is_of_memory",
+    "the cache of snapshot reads: no answer has a gap in it (here the log is read)": (
+        "replication/delta/test_reader::test_records_of_a_key_are_the_logs",
     ),
     # -- hazards
     "a mismatch leaves its listener registered": (

@@ -5,13 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from walkit.plots import alt_text, delta_hits, delta_lags, delta_latencies, svg_of
-from walkit.replication.delta.state import HitRow
-
-ROWS = [
-    HitRow(up_to=1024, delta_bytes=900, loaded_bytes=100),
-    HitRow(up_to=65536, delta_bytes=0, loaded_bytes=4000),
-]
+from walkit.plots import alt_text, delta_lags, delta_latencies
 
 
 def test_each_histogram_has_every_sample_in_its_bin() -> None:
@@ -25,26 +19,6 @@ def test_each_histogram_has_every_sample_in_its_bin() -> None:
         assert edges[0] <= ns.min() / 1e9 <= ns.max() / 1e9 <= edges[-1] * (1 + 1e-9)
     assert "read: p50 21 ms" in alt_text(drawing)
     assert "no samples" in alt_text(delta_latencies({}))
-
-
-def test_the_bars_are_the_bytes_and_the_words_their_share() -> None:
-    """Draw two classes: stacked bytes by path, the share above each bar, and all of it in title and picture."""
-    drawing = delta_hits(ROWS)
-    by_delta, by_log = drawing.data
-    assert (list(by_delta.y), list(by_log.y)) == ([900, 0], [100, 4000])
-    assert list(by_delta.x) == ["to 1 KiB", "to 64 KiB"]
-    assert [note.text for note in drawing.layout.annotations] == ["90%", "0%"]
-    assert drawing.layout.title.text.startswith("Delta reader: 18% of 4.883 KiB by delta")
-    assert svg_of(drawing).lstrip().startswith("<svg")
-    assert delta_hits([], by="bytes in a second").layout.title.text.startswith("Delta reader: no bytes yet")
-
-
-def test_bytes_have_the_binary_units_of_their_title() -> None:
-    """Draw classes of 3 MiB and less: the axis counts in MiB, as the words above it do, and ends above the bars."""
-    drawing = delta_hits([HitRow(up_to=2048, delta_bytes=3 * 2**20, loaded_bytes=0)])
-    axis = drawing.layout.yaxis
-    assert "2 MiB" in axis.ticktext and not any("MB" in text for text in axis.ticktext)
-    assert axis.range[0] == 0 and axis.range[1] > 3 * 2**20
 
 
 @pytest.mark.parametrize(("most", "dtick"), [(30.0, "D2"), (3_000.0, None)])

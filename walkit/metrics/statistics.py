@@ -132,9 +132,6 @@ class DeltaReaderStatistics(_Metrics):
     held_bytes: int = _metric("bytes", "bytes that wait to be applied now")
     records: int = _counter("records", "records applied")
     checkpoints: int = _counter("checkpoints", "checkpoints of the reader's own")
-    cache_bytes: int = _metric("bytes", "bytes of the newest records kept for `records_of` now")
-    cache_hits: int = _counter("calls", "calls of `records_of` that were answered from memory")
-    cache_misses: int = _counter("calls", "calls of `records_of` that read the log")
 
     @property
     def hit_rate(self) -> float:

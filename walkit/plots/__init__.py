@@ -11,7 +11,7 @@ from walkit.plots.batches import batch_times
 from walkit.plots.checkpoint import recovery_over_checkpoint, recovery_over_segment_size
 from walkit.plots.clock_bands import Band
 from walkit.plots.crash_states import crash_states
-from walkit.plots.delta import HitRowLike, delta_hits, delta_lags, delta_latencies
+from walkit.plots.delta import delta_lags, delta_latencies
 from walkit.plots.display import Figure, alt_text, figure_html, plotly_script, restored
 from walkit.plots.engines import engine_times
 from walkit.plots.export import data, save_data
@@ -49,7 +49,6 @@ __all__ = [
     "Amplification",
     "Band",
     "Figure",
-    "HitRowLike",
     "LagSeries",
     "LagUnit",
     "LiveSeries",
@@ -65,7 +64,6 @@ __all__ = [
     "batch_times",
     "crash_states",
     "data",
-    "delta_hits",
     "delta_lags",
     "delta_latencies",
     "engine_times",

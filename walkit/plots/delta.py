@@ -1,34 +1,17 @@
-"""How a delta reader came by its records: latencies as histograms, bytes by path, and lags side by side."""
+"""How a delta reader came by its records: latencies as histograms, and lags side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from walkit.plots.facts import Spread, drawn_by, error_bars
-from walkit.plots.style import BLUE, ORANGE, Figure, Theme, colour, figure, go
-from walkit.plots.units import LOG_SECONDS, bytes_axis, bytes_text, duration_text, log_seconds
+from walkit.plots.style import Figure, Theme, colour, figure, go
+from walkit.plots.units import LOG_SECONDS, duration_text, log_seconds
 
 BINS_PER_DECADE = 10
-
-
-class HitRowLike(Protocol):
-    """Bytes of one class of frames, or of seconds, by path; `walkit.replication` makes such rows."""
-
-    @property
-    def up_to(self) -> int:
-        """Upper bound of the class, in bytes."""
-
-    @property
-    def delta_bytes(self) -> int:
-        """Bytes that came by delta."""
-
-    @property
-    def loaded_bytes(self) -> int:
-        """Bytes that were read from the log."""
 
 
 def delta_latencies(
@@ -121,42 +104,4 @@ def delta_lags(
                 line={"color": colour(index)},
             )
         )
-    return drawing
-
-
-def delta_hits(
-    rows: Iterable[HitRowLike],
-    *,
-    by: str = "frame size",
-    subtitle: Sequence[str] = (),
-    theme: Theme = None,
-) -> Figure:
-    """Draw the bytes that came by delta and by reading the log, for each class of frame sizes, or of rates.
-
-    `by` names the classes: "frame size", or "bytes in a second". Above each bar stands the part that came by delta.
-    """
-    given = list(rows)
-    names = [f"to {bytes_text(row.up_to)}" for row in given]
-    taken, loaded = sum(row.delta_bytes for row in given), sum(row.loaded_bytes for row in given)
-    total = taken + loaded
-    largest = max((row.delta_bytes + row.loaded_bytes for row in given), default=0)
-    said = f"{taken / total:.0%} of {bytes_text(total)} by delta" if total else "no bytes yet"
-    drawing = figure(
-        f"Delta reader: {said}",
-        subtitle=[*subtitle, drawn_by()],
-        alt=f"Bars of bytes by delta and by reading the log, by {by}: {said}",
-        theme=theme,
-        barmode="stack",
-        xaxis={"title": {"text": by}, "type": "category"},
-        yaxis={"title": {"text": "bytes"}, **bytes_axis(0, 1.1 * max(largest, 1))},
-    )
-    for label, sizes, paint in (
-        ("by delta", [row.delta_bytes for row in given], BLUE),
-        ("by reading the log", [row.loaded_bytes for row in given], ORANGE),
-    ):
-        drawing.add_trace(go.Bar(x=names, y=sizes, name=label, marker={"color": paint}))
-    for name, row in zip(names, given, strict=True):
-        size = row.delta_bytes + row.loaded_bytes
-        share = f"{row.delta_bytes / size:.0%}" if size else ""
-        drawing.add_annotation(x=name, y=size, yanchor="bottom", showarrow=False, text=share)
     return drawing

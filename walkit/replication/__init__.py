@@ -43,7 +43,7 @@ from walkit.replication.core.states import StateSpan
 from walkit.replication.delta.polls import DeltaOptions, SessionStatus
 from walkit.replication.delta.reader import DeltaReader
 from walkit.replication.delta.replayer import ReplayLimits
-from walkit.replication.delta.state import LATENCIES, HitRow, ReaderState
+from walkit.replication.delta.state import LATENCIES, ReaderState
 from walkit.replication.delta.status import DeltaReaderStatus
 from walkit.replication.healing.heal import HealedSegment, HealReport, heal
 from walkit.replication.primary.server import Primary
@@ -72,7 +72,6 @@ __all__ = [
     "FollowerStatus",
     "HealReport",
     "HealedSegment",
-    "HitRow",
     "IdentityError",
     "PeerError",
     "Primary",

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from walkit.plots import LagSeries, StateBar
-from walkit.replication.delta.state import HitRow
 
 POINTS_MAX = 480
 """Two minutes of four lines a second."""
@@ -114,13 +112,3 @@ class ReplicaHistory:
             for state, begin, end, why in spans
             if end >= since_s
         ]
-
-
-def hits_of(lines: Iterable[dict[str, Any] | None]) -> tuple[HitRow, ...]:
-    """Return the bytes by path that delta readers say in their newest lines, added up for each frame size."""
-    sums: dict[int, tuple[int, int]] = {}
-    for line in lines:
-        for row in (line or {}).get("hits", ()):
-            taken, loaded = sums.get(row["up_to"], (0, 0))
-            sums[row["up_to"]] = taken + row["delta_bytes"], loaded + row["loaded_bytes"]
-    return tuple(HitRow(up_to=up_to, delta_bytes=d, loaded_bytes=r) for up_to, (d, r) in sorted(sums.items()))

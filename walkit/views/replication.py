@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from walkit._internal.html import Markup, table, tag
-from walkit.plots import LagUnit, delta_hits, lag_over_time, sent_by_codec, state_lanes
+from walkit.plots import LagUnit, lag_over_time, sent_by_codec, state_lanes
 from walkit.plots.units import bytes_text, duration_text
 from walkit.views.parts import View, figure_pane, pn
 from walkit.views.replication_lab import WINDOW_S, Member, Picture
@@ -24,9 +24,9 @@ class ReplicationView(View):
         super().__init__()
         self.unit: LagUnit = "records"
         self.members = pn.pane.HTML("", sizing_mode="stretch_width")
-        self.lag, self.states, self.sent, self.hits = (figure_pane(link_figure=False) for _ in range(4))
+        self.lag, self.states, self.sent = (figure_pane(link_figure=False) for _ in range(3))
         self._layout = pn.Column(
-            self.members, self.lag, self.states, self.sent, self.hits, sizing_mode="stretch_width", margin=0
+            self.members, self.lag, self.states, self.sent, sizing_mode="stretch_width", margin=0
         )
 
     def tell(self, picture: Picture) -> None:
@@ -46,9 +46,6 @@ class ReplicationView(View):
                 pane.object = drawing
         for pane in (self.lag, self.states, self.sent):
             pane.visible = drawn
-        if picture.hits:
-            self.hits.object = delta_hits(picture.hits)
-        self.hits.visible = bool(picture.hits)
 
 
 def members_html(members: tuple[Member, ...]) -> str:

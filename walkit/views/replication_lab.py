@@ -18,9 +18,8 @@ from walkit.errors import OptionsError
 from walkit.metrics import TrafficStatistics
 from walkit.models.tcp_link import LinkState, TcpLink
 from walkit.plots import LagSeries, StateBar
-from walkit.replication.delta.state import HitRow
 from walkit.views.jobs import Jobs
-from walkit.views.replica_history import ReplicaHistory, hits_of
+from walkit.views.replica_history import ReplicaHistory
 from walkit.workload.replicated import PacedLoad, ReplicatedChild
 
 REPLICAS_MAX = 3
@@ -59,8 +58,6 @@ class Picture:
     lag: tuple[LagSeries, ...]
     bars: tuple[StateBar, ...]
     traffic: dict[str, TrafficStatistics]
-    hits: tuple[HitRow, ...]
-    """Bytes of all delta readers by path, by frame size."""
     resting: bool
     """Whether the log has its size, and nothing more is appended."""
 
@@ -337,7 +334,6 @@ class ReplicationLab:
             lag=tuple(seat.history.lag() for seat in seats if seat.name != PRIMARY),
             bars=tuple(bar for seat in seats for bar in seat.history.bars(now, since)),
             traffic=_traffic(seats),
-            hits=hits_of(seat.child.newest for seat in seats if seat.child is not None),
             resting=bool(said and said["resting"]),
         )
 

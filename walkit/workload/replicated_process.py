@@ -144,7 +144,6 @@ def read_deltas(
                     "lag_ms": lag.ms(now_ms),
                 },
                 by_path={"delta_bytes": status.delta_bytes, "loaded_bytes": status.loaded_bytes},
-                hits=[asdict(row) for row in reader.hits_by_frame_size()],
             )
             if over:
                 return

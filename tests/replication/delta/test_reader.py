@@ -28,6 +28,7 @@ from walkit.errors import (
     LogLockedError,
     LogNotFoundError,
     OptionsError,
+    RecordTypeError,
     StorageError,
 )
 from walkit.models import FaultyStorage
@@ -102,8 +103,6 @@ def test_a_readers_state_is_the_logs(stack: ExitStack, tmp_path: Path, buffer_by
     assert (status.lag_records, status.lag_bytes) == (0, 0)
     latencies = reader.latencies()
     assert len(latencies["replay"]) > 0 and all((ns >= 0).all() for ns in latencies.values())
-    by_size = reader.hits_by_frame_size()
-    assert sum(row.delta_bytes for row in by_size) == statistics.delta_bytes
 
 
 def test_a_readers_lag_is_in_records_and_bytes(stack: ExitStack, tmp_path: Path) -> None:
@@ -124,6 +123,31 @@ def test_a_readers_lag_is_in_records_and_bytes(stack: ExitStack, tmp_path: Path)
     hang.release()
     reader.wait_for(last.last_lsn, WAIT_S)
     assert reader.status().lag_bytes == 0
+
+
+def test_records_of_a_key_are_the_logs(stack: ExitStack, tmp_path: Path) -> None:
+    """Ask for the records of each key from some LSNs on: the log's, or a GapError after a trim, never a part."""
+    log = stack.enter_context(walkit.open(tmp_path / "log", options=tiny()))
+    primary = stack.enter_context(Primary(log))
+    before = mixed(log, random.Random(1), 60)
+    reader = stack.enter_context(DeltaReader(tmp_path / "log", primary.address))
+    last = mixed(log, random.Random(2), 120)
+    reader.wait_for(last, WAIT_S)
+    whole = list(log.read())
+    for key in {r.key for r in whole if r.key is not None}:
+        for lsn in (1, before + 1, last - 5, last + 1):
+            assert reader.records_of(key, lsn) == [r for r in whole if r.key == key and r.lsn >= lsn]
+    log.sync()
+    log.wait_idle()
+    wait_until(lambda: log.claims()[0].first_lsn == last + 1)
+    assert log.trim(last // 2) > 0
+    with pytest.raises(GapError):
+        reader.records_of(b"1", 1)
+    with pytest.raises(RecordTypeError):
+        reader.records_of("text", 1)  # type: ignore[arg-type]
+    reader.stop()
+    with pytest.raises(LogClosedError):
+        reader.records_of(b"1", last)
 
 
 def test_status_of_a_reader_without_contact_knows_no_lag(stack: ExitStack, tmp_path: Path) -> None:

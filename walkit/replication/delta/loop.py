@@ -109,7 +109,7 @@ class DeltaLoop:
 
     @property
     def trouble(self) -> str:
-        """What failed last, and was not done since; "" if there is nothing."""
+        """The latest failure that has not succeeded since; "" without one."""
         return "; ".join(dict.fromkeys([*self.troubles.values()]))
 
     @property
@@ -416,6 +416,5 @@ class DeltaLoop:
         figures = self.figures
         figures.time("decode", decode_ns)
         figures.time("insert", insert_ns)
-        sizes = [header.footprint for header, _ in frames]
-        figures.took(sizes, by_delta=by_delta, named_ns=named_ns, done_ns=done)
+        figures.applied(by_delta=by_delta, named_ns=named_ns, done_ns=done)
         return self.replayer.done(step.number, now_ms())

@@ -7,15 +7,11 @@ from walkit.replication.delta.messages import DELTA_VERSION_MAX, DELTA_VERSION_M
 from walkit.replication.delta.replayer import ReplayLimits
 
 SECONDS_MAX = 86_400.0
-CACHE_BYTES_MAX = 1 << 40
 
 
-def check_reader_options(
-    version: int, checkpoint_s: float, interval_ms: float, cache_bytes: int, limits: object
-) -> None:
+def check_reader_options(version: int, checkpoint_s: float, interval_ms: float, limits: object) -> None:
     """Refuse what no reader can have: OptionsError."""
     check_whole(version, "version", DELTA_VERSION_MIN, DELTA_VERSION_MAX)
     check_number(checkpoint_s, "checkpoint_s", 0, SECONDS_MAX)
     check_number(interval_ms, "interval_ms", 0, SECONDS_MAX)
     check_kind(limits, ReplayLimits, "limits")
-    check_whole(cache_bytes, "cache_bytes", 0, CACHE_BYTES_MAX)

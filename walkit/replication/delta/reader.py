@@ -31,7 +31,7 @@ from walkit.replication.delta.messages import DELTA_VERSION_MAX, DeltaEnd
 from walkit.replication.delta.options import check_reader_options
 from walkit.replication.delta.poller import DeltaPoller
 from walkit.replication.delta.replayer import DeltaReplayer, ReplayLimits
-from walkit.replication.delta.state import HitRow, ReaderState
+from walkit.replication.delta.state import ReaderState
 from walkit.replication.delta.status import DeltaReaderStatus
 from walkit.replication.delta.upkeep import CLAIM_S, ReaderUpkeep
 from walkit.replication.logs.awaited import Awaited
@@ -59,8 +59,7 @@ class DeltaReader:
 
     A StorageError while reading is tried again, with growing delays, up to `limits.tries_max` times. Any other error
     ends the reader: `error` has it, and `wait_for` raises it. Nothing is ever passed over. The state is in memory as a
-    whole; what waits to be applied is bounded by `limits`. With `cache_bytes` the newest records of each key are kept,
-    too, so that `records_of` seldom reads the log. Safe from any thread.
+    whole; what waits to be applied is bounded by `limits`. Safe from any thread.
 
     LogNotFoundError; OptionsError for a log of durability "none", and for files of `tls` that cannot be used;
     LogLockedError where another reader has the checkpoint's folder; DivergenceError where it is of another log, or of a
@@ -80,7 +79,6 @@ class DeltaReader:
         token: str | None = None,
         limits: ReplayLimits | None = None,
         interval_ms: float = 1.0,
-        cache_bytes: int = 0,
         version: int = DELTA_VERSION_MAX,
         backoff: Backoff | None = None,
         events: EventCallback | None = None,
@@ -88,13 +86,13 @@ class DeltaReader:
     ) -> None:
         destination = destination_of(source, token, tls, insecure)
         self._address = destination.address
-        check_reader_options(version, checkpoint_s, interval_ms, cache_bytes, limits)
+        check_reader_options(version, checkpoint_s, interval_ms, limits)
         self._storage, self._events = storage_at(storage), EventSink(events)
         self._name = claim or f"delta-{secrets.token_hex(4)}"
         self._limits = limits or ReplayLimits()
         shared = StoredSource(self._storage)
         self._log_id = load_manifest(self._storage).log_id
-        self._state = ReaderState(cache_bytes)
+        self._state = ReaderState()
 
         def new_poller() -> DeltaPoller:
             return DeltaPoller(version=version, interval_ms=interval_ms, backoff=backoff)
@@ -196,14 +194,11 @@ class DeltaReader:
     def records_of(self, key: bytes, first_lsn: int) -> list[Record]:
         """Return the records of one key from `first_lsn` to `applied_lsn`, deletes included, the oldest first.
 
-        From memory where `cache_bytes` has room for all of them. Else the shared log is read from `first_lsn` on, in
-        the time that its records take: GapError where it no longer has them, HistoryTrimmedError where compaction
-        left only the newest of them, DivergenceError, StorageError; LogClosedError once the reader is stopped.
+        The shared log is read from `first_lsn` on, in the time that its records take: GapError if it no longer has
+        them, HistoryTrimmedError if compaction left only the newest of them, DivergenceError, StorageError;
+        LogClosedError once the reader is stopped.
         """
         key, first_lsn = as_bytes(key, "key"), as_lsn(first_lsn, "first_lsn")
-        kept = self._state.cache.records_of(key, first_lsn)
-        if kept is not None:
-            return kept
         self._refuse_child()
         loop, reached = self._loop, self._state.reached
         if loop.stopping:
@@ -273,22 +268,11 @@ class DeltaReader:
             held_bytes=loop.replayer.held_bytes,
             records=loop.records,
             checkpoints=0 if loop.upkeep is None else loop.upkeep.checkpoints,
-            cache_bytes=self._state.cache.size_bytes,
-            cache_hits=self._state.cache.hits,
-            cache_misses=self._state.cache.misses,
         )
 
     def latencies(self) -> dict[str, npt.NDArray[np.int64]]:
         """Return the newest latencies, ns, oldest first, by the names of `walkit.replication.LATENCIES`."""
         return self._loop.figures.latencies()
-
-    def hits_by_frame_size(self) -> tuple[HitRow, ...]:
-        """Return the bytes by path, by the mean bytes of a frame of the range."""
-        return self._loop.figures.by_frame_size()
-
-    def hits_by_rate(self) -> tuple[HitRow, ...]:
-        """Return the bytes by path, by the bytes that came in the same second."""
-        return self._loop.figures.by_rate()
 
     def stop(self) -> None:
         """Stop following, take the last checkpoint, and give the claim up; with checkpoints it is left to its lease.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import perf_counter_ns
 
 import numpy as np
@@ -16,10 +15,8 @@ from walkit.commit.latches import CommitSignal
 from walkit.errors import DivergenceError, GapError
 from walkit.format.frame import FrameHeader
 from walkit.read.view import frames_to_batches
-from walkit.record import Batch
 from walkit.recovery.report import report_html
 from walkit.replication.delta.loader import Frames, Reached
-from walkit.replication.delta.record_cache import RecordCache
 from walkit.replication.protocol.failures import ReplicaFailedError
 from walkit.state.applier import Follower
 from walkit.state.machine import StateImage
@@ -48,8 +45,7 @@ class ReaderState(KeyedSurface):
     ReplicaFailedError where the application of a frame has failed in its midst.
     """
 
-    def __init__(self, cache_bytes: int = 0) -> None:
-        self.cache = RecordCache(cache_bytes)
+    def __init__(self) -> None:
         self._table = KeyedTable()
         self._follower = Follower(self._table, 0)
         self._changed = CommitSignal()
@@ -77,7 +73,6 @@ class ReaderState(KeyedSurface):
     def begin(self, reached: Reached) -> None:
         """Say what the table holds that was restored."""
         self.reached, self._follower.applied_lsn = reached, reached.lsn
-        self.cache.begin(reached.lsn + 1)
 
     def keys(self) -> list[bytes]:
         """Return the live keys of one moment, in order."""
@@ -124,9 +119,6 @@ class ReaderState(KeyedSurface):
                 for batch in batches:
                     self._table.apply_arrow(batch)
                 newest = whole[-1][0]
-                if self.cache.bytes_max:
-                    records = (record for batch in batches for record in Batch.from_arrow(batch))
-                    self.cache.put(first, records, newest.last_lsn)
             except BaseException as error:
                 self._torn = f"{type(error).__name__}: {error}"
                 raise
@@ -187,62 +179,26 @@ class ReaderState(KeyedSurface):
 Mapping.register(ReaderState)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HitRow:
-    """Bytes that came by each path, of one class: `up_to` is the class's upper bound, a power of two."""
-
-    up_to: int
-    delta_bytes: int
-    loaded_bytes: int
-
-    @property
-    def hit_rate(self) -> float:
-        """The part of the bytes that came by delta, from 0 to 1."""
-        return self.delta_bytes / max(self.delta_bytes + self.loaded_bytes, 1)
-
-
 class ReaderFigures:
-    """Latencies, and bytes by path, frame size and rate, in bounded memory. Written by the reader's own threads."""
+    """The newest latencies, in bounded memory. Written by the reader's own threads."""
 
     def __init__(self) -> None:
         self._ns: dict[str, deque[int]] = {name: deque(maxlen=SAMPLES_MAX) for name in LATENCIES}
-        self._by_size: dict[int, list[int]] = {}
-        self._by_rate: dict[int, list[int]] = {}
-        self._second, self._now = 0, [0, 0]
 
     def time(self, name: str, ns: int) -> None:
         """Note one latency."""
         self._ns[name].append(ns)
 
-    def took(self, sizes: Sequence[int], *, by_delta: bool, named_ns: int, done_ns: int) -> None:
-        """Note one range that was applied: the bytes of its frames, when it was named (0: unknown), and when done."""
+    def applied(self, *, by_delta: bool, named_ns: int, done_ns: int) -> None:
+        """Note one range that was applied: when it was named (0: unknown), and when it was done."""
         if named_ns:
             self.time("replay", done_ns - named_ns)
             if by_delta:
                 self.time("answer", done_ns - named_ns)
-        size_bytes, path = sum(sizes), 0 if by_delta else 1
-        self._by_size.setdefault(_class_of(size_bytes // max(len(sizes), 1)), [0, 0])[path] += size_bytes
-        second = done_ns // 1_000_000_000
-        if second != self._second:
-            total = sum(self._now)
-            if total:
-                row = self._by_rate.setdefault(_class_of(total), [0, 0])
-                row[0] += self._now[0]
-                row[1] += self._now[1]
-            self._second, self._now = second, [0, 0]
-        self._now[path] += size_bytes
 
     def latencies(self) -> dict[str, npt.NDArray[np.int64]]:
         """Return the newest latencies of each kind of `LATENCIES`, ns, the oldest first."""
         return {name: np.array(list(kept.copy()), np.int64) for name, kept in self._ns.items()}
-
-    def by_frame_size(self) -> tuple[HitRow, ...]:
-        """Return the bytes by path, by the mean size of a range's frames in bytes."""
-        return _rows(self._by_size)
-
-    def by_rate(self) -> tuple[HitRow, ...]:
-        """Return the bytes by path, by the bytes of the second in which they came; the last one is not in it."""
-        return _rows(self._by_rate)
 
 
 def _parts_of(frames: Frames) -> Iterator[Frames]:
@@ -257,14 +213,3 @@ def _parts_of(frames: Frames) -> Iterator[Frames]:
             part, size = [], 0
     if part:
         yield part
-
-
-def _class_of(size: int) -> int:
-    return 1 << max(size - 1, 0).bit_length()
-
-
-def _rows(classes: dict[int, list[int]]) -> tuple[HitRow, ...]:
-    return tuple(
-        HitRow(up_to=bound, delta_bytes=taken, loaded_bytes=loaded)
-        for bound, (taken, loaded) in sorted(classes.copy().items())
-    )

@@ -67,7 +67,7 @@ class ReaderUpkeep:
         while not self._over.wait(LOOK_S):
             try:
                 job()
-                if kind == "claim":  # a checkpoint is seldom due, and clears its own when it is taken
+                if kind == "claim":  # a checkpoint clears its own when it is taken
                     self._troubles.pop(kind, None)
             except DivergenceError as error:
                 self._fail(error)
