@@ -134,18 +134,6 @@ def test_a_killed_process_loses_nothing_acknowledged(tmp_path: Path) -> None:
         store.put(b"next", b"one")
 
 
-def test_every_acknowledged_put_survives_a_power_cut() -> None:
-    """After each put the machine loses everything unsynced: the put is there, and so are all before it."""
-    storage = CrashingStorage()
-    with memory_store(storage) as store:
-        for i in range(40):
-            store.put(b"%d" % (i % 9), b"%d" % i * 300)
-            if i == 20:
-                store.snapshot()
-            with memory_store(storage.crash(keep="none")) as recovered:
-                assert recovered.items() == store.items()
-
-
 def test_the_recovery_report_has_the_replay() -> None:
     """The log's phases, then snapshot and replay, one after the other; what they did is in their detail."""
     storage = CrashingStorage()

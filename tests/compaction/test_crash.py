@@ -57,13 +57,6 @@ def made(case: str) -> tuple[CrashingStorage, State, int]:
     return storage, state, last_lsn
 
 
-def check_opening(image: CrashingStorage, state: State, last_lsn: int, what: str) -> None:
-    """Open what a crash left: same state, same last LSN, and nothing that was half written."""
-    with memory_store(image) as store:
-        assert not [n for n in image.names() if n.endswith(".new")], what
-        assert (dict(store.items()), store.log.acked_lsn) == (state, last_lsn), what
-
-
 def check(image: CrashingStorage, state: State, last_lsn: int, what: str) -> None:
     """Open what a crash left: same state, same next LSN, nothing left over; it can be compacted, and written to."""
     assert opened_state(image) == state, what
@@ -99,31 +92,6 @@ def beside(storage: Filmed, waits_at: tuple[Any, str], waiting: str, working: st
     storage.running = False
     assert not thread.is_alive() and not errors, errors
     return store
-
-
-@pytest.mark.parametrize(
-    ("waits_at", "waiting", "working"),
-    [
-        (("sync", "compaction.new"), "compact", "checkpoint"),
-        (("replace", "*.segment"), "compact", "checkpoint"),
-        (("sync", "snapshot.new"), "checkpoint", "compact"),
-        (("replace", "snapshot-*"), "checkpoint", "compact"),
-    ],
-)
-def test_power_cuts_while_a_checkpoint_and_a_compaction_run(
-    waits_at: tuple[Any, str], waiting: str, working: str
-) -> None:
-    """One stands still in the midst while the other runs through, and ends then: every power cut opens to the state."""
-    for case in ("several groups", "with a snapshot"):
-        base, state, last_lsn = made(case)
-        film = Filmed(base.process_kill())
-        store = beside(film, waits_at, waiting, working)
-        assert dict(store.items()) == state
-        store.close()
-        assert len(film.images) > 8
-        for what, image in film.images:
-            check_opening(image, state, last_lsn, what)
-        check(film.inner, state, last_lsn, "in the end")
 
 
 def test_a_store_dropped_after_a_compaction_closes_itself() -> None:

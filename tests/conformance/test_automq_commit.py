@@ -35,17 +35,10 @@ WHERE: dict[str, tuple[str, ...]] = {
         "commit/test_backpressure::test_a_full_disk_is_no_poison",
         "commit/test_in_flight::test_a_full_disk_refuses_all_that_is_not_sealed_and_the_log_goes_on",
     ),
-    "eight threads": (
-        "recovery/test_every_bit::test_a_power_cut_under_parallel_writes_loses_nothing_acknowledged",
-    ),
-    "recover after append, graceful and crashed": (
-        "recovery/test_crash::test_every_acknowledged_record_survives_a_power_cut",
-        "recovery/test_every_bit::test_a_power_cut_under_parallel_writes_loses_nothing_acknowledged",
-    ),
+    "eight threads": ("crashlab/test_explore::test_no_state_breaks_a_rule",),
+    "recover after append, graceful and crashed": ("crashlab/test_explore::test_no_state_breaks_a_rule",),
     "the same, asynchronous": ("commit/test_async::test_many_tasks_append_at_once",),
-    "append after recovery: offsets go on": (
-        "recovery/test_crash::test_what_follows_a_recovery_survives_the_next_crash",
-    ),
+    "append after recovery: offsets go on": ("crashlab/test_explore::test_no_state_breaks_a_rule",),
     "recover after reset: an opening is a new epoch": (
         "log/test_trim::test_lsns_go_on_after_trim_and_reopening",
     ),

@@ -41,9 +41,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     # -- Iggy's journal, superblock and recovery
     "an empty log": ("recovery/test_tools::test_an_empty_log_is_in_order",),
     "read what was appended": ("log/test_append::test_what_goes_in_comes_out",),
-    "reopening goes on behind what is there": (
-        "recovery/test_crash::test_what_follows_a_recovery_survives_the_next_crash",
-    ),
+    "reopening goes on behind what is there": ("crashlab/test_explore::test_no_state_breaks_a_rule",),
     "a cut tail": ("recovery/test_every_bit::test_a_cut_anywhere_is_refused_by_name",),
     "damage with intact frames behind it": (
         "recovery/test_recovery::test_a_flip_below_a_promise_is_corruption_of_acknowledged_data",
@@ -64,7 +62,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         "log/test_durability::test_the_timer_syncs_an_idle_tail",
         "log/test_durability::test_closing_makes_durable_at_every_level",
     ),
-    "truncation, then append": ("recovery/test_crash::test_what_follows_a_recovery_survives_the_next_crash",),
+    "truncation, then append": ("crashlab/test_explore::test_no_state_breaks_a_rule",),
     "numbers go on after a restart": ("log/test_trim::test_lsns_go_on_after_trim_and_reopening",),
     "restart after everything was purged": (
         "log/test_trim::test_trimming_everything_leaves_a_log_that_goes_on",

@@ -59,13 +59,11 @@ WHERE: dict[str, tuple[str, ...]] = {
         "read/test_cursor::test_a_damaged_cursor_begins_again_and_says_so",
     ),
     "a stale sidecar: refused, not clamped": ("read/test_cursor::test_a_cursor_holds_nothing_back",),
-    "a crash before the sidecar's rename": (
-        "read/test_cursor::test_a_power_cut_at_every_step_of_an_advance",
-    ),
+    "a crash before the sidecar's rename": ("crashlab/test_explore::test_no_state_breaks_a_rule",),
     "the sequence continues after restart": ("log/test_trim::test_lsns_go_on_after_trim_and_reopening",),
     "a torn tail is cut, then append works": (
         "recovery/test_every_bit::test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_them",
-        "recovery/test_crash::test_what_follows_a_recovery_survives_the_next_crash",
+        "crashlab/test_explore::test_no_state_breaks_a_rule",
     ),
     "a reader from any offset": ("log/test_append::test_bounds_of_reading_are_inclusive",),
     "truncation at every field, wrong structure, failing reads": (
@@ -128,9 +126,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         "log/test_retention::test_the_upkeep_thread_looks_at_age_by_itself",
     ),
     "waiting for the next": ("read/test_readers::test_following_from_outside",),
-    "stress, every record counted": (
-        "recovery/test_every_bit::test_a_power_cut_under_parallel_writes_loses_nothing_acknowledged",
-    ),
+    "stress, every record counted": ("crashlab/test_explore::test_no_state_breaks_a_rule",),
     # -- segments, store, subscribers, budget
     "deletes that fail are made up for": (
         "log/test_retention::test_a_failure_at_every_step_of_retention",
@@ -156,9 +152,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "#1980 replay, here compaction, makes old data young": (f"{HERE}::test_compaction_makes_nothing_young",),
     "positions summed from surviving files": (f"{HERE}::test_positions_over_five_cycles_of_purging",),
-    "a crash between two files of a rotation": (
-        "recovery/test_crash::test_every_acknowledged_record_survives_a_power_cut",
-    ),
+    "a crash between two files of a rotation": ("crashlab/test_explore::test_no_state_breaks_a_rule",),
     "a cursor ahead of what it stands for": (
         "read/test_cursor::test_a_cursor_is_never_ahead_of_what_a_power_cut_leaves",
     ),

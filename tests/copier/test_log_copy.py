@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 import walkit
-from tests.support.crash_recorder import Filmed
 from tests.support.in_flight_logs import Flight
 from tests.support.logs import SEGMENTS, Child, lsns, memory_log, tiny
 from tests.support.stores import SMALL
@@ -288,22 +287,6 @@ def test_a_source_that_cannot_be_read(tmp_path: Path) -> None:
         assert log.claims() == [] and not (tmp_path / "copy").exists()
         walkit.copy(source, tmp_path / "copy")
     check(tmp_path / "copy", 1, 60)
-
-
-def test_a_power_cut_at_each_step_leaves_all_or_no_log() -> None:
-    """Cut the target's power before each of its operations, with what no sync covers kept in three ways."""
-    with memory_log() as log:
-        log.append_many([bytes(3000)] * 40)
-        film = Filmed(CrashingStorage(), every_way=True)
-        film.running = True
-        copy_into(log.parts.storage, film, None, "copy")
-        film.running = False
-        film.take("at the end")
-        assert len(film.images) > 30
-        for moment, image in film.images:
-            found = contents(image)
-            assert found in (None, list(range(1, 41))), moment
-            assert found or not moment.endswith("at the end")
 
 
 def test_what_is_copied_is_kept_meanwhile(tmp_path: Path) -> None:

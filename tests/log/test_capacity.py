@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.support.logs import SMALL_SEGMENT, lsns, memory_log, reopened, tiny
+from tests.support.logs import SMALL_SEGMENT, lsns, memory_log, tiny
 from tests.support.threads import GUARD_S, wait_until
 from walkit.config import Retention
 from walkit.errors import LogFullError, OptionsError
@@ -156,17 +156,6 @@ def test_a_full_log_opens_is_read_and_goes_on_once_it_is_trimmed() -> None:
     with walkit.open(storage=storage, options=tiny()) as log:
         log.append_many([VALUE] * 100)
         assert log.first_lsn == 25, "without the option there is no capacity"
-
-
-def test_a_power_cut_at_capacity_loses_nothing() -> None:
-    """Cut the power of a full log, and of one with idle marks: all that was acknowledged is there, and no more."""
-    for mark_ms in (0, 1):
-        storage = CrashingStorage()
-        options = tiny(retention=refusing(), idle_marker_ms=mark_ms)
-        with walkit.open(storage=storage, options=options) as log:
-            fill(log)
-            image = storage.crash(keep="none")
-        assert lsns(reopened(image)) == lsns(reopened(storage)) == list(range(1, 25))
 
 
 def put_many(store: walkit.Store) -> None:

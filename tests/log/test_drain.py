@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import walkit
-from tests.support.crash_recorder import Filmed
 from tests.support.logs import faulty_log, lsns, memory_log, tiny
 from tests.support.stores import memory_store
 from walkit.errors import GapError, LogClosedError, StorageError
@@ -105,25 +104,6 @@ def test_a_trim_that_fails_is_made_up_for() -> None:
             log.trim(16)
             named = {s.name for s in log.parts.manifest_store.current.segments}
             assert {n for n in storage.names() if n.endswith(".segment")} == named
-
-
-def test_a_power_cut_at_every_step_of_a_drain() -> None:
-    """Cut the power at each record and operation of a drain: all of it is there, or none, and numbers go on."""
-    film = Filmed(CrashingStorage(), every_way=True)
-    with walkit.open(storage=film, options=tiny()) as log:
-        log.append_many([bytes(7000)] * 24)
-        log.wait_idle()
-        film.running = True
-        for record in log.drain(16):
-            if record.lsn % 8 == 0:
-                film.take(f"at record {record.lsn}")
-        film.running = False
-    assert any("synced_write of manifest" in what for what, _ in film.images)
-    for what, image in film.images:
-        with walkit.open(storage=image, options=tiny()) as again:
-            assert again.first_lsn in (1, 17) and ("at record" not in what or again.first_lsn == 1), what
-            assert lsns(again.read()) == list(range(again.first_lsn, 25)), what
-            assert again.append(b"next").first_lsn == 25, what
 
 
 def test_a_closed_log_is_refused() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.support.crash_recorder import Filmed
 from tests.support.logs import faulty_log, lsns, memory_log, tiny
 from tests.support.stores import SMALL
 from tests.support.threads import wait_until
@@ -341,30 +340,6 @@ def test_a_store_loses_nothing_to_any_limit() -> None:
 
 def _of(options: walkit.LogOptions) -> dict[str, Any]:
     return {name: getattr(options, name) for name in ("segment_bytes", "frame_bytes_max", "idle_marker_ms")}
-
-
-def test_a_power_cut_at_every_step_of_retention() -> None:
-    """Cut the power at each operation of a drop past a claim: the log of before or after, whole, and LSNs go on."""
-    film = Filmed(CrashingStorage(), every_way=True)
-    with walkit.open(storage=film, options=tiny()) as log:
-        log.append_many([bytes(7000)] * 40)
-        hold = log.hold("slow", 9)
-        film.running = True
-        report = log.enforce_retention(Retention(hard_bytes_max=3 * 64 * 1024))
-        film.running = False
-        film.take("after it")
-        assert report.claims_dropped == ("slow",) and hold.first_lsn < log.first_lsn
-        low = report.low_watermark
-    for what, image in film.images:
-        with walkit.open(storage=image, options=tiny()) as again:
-            held = [c.name for c in again.claims() if c.counts]
-            assert (again.first_lsn, held) in ((1, ["slow"]), (low + 1, [])), what
-            if "after it" in what:
-                assert held == [], what
-            assert lsns(again.read()) == list(range(again.first_lsn, 41)), what
-            assert again.append(b"next").first_lsn == 41, what
-            named = {s.name for s in again.parts.manifest_store.current.segments}
-            assert {n for n in image.names() if n.endswith(".segment")} == named, what
 
 
 @pytest.mark.parametrize("operation", ["create", "write", "sync", "replace", "remove", "sync_directory"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import pickle
@@ -777,39 +776,6 @@ def test_checks_tell_of_claims_and_change_none(log: walkit.WriteAheadLog) -> Non
 # -- crashes between any two steps
 
 
-def test_a_power_cut_at_every_step_of_a_claim() -> None:
-    """F-18.2: cut the power at each operation of taking, advancing and releasing: the old claim, the new, or none."""
-    film = Filmed(CrashingStorage(), every_way=True)
-    with walkit.open(storage=film, options=tiny()) as log:
-        fill(log, 40)
-        film.running = True
-        claim = walkit.claim(film, "c", 10)
-        film.take("taken")
-        taken = len(film.images)
-        claim.advance(20)
-        film.take("advanced")
-        advanced = len(film.images)
-        claim.release()
-        film.take("released")
-        film.running = False
-    for number, (what, image) in enumerate(film.images):
-        with walkit.open(storage=image, options=tiny()) as again:
-            found = {f.name: (f.state, f.first_lsn) for f in again.claims()}
-            allowed = [{"c": ("live", 20)}]
-            if number < taken:
-                allowed = [{}, {"c": ("live", 10)}]
-            elif number < advanced:
-                allowed = [{"c": ("live", 10)}, {"c": ("live", 20)}]
-            else:
-                allowed.append({})
-            if ", taken" in what or ", advanced" in what or ", released" in what:
-                kept = {"taken": 10, "advanced": 20}.get(what.split(", ")[1])
-                allowed = [{} if kept is None else {"c": ("live", kept)}]
-            assert found in allowed, what
-            first = found["c"][1] if found else None
-            assert again.trim(30) == (30 if first is None else first - 1), what
-
-
 def test_a_power_cut_at_every_step_of_the_hard_cap() -> None:
     """F-18.7: cut the power at each operation of a drop past a claim: the log is whole, no claim goes first."""
     film = Filmed(CrashingStorage(), every_way=True)
@@ -834,30 +800,6 @@ def test_a_power_cut_at_every_step_of_the_hard_cap() -> None:
                 )
                 assert again.trim(30) == 30 and again.claims() == [], what
             assert lsns(again.read()) == list(range(again.first_lsn, 41)), what
-
-
-@pytest.mark.parametrize("operation", ["remove", "sync_directory", "replace", "create", "sync"])
-def test_a_failure_at_every_step_of_a_drop(operation: Any) -> None:
-    """Fail each operation of a hard cap past a claim: the next one ends as it would have."""
-    for nth in (1, 2, 3):
-        storage, log = faulty_log()
-        with log:
-            fill(log, 40)
-            claim = walkit.claim(storage, "slow", 9)
-            seen = heard(log)
-            fault = storage.fail(operation, "*", nth=nth)
-            with contextlib.suppress(StorageError):
-                log.enforce_retention(HARD_CAP)
-            fault.cancel()
-            log.append(b"goes on")
-            log.enforce_retention(HARD_CAP)
-            assert log.first_lsn == 18 and "drop" in of_claims(seen)
-            log.trim(20)
-            assert log.claims() == []
-            with pytest.raises(GapError):
-                claim.renew()
-            named = {s.name for s in log.parts.manifest_store.current.segments}
-            assert {n for n in storage.names() if n.endswith(".segment")} == named
 
 
 @pytest.mark.parametrize("at_ns", [-5 * 10**9, 2**63 * 4000, STAMP_MAX * 1000 + 1000])

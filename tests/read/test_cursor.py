@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.support.crash_recorder import Filmed
 from tests.support.logs import faulty_log, lsns, memory_log, run_python, tiny, values
 from tests.support.stores import memory_store
 from walkit.errors import CursorError, FormatVersionError, GapError, LogClosedError, StorageError
@@ -257,31 +256,6 @@ def test_a_cursor_is_never_ahead_of_what_a_power_cut_leaves(durability: Any) -> 
             assert {f.name: f.lsn for f in log.cursors()} == done
             assert [log.cursor(name).lsn for name in done] == list(done.values())
             assert log.acked_lsn >= max(done.values())
-
-
-def test_a_power_cut_at_every_step_of_an_advance() -> None:
-    """F-17.2: cut the power at each operation of two advances: the old LSN stands or the new one, and never a fault."""
-    film = Filmed(CrashingStorage(), every_way=True)
-    with walkit.open(storage=film, options=tiny(durability="none")) as log:
-        log.append_many([b"%d" % i for i in range(10)])
-        cursor = log.cursor("c", start_lsn=1)
-        reached = 0
-        for lsn in (4, 9):
-            film.running = True
-            cursor.advance(lsn)
-            film.running = False
-            film.take("after it")
-            for what, image in film.images:
-                with walkit.open(storage=image, options=tiny()) as again:
-                    found = again.cursor("c")
-                    assert found.fault is None and found.lsn in (reached, lsn), what
-                    assert lsns(found.read())[:1] in ([found.lsn + 1], []), what
-                    if "after it" in what:
-                        assert found.lsn == lsn, what
-                    found.advance(again.acked_lsn)
-                    assert again.cursor("c").lsn == again.acked_lsn, what
-            film.images.clear()
-            reached = lsn
 
 
 def test_a_failure_at_every_step_of_an_advance() -> None:

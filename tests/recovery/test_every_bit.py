@@ -7,20 +7,15 @@ prime steps over all places; `-m slow` asks them of every bit there is.
 
 from __future__ import annotations
 
-import random
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 
 import pytest
 
 import walkit
 from tests.support.damaged_logs import OPTIONS, Rows, flip, frames_of, read, rows_of, shorten, wipe
-from tests.support.held_writes import Held
 from tests.support.in_flight_logs import Flight, torn
-from tests.support.logs import tiny
-from tests.support.threads import Task, wait_until
 from walkit.errors import CorruptionError, WalkitError
 from walkit.format.frame import FrameHeader
 from walkit.format.layout import FRAME_HEADER_BYTES
@@ -218,43 +213,3 @@ def test_a_cut_anywhere_is_refused_by_name(name: str, closed: bool, cell: bool) 
         lost = {h.first_lsn for offset, h in frames if size < offset + h.footprint}
         with walkit.open(storage=image, options=replace(OPTIONS, recovery="salvage")) as log:
             assert rows_of(log) == [row for row in rows if row[0] not in lost], size
-
-
-@pytest.mark.parametrize("order", ["append", "completion"])
-def test_a_power_cut_under_parallel_writes_loses_nothing_acknowledged(order: str) -> None:
-    """Cut the power 60 times under eight writers whose writes land shuffled: each record that was told of is there."""
-    chance = random.Random(7)
-    storage = CrashingStorage()
-    told: dict[int, bytes] = {}
-    options = tiny(in_flight=4, ack_order=order)
-    images = []
-    with walkit.open(storage=storage, options=options) as log:
-        Held(log, lambda _: threading.Event().wait(chance.random() * 0.001))
-        stop = threading.Event()
-
-        def work(number: int) -> None:
-            n = 0
-            while not stop.is_set():
-                value = b"%d-%d " % (number, n) * (1 + n * 211 % 700)
-                told[log.append(value).last_lsn] = value
-                n += 1
-
-        tasks = [Task(partial(work, number)) for number in range(8)]
-        for seed in range(60):
-            wait_until(lambda seed=seed: len(told) > 3 * seed)  # type: ignore[misc]
-            images.append((dict(told), storage.crash(keep="random" if seed % 3 else "none", seed=seed)))
-        stop.set()
-        for task in tasks:
-            task.result()
-        assert log.statistics().rotations > 1
-    holes = 0
-    for before, image in images:
-        with walkit.open(storage=image, options=tiny()) as log:
-            found = {record.lsn: record.value for record in log.read()}
-            assert {lsn: found.get(lsn) for lsn in before} == before
-            assert all(told.get(lsn, value) == value for lsn, value in found.items())
-            assert log.append(b"next").first_lsn > max(before, default=0)
-            holes += len(log.recovery.holes)
-            if order == "append":
-                assert sorted(found) == list(range(1, len(found) + 1))
-    assert order == "append" or holes > 0, "some crash left a hole, or the trial shows nothing"

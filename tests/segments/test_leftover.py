@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 import walkit
-from tests.support.crash_recorder import Filmed
 from tests.support.crashes import SMALL
 from walkit.format.names import UNFINISHED_NAMES
 from walkit.models import CrashingStorage, FaultyStorage
@@ -89,16 +88,3 @@ def test_one_that_cannot_be_removed_does_not_keep_the_log_shut() -> None:
     with walkit.open(storage=storage, options=SMALL) as log:
         assert not names_in(storage) & set(LEFT)
         assert log.append(b"4").first_lsn == 4
-
-
-def test_a_power_cut_before_each_removal() -> None:
-    """Cut the power before each operation of an opening that removes them: the next leaves none, and all records."""
-    film = Filmed(made(), every_way=True)
-    film.running = True
-    with walkit.open(storage=film, options=SMALL):
-        film.running = False
-    assert len(film.images) >= 3 * len(LEFT)
-    for what, image in film.images:
-        with walkit.open(storage=image, options=SMALL) as log:
-            assert not names_in(image) & set(LEFT), what
-            assert [r.value for r in log.read()] == [b"1", b"2", b"3"], what

@@ -305,33 +305,6 @@ def test_room_that_somebody_else_took_is_waited_for_again(monkeypatch: pytest.Mo
     store.close()
 
 
-def test_power_cuts_while_checkpoints_are_forced_beside_writers() -> None:
-    """Cut the power at many moments of two writers over 32 slots: what was acknowledged before is there each time."""
-    storage = CrashingStorage()
-    images: list[tuple[list[int], CrashingStorage]] = []
-    acked = [-1, -1]
-    with journalled(storage, 32, None) as store:
-
-        def work(number: int) -> None:
-            if number == 2:
-                while len(images) < 12:
-                    before = list(acked)
-                    images.append((before, storage.crash(keep="random", seed=len(images))))
-                return
-            i = 0
-            while len(images) < 12:
-                store.put(b"writer-%d" % number, b"%d" % i)
-                acked[number] = i
-                i += 1
-
-        run_threads(3, work)
-    for before, image in images:
-        with journalled(image, 32) as again:
-            found = [int(again.get(b"writer-%d" % number) or b"-1") for number in range(2)]
-            assert all(value >= least for value, least in zip(found, before, strict=True))
-            assert again.log.acked_lsn <= again._checkpointer.snapshot_lsn + 32
-
-
 def test_a_failed_checkpoint_drops_no_append() -> None:
     """Fail every snapshot: appends go on while they have slots, then are refused; once it is mended they go on."""
     storage = FaultyStorage(CrashingStorage())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 
 import pytest
@@ -222,48 +221,6 @@ def test_what_a_crash_left_is_cleared_away() -> None:
     save(memory, NEW)
     check_good(memory, NEW)
     assert NEW_NAME not in memory.names()
-
-
-class ImageTaker(FaultyStorage):
-    """Takes images of the power cuts that could happen before each operation."""
-
-    def __init__(self, inner: CrashingStorage) -> None:
-        super().__init__(inner)
-        self.memory = inner
-        self.images: list[CrashingStorage] = []
-
-    def perform(self, operation, act, *, failed=None, skipped=None):  # type: ignore[no-untyped-def]
-        self.cut()
-        result = super().perform(operation, act, failed=failed, skipped=skipped)
-        self.cut()
-        return result
-
-    def cut(self) -> None:
-        """Note what a power cut could leave now."""
-        self.images += [self.memory.crash(keep="none"), self.memory.crash(keep="all")]
-        self.images += [self.memory.crash(keep="random", seed=seed) for seed in range(8)]
-
-
-def newest_good(image: CrashingStorage) -> int:
-    """The newest snapshot that can be read, checked for its content."""
-    for lsn in reversed(snapshot_lsns(image)):
-        with contextlib.suppress(SnapshotError):
-            check_good(image, lsn)
-            return lsn
-    return 0
-
-
-def test_a_power_cut_between_any_two_operations_leaves_a_whole_snapshot() -> None:
-    """Before, between and after all operations: the old or the new one is whole, none is false; at the end the new."""
-    memory, _ = prepared()
-    crashing = ImageTaker(memory)
-    save(crashing, NEW)
-    found = [newest_good(image) for image in crashing.images]
-    assert set(found) == {OLD, NEW}
-    assert newest_good(memory.crash(keep="none")) == NEW
-    for image in crashing.images:
-        for lsn in snapshot_lsns(image):
-            check_good(image, lsn)
 
 
 def test_bytes_that_go_bad_between_the_two_readings_are_told() -> None:
