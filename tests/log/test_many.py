@@ -33,7 +33,6 @@ from walkit.errors import (
     LogFullError,
     LogPoisonedError,
     OptionsError,
-    RecordTypeError,
 )
 from walkit.format.body import COLUMN_BYTES_PER_RECORD
 from walkit.log import column_input as rows
@@ -70,19 +69,6 @@ COLUMNS: dict[str, tuple[Any, Sequence[bytes | None]]] = {
 }
 
 
-@pytest.mark.parametrize(("given_values", "expected"), COLUMNS.values(), ids=COLUMNS)
-def test_columns_of_every_kind_are_taken(
-    log: walkit.WriteAheadLog, given_values: Any, expected: Sequence[bytes | None]
-) -> None:
-    """Append each kind of column as values: one LSN for each, in order, absent and empty kept apart."""
-    log.append(b"before")
-    result = log.append_many(given_values)
-    assert (result.first_lsn, result.last_lsn) == (2, 1 + len(expected))
-    assert values(log.read(2)) == list(expected)
-    assert {r.key for r in log.read(2)} <= {None}
-    assert result.next_position == log.parts.core.position
-
-
 @pytest.mark.parametrize(
     "keys", [HOLED[:3], pa.array(HOLED[:3], pa.binary()), pa.chunked_array([HOLED[:1], HOLED[1:3]])]
 )
@@ -108,17 +94,6 @@ def test_keys_and_values_are_of_one_length(log: walkit.WriteAheadLog, keys: list
     for way in (log.append_many, log.submit_many):
         with pytest.raises(ValueError, match="nothing was written"):
             way(PLAIN, keys)
-    assert log.appended_lsn == 0
-
-
-@pytest.mark.parametrize(
-    "wrong", [["text"], [1], b"bytes themselves", "text", pa.array(["text"]), pa.array([1])]
-)
-def test_wrong_columns_are_refused_whole(log: walkit.WriteAheadLog, wrong: Any) -> None:
-    """Offer columns of other things: RecordTypeError, and nothing of them is written."""
-    for attempt in (lambda: log.append_many(wrong), lambda: log.submit_many(PLAIN[:1], keys=wrong)):
-        with pytest.raises((RecordTypeError, ValueError)):
-            attempt()
     assert log.appended_lsn == 0
 
 

@@ -63,29 +63,6 @@ def test_whole_numbers_of_numpy_are_lsns(name: str) -> None:
         assert again.acked_lsn == 6
 
 
-@pytest.mark.parametrize("lease_s", [0, -1, math.nan, math.inf, 1e30, "x", None])
-def test_a_lease_that_cannot_be_never_reaches_a_file(lease_s: Any) -> None:
-    """Take a claim with each wrong lease, then trim: refused by name, and what is trimmed opens again."""
-    log, storage = a_log()
-    with pytest.raises(walkit.OptionsError, match="lease_s"):
-        log.hold("name", 1, lease_s)
-    log.trim(3)
-    log.close()
-    with walkit.open(storage=storage) as again:
-        assert again.first_lsn == 4
-
-
-@pytest.mark.parametrize("name", ["", 5, None, b"name", "a b", "h" * 65])
-def test_a_claim_has_a_name_of_text(name: Any) -> None:
-    """Take a claim with each wrong name: refused, and the claims there are stay."""
-    log, _ = a_log()
-    log.hold("good", 2)
-    with pytest.raises(walkit.OptionsError, match="name"):
-        log.hold(name, 1)
-    assert [c.name for c in log.claims()] == ["good"]
-    log.close()
-
-
 @pytest.mark.parametrize("timeout", [math.nan, "1", b"1", [1]])
 def test_a_time_that_is_none_is_refused_before_the_record_is_queued(timeout: Any) -> None:
     """Append with each wrong timeout: OptionsError, and no record of it was appended."""

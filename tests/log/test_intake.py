@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import io
 import mmap
@@ -69,6 +70,7 @@ BUFFERS: dict[str, Callable[[], Any]] = {
     "memoryview backwards": lambda: memoryview(b"abcdef")[::-1],
     "memoryview of two dimensions": lambda: memoryview(b"abcdef").cast("B", (2, 3)),
     "memoryview of doubles": lambda: memoryview(array("d", [1.5])),
+    "arrow buffer, whole": lambda: pa.py_buffer(b"abc"),
     "bytes that say they are longer": lambda: Longer(b"short"),
     "bytes that say they are empty": lambda: Shorter(b"not empty"),
     "bytearray that says it is empty": lambda: ShorterArray(b"not empty"),
@@ -174,8 +176,16 @@ SEQUENCES: dict[str, Callable[[], Any]] = {
     "numpy of bytes": lambda: np.array([b"a", b"bb", b"ccc"]),
     "numpy rows": lambda: GRID,
     "a tuple": lambda: (b"a", b"", b"ccc"),
+    "views of a dict": {b"b": b"1", b"a": b"2"}.keys,
+    "buffers": lambda: [bytearray(b"x"), memoryview(b"yz")],
     "a generator": lambda: (b"x" * n for n in range(3)),
-    "nulls": lambda: [b"a", None, b""],
+    "nulls": lambda: [b"a", None, b"", None],
+    "only nulls": lambda: [None, None],
+    "arrow dictionary": lambda: pa.array([b"q", b"r", b"q"]).dictionary_encode(),
+    "arrow fixed size with a null": lambda: pa.array([b"ab", None, b"cd"], pa.binary(2)),
+    "arrow large binary with nulls": lambda: pa.array([b"a", None, b"", None], pa.large_binary()),
+    "arrow without rows": lambda: pa.array([], pa.binary()),
+    "only arrow nulls": lambda: pa.nulls(2, pa.binary()),
     "arrow nulls": lambda: pa.array([b"a", None, b""], pa.binary()),
 }
 
@@ -189,6 +199,12 @@ def test_sequences(log: walkit.WriteAheadLog, name: str) -> None:
     assert contents(log) == [(None, None if item is None else plain(item)) for item in listed]
 
 
+def released() -> memoryview:
+    view = memoryview(b"abc")
+    view.release()
+    return view
+
+
 NOT_BYTES: dict[str, Any] = {
     "text": "text",
     "a number": 7,
@@ -196,6 +212,9 @@ NOT_BYTES: dict[str, Any] = {
     "a float": 1.5,
     "an object": object(),
     "numpy text": np.str_("text"),
+    "numpy dates": np.array(["2020-01-01"], "M8[s]"),
+    "numpy objects": np.array([object()]),
+    "a released view": released(),
 }
 
 
@@ -211,9 +230,11 @@ def test_what_is_not_bytes(log: walkit.WriteAheadLog, name: str) -> None:
         lambda: log.append_many([b"good", wrong, b"good"]),
         lambda: log.append_many([b"good", b"good"], [b"k", wrong]),
         lambda: log.submit_many([b"good", wrong]),
+        lambda: asyncio.run(log.append_async(wrong)),
     ):
-        with pytest.raises(RecordTypeError):
+        with pytest.raises(RecordTypeError, match="Nothing was written") as caught:
             call()
+        assert caught.value.found == type(wrong).__name__ and isinstance(caught.value, TypeError)
     with log.transaction() as tx:
         with pytest.raises(RecordTypeError):
             tx.put(b"k", wrong)
