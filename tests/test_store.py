@@ -21,12 +21,9 @@ from walkit.config import StoreOptions
 from walkit.errors import (
     LogClosedError,
     LogExistsError,
-    LogPoisonedError,
     OptionsError,
     RecordTooLargeError,
     RecordTypeError,
-    SnapshotError,
-    WalkitError,
 )
 from walkit.log.open import open_writer
 from walkit.models import CrashingStorage
@@ -392,15 +389,3 @@ def test_how_a_store_looks() -> None:
         html = store._repr_html_()
         assert "live keys" in html
         assert "<script" not in html
-
-
-def test_errors_of_a_store_are_walkits_own() -> None:
-    """What a store raises on purpose is of the one tree, so that one except clause is enough."""
-    for error in (
-        SnapshotError,
-        LogClosedError,
-        LogPoisonedError,
-        RecordTypeError,
-        walkit.HistoryTrimmedError,
-    ):
-        assert issubclass(error, WalkitError)

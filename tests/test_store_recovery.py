@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -156,27 +155,6 @@ def test_the_recovery_report_has_the_replay() -> None:
         assert store.log.recovery.phases == store.recovery.phases[:-2]
 
 
-def test_snapshot_and_tail_equal_the_full_replay() -> None:
-    """Snapshots at several moments, then more of everything: each opening equals a replay from the beginning."""
-    storage = CrashingStorage()
-    for turn in range(4):
-        with memory_store(storage) as store:
-            for i in range(25):
-                store.put(b"%d" % (i * (turn + 3) % 11), b"%d-%d" % (turn, i))
-            store.delete(b"%d" % turn)
-            if turn < 3:
-                info = store.snapshot()
-                assert info.lsn == store.log.acked_lsn
-                store.delete(b"10")
-            full = KeyedTable()
-            replay(store.log, full)
-            assert store.to_arrow() == full.to_arrow()
-            assert store.checksum() == full.checksum()
-    with memory_store(storage) as store:
-        assert store.to_arrow() == full.to_arrow()
-        assert store.statistics().snapshot_lsn == info.lsn
-
-
 def test_a_snapshot_while_writers_go_on_is_of_one_moment() -> None:
     """Snapshots among transactions of four writers: each restores to the state of the log at its very LSN."""
     storage = CrashingStorage()
@@ -225,20 +203,6 @@ def test_a_poisoned_store_shows_what_was_acknowledged() -> None:
         again.put(b"k", b"better")
 
 
-def test_a_failed_snapshot_leaves_the_store_as_it_was() -> None:
-    """A stage fails: SnapshotError, the store goes on, the next snapshot succeeds."""
-    memory = CrashingStorage()
-    faulty = FaultyStorage(memory)
-    with memory_store(faulty) as store:
-        store.put(b"k", b"v")
-        faulty.fail("sync", "snapshot.new")
-        with pytest.raises(SnapshotError) as caught:
-            store.snapshot()
-        assert caught.value.stage == "sync"
-        store.put(b"k", b"w")
-        assert store.snapshot().lsn == 2
-
-
 @pytest.mark.parametrize("durability", ["sync", "interval", "none"])
 def test_a_snapshot_makes_its_log_durable_first(durability: str) -> None:
     """Whatever the level: after a snapshot a power cut loses nothing up to its LSN, and the log reaches it."""
@@ -256,27 +220,6 @@ def test_a_snapshot_makes_its_log_durable_first(durability: str) -> None:
 
 def _note(events: list[tuple[str, object]], name: str, attributes: object) -> None:
     events.append((name, attributes))
-
-
-def test_damaged_snapshots_are_passed_over() -> None:
-    """The newest is damaged: the one before is used; both are: the whole log is replayed. The report says so."""
-    storage = CrashingStorage()
-    filled(storage, 30, (10, 20))
-    names = [snapshot_name(lsn) for lsn in (20, 10)]
-    for damaged, (base, records) in enumerate([(20, 10), (10, 20), (0, 30)]):
-        if damaged:
-            copy(storage, storage, names[damaged - 1], b"nonsense" * 1000)
-        events: list[tuple[str, object]] = []
-        note = partial(_note, events)
-        with Store.open(storage=storage, options=SMALL, events=note) as store:
-            detail = {phase.name: phase.detail for phase in store.recovery.phases}
-            assert (detail["snapshot"]["lsn"], detail["replay"]["records"]) == (base, records)
-            assert (
-                len(detail["snapshot"]["skipped"])
-                == [name for name, _ in events].count("walkit.snapshot.skip")
-                == damaged
-            )
-            assert len(store) == 30
 
 
 def trimmed(storage: CrashingStorage) -> None:

@@ -9,10 +9,10 @@ import threading
 import pytest
 
 import walkit
-from tests.support.logs import SEGMENTS, faulty_log, lsns, memory_log, reopened, tiny, values
+from tests.support.logs import SEGMENTS, faulty_log, lsns, memory_log, reopened, values
 from tests.support.threads import GUARD_S, Task, wait_until
 from walkit import AppendResult
-from walkit.errors import CommitFailedError, LogClosedError, LogFullError, LogPoisonedError, RecordTypeError
+from walkit.errors import CommitFailedError, LogClosedError, LogFullError, LogPoisonedError
 
 
 async def awaited(ticket: walkit.commit.ticket.Ticket) -> AppendResult:
@@ -189,45 +189,3 @@ def test_waiters_on_a_loop_are_told_of_poison_and_close() -> None:
             await log.append_async(b"x")
 
     asyncio.run(late())
-
-
-def test_awaiting_many_that_fail_gives_the_prefix() -> None:
-    """Await a ticket of many whose second frame fails: the error counts the acknowledged records of the call."""
-    storage, log = faulty_log()
-    storage.fail("synced_write", SEGMENTS, nth=2)
-
-    async def main() -> None:
-        await log.submit_many([bytes(3000)] * 8)
-
-    with pytest.raises(CommitFailedError) as failed:
-        asyncio.run(main())
-    assert failed.value.acknowledged_prefix == log.acked_lsn - 1 == 2
-    log.close()
-
-
-def test_what_cannot_be_a_record_is_refused_in_the_coroutine() -> None:
-    """Await append_async of text: RecordTypeError, and the loop and the log go on."""
-    with memory_log(tiny()) as log:
-
-        async def main() -> AppendResult:
-            with pytest.raises(RecordTypeError):
-                await log.append_async("text")
-            return await log.append_async(b"bytes")
-
-        assert asyncio.run(main()).first_lsn == 1
-
-
-def test_a_blocked_callback_delays_no_blocking_append() -> None:
-    """Block the delivery thread for good: append, result and close of other callers end; close says so in time."""
-    with memory_log() as log:
-        go_on, entered = threading.Event(), threading.Event()
-
-        def block(_: object) -> None:
-            entered.set()
-            assert go_on.wait(GUARD_S)
-
-        log.submit(b"1").add_done_callback(block)
-        assert entered.wait(GUARD_S)
-        assert log.append(b"2").first_lsn == 2
-        assert log.submit(b"3").result(GUARD_S).first_lsn == 3
-        go_on.set()

@@ -95,13 +95,6 @@ def test_an_answer_in_the_last_moment_is_an_answer(monkeypatch: pytest.MonkeyPat
     log.close()
 
 
-def test_a_timeout_that_is_not_needed_changes_nothing() -> None:
-    """Append with a generous timeout on a quiet log: the same result as without."""
-    _, log = faulty_log()
-    assert [log.append(b"x", timeout=GUARD_S).first_lsn for _ in range(5)] == [2, 3, 4, 5, 6]
-    log.close()
-
-
 def test_room_is_waited_for_until_the_log_is_closed() -> None:
     """Close while callers wait for room: what is queued is written, the callers are told LogClosedError."""
     storage, log = faulty_log(queue_bytes_max=4096)
@@ -196,25 +189,6 @@ print(len({ticket.result(20).first_lsn for ticket in tickets}), log.statistics()
 def test_frames_in_flight_share_handles_without_a_descriptor(tmp_path: Path) -> None:
     """Submit 300 frames, eight at a time, in a child without a free descriptor: all are acknowledged."""
     assert run_python(IN_FLIGHT, tmp_path / "log", check=False).stdout == "300 0\n"
-
-
-def test_a_disk_that_fills_up_in_the_midst_keeps_what_was_acknowledged() -> None:
-    """Fill the disk after some segments: appends fail until there is room, LSNs go on densely, nothing is lost."""
-    storage, log = faulty_log()
-    log.append_many([bytes(3000)] * 60)
-    full = storage.fail("allocate", SEGMENTS, errno=errno.ENOSPC, times=None)
-    acknowledged = log.acked_lsn
-    refused = 0
-    while refused < 3:
-        try:
-            acknowledged = log.append(bytes(3000)).last_lsn
-        except LogFullError:
-            refused += 1
-    assert log.acked_lsn == log.appended_lsn == acknowledged
-    full.cancel()
-    assert log.append(b"room").first_lsn == acknowledged + 1
-    log.close()
-    assert lsns(reopened(storage.inner)) == list(range(1, acknowledged + 2))
 
 
 def test_a_disk_that_is_full_for_the_manifest_is_the_same() -> None:

@@ -12,7 +12,6 @@ import pytest
 
 import walkit
 from tests.support.logs import (
-    SEGMENTS,
     faulty_log,
     headers,
     lsns,
@@ -126,23 +125,6 @@ def test_every_way_in_at_the_same_time() -> None:
         check_whole(list(log.read()), told)
         assert log.statistics().queue_bytes == 0
     check_whole(reopened(storage), told)
-
-
-def test_acknowledgements_come_in_lsn_order() -> None:
-    """Look at the acknowledged mark after every append of 16 threads: it never passes over an unacknowledged record."""
-    with memory_log() as log:
-        order: list[int] = []
-        log.observe(lambda frames: order.extend(range(frames.first_lsn, frames.last_lsn + 1)))
-
-        def work() -> None:
-            for _ in range(40):
-                lsn = log.append(b"x").last_lsn
-                assert lsn <= log.acked_lsn <= log.appended_lsn
-
-        for task in [Task(work) for _ in range(16)]:
-            task.result()
-        wait_until(lambda: len(order) == 640)
-        assert order == list(range(1, 641))
 
 
 @pytest.mark.parametrize("on", ["memory", "files"])
@@ -343,25 +325,6 @@ def test_trimming_reading_following_and_appending_at_once() -> None:
         assert log.first_lsn == 301 and log.statistics().segments < 10
 
 
-def test_a_queue_that_is_never_empty_does_not_keep_sync_waiting() -> None:
-    """Call sync while threads go on appending: it returns, and what was appended before it is durable."""
-    with memory_log(tiny(durability="none")) as log:
-        stop = threading.Event()
-
-        def work() -> None:
-            while not stop.is_set():
-                log.append(b"x")
-
-        tasks = [Task(work) for _ in range(6)]
-        wait_until(lambda: log.acked_lsn > 10)
-        for _ in range(5):
-            before = log.acked_lsn
-            assert Task(log.sync).result() >= before
-        stop.set()
-        for task in tasks:
-            task.result()
-
-
 def test_an_error_of_one_caller_is_nobody_elses() -> None:
     """Refuse some callers (type, size, full queue) among others that append: only they are told."""
     storage, log = faulty_log(queue_bytes_max=8100, on_full="raise")
@@ -401,17 +364,3 @@ def test_idle_marks_are_written_when_needed_and_only_then(tmp_path: Path) -> Non
     with walkit.open(tmp_path / "log", options=options) as log:
         assert log.recovery.verdict == "clean" and values(log.read()) == [b"x", b"x", b"y"]
         assert log.parts.driver.timer is not None and log.parts.driver.timer._thread is None
-
-
-def test_a_hung_sync_is_waited_for_by_close() -> None:
-    """Close while sync() hangs in the device: close waits, both end well, the record is there."""
-    storage, log = faulty_log(durability="none")
-    hang = storage.hang("sync", SEGMENTS)
-    syncing = Task(log.sync)
-    assert hang.entered.wait(GUARD_S)
-    closing = Task(log.close)
-    wait_until(lambda: log.closed)
-    hang.release()
-    assert syncing.result() == 1
-    closing.result()
-    assert values(reopened(storage.inner)) == [b"first"]

@@ -231,14 +231,6 @@ def test_an_older_sync_that_ends_late_moves_nothing_back() -> None:
     assert first == SyncPoint(first.position, 101)
 
 
-def test_out_of_order_writes_wait_for_the_one_before() -> None:
-    """Write four frames in every order of two by two: acknowledgements come in append order, all with the last."""
-    core = make_core(in_flight_max=4)
-    frames = [seal_next(core) for _ in range(4)]
-    assert [len(core.written(frames[i], durable=True)) for i in (2, 3, 1, 0)] == [0, 0, 0, 4]
-    assert core.acked_lsn == core.durable_lsn == frames[3].last_lsn
-
-
 def test_a_failure_fails_all_frames_and_refuses_all_that_waits() -> None:
     """Fail with three frames in flight, one of them written: all three unknown, what waits was never written."""
     core = make_core(in_flight_max=3)

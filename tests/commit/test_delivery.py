@@ -19,7 +19,7 @@ from tests.support.fake_segments import DriverHarness, io_error
 from tests.support.interrupts import Strike
 from tests.support.threads import GUARD_S, Task, wait_until
 from walkit.commit.ticket import SingleTicket, Ticket
-from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError
+from walkit.errors import CommitFailedError, LogClosedError
 
 
 def note(event: threading.Event, _: Ticket) -> None:
@@ -122,21 +122,6 @@ def test_a_callback_added_after_the_end_is_still_called() -> None:
         called = threading.Event()
         ticket.add_done_callback(partial(note, called))
         assert called.wait(GUARD_S), attempt
-
-
-def test_callbacks_of_failed_and_refused_tickets_are_called(rig: DriverHarness) -> None:
-    """Fail the write of one ticket with another queued: both callbacks come, and find their own errors."""
-    rig.leader_in_write()
-    waiting = rig.queued()
-    rig.place.fail("write", io_error())
-    errors: list[BaseException | None] = []
-    waiting.add_done_callback(lambda t: errors.append(t.exception(0)))
-    rig.place.release()
-    wait_until(lambda: errors)
-    assert isinstance(errors[0], LogPoisonedError)
-    failed = rig.ticket()
-    with pytest.raises(LogPoisonedError):
-        rig.driver.enqueue(failed)
 
 
 def test_an_observer_sees_every_frame_from_its_beginning_on_and_no_gap(rig: DriverHarness) -> None:

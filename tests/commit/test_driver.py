@@ -15,7 +15,7 @@ from tests.support.threads import GUARD_S, Task, wait_until
 from walkit.commit.latches import CommitSignal, call_all
 from walkit.commit.policy import CappedFrames, OneRecordPerFrame
 from walkit.commit.ticket import TO_LEAD, LeaderState, SingleTicket
-from walkit.errors import CommitFailedError, LogClosedError, LogFullError, LogPoisonedError, StorageError
+from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError, StorageError
 
 
 @pytest.fixture
@@ -43,19 +43,6 @@ def test_a_caller_that_is_handed_the_lead_leads_until_its_own_record_is_written(
     assert waiting.result().outcome().first_lsn == 7
     assert [t.result(GUARD_S).first_lsn for t in between] == [2, 3, 4, 5, 6]
     assert [f.first_lsn for f in rig.place.frames] == [1, 2, 3, 4, 5, 6, 7]
-
-
-def test_waiting_callers_share_the_next_frame(rigs: list[DriverHarness]) -> None:
-    """Hold a write while five callers come: they go together into one frame, written by one of them."""
-    rig = DriverHarness()
-    rigs.append(rig)
-    leader = rig.leader_in_write()
-    others = [Task(rig.append) for _ in range(5)]
-    wait_until(lambda: rig.core.pending_records == 5, "five callers to wait")
-    rig.place.release()
-    leader.result()
-    assert {t.result().frame.first_lsn for t in others} == {2}
-    assert [f.count for f in rig.place.frames] == [1, 5]
 
 
 def test_a_sync_that_fails_between_taking_and_sealing_leaves_nobody_waiting(
@@ -151,28 +138,6 @@ def test_no_lead_is_lost_when_another_leader_takes_the_record_of_a_successor(com
         assert rig.driver.election.leaders == 0
 
 
-def test_a_failed_write_fails_its_frame_and_refuses_what_waits(rigs: list[DriverHarness]) -> None:
-    """Fail a held write with two tickets queued: unknown for the frame, nothing written of the others."""
-    rig = DriverHarness()
-    rigs.append(rig)
-    rig.append()
-    leader = rig.leader_in_write()
-    queued = [rig.queued(), rig.queued()]
-    cause = io_error()
-    rig.place.fail("write", cause)
-    rig.place.release()
-    with pytest.raises(CommitFailedError) as failed:
-        leader.result().result(0)
-    assert failed.value.outcome == "unknown" and failed.value.acked_lsn == 1
-    assert failed.value.__cause__ is cause
-    for ticket in queued:
-        with pytest.raises(LogPoisonedError):
-            ticket.result(GUARD_S)
-    assert rig.core.acked_lsn == 1 and rig.core.appended_lsn == 2
-    wait_until(lambda: [name for name, _ in rig.events] == ["walkit.log.poison"])
-    assert rig.place.published == [(rig.place.frames[0].next_position, 1)]
-
-
 def test_an_error_that_is_no_storage_error_poisons_too(rigs: list[DriverHarness]) -> None:
     """Raise something unforeseen in the write: the caller is not left waiting, and the log takes no more."""
     rig = DriverHarness()
@@ -183,30 +148,6 @@ def test_an_error_that_is_no_storage_error_poisons_too(rigs: list[DriverHarness]
     assert isinstance(failed.value.__cause__, ZeroDivisionError)
     with pytest.raises(LogPoisonedError):
         rig.append()
-
-
-def test_a_full_disk_refuses_the_group_and_leaves_the_log_usable(rigs: list[DriverHarness]) -> None:
-    """Fail the preparing of a segment twice: LogFullError each time, then appends go on with the same LSN."""
-    rig = DriverHarness()
-    rigs.append(rig)
-    full = [LogFullError("no room", reason="disk"), LogFullError("no room", reason="disk")]
-    rig.place.fail("begin_segment", *full)
-    for _ in full:
-        with pytest.raises(LogFullError) as caught:
-            rig.append().result(0)
-        assert caught.value.reason == "disk"
-    assert rig.append().outcome().first_lsn == 1
-    assert rig.events == []
-
-
-def test_a_failed_segment_header_poisons(rigs: list[DriverHarness]) -> None:
-    """Fail the beginning of a segment with an I/O error: nothing was written, and the log is poisoned."""
-    rig = DriverHarness()
-    rigs.append(rig)
-    rig.place.fail("begin_segment", io_error())
-    with pytest.raises(LogPoisonedError):
-        rig.append().result(0)
-    assert rig.core.appended_lsn == 0
 
 
 def test_a_sync_covers_what_was_written_before_it_began(rigs: list[DriverHarness]) -> None:
@@ -222,20 +163,6 @@ def test_a_sync_covers_what_was_written_before_it_began(rigs: list[DriverHarness
     rig.place.before_sync = lambda: None
     rig.driver.sync()
     assert rig.core.durable_lsn == 2
-
-
-def test_syncing_nothing_new_asks_the_place_for_nothing(rigs: list[DriverHarness]) -> None:
-    """Sync twice, and a log whose writes are durable by themselves: the place is asked once at most."""
-    rig = DriverHarness(sync_writes=False)
-    durable = DriverHarness()
-    rigs += [rig, durable]
-    rig.append()
-    rig.driver.sync()
-    rig.driver.sync()
-    durable.append()
-    durable.driver.sync()
-    assert (rig.place.syncs, durable.place.syncs) == (1, 0)
-    assert durable.core.durable_lsn == 1
 
 
 def test_waiting_for_what_was_queued_does_not_wait_for_what_comes_later(rigs: list[DriverHarness]) -> None:
@@ -259,20 +186,6 @@ def test_waiting_for_what_was_queued_does_not_wait_for_what_comes_later(rigs: li
     rig.place.release()
     leader.result()
     waiting.result()
-
-
-def test_withdrawing_is_possible_until_a_frame_has_taken_the_record(rigs: list[DriverHarness]) -> None:
-    """Withdraw a queued ticket and one that is being written: the first is never written, the second not given back."""
-    rig = DriverHarness()
-    rigs.append(rig)
-    leader = rig.leader_in_write()
-    first, second = rig.queued(b"first"), rig.queued(b"second")
-    assert rig.driver.withdraw(first)
-    assert not rig.driver.withdraw(first)
-    rig.place.release()
-    assert second.result(GUARD_S).first_lsn == 2
-    assert not rig.driver.withdraw(leader.result())
-    assert rig.core.pending_bytes == 0 and not first.done()
 
 
 def test_a_full_queue_takes_no_more_and_one_record_always_fits_an_empty_one(
@@ -378,36 +291,6 @@ def test_observers_that_come_between_two_frames_of_one_landing_miss_none_after(
     assert seen == list(range(seen[0], 6))
 
 
-def test_nobody_waits_for_room_in_a_log_that_refuses(rigs: list[DriverHarness]) -> None:
-    """Poison a log while a caller waits for room: it is woken, and told why."""
-    rig = DriverHarness(queue_bytes_max=100)
-    rigs.append(rig)
-    rig.leader_in_write()
-    rig.queued(bytes(150))
-    room = Task(rig.driver.wait_for_room, 22, None)
-    rig.place.fail("write", io_error())
-    rig.place.release()
-    assert room.result() is True
-    with pytest.raises(LogPoisonedError):
-        rig.driver.enqueue(rig.ticket())
-
-
-def test_stopping_finishes_what_is_queued_and_refuses_what_comes(rigs: list[DriverHarness]) -> None:
-    """Stop with a held write and a queue: all of it is written, later calls get the refusal."""
-    rig = DriverHarness()
-    rigs.append(rig)
-    leader = rig.leader_in_write()
-    queued = [rig.queued() for _ in range(3)]
-    stopping = Task(rig.driver.stop, LogClosedError("closed"))
-    wait_until(lambda: rig.driver.refusal is not None, "the refusal")
-    for attempt in (rig.driver.enqueue, rig.driver.append):
-        with pytest.raises(LogClosedError):
-            attempt(rig.ticket())
-    rig.place.release()
-    stopping.result()
-    assert leader.result().done() and [t.result(0).first_lsn for t in queued] == [2, 3, 4]
-
-
 def test_a_sync_under_way_ends_before_stopping_does(rigs: list[DriverHarness]) -> None:
     """Stop while a sync hangs: stop waits for it, since what comes after stopping closes the files."""
     rig = DriverHarness(sync_writes=False)
@@ -438,21 +321,6 @@ def test_a_sync_under_way_ends_before_stopping_does(rigs: list[DriverHarness]) -
     assert order == ["synced", "stopped"]
 
 
-def test_an_idle_log_writes_one_mark_and_then_sleeps() -> None:
-    """Let the idle time pass on real time: one mark for the tail, none for the mark, then the timer parks."""
-    rig = DriverHarness(idle_marker_us=2000)
-    rig.clock = lambda: time.monotonic_ns() // 1000
-    rig.append()
-    wait_until(lambda: rig.driver.counters.marks_written == 1, "the mark")
-    wait_until(lambda: rig.driver.timer is not None and rig.driver.timer.parked, "the timer to park")
-    assert [f.count for f in rig.place.frames] == [1, 0]
-    rig.append()
-    wait_until(lambda: rig.driver.counters.marks_written == 2, "the second mark")
-    wait_until(lambda: rig.driver.timer is not None and rig.driver.timer.parked, "the timer to park")
-    assert [f.count for f in rig.place.frames] == [1, 0, 1, 0]
-    rig.driver.stop(LogClosedError("over"))
-
-
 def test_a_failing_mark_poisons(rigs: list[DriverHarness]) -> None:
     """Fail the write of a mark: it is a write like any other."""
     rig = DriverHarness(idle_marker_us=2000)
@@ -463,18 +331,6 @@ def test_a_failing_mark_poisons(rigs: list[DriverHarness]) -> None:
     wait_until(lambda: rig.core.failure is not None, "the mark to fail")
     with pytest.raises(LogPoisonedError):
         rig.append()
-
-
-def test_an_interval_syncs_the_tail_of_an_idle_log(rigs: list[DriverHarness]) -> None:
-    """Append once under a short interval: the record is acknowledged at once, and durable without another append."""
-    rig = DriverHarness(sync_writes=False, interval_us=2000)
-    rigs.append(rig)
-    rig.clock = lambda: time.monotonic_ns() // 1000
-    rig.append()
-    assert rig.core.acked_lsn == 1
-    wait_until(lambda: rig.core.durable_lsn == 1, "the timer's sync")
-    wait_until(lambda: rig.driver.timer is not None and rig.driver.timer.parked, "the timer to park")
-    assert rig.place.syncs == 1
 
 
 def test_a_tail_that_somebody_synced_is_promised_too(rigs: list[DriverHarness]) -> None:

@@ -275,24 +275,6 @@ def test_one_frame_in_flight_stamps_no_window() -> None:
         assert (segment.header.reorder_window_bytes, segment.header.flags) == (0, SegmentFlag(0))
 
 
-def test_trimming_goes_on_beside_frames_in_flight() -> None:
-    """Trim after every acknowledgement under four writers: never past what is durable, and the rest stays readable."""
-    storage = CrashingStorage()
-    with walkit.open(storage=storage, options=one_per_frame(in_flight=4)) as log:
-
-        def work() -> None:
-            for _ in range(40):
-                log.append(bytes(2500))
-                assert log.trim(log.acked_lsn) <= log.durable_lsn
-
-        for task in [Task(work) for _ in range(4)]:
-            task.result()
-        first = log.first_lsn
-        assert first > 100
-        assert lsns(log.read()) == list(range(first, 161))
-    assert lsns(reopened(storage)) == list(range(first, 161))
-
-
 def test_a_full_disk_refuses_all_that_is_not_sealed_and_the_log_goes_on() -> None:
     """Fail the preparing of a segment under parallel submits: LogFullError from there on, then appends go on, dense."""
     storage = FaultyMemory()

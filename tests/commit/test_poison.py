@@ -10,7 +10,7 @@ import pytest
 import walkit
 from tests.support.logs import SEGMENTS, FaultyMemory, faulty_log, lsns, reopened, tiny, values
 from tests.support.threads import GUARD_S, Task, wait_until
-from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError, StorageError
+from walkit.errors import CommitFailedError, LogPoisonedError, StorageError
 from walkit.models import CrashingStorage
 from walkit.models.faults import OperationName
 
@@ -98,22 +98,6 @@ def test_the_timers_failed_sync_poisons_as_well() -> None:
     log.close()
 
 
-def test_a_failed_sync_at_a_rotation_poisons() -> None:
-    """Fail the sync that rotation needs: the frame that needed the new segment is refused, nothing is half done."""
-    storage, log = faulty_log(durability="none")
-    storage.fail("sync", SEGMENTS)
-    told: set[str] = set()
-    for _ in range(40):
-        try:
-            log.append(bytes(7000))
-        except (CommitFailedError, LogPoisonedError) as error:
-            told.add(type(error).__name__)
-    assert told == {"LogPoisonedError"}
-    log.close()
-    found = lsns(reopened(storage.inner))
-    assert found == list(range(1, len(found) + 1))
-
-
 def test_a_failing_write_in_a_busy_log_leaves_nobody_waiting() -> None:
     """Fail one write among 16 appending threads, many times over: all are told, acknowledged records survive."""
     for nth in range(1, 16):
@@ -168,21 +152,6 @@ def test_a_poisoned_log_can_be_dropped_trimmed_and_closed() -> None:
         assert again.first_lsn == 20 and lsns(again.read()) == list(range(20, 52))
         assert again.append(b"after").first_lsn == 52
         assert again.recovery.verdict == "recovered"
-
-
-def test_a_failed_sync_at_close_is_raised_and_the_lock_is_free() -> None:
-    """Fail the sync of closing: StorageError, the log is closed, and reopening finds what is on the device."""
-    storage, log = faulty_log(durability="none")
-    log.sync()
-    log.append(b"never synced")
-    storage.fail("sync", SEGMENTS)
-    with pytest.raises(StorageError):
-        log.close()
-    assert log.closed
-    log.close()
-    with pytest.raises(LogClosedError):
-        log.append(b"x")
-    assert values(reopened(storage.inner)) == [b"first"]
 
 
 def test_a_seal_that_fails_is_made_up_for_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

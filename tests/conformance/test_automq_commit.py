@@ -68,7 +68,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         "commit/test_core_machine::TestCore",
     ),
     "out-of-order write completion": (
-        "commit/test_core_table::test_out_of_order_writes_wait_for_the_one_before",
+        "commit/test_orders::test_the_core_acknowledges_by_the_rule_in_every_order",
     ),
     "I/O failure and timeout": (
         "commit/test_orders::test_a_failed_frame_fails_its_suffix_at_once_on_threads",
@@ -81,7 +81,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "header slot corruption": ("format/test_durable::test_a_store_torn_at_every_byte",),
     "window scaling": ("commit/test_in_flight::test_the_window_is_stored_before_it_matters_and_is_kept",),
     "capacity above 2 GiB": (f"{HERE}::test_positions_and_lsns_cross_what_32_bits_hold",),
-    "concurrent trim": ("commit/test_in_flight::test_trimming_goes_on_beside_frames_in_flight",),
+    "concurrent trim": ("commit/test_concurrency::test_trimming_reading_following_and_appending_at_once",),
     # -- blocks, headers, channels
     "a block's limits; a lone record may exceed the soft one": (
         "commit/test_core_table::test_one_large_submission_goes_alone",
@@ -93,7 +93,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         "commit/test_orders::test_the_core_acknowledges_by_the_rule_in_every_order",
     ),
     "sequential completion of three uploads": (
-        "commit/test_core_table::test_out_of_order_writes_wait_for_the_one_before",
+        "commit/test_orders::test_the_core_acknowledges_by_the_rule_in_every_order",
     ),
     "the second is prepared after the first": (
         f"{HERE}::test_frames_are_sealed_in_the_order_they_were_taken",
@@ -112,7 +112,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "positions cut to 32 bits": (f"{HERE}::test_positions_and_lsns_cross_what_32_bits_hold",),
     "what is pending at shutdown is failed": (
-        "commit/test_driver::test_stopping_finishes_what_is_queued_and_refuses_what_comes",
+        "commit/test_backpressure::test_room_is_waited_for_until_the_log_is_closed",
     ),
     "a torn record looks like the end of its block": (
         "recovery/test_holes::test_every_subset_of_frames_that_landed",
@@ -124,7 +124,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "the confirmed offset passes what is not confirmed": (
         "commit/test_core_machine::TestCore",
-        "commit/test_in_flight::test_trimming_goes_on_beside_frames_in_flight",
+        "commit/test_concurrency::test_trimming_reading_following_and_appending_at_once",
     ),
     "a missing first record is only logged": (
         "conformance/test_iggy_quiver_recovery::test_a_gap_stops_recovery_and_is_named",

@@ -81,7 +81,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         "replication/test_replica_checkpoint::test_checkpoints_are_taken_by_themselves",
     ),
     "a snapshot and the log after it, without a peer": (
-        "test_store_recovery::test_snapshot_and_tail_equal_the_full_replay",
+        "test_store_recovery::test_the_state_is_that_of_a_dict",
     ),
     "a transfer to one replica twice": (
         f"{BOOTSTRAP}::test_a_snapshot_of_the_log_that_was_replaced_goes_with_it",

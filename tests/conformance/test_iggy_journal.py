@@ -94,7 +94,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "an empty folder": ("recovery/test_tools::test_an_empty_log_is_in_order",),
     "a snapshot alone": ("state/test_checkpoint::test_a_checkpoint_saves_the_state_and_drops_the_log",),
     "a journal alone": (f"{JOURNAL}::test_reopening_finds_what_was_not_saved",),
-    "a snapshot and what is above it": ("test_store_recovery::test_snapshot_and_tail_equal_the_full_replay",),
+    "a snapshot and what is above it": ("test_store_recovery::test_the_state_is_that_of_a_dict",),
     "a gap": (
         "format/test_walk::test_lost_repeated_and_swapped_frames",
         "conformance/test_iggy_quiver_recovery::test_a_gap_stops_recovery_and_is_named",

@@ -62,7 +62,6 @@ WHERE: dict[str, tuple[str, ...]] = {
     "retention of a closed log": ("log/test_retention::test_by_call_with_progress_and_report",),
     "recovery of the state: simple, over several tables, with batches": (
         "test_store_recovery::test_the_state_is_that_of_a_dict",
-        "test_store_recovery::test_snapshot_and_tail_equal_the_full_replay",
         "test_store::test_transactions_are_seen_whole",
     ),
     "rotation under writers, a hundred times": (

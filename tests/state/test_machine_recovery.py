@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,10 +21,8 @@ from walkit.errors import (
     LogClosedError,
     OptionsError,
     SnapshotError,
-    StorageError,
 )
 from walkit.models import CrashingStorage, FaultyStorage
-from walkit.models.faults import OperationName
 from walkit.record import Batch
 from walkit.state import Counter, KeyedTable, snapshot_lsns, snapshot_name
 from walkit.testing.state import picture
@@ -225,30 +222,6 @@ def test_wrong_arguments_are_refused_before_anything_is_written() -> None:
             closed(log, machine)
     with memory_store() as store, pytest.raises(OptionsError, match=r"store\.checkpoint\(\)"):
         walkit.checkpoint(store.log, KeyedTable())
-
-
-@pytest.mark.parametrize("operation", ["write", "sync", "replace", "sync_directory", "remove"])
-def test_a_failed_checkpoint_loses_nothing_and_the_next_does_it(operation: OperationName) -> None:
-    """Fail the first operation of each kind: an error, the log goes on, another checkpoint holds."""
-    storage = FaultyStorage(CrashingStorage())
-    machine = Counter()
-    with opened(storage) as log:
-        count_to(log, 30)
-        walkit.recover(log, machine)
-        walkit.checkpoint(log, machine, trim=False)
-        count_to(log, 40)
-        walkit.recover(log, machine)
-        storage.fail(operation, "snapshot*" if operation != "sync_directory" else "")
-        with contextlib.suppress(SnapshotError, StorageError):
-            walkit.checkpoint(log, machine)
-        storage.clear()
-        count_to(log, 50)
-        walkit.recover(log, machine)
-        assert walkit.checkpoint(log, machine).lsn == 50
-        count_to(log, 60)
-    with opened(storage) as log:
-        walkit.recover(log, fresh := Counter())
-    assert picture(fresh) == picture(expected(60))
 
 
 def test_a_reader_recovers_beside_a_writer_that_checkpoints(tmp_path: Path) -> None:
