@@ -9,7 +9,7 @@ import random
 import shutil
 import signal
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import chain, combinations
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from tests.support.logs import SEGMENTS, Child, lsns, memory_log, tiny
 from tests.support.stores import SMALL
 from walkit.config import Retention
 from walkit.copier import log_copy
+from walkit.copier.gathering import Gathering
 from walkit.copier.log_copy import copy_into
 from walkit.errors import (
     CorruptionError,
@@ -31,9 +32,13 @@ from walkit.errors import (
     OptionsError,
     StorageError,
 )
+from walkit.events import EventSink
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import OperationName
 from walkit.read.reader import ReaderView, reader_view_of
+from walkit.replication.logs.plan_check import gather_plan
+from walkit.replication.logs.source import source_of
+from walkit.replication.primary.bootstrap_plan import BootstrapFiles, SnapshotChecks
 from walkit.segments.claim_files import drop_claim
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage import Storage
@@ -104,7 +109,7 @@ def test_a_log_whose_writer_died_is_copied(ack_order: str) -> None:
 
 @pytest.mark.parametrize("order", ["append", "completion"])
 def test_a_log_with_holes_is_copied(order: str) -> None:
-    """Land every subset of three frames in flight, in one segment and in two: the copy has what the opening keeps."""
+    """Land every subset of three frames in flight, in one segment and in two: copied, and planned, as it is kept."""
     for flight in (
         Flight(order=order),
         Flight(order=order, second=3),
@@ -115,7 +120,10 @@ def test_a_log_with_holes_is_copied(order: str) -> None:
             copy_into(source, target, None, "copy")
             image = target.crash(keep="none")
             assert walkit.verify(image).ok, (flight, landed)
-            found = contents(image)
+            found, own = contents(image), load_manifest(image)
+            with closing(BootstrapFiles(source_of(image), SnapshotChecks(image, EventSink()))) as planned:
+                gathering = Gathering(CrashingStorage())
+                assert gather_plan(gathering, planned.plan, own.log_id, own.lineage), (flight, landed)
             with (
                 walkit.open(storage=source, options=tiny()) as log,
                 walkit.open(storage=image, options=tiny()) as copied,
@@ -209,7 +217,7 @@ def test_a_copier_that_is_killed_leaves_no_log_and_continues(tmp_path: Path) -> 
 
 
 def test_a_copy_continues_with_what_is_whole(tmp_path: Path) -> None:
-    """End a copy at its third segment, damage one that is whole: the others are kept, and the end is right."""
+    """End a copy after its third segment, damage one that is whole: the others are kept, and the end is right."""
 
     def until(done: int, total: int) -> None:
         if done >= 3 * 64 * 1024:
@@ -217,13 +225,14 @@ def test_a_copy_continues_with_what_is_whole(tmp_path: Path) -> None:
 
     with filled(tmp_path / "log"), pytest.raises(InterruptedError):
         walkit.copy(tmp_path / "log", tmp_path / "copy", until)
-    whole = sorted((tmp_path / "copy.partial").glob(SEGMENTS))
-    assert len(whole) == 2 and not (tmp_path / "copy").exists()
+    whole = sorted((tmp_path / "copy.partial").glob("*.part"))
+    assert len(whole) == 3 and not (tmp_path / "copy").exists()
+    sizes = [path.stat().st_size for path in whole]
     data = bytearray(whole[0].read_bytes())
     data[9000] ^= 1
     whole[0].write_bytes(data)
     report = walkit.copy(tmp_path / "log", tmp_path / "copy")
-    assert report.bytes_kept == (tmp_path / "copy" / whole[1].name).stat().st_size
+    assert report.bytes_kept == sizes[1] + sizes[2]
     check(tmp_path / "copy", 1, 60)
 
 

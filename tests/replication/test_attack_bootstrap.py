@@ -30,7 +30,7 @@ from walkit.models.faults import OperationName
 from walkit.replication import Primary, Replica, promote
 from walkit.replication.logs.end_watch import EndWatch
 from walkit.replication.logs.source import StoredSource
-from walkit.replication.primary.bootstrap_plan import PlannedFiles, SnapshotChecks
+from walkit.replication.primary.bootstrap_plan import BootstrapFiles, SnapshotChecks
 from walkit.replication.protocol.messages import Chunk, Plan
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.file import FileStorage
@@ -214,7 +214,7 @@ def test_a_plan_says_nothing_that_its_frames_do_not_bear_out(
 ) -> None:
     """Change one fact of an honest plan, give its true bytes: CorruptionError, never ready, the old log untouched."""
     folder = tmp_path / "r"
-    with closing(PlannedFiles(StoredSource(primary), SnapshotChecks(primary, EventSink()))) as planned:
+    with closing(BootstrapFiles(StoredSource(primary), SnapshotChecks(primary, EventSink()))) as planned:
         honest = decode_manifest(planned.plan.manifest, "the plan")
         folder.mkdir()
         own = Manifest(log_id=honest.log_id)
@@ -224,7 +224,13 @@ def test_a_plan_says_nothing_that_its_frames_do_not_bear_out(
                 session.take(plan)
                 while session.asked:
                     fetch = session.asked.popleft()
-                    session.take(Chunk(file=fetch.file, offset=fetch.offset, data=planned.read(fetch)))
+                    session.take(
+                        Chunk(
+                            file=fetch.file,
+                            offset=fetch.offset,
+                            data=planned.read(fetch.file, fetch.offset, fetch.size),
+                        )
+                    )
             except CorruptionError:
                 assert plan is not planned.plan and not session.finished
             else:
@@ -241,7 +247,7 @@ def test_a_plan_that_the_disk_has_no_room_for_is_refused_before_anything_is_fetc
     walkit.copy(primary, folder)
     storage = FileStorage(str(folder))
     own, before = load_manifest(storage), storage.names()
-    with closing(PlannedFiles(StoredSource(primary), SnapshotChecks(primary, EventSink()))) as planned:
+    with closing(BootstrapFiles(StoredSource(primary), SnapshotChecks(primary, EventSink()))) as planned:
         plan, size = planned.plan, storage.free_bytes() + 1
         large = replace(plan, sizes=(*plan.sizes, size), snapshot_lsn=own.end.last_lsn)
         session = Bootstrapping(folder, own)

@@ -23,6 +23,7 @@ from tests.replication.test_bootstrap import drop_claims, follower, gathered
 from tests.replication.test_fuzz import KNOWN, NUMBERS, Encoded
 from tests.replication.test_replica_checkpoint import put
 from tests.support.stores import SMALL
+from walkit.copier.gathering import Gathering, part_name, snapshot_part_name
 from walkit.errors import CorruptionError, DivergenceError, FormatVersionError, StorageError
 from walkit.events import EventSink
 from walkit.format.manifest import Manifest
@@ -37,14 +38,9 @@ from walkit.replication.core.actions import (
     SubscriberStep,
 )
 from walkit.replication.core.subscriber import Subscriber
-from walkit.replication.logs.bootstrap_folder import (
-    FREE_LEFT_BYTES,
-    BootstrapFolder,
-    part_name,
-    snapshot_part_name,
-)
+from walkit.replication.logs.plan_check import FREE_LEFT_BYTES, gather_plan
 from walkit.replication.logs.source import StoredSource
-from walkit.replication.primary.bootstrap_plan import PlannedFiles, SnapshotChecks
+from walkit.replication.primary.bootstrap_plan import BootstrapFiles, SnapshotChecks
 from walkit.replication.protocol.messages import (
     Chunk,
     Fetch,
@@ -85,7 +81,7 @@ class Bootstrapping:
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.asked: deque[Fetch] = deque()
         self.finished = False
-        self.folder = BootstrapFolder(FileStorage(str(folder)), EventSink())
+        self.folder = Gathering(FileStorage(str(folder)))
         self.core = Subscriber(
             "r",
             log_id=manifest.log_id,
@@ -109,21 +105,27 @@ class Bootstrapping:
         steps: list[SubscriberStep] = self.core.receive(message, 0)
         for step in steps:
             if isinstance(step, Prepare):
-                wants = self.folder.prepare(step.plan, self.core.log_id, self.core.lineage)
+                wants = gather_plan(self.folder, step.plan, self.core.log_id, self.core.lineage)
                 steps += self.core.prepared(wants, 0)
             elif isinstance(step, StorePart):
-                self.folder.store(step.chunk)
+                self.folder.store(step.chunk.file, step.chunk.offset, step.chunk.data)
             elif isinstance(step, SendToPublisher) and isinstance(step.message, Fetch):
                 self.asked.append(step.message)
             elif isinstance(step, Publish):
                 self.folder.finish()
                 self.finished = True
 
+    def answer(self, planned: BootstrapFiles) -> None:
+        """Take in the true answer to the oldest question."""
+        fetch = self.asked.popleft()
+        data = planned.read(fetch.file, fetch.offset, fetch.size)
+        self.take(Chunk(file=fetch.file, offset=fetch.offset, data=data))
+
 
 class Liar:
     """Makes a publisher's messages of a bootstrap, some of them with something changed."""
 
-    def __init__(self, seed: int, planned: PlannedFiles) -> None:
+    def __init__(self, seed: int, planned: BootstrapFiles) -> None:
         self.random, self.planned = random.Random(seed), planned
 
     def plan(self) -> Plan:
@@ -149,7 +151,7 @@ class Liar:
         chance, sizes = self.random, self.planned.plan.sizes
         there = sizes[fetch.file] if fetch.file < len(sizes) else 0
         size = max(0, min(fetch.size, there - fetch.offset))
-        data = self.planned.read(replace(fetch, size=size)) if size else b""
+        data = self.planned.read(fetch.file, fetch.offset, size) if size else b""
         chunk = Chunk(file=fetch.file, offset=fetch.offset, data=data.ljust(fetch.size, b"\0"))
         fate = chance.randrange(60)
         if fate == 0:
@@ -173,25 +175,29 @@ def own_files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in files if not path.name.startswith(BOOTSTRAP_PREFIX)}
 
 
-def require_honest(folder: Path, planned: PlannedFiles) -> None:
+def require_honest(folder: Path, planned: BootstrapFiles) -> None:
     """Assert that each part of what is ready is what the primary has."""
     manifest = decode_manifest(planned.plan.manifest, "the plan")
     names = [part_name(record.number) for record in manifest.sealed]
     names.append(snapshot_part_name(planned.plan.snapshot_lsn))
     for index, (name, size) in enumerate(zip(names, planned.plan.sizes, strict=True)):
         if name in gathered(folder):
-            wanted = planned.read(Fetch(file=index, offset=0, size=size))
+            wanted = planned.read(index, 0, size)
             with (folder / name).open("rb") as part:  # of a plan with another size it may have more
                 assert part.read(size) == wanted
 
 
-def bootstrap_honestly(folder: Path, own: Manifest, planned: PlannedFiles) -> None:
+def bootstrap_honestly(folder: Path, own: Manifest, planned: BootstrapFiles) -> None:
     """Gather the whole plan as it is, and remove that again."""
     session = Bootstrapping(folder, own)
     session.take(planned.plan)
     while session.asked:
         fetch = session.asked.popleft()
-        session.take(Chunk(file=fetch.file, offset=fetch.offset, data=planned.read(fetch)))
+        session.take(
+            Chunk(
+                file=fetch.file, offset=fetch.offset, data=planned.read(fetch.file, fetch.offset, fetch.size)
+            )
+        )
     assert session.finished
     require_honest(folder, planned)
     session.folder.clear()
@@ -221,7 +227,7 @@ def test_thousands_of_bootstrap_messages_leave_the_replica_as_it_was(in_memory: 
         before, own = own_files(folder), load_manifest(FileStorage(str(folder)))
         finished = refused = broken = 0
         stored = FileStorage(str(in_memory / "p"))
-        with closing(PlannedFiles(StoredSource(stored), SnapshotChecks(stored, EventSink()))) as planned:
+        with closing(BootstrapFiles(StoredSource(stored), SnapshotChecks(stored, EventSink()))) as planned:
             bootstrap_honestly(folder, own, planned)  # what is imported on first use does not count
             liar, session = Liar(4, planned), Bootstrapping(folder, own)
             tracemalloc.start()

@@ -1,8 +1,8 @@
 """`walkit.copy`: a consistent copy of a log that may be written meanwhile, made by any process.
 
-A claim comes first, so that nothing that is copied is dropped. Then snapshots, the segments up to the durable end, and
-last the manifest, in a folder DIR.partial that becomes DIR by being renamed. A file of it has its own name only once it
-is on stable storage, so that a copy that was killed is taken up where it was.
+A claim comes first, so that nothing that is copied is dropped. Then snapshots and the segments up to the durable end
+are gathered in a folder DIR.partial, as a bootstrap gathers them; they get their names, and last comes the manifest.
+The folder becomes DIR by being renamed. A copy that was killed is taken up where it was.
 """
 
 from __future__ import annotations
@@ -10,41 +10,61 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import stat
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 
 from walkit._internal.arguments import check_progress, refuse
-from walkit._main_thread import ending_early, run_uninterrupted
-from walkit.copier.copy_files import Meter, copy_segments, copy_snapshots, is_of_a_copy, keep_only
+from walkit._main_thread import end_if_abandoned, ending_early, run_uninterrupted
 from walkit.copier.copy_report import CopyReport
-from walkit.copier.plan import plan_segments, planned_manifest
-from walkit.errors import ClaimError, GapError, NotALogError, OptionsError, StorageError, WalkitError
+from walkit.copier.gathering import Gathering, part_name, snapshot_part_name
+from walkit.copier.plan import Want
+from walkit.copier.planned_files import PlannedFiles
+from walkit.copier.snapshot_check import snapshot_lsns, verify_open_snapshot
+from walkit.copier.switch import part_names, place
+from walkit.errors import (
+    ClaimError,
+    CorruptionError,
+    FormatVersionError,
+    GapError,
+    NotALogError,
+    OptionsError,
+    SnapshotError,
+    StorageError,
+    WalkitError,
+)
 from walkit.format.index import has_index
 from walkit.format.manifest import MANIFEST_NAME, Manifest
-from walkit.read.claim import Claim, claim
+from walkit.format.names import BOOTSTRAP_PREFIX, INDEX_SUFFIX, lsn_of_name, snapshot_name
+from walkit.read.claim import Claim, claim, is_due
 from walkit.read.reader import reader_view_of
 from walkit.read.view import LogView
 from walkit.recovery.apply import sync_unsealed
 from walkit.recovery.log_scan import Progress, read_durable_slot
 from walkit.segments.claim_files import drop_claim
+from walkit.segments.identity import identity_at
 from walkit.segments.index_file import index_segment
-from walkit.segments.manifest_store import LOCK_NAME, NEW_NAME, load_manifest
+from walkit.segments.manifest_store import LOCK_NAME, NEW_NAME, OWN_NAMES, load_manifest
 from walkit.segments.new_log import make_log
 from walkit.segments.writer_lock import WriterLock, has_writer, take_writer_lock
 from walkit.storage.address import Place, storage_at
 from walkit.storage.file import FileStorage
 from walkit.storage.folder import Folder, opened_folder
-from walkit.storage.interface import FileNumber, NumberedFile, Storage
+from walkit.storage.interface import FileNumber, NumberedFile, Storage, StorageFile
 from walkit.storage.io_errors import Translated
 
 PARTIAL_SUFFIX = ".partial"
+CHUNK_BYTES = 4 << 20
 LEASE_S = 300.0
 """How long the claim of a copier that died keeps records, unless the copy is begun again."""
 LOOKS_MAX = 8
-"""How often the log is looked at anew where its oldest segment was rewritten meanwhile; each time is another trim."""
+"""So many looks at a log whose oldest segment is rewritten meanwhile; each of them is another trim."""
+
+_SEGMENT_NAME = re.compile(r"(\d{20})\.segment")
 
 
 def copy(path: Place, target: str | os.PathLike[str], progress: Progress | None = None) -> CopyReport:
@@ -114,16 +134,16 @@ def _exists(folder: str) -> OptionsError:
 
 def _copy(source: Storage, folder: str, progress: Progress | None) -> CopyReport:
     load_manifest(source)  # where there is no log, no folder is made
-    partial = FileStorage(folder + PARTIAL_SUFFIX)
-    partial.create_for(source)
-    with _locked(partial) as lock:
-        _keep_private(source, partial)
+    unfinished = FileStorage(folder + PARTIAL_SUFFIX)
+    unfinished.create_for(source)
+    with _locked(unfinished) as lock:
+        _keep_private(source, unfinished)
         _refuse_place(source, folder)
-        report = copy_into(source, partial, progress, folder)
+        report = copy_into(source, unfinished, progress, folder)
         _refuse_place(source, folder)
-        _refuse_moved(partial, lock)
-        with Translated(f"rename to {folder!r} the folder", "", partial.location):
-            os.rename(partial.location, folder)
+        _refuse_moved(unfinished, lock)
+        with Translated(f"rename to {folder!r} the folder", "", unfinished.location):
+            os.rename(unfinished.location, folder)
         FileStorage(os.path.dirname(folder)).sync_directory()
     return report
 
@@ -193,13 +213,39 @@ def copy_into(source: Storage, target: Storage, progress: Progress | None, locat
             claimed.release()
 
 
+class _Meter:
+    """How far a copy is: for the progress, for the report, and for the claim, which is renewed as it advances."""
+
+    def __init__(self, progress: Progress | None, claimed: Claim) -> None:
+        self.bytes_copied = self.bytes_kept = self._total = 0
+        self._progress, self._claimed = progress, claimed
+
+    def begin(self, wants: tuple[Want, ...]) -> None:
+        """Begin to count a plan, of which some bytes may be there."""
+        self._total = sum(want.size for want in wants)
+        self.bytes_kept = max(sum(want.offset for want in wants) - self.bytes_copied, 0)
+
+    def copied(self, size: int) -> None:
+        """Count bytes that were copied, say how far the copy is, and renew the claim where that is due."""
+        self.bytes_copied += size
+        self.renew()
+        if self._progress is not None:
+            self._progress(min(self.bytes_copied + self.bytes_kept, self._total), self._total)
+
+    def renew(self) -> None:
+        """Renew the claim if that is due; ends the copy where its caller was interrupted."""
+        end_if_abandoned()
+        if is_due(self._claimed):
+            self._claimed.renew()
+
+
 def _clear(target: Storage, source: Manifest) -> None:
     """Make of what an earlier copy left no log, if it was one already; refuse what is not a copy of this log.
 
     No writer and no replica has opened what a copier left: each of them leaves an epoch, a segment in use or a durable
     slot there, and records that may be nowhere else.
     """
-    others = [name for name in target.names() if not is_of_a_copy(name)]
+    others = [name for name in target.names() if not _is_of_a_copy(name)]
     if others:
         raise OptionsError(
             f"{target.location} has files that no copy leaves ({others[0]}); remove that folder, or give another "
@@ -224,23 +270,33 @@ def _clear(target: Storage, source: Manifest) -> None:
         if name in target.names():
             target.remove(name)
             target.sync_directory()
+    for name in target.names():  # what has its name is a part of this copy
+        if segment := _SEGMENT_NAME.fullmatch(name):
+            target.replace(name, part_name(int(segment[1])))
+        elif lsn := lsn_of_name(name):
+            target.replace(name, snapshot_part_name(lsn))
+        elif name.endswith(INDEX_SUFFIX):
+            target.remove(name)
+
+
+def _is_of_a_copy(name: str) -> bool:
+    """Say whether a file may be what a copy that was killed has left."""
+    is_segment = _SEGMENT_NAME.fullmatch(name.removesuffix(INDEX_SUFFIX)) is not None
+    is_part = name.startswith(BOOTSTRAP_PREFIX) and name.endswith(".part")
+    return name in OWN_NAMES or is_segment or is_part or lsn_of_name(name) is not None
 
 
 def _claimed(
     source: Storage, target: Storage, claimed: Claim, progress: Progress | None, location: str, began: float
 ) -> CopyReport:
-    meter = Meter(progress, claimed)
-    # Snapshots before the marks: the log is on stable storage up to each of them, and a later checkpoint may remove it.
-    snapshots, unusable = copy_snapshots(source, target, meter)
-    manifest = _copied_segments(source, target, claimed, meter)
-    beyond = [lsn for lsn in snapshots if lsn > manifest.end.last_lsn]  # their records were cut off by damage
-    snapshots = [lsn for lsn in snapshots if lsn not in beyond]
+    meter = _Meter(progress, claimed)
+    manifest, snapshots, left = _gathered(source, target, claimed, meter)
+    place(target, part_names(((record, record) for record in manifest.sealed), snapshots))
     for record in manifest.sealed:
         if has_index(record):
             index_segment(target, manifest, record)
-    keep_only(target, manifest, snapshots)
     target.sync_directory()
-    meter.finish()
+    meter.copied(0)
     make_log(target, manifest)
     return CopyReport(
         source=source.location,
@@ -251,30 +307,36 @@ def _claimed(
         end_position=manifest.end.position,
         records=sum(record.records for record in manifest.sealed),
         segments=len(manifest.sealed),
-        snapshots=tuple(snapshots),
-        snapshots_left=tuple(sorted(unusable + beyond)),
+        snapshots=snapshots,
+        snapshots_left=tuple(left),
         bytes_copied=meter.bytes_copied,
         bytes_kept=meter.bytes_kept,
         duration_s=time.perf_counter() - began,
     )
 
 
-def _copied_segments(source: Storage, target: Storage, claimed: Claim, meter: Meter) -> Manifest:
-    """Copy the segments of the log as it is now; return the manifest of the copy.
+def _gathered(
+    source: Storage, target: Storage, claimed: Claim, meter: _Meter
+) -> tuple[Manifest, tuple[int, ...], list[int]]:
+    """Gather the log as it is now; return the manifest of the copy, its snapshots, and those that were left out.
 
     GapError if records that are claimed are gone. Those below the low watermark before the claim are not claimed: a
     trim may put a copy of its end in the place of the oldest segment between the look at the manifest and the opening.
-    Then the plan is made again, and the files that are whole stay.
+    Then the plan is made again, and the parts that are there stay.
     """
+    gathering = Gathering(target, meter.renew)
     for left in reversed(range(LOOKS_MAX)):
-        total = meter.total
+        # Snapshots before the marks: the log is on stable storage up to each, and a later checkpoint may remove it.
+        usable, unusable = _open_snapshots(source)
         try:
-            view = _durable_view(source)
-            planned, end = plan_segments(view)
-            records, own = [each.record for each in planned], view.manifest
-            manifest = planned_manifest(own, records, end, extra=own.extra)
-            copy_segments(view, planned, manifest, target, meter)
-            return manifest
+            look = partial(_durable_view, source)
+            with closing(PlannedFiles(look, usable, with_extra=True)) as planned:
+                wants = gathering.prepare(planned.manifest, planned.sizes, planned.snapshot_lsns)
+                meter.begin(wants)
+                for want in wants:
+                    _fetch(planned, gathering, want, meter)
+            beyond = usable.keys() - {*planned.snapshot_lsns}  # their records were cut off by damage
+            return planned.manifest, planned.snapshot_lsns, sorted([*unusable, *beyond])
         except GapError as gap:
             try:
                 claimed.renew()  # GapError if records that it keeps are gone
@@ -282,8 +344,51 @@ def _copied_segments(source: Storage, target: Storage, claimed: Claim, meter: Me
                 raise gap from None
             if not left:
                 raise
-            meter.total = total
+        finally:
+            gathering.close()
     raise AssertionError("the last look returns or raises")
+
+
+def _fetch(planned: PlannedFiles, gathering: Gathering, want: Want, meter: _Meter) -> None:
+    """Copy what is missing of a file of the plan; all of it where what was there before turns out to be damaged."""
+    try:
+        for offset in range(want.offset, want.size, CHUNK_BYTES):
+            data = planned.read(want.file, offset, min(CHUNK_BYTES, want.size - offset))
+            gathering.store(want.file, offset, data)
+            meter.copied(len(data))
+    except CorruptionError:
+        if not want.offset:
+            raise
+        meter.bytes_kept -= want.offset
+        _fetch(planned, gathering, want._replace(offset=0), meter)
+
+
+def _open_snapshots(source: Storage) -> tuple[dict[int, StorageFile], list[int]]:
+    """Open the snapshots of a log, by their LSNs; the LSNs of those that cannot be used are apart."""
+    usable: dict[int, StorageFile] = {}
+    unusable: list[int] = []
+    try:
+        while new := [lsn for lsn in snapshot_lsns(source) if lsn not in usable and lsn not in unusable]:
+            for lsn in new:
+                try:
+                    file = source.open(snapshot_name(lsn), "read")
+                except StorageError as error:
+                    if error.errno != errno.ENOENT:
+                        raise
+                    continue
+                try:
+                    verify_open_snapshot(file, lsn, identity_at(load_manifest(source), lsn))
+                    usable[lsn] = file
+                except (SnapshotError, FormatVersionError) as error:
+                    file.close()
+                    if isinstance(error.__cause__, StorageError):
+                        raise
+                    unusable.append(lsn)
+    except BaseException:
+        for file in usable.values():
+            file.close()
+        raise
+    return usable, unusable
 
 
 def _durable_view(source: Storage) -> LogView:

@@ -29,6 +29,14 @@ class PlannedSegment(NamedTuple):
     """Bytes of its file."""
 
 
+class Want(NamedTuple):
+    """The bytes [offset, size) of a file of a plan are missing."""
+
+    file: int
+    offset: int
+    size: int
+
+
 def plan_segments(view: LogView, snapshot_lsn: int = 0) -> tuple[list[PlannedSegment], LogEnd]:
     """Return the segments of a view from the first one that a snapshot does not cover, and the end of the log.
 

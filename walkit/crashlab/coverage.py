@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from walkit.copier.copy_files import COPYING_NAME
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.format.names import (
+    BOOTSTRAP_PREFIX,
     COMPACTION_NEW_NAME,
     SALVAGE_NEW_NAME,
     SNAPSHOT_NEW_NAME,
@@ -68,7 +68,6 @@ _BY_FILE = {
     COMPACTION_NEW_NAME: "compaction",
     TRIM_NEW_NAME: "trim rewrite",
     SALVAGE_NEW_NAME: "salvage",
-    COPYING_NAME: "copy",
 }
 
 
@@ -84,6 +83,8 @@ def seen_in(changes: Iterable[PendingChange]) -> set[str]:
             seen.add(_BY_FILE[file])
         elif file.startswith("cursor-"):
             seen.add("cursor")
+        elif file.startswith(BOOTSTRAP_PREFIX):
+            seen.add("copy")
         elif file.startswith("claim-"):
             seen.add("claim")
         elif file.endswith(".segment"):

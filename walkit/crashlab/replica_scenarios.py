@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from walkit.config import LogOptions
+from walkit.copier.gathering import Gathering
 from walkit.crashlab.failing_script import FailingScript
 from walkit.crashlab.fault_scenarios import OTHERS, Target, failing_scenario
 from walkit.crashlab.ledger import Promise, Row
@@ -21,14 +22,12 @@ from walkit.log.open import open_log
 from walkit.models import CrashingStorage
 from walkit.record import Kind
 from walkit.recovery.verify import verify
-from walkit.replication.core.bootstrap import Transfer
-from walkit.replication.logs.bootstrap_folder import BootstrapFolder
 from walkit.replication.logs.imported_log import ImportedLog
+from walkit.replication.logs.plan_check import gather_plan
 from walkit.replication.logs.role import is_promoted
 from walkit.replication.logs.source import source_of
-from walkit.replication.primary.bootstrap_plan import PlannedFiles, SnapshotChecks
+from walkit.replication.primary.bootstrap_plan import BootstrapFiles, SnapshotChecks
 from walkit.replication.primary.frame_reader import FrameReader
-from walkit.replication.protocol.messages import Chunk
 from walkit.replication.replica.promote import promote
 from walkit.replication.replica.rewind import rewind
 from walkit.segments.manifest_store import load_manifest
@@ -109,17 +108,17 @@ class _Primary:
         """Gather the primary's log beside a replica's, which is too far behind, and put it in its place."""
         script, manifest = self._script, log.manifest
         source = source_of(self.storage)
-        planned = PlannedFiles(source, SnapshotChecks(self.storage, EventSink(quiet)))
-        folder = BootstrapFolder(script.storage, EventSink(quiet))
-        transfer = Transfer(folder.prepare(planned.plan, manifest.log_id, manifest.lineage), PART_BYTES)
-        while not transfer.is_done:
-            for fetch in transfer.ask():
-                folder.store(chunk := Chunk(file=fetch.file, offset=fetch.offset, data=planned.read(fetch)))
-                assert not transfer.take(chunk)
+        planned = BootstrapFiles(source, SnapshotChecks(self.storage, EventSink(quiet)))
+        gathering = Gathering(script.storage)
+        wants = gather_plan(gathering, planned.plan, manifest.log_id, manifest.lineage)
+        for want in wants:
+            for offset in range(want.offset, want.size, PART_BYTES):
+                size = min(PART_BYTES, want.size - offset)
+                gathering.store(want.file, offset, planned.read(want.file, offset, size))
         planned.close()
         self._given(len(self.rows))
         script.may_drop(load_manifest(self.storage).low_watermark)
-        folder.finish()
+        gathering.finish()
         log.reopen()
         script.ledger.keep(log.durable_lsn)
 

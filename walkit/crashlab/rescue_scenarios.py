@@ -309,7 +309,7 @@ RESCUE_SCENARIOS = (
         "a Store's log is copied beside its writer, twice, and after a power cut: the copy's power is cut",
         _target,
         is_store=True,
-        covers=("copy", "manifest", "removal"),
+        covers=("copy", "manifest"),
     ),
     Scenario(
         "copied",

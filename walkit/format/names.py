@@ -24,11 +24,10 @@ UNFINISHED_NAMES: Final = (
 )
 
 BOOTSTRAP_PREFIX: Final = "bootstrap-"
-"""What a replica gathers of another log, to put it in the place of its own. No log reads it (FORMAT.md F-19)."""
-BOOTSTRAP_PLAN_NAME: Final = f"{BOOTSTRAP_PREFIX}plan"
-"""What is being gathered: a manifest."""
+"""What a replica or a copy gathers of another log, until it is whole. No log reads it (FORMAT.md F-19)."""
 BOOTSTRAP_READY_NAME: Final = f"{BOOTSTRAP_PREFIX}ready"
-"""The same, once all of it is there, checked and on stable storage: the next opening of the replica takes it."""
+"""The manifest of what is gathered, once all of it is there, checked and on stable storage: the next opening of the
+replica takes it."""
 
 INDEX_SUFFIX: Final = ".index"
 """After a segment's whole file name: its index (FORMAT.md F-10)."""

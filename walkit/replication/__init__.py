@@ -8,11 +8,13 @@ The room has eight parts. Each knows itself and those before it; `commands` besi
 - `protocol` is what both sides say: messages and their bytes, frames on their way, lineage, identity, and the checks;
 - `core` has the two state machines, `Publisher` and `Subscriber`, without I/O, threads or a clock;
 - `transport` is gRPC: addresses, TLS, tokens, the calls of a primary, a replica's connection to one;
-- `logs` has what a publisher reads its frames from, and the imported log of a replica, with its bootstrap;
+- `logs` has what a publisher reads its frames from, and the imported log of a replica;
 - `delta` is delta poll, both sides of it; `polls`, `session`, `buffer`, `poller` and `replayer` are its cores;
 - `primary` serves: a session around each publisher, with claims, identities and the plans of bootstraps;
 - `replica` follows: the loop around the subscriber, the store that it feeds, rewind and promotion;
-- `healing` replaces damaged ranges of a log by a peer's frames.
+- `healing` replaces damaged segments of a log by a peer's frames.
+
+A bootstrap of a replica is a copy by `walkit.copier`; only the link is here.
 
 A primary and a replica are what people start. Publisher and subscriber are the state machines that speak for them; a
 shell around each (`Session`, `ReplicaLoop`) passes events in by method calls and performs the steps that come out.

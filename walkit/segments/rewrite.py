@@ -115,19 +115,21 @@ def steps_of(file: Readable, start: int, until: int) -> Iterator[tuple[int, int]
 # -- the proof
 
 
-def read_back(file: StorageFile, new: NewSegment) -> None:
+def read_back(file: StorageFile, new: NewSegment, step: Callable[[], object] = lambda: None) -> None:
     """Walk a sealed segment as any reader would, every frame of it, and compare what it ends with.
 
+    `step` is called every few frames, and may end the work by an error.
     CorruptionError if it differs from its header or its record in the manifest; StorageError if it cannot be read.
     """
     header, record, gaps = new
     walk = walk_segment(file, header, record, record.end_position, gaps=gaps, row_seen=lambda row: None)
-    for _ in walk:
-        pass
-    begun = (header.start_position, header.first_lsn, header.chain)
-    expected = (None, record.last_lsn + 1, record.frames, record.records, record.end_chain)
-    if begun != (record.start_position, record.first_lsn, record.start_chain) or _facts_of(walk) != expected:
-        raise unlike(file.name, walk, expected)
+    for _ in walk.steps():
+        step()
+    begun = (header.start_position, header.first_lsn, header.chain, int(header.flags))
+    start = (record.start_position, record.first_lsn, record.start_chain, record.flags)
+    expected = (*start, None, record.last_lsn + 1, record.frames, record.records, record.end_chain)
+    if (*begun, *_facts_of(walk)) != expected:
+        raise unlike(record.name, walk, expected, begun)
 
 
 def _facts_of(walk: FrameWalk) -> tuple[object, ...]:
@@ -135,17 +137,18 @@ def _facts_of(walk: FrameWalk) -> tuple[object, ...]:
     return walk.fault, walk.next_lsn, walk.frames, walk.records, walk.end_chain
 
 
-def unlike(name: str, walk: FrameWalk, expected: object) -> WalkitError:
+def unlike(name: str, walk: FrameWalk, expected: object, begun: tuple[object, ...] = ()) -> WalkitError:
     """Return the error of a segment that stays, or of a new one that is not published: it is not as it has to be."""
     if walk.error is not None:
         return walk.error
+    found = (*begun, *_facts_of(walk))
+    differs = walk.fault.value if walk.fault else f"expected {expected}, found {found}"
     return CorruptionError(
-        f"{name} does not read as the manifest says, at position {walk.position:,}; nothing was changed "
-        f"(fault, next LSN, frames, records, chain): expected {expected}, found {_facts_of(walk)}",
+        f"segment {name} is damaged at position {walk.position:,}: {differs}. Nothing was changed",
         segment=name,
         position=walk.position,
         expected=expected,
-        found=_facts_of(walk),
+        found=found,
         first_lost_lsn=walk.next_lsn,
     )
 

@@ -7,22 +7,13 @@ time, in order; each answer has to be the one to the oldest question.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
+from walkit.copier.plan import Want
 from walkit.format.layout import POSITION_MAX
 from walkit.replication.protocol.messages import CHUNK_BYTES_MAX, Chunk, Fetch
 
 FETCHES_MAX = 8
 """So many ranges are asked for and not answered: what a replica takes in meanwhile stays below its inbox."""
-
-
-@dataclass(frozen=True, slots=True)
-class Want:
-    """The bytes [offset, size) of a file of the plan are missing."""
-
-    file: int
-    offset: int
-    size: int
 
 
 class Transfer:

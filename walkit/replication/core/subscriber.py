@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Literal
 
+from walkit.copier.plan import Want
 from walkit.errors import DivergenceError, WalkitError
 from walkit.format.frame import FrameFault
 from walkit.format.layout import FRAME_BYTES_LIMIT
@@ -27,7 +28,7 @@ from walkit.replication.core.actions import (
     SubscriberStep,
 )
 from walkit.replication.core.backoff import Backoff
-from walkit.replication.core.bootstrap import Transfer, Want
+from walkit.replication.core.bootstrap import Transfer
 from walkit.replication.core.lag import Lag
 from walkit.replication.core.publisher import HISTORY_CHARS, HISTORY_EVENTS, SILENCE_MS
 from walkit.replication.core.states import StateTracker

@@ -17,6 +17,7 @@ from walkit._internal.threads import MEMORY_TRIES
 from walkit._main_thread import run_uninterrupted
 from walkit.commit.latches import CommitSignal
 from walkit.config import LogOptions
+from walkit.copier.switch import switch_to_gathered
 from walkit.errors import LogClosedError, LogNotFoundError, LogPoisonedError, WalkitError
 from walkit.events import EventSink
 from walkit.format.durable_slot import NOTHING_DURABLE, DurableSlot
@@ -30,7 +31,6 @@ from walkit.recovery.apply import apply_plan, sync_unsealed
 from walkit.recovery.log_scan import read_durable_slot
 from walkit.recovery.plan import emit_recovery, plan_recovery
 from walkit.recovery.report import PhaseClock, RecoveryReport
-from walkit.replication.logs.bootstrap_switch import switch_to_gathered
 from walkit.replication.logs.imported_segments import ImportedSegments
 from walkit.replication.logs.upkeep import ReplicaUpkeep
 from walkit.replication.protocol.frame_run import FrameRun

@@ -10,29 +10,29 @@ import errno
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 from walkit._internal.locks import once
-from walkit.copier.plan import open_span, plan_segments, planned_manifest
-from walkit.errors import FormatVersionError, SnapshotError, StorageError, WalkitError
+from walkit.copier.planned_files import PlannedFiles
+from walkit.copier.snapshot_check import snapshot_lsns, verify_snapshot
+from walkit.errors import FormatVersionError, SnapshotError, StorageError
 from walkit.events import EventSink
 from walkit.format.frame import FrameIdentity
 from walkit.format.manifest_file import encode_base
 from walkit.format.names import snapshot_name
 from walkit.recovery.snapshot_reader import read_header
 from walkit.replication.logs.source import Source
-from walkit.replication.protocol.messages import Fetch, Plan
+from walkit.replication.protocol.messages import Plan
+from walkit.segments.identity import identity_at
 from walkit.segments.manifest_store import load_manifest
-from walkit.state.snapshot import identity_at, snapshot_lsns, verify_snapshot
 from walkit.storage.interface import Storage, StorageFile
 
 VERDICT_S: Final = 600.0
 """So long a verdict counts: files get damaged later, and are put back."""
 
 
-class PlannedFiles:
-    """The files of one plan, open for reading. Used by one thread; to be closed."""
+class BootstrapFiles(PlannedFiles):
+    """The files of one plan, and the message of it for a replica. Used by one thread; to be closed."""
 
     def __init__(self, source: Source, checks: SnapshotChecks) -> None:
         """Make the plan of this moment; a claim on all that there is comes before.
@@ -40,84 +40,41 @@ class PlannedFiles:
         CorruptionError where a frame that has to be looked at is damaged; SnapshotError or FormatVersionError where no
         snapshot is whole and one is needed; GapError where something was dropped meanwhile; StorageError.
         """
-        self._file: StorageFile | None = None
-        self._index = -1
-        self._snapshot: StorageFile | None = None
         # The snapshot before the view: the log is durable up to each one that has a name.
-        snapshot_lsn = self._open_snapshot(source.storage, checks)
+        newest = _newest_snapshot(source.storage, checks)
+        super().__init__(source.view, newest, covered_lsn=max(newest, default=0))
+        lsn = max(self.snapshot_lsns, default=0)
+        self.plan = Plan(manifest=encode_base(self.manifest), sizes=self.sizes, snapshot_lsn=lsn)
+
+
+def _newest_snapshot(storage: Storage, checks: SnapshotChecks) -> dict[int, StorageFile]:
+    """Open the newest snapshot that is whole, by its LSN; an empty dictionary if none is whole and none is needed.
+
+    The SnapshotError or FormatVersionError of the newest one where none is whole and the log was trimmed by them.
+    """
+    manifest = load_manifest(storage)
+    refused: list[SnapshotError | FormatVersionError] = []
+    for lsn in reversed(snapshot_lsns(storage)):
+        if lsn < manifest.low_watermark:
+            break  # the log does not reach back to it
+        file = None
         try:
-            self._view = source.view()
-            self._segments, end = plan_segments(self._view, snapshot_lsn)
-            records, sizes = [s.record for s in self._segments], [s.size for s in self._segments]
-            manifest = planned_manifest(self._view.manifest, records, end, snapshot_lsn)
-            if self._snapshot is not None:
-                sizes.append(self._snapshot.size())
-            self.plan = Plan(manifest=encode_base(manifest), sizes=tuple(sizes), snapshot_lsn=snapshot_lsn)
-        except BaseException:
-            self.close()
-            raise
-
-    def _open_snapshot(self, storage: Storage, checks: SnapshotChecks) -> int:
-        """Open the newest snapshot that is whole; return its LSN, or 0 where there is none and none is needed.
-
-        The SnapshotError or FormatVersionError of the newest one where none is whole and the log was trimmed by them.
-        """
-        manifest = load_manifest(storage)
-        refused: list[SnapshotError | FormatVersionError] = []
-        for lsn in reversed(snapshot_lsns(storage)):
-            if lsn < manifest.low_watermark:
-                break  # the log does not reach back to it
-            file = None
-            try:
-                file = storage.open(snapshot_name(lsn), "read")
-                if read_header(file).identity == (identity := identity_at(manifest, lsn)):
-                    fault = checks.fault(lsn, identity)
-                    if fault is None:
-                        self._snapshot = file
-                        return lsn
-                    refused.append(fault)
-            except (SnapshotError, FormatVersionError) as error:
-                refused.append(error)
-            except StorageError as error:
-                if error.errno != errno.ENOENT:
-                    raise
-            if file is not None:
-                file.close()
-        if refused and manifest.low_watermark:
-            raise refused[0]
-        return 0
-
-    def read(self, fetch: Fetch) -> bytes:
-        """Return bytes of a file of the plan. GapError where it was dropped; StorageError."""
-        if fetch.file == len(self._segments):
-            assert self._snapshot is not None
-            data = self._snapshot.read(fetch.offset, fetch.size)
-        else:
-            if self._index != fetch.file:
-                self._close_segment()
-                self._file, _ = open_span(self._view, self._segments[fetch.file].span)
-                self._index = fetch.file
-            assert self._file is not None
-            data = self._file.read(fetch.offset, fetch.size)
-        if len(data) != fetch.size:
-            raise StorageError(
-                f"file {fetch.file} of the plan ends before byte {fetch.offset + fetch.size:,}",
-                errno=errno.EIO,
-            )
-        return data
-
-    def _close_segment(self) -> None:
-        file, self._file, self._index = self._file, None, -1
+            file = storage.open(snapshot_name(lsn), "read")
+            if read_header(file).identity == (identity := identity_at(manifest, lsn)):
+                fault = checks.fault(lsn, identity)
+                if fault is None:
+                    return {lsn: file}
+                refused.append(fault)
+        except (SnapshotError, FormatVersionError) as error:
+            refused.append(error)
+        except StorageError as error:
+            if error.errno != errno.ENOENT:
+                raise
         if file is not None:
             file.close()
-
-    def close(self) -> None:
-        """Close the files."""
-        with suppress(WalkitError):
-            self._close_segment()
-        if self._snapshot is not None:
-            self._snapshot.close()
-            self._snapshot = None
+    if refused and manifest.low_watermark:
+        raise refused[0]
+    return {}
 
 
 class SnapshotChecks:

@@ -33,7 +33,7 @@ from walkit.replication.core.actions import (
 from walkit.replication.core.publisher import Publisher
 from walkit.replication.core.states import report_moves
 from walkit.replication.logs.source import Source, primary_state_of
-from walkit.replication.primary.bootstrap_plan import PlannedFiles, SnapshotChecks
+from walkit.replication.primary.bootstrap_plan import BootstrapFiles, SnapshotChecks
 from walkit.replication.primary.claims import ReplicaClaims, claimed_lsn, epoch_of, replicas_with_claims
 from walkit.replication.primary.frame_reader import FrameReader
 from walkit.replication.primary.range_service import refusal_of
@@ -97,7 +97,7 @@ class Session:
         self._stopping = False
         self._sending_ms: float | None = None
         self._claim_lost: WalkitError | None = None
-        self._planned: PlannedFiles | None = None
+        self._planned: BootstrapFiles | None = None
         self._batch_ms = 0.0
         self._id = b""
         self._noted_ms = 0.0
@@ -299,7 +299,9 @@ class Session:
                 return self._plan()
             if isinstance(step, ReadPart):
                 assert self._planned is not None
-                return self.core.part(step.fetch, self._planned.read(step.fetch), now_ms())
+                fetch = step.fetch
+                data = self._planned.read(fetch.file, fetch.offset, fetch.size)
+                return self.core.part(fetch, data, now_ms())
             if isinstance(step, MoveClaim):
                 self._move_claim(step.first_lsn)
         except WalkitError as error:
@@ -319,7 +321,7 @@ class Session:
     def _plan(self) -> list[PublisherStep]:
         """Claim all that there is for the replica, then say what its log is to be."""
         self._claims.take_all(self.core.key, self._lose_claim)
-        self._planned = PlannedFiles(self._source, self._checks)
+        self._planned = BootstrapFiles(self._source, self._checks)
         return self.core.planned(self._planned.plan, now_ms())
 
     def _claimants(self) -> frozenset[str]:

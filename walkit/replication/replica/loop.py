@@ -11,6 +11,7 @@ from collections import deque
 from contextlib import suppress
 
 from walkit._internal.threads import Bell
+from walkit.copier.gathering import Gathering
 from walkit.errors import (
     CorruptionError,
     DivergenceError,
@@ -36,8 +37,8 @@ from walkit.replication.core.actions import (
 )
 from walkit.replication.core.states import report_moves
 from walkit.replication.core.subscriber import Subscriber
-from walkit.replication.logs.bootstrap_folder import BootstrapFolder
 from walkit.replication.logs.imported_log import ImportedLog
+from walkit.replication.logs.plan_check import gather_plan
 from walkit.replication.logs.role import REPLICA_KEY
 from walkit.replication.protocol.failures import PeerError, ReplicaFailedError
 from walkit.replication.protocol.frame_run import join_runs
@@ -74,7 +75,7 @@ class ReplicaLoop:
         self._connection: Connection | None = None
         self._queued: list[Import] = []
         self._queued_bytes = 0
-        self.folder = BootstrapFolder(opened.log.storage, opened.log.events)
+        self.gathering = Gathering(opened.log.storage)
         self._replacing = self._reopened = False
         """Whether another log is to take the place of this one, and whether it is open, but its state not made."""
 
@@ -264,24 +265,26 @@ class ReplicaLoop:
 
     def _bootstrap(self, step: Prepare | StorePart | Publish) -> list[SubscriberStep]:
         """Gather another log, or put it in the place of this one. What goes wrong is tried again, with a backoff."""
-        folder, core = self.folder, self.core
+        gathering, core = self.gathering, self.core
+        if core.state != "bootstrapping":
+            return []  # a step before this one went wrong
         try:
             if isinstance(step, Prepare):
                 self._import_queued()
-                wants = folder.prepare(step.plan, core.log_id, core.lineage)
+                wants = gather_plan(gathering, step.plan, core.log_id, core.lineage)
                 self._report_bootstrap("begin", sum(want.size - want.offset for want in wants))
                 return core.prepared(wants, now_ms())
             if isinstance(step, StorePart):
-                folder.store(step.chunk)
+                gathering.store(step.chunk.file, step.chunk.offset, step.chunk.data)
                 return []
-            folder.finish()
+            gathering.finish()
             self._replace_log()
         except DivergenceError as error:
             return core.refused(error.code, error, now_ms())
         except (CorruptionError, FormatVersionError, SnapshotError, StorageError) as error:
             if self.log.closed:
                 raise
-            folder.close()
+            gathering.close()
             reason = "connection" if isinstance(error, StorageError) else "frames"
             return core.lost(f"{type(error).__name__}: {error}", now_ms(), reason)
         return core.published(self.log.end, self.log.manifest.lineage, now_ms())

@@ -14,10 +14,10 @@ from walkit._internal.arguments import refuse
 from walkit._internal.html import Markup, join, tag
 from walkit._main_thread import run_uninterrupted
 from walkit.config import LogOptions
+from walkit.copier.gathering import Gathering
 from walkit.events import EventCallback, EventSink
 from walkit.format.manifest import EpochRecord, Manifest
 from walkit.recovery.report import report_html
-from walkit.replication.logs.bootstrap_folder import BootstrapFolder
 from walkit.replication.logs.importer import Importer
 from walkit.replication.logs.role import PROMOTED_KEY, as_promoted, is_promoted, is_replica
 from walkit.replication.replica.identity_file import drop_identity
@@ -97,7 +97,7 @@ def _promote(storage: Storage, events: EventSink) -> PromotionReport:
         if not already:
             manifest = importer.manifest_store.update(_detached)
         drop_identity(storage)
-        BootstrapFolder(storage, events).clear()  # parts of another log's files: nothing asks for them now
+        Gathering(storage).clear()  # parts of another log's files: nothing asks for them now
     finally:
         importer.close()
     facts = manifest.extra[PROMOTED_KEY]

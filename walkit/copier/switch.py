@@ -1,39 +1,40 @@
-"""The replacement of a replica's log by the one that was gathered, where that is ready (FORMAT.md F-19.3)."""
+"""The end of a copy and of a bootstrap: what was gathered gets its names, then a manifest (FORMAT.md F-19.3).
+
+A copy's folder has no log before that. A replica's log is replaced by one writing of its manifest.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
+from walkit.copier.gathering import Gathering, part_name, snapshot_part_name
+from walkit.copier.snapshot_check import snapshot_lsns
 from walkit.errors import CorruptionError, WalkitError
 from walkit.events import EventSink
 from walkit.format.index import index_name
 from walkit.format.layout import MANIFEST_BYTES_MAX, SEGMENT_HEADER_BYTES
-from walkit.format.manifest import (
-    Manifest,
-    SegmentRecord,
-)
+from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.manifest_file import decode_manifest
 from walkit.format.names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME, snapshot_name
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.recovery.apply import move_whole
-from walkit.replication.logs.bootstrap_folder import BootstrapFolder, part_name, snapshot_part_name
 from walkit.segments.claim_files import claim_facts, claims_locked, remove_claims
 from walkit.segments.gathered import SNAPSHOT_KEY, gathered_in
 from walkit.segments.identity import header_of
 from walkit.segments.manifest_store import load_manifest, write_manifest
-from walkit.state.snapshot import snapshot_lsns
-from walkit.storage.interface import Storage, StorageFile
+from walkit.storage.interface import Storage
 from walkit.storage.whole_file import read_if_there
 
 TAKEN_KEY = "bootstrapped"
 
 
 def switch_to_gathered(storage: Storage, events: EventSink) -> bool:
-    """Put what was gathered in the place of the replica's log, where it is ready; say whether there is another log now.
+    """Replace the replica's log by the one that was gathered, if it is ready; return whether it was replaced.
 
     The segments get numbers that the replica has not given yet; one writing of the manifest replaces the log; then the
-    files of the old one go. A claim in this folder on records that are not there any more is dropped, with an event.
+    files of the old one go. A claim in this folder on records that the new log lacks is dropped, with an event.
     Needs the writer's lock. Done again after a crash at any point, it does the rest. StorageError.
     """
     data = read_if_there(storage, BOOTSTRAP_READY_NAME, MANIFEST_BYTES_MAX + 1)
@@ -52,34 +53,40 @@ def switch_to_gathered(storage: Storage, events: EventSink) -> bool:
     fits = own.log_id == ready.log_id and ready.lineage[: len(own.lineage)] == own.lineage
     if not fits or own.end.position > ready.end.position or not _placed(storage, own, ready):
         _take_back(storage, own)
-        BootstrapFolder(storage, events).clear()
+        Gathering(storage).clear()
         return False
     _publish(storage, own, ready, events)
     _remove_old(storage, load_manifest(storage))
     return True
 
 
-def _placed(storage: Storage, own: Manifest, ready: Manifest) -> bool:
-    """Give the parts their names in the log; False where one is gone. No manifest names them yet."""
-    lsn = ready.extra.get(SNAPSHOT_KEY, 0)
-    names = [(part_name(record.number), new.name) for record, new in _renumbered(own, ready)]
-    if lsn:
-        names.append((snapshot_part_name(lsn), snapshot_name(lsn)))
+def part_names(
+    segments: Iterable[tuple[SegmentRecord, SegmentRecord]], lsns: Iterable[int]
+) -> dict[str, str]:
+    """Return which name each part gets: of segments, each beside its new record, and of snapshots."""
+    names = {part_name(record.number): new.name for record, new in segments}
+    return names | {snapshot_part_name(lsn): snapshot_name(lsn) for lsn in lsns}
+
+
+def place(storage: Storage, names: Mapping[str, str]) -> None:
+    """Give parts their names, durably; one that has it already is passed over."""
     there = set(storage.names())
-    if not all(there & {*pair} for pair in names):
-        return False  # before the first one is renamed: a segment that no manifest knows is refused by an opening
-    for record, new in _renumbered(own, ready):
-        name = part_name(record.number)
-        if name in there:
-            file = storage.open(name, "write")
-            try:
-                _renumber(file, record, new)
-            finally:
-                file.close()
-            storage.replace(name, new.name)
-    if lsn and snapshot_part_name(lsn) in there:
-        storage.replace(snapshot_part_name(lsn), snapshot_name(lsn))
+    for part, name in names.items():
+        if part in there:
+            storage.replace(part, name)
     storage.sync_directory()
+
+
+def _placed(storage: Storage, own: Manifest, ready: Manifest) -> bool:
+    """Give the parts their numbers and names in the log; False where one is gone. No manifest names them yet."""
+    segments, lsn, there = _renumbered(own, ready), ready.extra.get(SNAPSHOT_KEY, 0), set(storage.names())
+    names = part_names(segments, [lsn] if lsn else [])
+    if not all(there & {*pair} for pair in names.items()):
+        return False  # before the first one is renamed: a segment that no manifest knows is refused by an opening
+    for record, new in segments:
+        if part_name(record.number) in there:
+            _renumber(storage, part_name(record.number), new)
+    place(storage, names)
     return True
 
 
@@ -87,7 +94,7 @@ def _take_back(storage: Storage, own: Manifest) -> None:
     """Remove what has got a name in the log already, of one that does not take its place after all."""
     gathered, there = gathered_in(storage, own), set(storage.names())
     for name in gathered.segments.keys() & there:
-        # Of a damaged one it cannot be said whose it is, and nothing reads it.
+        # A damaged one does not show its owner, and nothing reads it.
         with suppress(CorruptionError):
             header = header_of(storage, name)
             if header is not None and gathered.has(name, header):
@@ -99,10 +106,10 @@ def _take_back(storage: Storage, own: Manifest) -> None:
 
 
 def _set_aside(storage: Storage, own: Manifest) -> None:
-    """Move to lost+found what has got a name in the log already, where nothing says any more what was gathered.
+    """Move to lost+found the files that have their names in the log already, if `bootstrap-ready` is damaged.
 
-    A segment that continues this log is none of those: it says that the manifest is an earlier one. It stays, so that
-    the opening refuses as ever.
+    A segment that continues this log shows that the manifest is an earlier one. It stays, so that the opening refuses
+    as ever.
     """
     known = {record.name for record in own.segments}
     placed = [name for name in storage.names() if name.endswith(".segment") and name not in known]
@@ -118,19 +125,19 @@ def _set_aside(storage: Storage, own: Manifest) -> None:
         move_whole(storage, name)
 
 
-def _renumber(file: StorageFile, record: SegmentRecord, new: SegmentRecord) -> None:
-    """Write the new number of a segment into its header, durably.
+def _renumber(storage: Storage, part: str, new: SegmentRecord) -> None:
+    """Write the new number of a segment into the header of its part, durably.
 
     One that has it already is written again: an earlier write may be in the page cache only.
     """
-    data = file.read(0, SEGMENT_HEADER_BYTES)
+    file = storage.open(part, "write")
     try:
-        header = SegmentHeader.decode(data, record.name)
-    except CorruptionError:
-        header = SegmentHeader.decode(data, new.name)
-    assert header is not None, "it was checked"
-    # The promise is about the primary's manifest.
-    file.write(0, [replace(header, number=new.number, manifest_generation=0).encode()], sync=True)
+        header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES))
+        assert header is not None, "it was checked"
+        # The promise is about the primary's manifest.
+        file.write(0, [replace(header, number=new.number, manifest_generation=0).encode()], sync=True)
+    finally:
+        file.close()
 
 
 def _renumbered(own: Manifest, ready: Manifest) -> list[tuple[SegmentRecord, SegmentRecord]]:
@@ -161,7 +168,7 @@ def _publish(storage: Storage, own: Manifest, ready: Manifest, events: EventSink
 
 
 def _remove_old(storage: Storage, manifest: Manifest) -> None:
-    """Remove the files of the log that was replaced, then what says that it was."""
+    """Remove the files of the log that was replaced, then `bootstrap-ready`."""
     there = set(storage.names())
     numbers = manifest.extra.get(TAKEN_KEY, {}).get("old", [])
     kept = {record.number for record in manifest.segments}
