@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import tempfile
 import tracemalloc
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from tests.replication.blocking_callers import WAIT_S, flipped, sealed
-from tests.replication.forged_messages import welcome
+from tests.replication.blocking_callers import WAIT_S
+from tests.replication.forged_messages import Mutator, pb, welcome
 from tests.replication.sim_network import history_of
 from tests.replication.test_bootstrap import drop_claims, follower, gathered
-from tests.replication.test_fuzz import KNOWN, NUMBERS, Encoded
 from tests.replication.test_replica_checkpoint import put
 from tests.support.stores import SMALL
 from walkit.copier.gathering import Gathering, part_name, snapshot_part_name
 from walkit.errors import CorruptionError, DivergenceError, FormatVersionError, StorageError
 from walkit.events import EventSink
 from walkit.format.manifest import Manifest
-from walkit.format.manifest_file import decode_manifest, encode_base
+from walkit.format.manifest_file import decode_manifest
 from walkit.format.names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME
 from walkit.replication import Primary
 from walkit.replication.core.actions import (
@@ -41,11 +38,11 @@ from walkit.replication.core.subscriber import Subscriber
 from walkit.replication.logs.plan_check import FREE_LEFT_BYTES, gather_plan
 from walkit.replication.logs.source import StoredSource
 from walkit.replication.primary.bootstrap_plan import BootstrapFiles, SnapshotChecks
+from walkit.replication.protocol.identity import mint
 from walkit.replication.protocol.messages import (
     Chunk,
     Fetch,
     FromPublisher,
-    Plan,
 )
 from walkit.replication.protocol.wire import (
     WireError,
@@ -61,20 +58,6 @@ GATHERED = 10 * settings().max_examples
 BYTES_MAX = 24 << 20
 
 
-def spoiled(chance: random.Random, data: bytes) -> bytes:
-    """Return a sealed message with bytes of its content changed, cut off or added; mostly sealed again."""
-    content, fate = bytearray(data[:-5]), chance.randrange(12)
-    if fate == 0:
-        return flipped(data, chance.randrange(len(data) * 8))
-    if fate == 1:
-        del content[chance.randrange(len(content) + 1) :]
-    elif fate == 2:
-        content += chance.randbytes(chance.choice((1, 30, 3_000_000)))
-    for _ in range(chance.choice((0, 1, 1, 3)) if content else 0):
-        content[chance.randrange(len(content))] = chance.randrange(256)
-    return sealed(Encoded(bytes(content)))
-
-
 class Bootstrapping:
     """A replica's core and folder that take in a publisher's messages, as the replica's loop has them do."""
 
@@ -87,7 +70,7 @@ class Bootstrapping:
             log_id=manifest.log_id,
             lineage=manifest.lineage,
             end=manifest.end,
-            identity=KNOWN,
+            identity=mint(),
             bootstraps=True,
         )
         self.core.start(0)
@@ -126,47 +109,20 @@ class Liar:
     """Makes a publisher's messages of a bootstrap, some of them with something changed."""
 
     def __init__(self, seed: int, planned: BootstrapFiles) -> None:
-        self.random, self.planned = random.Random(seed), planned
+        self.mutated, self.planned = Mutator(seed), planned
 
-    def plan(self) -> Plan:
-        """The plan, or one whose sizes or manifest say something else; the manifest's checksum is right then."""
-        chance, plan = self.random, self.planned.plan
-        if chance.randrange(3):
-            return plan
-        manifest = decode_manifest(plan.manifest, "the plan")
-        index = chance.randrange(len(plan.sizes))
-        size = chance.choice((*NUMBERS, plan.sizes[index] - 1, plan.sizes[index] + 5_000))
-        fates = (
-            {"sizes": (*plan.sizes[:index], size, *plan.sizes[index + 1 :])},
-            {"sizes": plan.sizes[:index]},
-            {"snapshot_lsn": chance.choice(NUMBERS)},
-            {"manifest": encode_base(replace(manifest, log_id=manifest.log_id ^ 1))},
-            {"manifest": encode_base(replace(manifest, segments=manifest.segments[::-1]))},
-            {"manifest": encode_base(replace(manifest, segments=manifest.segments[1:]))},
-        )
-        return replace(plan, **chance.choice(fates))
+    def message(self, asked: deque[Fetch]) -> bytes:
+        """The answer to the oldest question, or the plan; one of ten has something changed."""
+        data = encode_from_publisher(self.chunk(asked.popleft()) if asked else self.planned.plan)
+        return data if self.mutated.random.randrange(10) else self.mutated(pb.PublisherMessage, data)
 
     def chunk(self, fetch: Fetch) -> Chunk:
-        """The answer to a fetch, or one that is of another place, or longer, or damaged."""
-        chance, sizes = self.random, self.planned.plan.sizes
+        """The answer to a fetch, which may lie beyond the files."""
+        sizes = self.planned.sizes
         there = sizes[fetch.file] if fetch.file < len(sizes) else 0
         size = max(0, min(fetch.size, there - fetch.offset))
         data = self.planned.read(fetch.file, fetch.offset, size) if size else b""
-        chunk = Chunk(file=fetch.file, offset=fetch.offset, data=data.ljust(fetch.size, b"\0"))
-        fate = chance.randrange(60)
-        if fate == 0:
-            return replace(chunk, data=flipped(chunk.data, chance.randrange(len(chunk.data) * 8)))
-        if fate == 1:
-            return replace(chunk, file=chance.choice(NUMBERS) % (1 << 32))
-        if fate == 2:
-            return replace(chunk, offset=chance.choice(NUMBERS))
-        return replace(chunk, data=chunk.data[1:] * chance.randrange(3)) if fate == 3 else chunk
-
-    def message(self, asked: deque[Fetch]) -> bytes:
-        """The next message as bytes."""
-        chance = self.random
-        data = encode_from_publisher(self.chunk(asked.popleft()) if asked else self.plan())
-        return data if chance.randrange(12) else spoiled(chance, data)
+        return Chunk(file=fetch.file, offset=fetch.offset, data=data.ljust(fetch.size, b"\0"))
 
 
 def own_files(folder: Path) -> dict[str, bytes]:
