@@ -25,7 +25,7 @@ The way of a frame from the primary's commit to the replica's acknowledgement:
 2. `primary/session.py`: `Session.run` reads how far the source is durable, and says it to the publisher.
 3. `core/publisher.py`: `source_moved` answers with a step `Read` where the window of bytes in flight has room.
 4. `primary/frame_reader.py`: `FrameReader.read` walks and checks whole frames and makes one `FrameRun` of them
-   (`protocol/frame_run.py`); `primary/shared_runs.py` keeps it for other sessions and compresses it once.
+   (`protocol/frame_run.py`); `primary/shared_runs.py` keeps it for other sessions.
 5. `core/publisher.py`: `frames` makes a message of the run, to be sent (`core/answers.py`: `batch_of`).
 6. `primary/session.py`: `Session.run` yields its bytes to gRPC (`protocol/wire.py`: `encode_from_publisher`).
 7. `transport/connection.py`: the receiving thread decodes it, bounds what waits, and wakes the replica's loop.

@@ -7,7 +7,6 @@ milliseconds of the shell's clock.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Literal
 
 from walkit.format.manifest import EpochRecord, LogEnd
@@ -104,7 +103,6 @@ class Publisher:
         self.codec = ""
         self.log_id = 0
         """The log that the subscriber is welcome to."""
-        self.pack: Callable[[FrameRun, str], tuple[str, bytes]] = lambda run, codec: pack(run.data, codec)
         """How frames are compressed; the shell may set one that several sessions share."""
         self.traffic = Traffic()
         """What was sent of frames in this session."""
@@ -300,7 +298,7 @@ class Publisher:
         lineage = () if known else tuple(e for e in lineage if e.number <= epoch[0])
         if len(lineage) > LINEAGE_EPOCHS_MAX:
             return self.refuse(too_many_epochs(len(lineage)), now_ms)
-        codec, data = self.pack(run, self.codec)
+        codec, data = pack(run.data, self.codec)
         self.traffic.count(codec, len(run.data), len(data))
         batch = batch_of(run, lineage, codec, data, self.lag)
         self._lineage_sent, self._epoch = True, epoch

@@ -84,7 +84,6 @@ class Session:
     ) -> None:
         self.core = core
         self._shared, self._checks = shared, checks
-        core.pack = shared.pack
         self._source, self._calls, self._context = source, calls, context
         self._registry, self._claims = registry, claims
         self._unpacking, self._on_trouble, self._events = unpacking, on_trouble, events

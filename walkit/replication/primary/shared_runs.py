@@ -1,15 +1,14 @@
-"""What several sessions of a primary send: frames read, checked and compressed once, kept for a moment."""
+"""Frames for several sessions of a primary: read and checked once, kept for a moment."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from walkit._internal.locks import once
 from walkit.format.manifest import EpochRecord, LogEnd
-from walkit.replication.protocol.codecs import pack
 from walkit.replication.protocol.frame_run import FrameRun
 
 KEPT_BYTES = 16 << 20
@@ -19,17 +18,15 @@ RUN_BYTES_MAX = 4 << 20
 """A frame that is larger is not kept: each session that sends it reads it."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Kept:
     run: FrameRun
     lineage: tuple[EpochRecord, ...]
     until_s: float
-    size: int
-    packed: dict[str, tuple[str, bytes]] = field(default_factory=dict)
 
 
 class SharedRuns:
-    """Keeps the runs that were read last, and what codecs made of them, in bounded memory. Safe from any thread.
+    """Keeps the runs that were read last, in bounded memory. Safe from any thread.
 
     Nothing is kept while one session alone uses it.
     """
@@ -38,8 +35,8 @@ class SharedRuns:
         self._lock = threading.RLock()
         self._kept: OrderedDict[tuple[int, LogEnd], _Kept] = OrderedDict()
         self._size = self._users = 0
-        self.reads = self.packs = 0
-        """How many runs were put in, and how many were compressed."""
+        self.reads = 0
+        """How many runs were put in."""
 
     @property
     def kept_bytes(self) -> int:
@@ -75,43 +72,21 @@ class SharedRuns:
         if len(run.data) > RUN_BYTES_MAX:
             return
         key = (run.identity.log_id, run.after)
-        kept = _Kept(run, lineage, time.monotonic() + KEPT_S, len(run.data))
         with once(self._lock), self._lock:
             if self._users < 2:
                 return
             self.reads += 1
             self._drop(key)
-            self._kept[key] = kept
-            self._grow(kept.size)
+            self._kept[key] = _Kept(run, lineage, time.monotonic() + KEPT_S)
+            self._size += len(run.data)
+            while self._size > KEPT_BYTES:
+                self._drop(next(iter(self._kept)))
             self._check()
-
-    def pack(self, run: FrameRun, codec: str) -> tuple[str, bytes]:
-        """Return what is sent of a run by this codec: see `codecs.pack`. Of a run that is kept it is made once."""
-        if not codec:
-            return "", run.data
-        with once(self._lock), self._lock:
-            kept = self._kept.get((run.identity.log_id, run.after))
-            if kept is not None and kept.run is run and codec in kept.packed:
-                return kept.packed[codec]
-        packed = pack(run.data, codec)
-        with once(self._lock), self._lock:
-            self.packs += 1
-            known = self._kept.get((run.identity.log_id, run.after))
-            if kept is not None and known is kept and codec not in kept.packed:
-                kept.packed[codec] = packed
-                kept.size += len(packed[1])
-                self._grow(len(packed[1]))
-        return packed
-
-    def _grow(self, size: int) -> None:
-        self._size += size
-        while self._size > KEPT_BYTES:
-            self._drop(next(iter(self._kept)))
 
     def _drop(self, key: tuple[int, LogEnd]) -> None:
         dropped = self._kept.pop(key, None)
         if dropped is not None:
-            self._size -= dropped.size
+            self._size -= len(dropped.run.data)
 
     def _check(self) -> None:
         """Assert that what is kept is counted, bounded, and for several; in constant time, with the lock held."""
