@@ -36,6 +36,8 @@ def test_exit_codes_and_output_for_every_damage(
     assert {verify.err, as_json.err, inspect.err, frames.err} == {""}
     report = json.loads(as_json.out)
     assert tuple(dict.fromkeys(p["code"] for p in report["problems"])) == damage.codes
+    found = {row["verdict"] for row in report["verdict"]} - {"intact", "unused"}
+    assert found == {verdict.value for verdict in damage.verdicts}
     for problem in report["problems"]:
         assert f"problem: {problem['message']}" in verify.out
     assert ("NOT OK" in verify.out) is (not damage.ok)

@@ -84,9 +84,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         "conformance/test_iggy_quiver_recovery::test_a_header_of_another_version_is_refused_by_version",
         "state/test_snapshot::test_newer_formats_are_told_by_version",
     ),
-    "overlapping writes": (
-        "segments/test_manifest_store::test_rotation_and_compaction_never_share_a_number",
-    ),
+    "overlapping writes": ("segments/test_manifest_store::test_a_number_is_given_once",),
     "a payload over the limit": ("format/test_manifest::test_a_manifest_over_the_limit",),
     "a file over the limit is not read": ("format/test_manifest::test_absurd_lengths_allocate_nothing",),
     "offsets are pinned": ("format/test_golden::test_golden_manifest_and_cell",),

@@ -156,14 +156,6 @@ def test_what_stands_beside_a_scratch_log_goes_with_the_process() -> None:
     assert not os.path.exists(os.path.dirname(done.stdout.strip()))
 
 
-def test_the_records_are_real_files() -> None:
-    """Read a scratch log by its location, as another process would."""
-    log = walkit.scratch("read")
-    log.append_many([b"1", b"2"])
-    with walkit.open(log.location, mode="r") as reader:
-        assert values(reader.read()) == [b"1", b"2"]
-
-
 def _exchange(path: str | Path) -> Path:
     """Rename a folder away, and put another one with a file of somebody else at its name; return that file."""
     os.rename(path, f"{path}-kept")

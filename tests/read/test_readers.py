@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -41,40 +40,6 @@ def test_a_reader_sees_what_is_durable_and_nothing_more(storage: CrashingStorage
         assert values(log.read()) == [b"1", b"2", b"3"]
     with walkit.open(storage=storage, mode="r") as reader:
         assert values(reader.read()) == [b"1", b"2", b"3"]
-
-
-def test_readers_in_step_with_a_busy_writer(storage: CrashingStorage) -> None:
-    """Read again and again while four threads append, rotate and trim: dense ranges that only grow, or a GapError."""
-    log = walkit.open(storage=storage, options=tiny())
-    log.append(b"0")
-    stop = threading.Event()
-
-    def read() -> int:
-        newest = rounds = 0
-        with walkit.open(storage=storage, mode="r") as reader:
-            while not stop.is_set() or rounds < 3:
-                try:
-                    got = lsns(reader.read())
-                except GapError:
-                    continue
-                assert got == list(range(got[0], got[0] + len(got)))
-                assert got[-1] >= newest
-                newest = got[-1]
-                rounds += 1
-        return rounds
-
-    def append() -> None:
-        for n in range(60):
-            result = log.append(bytes(5000))
-            if n % 20 == 19:
-                log.trim(result.last_lsn - 30)
-
-    readers = [Task(read) for _ in range(2)]
-    for task in [Task(append) for _ in range(4)]:
-        task.result()
-    stop.set()
-    assert all(task.result() >= 3 for task in readers)
-    log.close()
 
 
 def test_the_writer_moves_on_between_manifest_and_mark(

@@ -15,14 +15,12 @@ import pytest
 import walkit
 from tests.support.crash_recorder import Filmed
 from tests.support.crashes import SMALL, Script
-from tests.support.imports import import_all, log_of_epochs, replica_on
 from tests.support.logs import lsns, tiny
 from walkit.errors import CorruptionError, SegmentMissingError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.format.segment import SegmentHeader
 from walkit.models import CrashingStorage
-from walkit.replication.logs.imported_log import ImportedLog
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 
 OPTIONS = tiny(segment_bytes=128 * 1024)
@@ -178,21 +176,6 @@ def test_the_reserved_size_is_durable_before_the_manifest_says_it() -> None:
             assert image.open(record.name, "read").size() >= record.reserved_bytes == 2 << 20
         walkit.open(storage=image, options=SMALL).close()
     assert named > 5
-
-
-def test_a_replica_whose_last_file_was_cut_short_is_refused() -> None:
-    """Cut the file that a replica imports into: its opening refuses, as that of any log does."""
-    primary = log_of_epochs(23)
-    storage = CrashingStorage()
-    log = replica_on(storage, load_manifest(primary))
-    import_all(log, primary)
-    image = storage.crash(keep="all")
-    log.close()
-    image.remove(DURABLE_NAME)
-    name, _, _ = last_used(image)
-    cut(image, name, SEGMENT_HEADER_BYTES + 64)
-    with pytest.raises(SegmentMissingError):
-        ImportedLog(image)
 
 
 def test_a_storage_that_cannot_reserve_is_asked_what_there_is(

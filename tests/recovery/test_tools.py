@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -16,13 +15,10 @@ import pytest
 
 import walkit
 from tests.support.damaged import (
-    DAMAGES,
     OPTIONS,
     RECORDS,
     Copy,
-    Damage,
     close_log,
-    contents,
     end_writer,
     kill_log,
     start_writer,
@@ -36,14 +32,13 @@ from walkit.errors import (
     NotALogError,
     SegmentMissingError,
     StorageError,
-    WalkitError,
 )
 from walkit.format.anatomy import frame_fields
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.models import CrashingStorage
 from walkit.models.faults import FaultyStorage
 from walkit.record import STAMP_MAX
-from walkit.recovery.scan_report import FAULTS, FrameRow, ScanReport, Verdict, frame_time
+from walkit.recovery.scan_report import FrameRow, ScanReport, Verdict, frame_time
 from walkit.recovery.verify import scan, verify
 
 IN_ORDER = {Verdict.INTACT, Verdict.UNUSED}
@@ -62,60 +57,6 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def copy_of(originals: Path, base: str, folder: Path) -> Copy:
     shutil.copytree(originals / base, folder / "log")
     return Copy(folder / "log")
-
-
-def codes_of(report: ScanReport) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(problem.error.code for problem in report.problems))
-
-
-def check_shape(report: ScanReport) -> None:
-    """What holds of every report, whatever it found."""
-    assert report.ok == (not report.problems)
-    assert not (report.ok and FAULTS & {r.verdict for r in report.verdict})
-    for r in report.verdict:
-        assert r.start_position <= r.end_position
-        assert r.first_lsn is None or r.last_lsn is None or r.first_lsn <= r.last_lsn
-        assert (r.frames > 0) <= (r.verdict in (Verdict.INTACT, Verdict.TORN, Verdict.STALE))
-    for problem in report.problems:
-        assert isinstance(problem.error, WalkitError) and str(problem).strip() and problem.segment
-    plain = json.loads(json.dumps(report.to_dict(), allow_nan=False))
-    assert plain["ok"] is report.ok and len(plain["verdict"]) == len(report.verdict)
-    assert [p["message"] for p in plain["problems"]] == [str(p) for p in report.problems]
-
-
-@pytest.mark.parametrize("damage", DAMAGES, ids=[d.name for d in DAMAGES])
-def test_every_damage_is_told_and_nothing_is_touched(damage: Damage, originals: Path, tmp_path: Path) -> None:
-    """Damage a copy in each way: verify and scan say what the table expects, and no byte moves."""
-    copy = copy_of(originals, damage.base, tmp_path)
-    damage.do(copy)
-    before = contents(copy.path)
-    verified, scanned = verify(copy.path), scan(copy.path)
-    frames = list(verified.frame_rows())
-    assert contents(copy.path) == before, "reading never changes a byte"
-    check_shape(verified)
-    check_shape(scanned)
-    assert {r.verdict for r in verified.verdict} - IN_ORDER == damage.verdicts
-    assert codes_of(verified) == damage.codes
-    assert verified.ok is damage.ok
-    assert damage.note in "\n".join(verified.notes)
-    assert scanned.ok is (damage.ok or damage.only_verify)
-    intact = sum(row.intact is True for row in frames)
-    torn = sum(r.frames for r in verified.verdict if r.verdict is Verdict.TORN)
-    assert intact == verified.frames_checked + torn
-
-
-def test_the_table_has_every_verdict() -> None:
-    """Collect the verdicts of the table: each that needs no living writer and no hole is expected somewhere."""
-    expected = frozenset().union(*(damage.verdicts for damage in DAMAGES))
-    assert set(Verdict) - expected == {
-        Verdict.INTACT,
-        Verdict.NOT_READ,
-        Verdict.UNUSED,
-        Verdict.IN_PROGRESS,
-        Verdict.HOLE,
-        Verdict.LOST,
-    }
-    assert {d.ok for d in DAMAGES if d.base == "closed"} == {True, False}
 
 
 @pytest.mark.parametrize("base", ["closed", "killed"])
@@ -198,14 +139,6 @@ def test_scan_without_bodies_says_so(originals: Path, tmp_path: Path) -> None:
         assert "not read" in said and "verify" in said and "intact" not in said and " ok" not in said
     assert not whole.ok and whole.bodies_read and whole.notes == ()
     assert {row.intact for row in headers.frame_rows()} == {None}
-
-
-def test_progress_reaches_the_whole_log(originals: Path) -> None:
-    """Collect the calls: bytes grow and end at the total."""
-    seen: list[tuple[int, int]] = []
-    report = verify(originals / "closed", progress=lambda done, total: seen.append((done, total)))
-    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
-    assert seen[-1] == (report.bytes_checked, report.bytes_checked)
 
 
 def test_frames_are_a_table(originals: Path) -> None:

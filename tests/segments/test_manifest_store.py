@@ -15,7 +15,7 @@ import walkit
 from tests.support.stores import memory_store, run_threads
 from walkit.errors import CorruptionError, FormatVersionError, StorageError, WalkitError
 from walkit.format.checksum import crc32c
-from walkit.format.layout import FORMAT_DRAFT, SegmentFlag
+from walkit.format.layout import FORMAT_DRAFT
 from walkit.format.manifest import MANIFEST_NAME, Manifest
 from walkit.format.segment import segment_name
 from walkit.models import CrashingStorage, FaultyStorage
@@ -56,34 +56,6 @@ def test_a_number_is_not_given_again_after_a_failure() -> None:
         store.update(lambda m: m.next(next_segment=first + 1))
     assert store.current.next_segment == first
     assert store.take_number() == first + 1
-
-
-def test_rotation_and_compaction_never_share_a_number() -> None:
-    """Write and compact at the same time: every segment that was ever made has a number of its own."""
-    storage = CrashingStorage()
-    made: list[int] = []
-
-    with memory_store(storage) as store:
-        inner = store.log.parts.manifest_store.take_number
-
-        def noted() -> int:
-            made.append(inner())
-            return made[-1]
-
-        store.log.parts.manifest_store.take_number = noted  # type: ignore[method-assign]
-
-        def work(thread: int) -> None:
-            for i in range(150 if thread else 12):
-                if thread:
-                    store.put(b"%d" % (i % 3), b"%d" % i * 2000)
-                else:
-                    store.compact()
-
-        run_threads(3, work)
-        store.compact()
-        flags = {s.flags for s in store.log.parts.manifest_store.current.sealed}
-    assert SegmentFlag.COMPACTED in flags and len(made) > 10
-    assert len(set(made)) == len(made)
 
 
 def test_a_file_that_somebody_put_there_is_never_overwritten() -> None:
