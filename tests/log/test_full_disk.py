@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import walkit
-from tests.storage.test_file import mounted
+from tests.support.mounts import mounted
 from walkit.errors import LogFullError, SnapshotError
 from walkit.format.segment import segment_name
 from walkit.models import CrashingStorage, FaultyStorage

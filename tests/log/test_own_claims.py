@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.storage.test_file import mounted
 from tests.support.logs import faulty_log, memory_log, tiny
+from tests.support.mounts import mounted
 from tests.support.threads import GUARD_S, Task, wait_until
 from walkit.errors import ClaimError, GapError, LogClosedError, OptionsError, StorageError
 from walkit.format.layout import CLAIMS_MAX

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.mounts import mounted
 from tests.support.threads import Task
 from walkit.errors import StorageError
 from walkit.models import FaultyStorage
@@ -56,21 +57,6 @@ class FileHooks(StorageHooks):
             storage = FileStorage(folder / "log")
             storage.create()
             yield storage
-
-
-@contextlib.contextmanager
-def mounted(place: Path, *arguments: str) -> Iterator[Path]:
-    """Mount a small file system, or skip where that is not allowed."""
-    folder = place / "mount"
-    folder.mkdir()
-    done = subprocess.run(["mount", *arguments, str(folder)], capture_output=True, text=True)
-    if done.returncode != 0:
-        pytest.skip(f"cannot mount a small file system here: {done.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        # Lazily: a test that failed may have left a file open there, and the mount must not outlive it.
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 class TestFileStorage(FileHooks, StorageTests):

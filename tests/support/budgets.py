@@ -25,7 +25,8 @@ AREAS = (
         500,
         (
             *("tests/commit/", "tests/compaction/", "tests/conformance/", "tests/format/", "tests/log/"),
-            *("tests/read/", "tests/recovery/", "tests/segments/", "tests/state/", "tests/storage/"),
+            *("tests/models/", "tests/read/", "tests/recovery/", "tests/segments/"),
+            *("tests/state/", "tests/storage/"),
             *("tests/test_interrupt_points", "tests/test_invariants", "tests/test_store"),
         ),
     ),

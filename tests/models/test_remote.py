@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import walkit
+from tests.models.test_throttled import Clock
 from tests.storage import test_memory
-from tests.storage.test_throttled import Clock
 from walkit.models import REMOTE, ConstantLatency, CrashingStorage, DeviceModel, FaultyStorage, RemoteStorage
 from walkit.models.device import Device
 from walkit.storage import Storage
