@@ -184,21 +184,6 @@ def test_sinks_come_before_anybody_is_told() -> None:
     assert [last for _, last, _ in seen] == sorted({last for _, last, _ in seen})
 
 
-def test_a_callback_sees_its_put() -> None:
-    """A done callback, on the delivery thread, finds the value in the store."""
-    with memory_store() as store:
-        found: list[bytes | None] = []
-        called = threading.Event()
-
-        def look(ticket: object) -> None:
-            found.append(store.get(b"k"))
-            called.set()
-
-        store.submit(b"k", b"v").add_done_callback(look)
-        assert called.wait(10)
-        assert found == [b"v"]
-
-
 def test_transactions_are_seen_whole() -> None:
     """Two keys that are always set together are equal in every look at the items, while two writers change them."""
     with memory_store() as store:

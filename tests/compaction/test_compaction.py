@@ -359,64 +359,6 @@ def test_a_hold_or_a_trim_that_comes_meanwhile_is_heeded() -> None:
         assert opened_state(storage) == state
 
 
-def test_readers_writers_and_checkpoints_go_on_meanwhile() -> None:
-    """Compact again and again beside writers, readers, checkpoints: exact records or GapError, the right state."""
-    storage = CrashingStorage()
-    full_of_changes(storage)
-    done = threading.Event()
-    read: list[int] = []
-    failed: list[BaseException] = []
-    with memory_store(storage) as store:
-
-        def guarded(work: Any) -> Any:
-            def run() -> None:
-                try:
-                    work()
-                except BaseException as error:
-                    failed.append(error)
-
-            return run
-
-        def reader() -> None:
-            wanted = store.log.complete_from_lsn
-            while not done.is_set():
-                try:
-                    for record in store.log.follow(wanted, timeout=0):
-                        assert record.lsn == wanted, "a record was skipped"
-                        wanted += 1
-                        read.append(record.lsn)
-                    reading = [r.lsn for r in store.log.read()]
-                    assert reading == sorted(set(reading))
-                except GapError as gap:
-                    wanted = max(gap.oldest, wanted)
-
-        def writer() -> None:
-            for i in range(400):
-                store.put(b"w%d" % (i % 5), b"%d" % i * 500)
-            done.set()
-
-        def saver() -> None:
-            while not done.is_set():
-                store.checkpoint(trim=False)
-
-        def compacting() -> None:
-            while not done.is_set():
-                store.compact()
-
-        threads = [threading.Thread(target=guarded(w)) for w in (reader, writer, saver, compacting)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not failed, failed
-        assert read
-        report = store.compact()
-        assert report.records_before > 0
-        state = dict(store.items())
-        assert state[b"w4"] == b"399" * 500
-    assert opened_state(storage) == state
-
-
 def test_closing_ends_a_compaction() -> None:
     """Close in the midst of a compaction: it ends with LogClosedError, and the next opening finds all as it was."""
     storage = CrashingStorage()

@@ -58,18 +58,6 @@ def test_helping_never_waits() -> None:
     assert len(table) == follower.applied_lsn == FRAMES_WAITING_MAX + 9
 
 
-def test_frames_do_not_pile_up() -> None:
-    """Nobody asks for the state: the queue stays at its bound, and nothing is lost or out of order."""
-    table = KeyedTable()
-    follower = Follower(table, 0)
-    for lsn in range(1, 5 * FRAMES_WAITING_MAX):
-        follower.feed(frame(lsn, [b"k"]))
-        assert len(follower.frames) <= FRAMES_WAITING_MAX + 1
-    assert follower.applied_lsn > 3 * FRAMES_WAITING_MAX
-    follower.catch_up()
-    assert table.lsn_of(b"k") == 5 * FRAMES_WAITING_MAX - 1
-
-
 @pytest.mark.parametrize("finished", [False, True])
 def test_an_interrupted_frame_is_applied_once(finished: bool) -> None:
     """Ctrl-C before the table has a frame, or right after: it stays first in the queue, and is in the table once."""
@@ -93,18 +81,6 @@ def test_an_interrupted_frame_is_applied_once(finished: bool) -> None:
     assert follower.applied_lsn == 1
     follower.catch_up()
     assert (list(table), follower.applied_lsn) == ([b"1", b"2", b"3"], 3)
-
-
-def test_a_frame_that_was_applied_is_not_applied_again() -> None:
-    """An interrupt between apply and the end of the queue's step leaves a frame that is passed over."""
-    table = KeyedTable()
-    follower = Follower(table, 0)
-    follower.feed(frame(1, [b"a"]))
-    follower.catch_up()
-    follower.frames.append(frame(1, [b"a"]))
-    follower.feed(frame(2, [b"b"]))
-    follower.catch_up()
-    assert follower.applied_lsn == 2
 
 
 def test_following_a_live_log_equals_its_replay() -> None:
