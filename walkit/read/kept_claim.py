@@ -37,7 +37,8 @@ class KeptClaim:
     ) -> None:
         """`move_s` is the least time between two writings: each costs a sync."""
         self.name, self.owner = name, owner
-        self._place, self._lease_s, self._events = place, lease_s, events
+        self.lease_s = lease_s
+        self._place, self._events = place, events
         self._move_s, self._wait_s = move_s, wait_s
         self._claim: Claim | None = None
         self._tried_s = -math.inf
@@ -64,7 +65,7 @@ class KeptClaim:
         held = self._claim
         pause_s = self._move_s
         if self.errno in READ_ONLY:
-            pause_s = min(READ_ONLY_S, self._lease_s / RENEWALS)
+            pause_s = min(READ_ONLY_S, self.lease_s / RENEWALS)
         if time.monotonic() - self._tried_s < pause_s:
             return False
         return held is None or first_lsn != held.first_lsn or is_due(held)
@@ -120,7 +121,7 @@ class KeptClaim:
             self._place,
             self.name,
             first_lsn,
-            self._lease_s,
+            self.lease_s,
             owner=self.owner,
             epoch_id=epoch_id,
             complete=complete,

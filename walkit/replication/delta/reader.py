@@ -41,7 +41,7 @@ from walkit.replication.transport.tls import ClientTLS
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.address import Place, storage_at
 
-CHECKPOINT_S = 30.0
+CHECKPOINT_S, LEASE_S_BARE = 30.0, 60.0
 
 
 class DeltaReader:
@@ -53,7 +53,10 @@ class DeltaReader:
     that is away, or of a log that another process writes), it looks at the log itself, so it continues, and lags more.
 
     What it has not applied is kept by a claim (named `claim`, for `lease_s` seconds each time), as far as the log's
-    folder can be written. With `checkpoint`, a folder of this reader alone, the state is saved there every
+    folder can be written. By default the lease is an hour with `checkpoint`, and a minute without it: a killed reader
+    then has nothing to continue from, and its claim must not use up the log's.
+
+    With `checkpoint`, a folder of this reader alone, the state is saved there every
     `checkpoint_s` seconds and at `stop`; a reader that begins again with that folder continues from it, or where what
     it needs next is gone from the log's newest snapshot.
 
@@ -74,7 +77,7 @@ class DeltaReader:
         checkpoint: Place | None = None,
         checkpoint_s: float = CHECKPOINT_S,
         claim: str | None = None,
-        lease_s: float = LEASE_S_DEFAULT,
+        lease_s: float | None = None,
         tls: ClientTLS | None = None,
         token: str | None = None,
         limits: ReplayLimits | None = None,
@@ -98,7 +101,8 @@ class DeltaReader:
             return DeltaPoller(version=version, interval_ms=interval_ms, backoff=backoff)
 
         def opened() -> DeltaLoop:
-            saved, kept, saved_lsn = self._begin(checkpoint, lease_s)
+            default_s = LEASE_S_BARE if checkpoint is None else LEASE_S_DEFAULT
+            saved, kept, saved_lsn = self._begin(checkpoint, default_s if lease_s is None else lease_s)
             reached = self._state.reached
             loop = DeltaLoop(
                 name=self._name,

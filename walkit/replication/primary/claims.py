@@ -28,6 +28,8 @@ from walkit.storage.interface import Storage
 MOVE_S = 5.0
 """A claim is written at most so often; more often only where its lease is short."""
 LEASE_S_MIN = 1.0
+UNUSED_LEASE_S = 30.0
+"""The lease of a claim whose session has fetched nothing yet: a killed primary leaves it for no longer."""
 LOCK_S = 2.0
 """How long the thread waits for the claims' lock each time: it tries again, and other claims wait meanwhile."""
 TAKE_TRIES = 10
@@ -69,9 +71,12 @@ class _Entry:
 
     kept: KeptClaim
     wanted: int
-    epoch_id: int
+    epoch_id: int | None
+    """Of the record before; None if all that there is is kept, for a bootstrap."""
     on_loss: Callable[[WalkitError], object] | None
     """Ends the session; None where it has ended."""
+    is_used: bool = True
+    """Whether the session has fetched or acknowledged; the claim of one that has not ends with it."""
 
 
 class ReplicaClaims:
@@ -126,20 +131,22 @@ class ReplicaClaims:
                 entry = self._entries[key] = _Entry(kept, first_lsn, epoch_id, on_loss)
             else:
                 entry.wanted, entry.epoch_id, entry.on_loss = first_lsn, epoch_id, on_loss
+                entry.is_used = True
         if entry.kept.is_time(first_lsn):
             self._wake.set()
 
     def take_all(self, key: str, on_loss: Callable[[WalkitError], object]) -> None:
         """Keep all records that there are for the replica with this id; in force on return.
 
-        For a replica that gets its log anew, by the session's own thread. Compacted segments count as they are.
+        For a replica that gets its log anew, by the session's own thread. Compacted segments count as they are. Until
+        `use` its lease is short, and `leave` releases it.
         Raises what `walkit.claim` raises, but nothing where the log's folder can only be read.
         """
         with self._events.held(), alone(WORK), self._writing:
             with once(self._lock), self._lock:
                 self._entries.pop(key, None)  # of a session that has ended
             # A session's own first claim is waited for longer: without it there is no session.
-            kept = self._kept(key, LOCK_WAIT_S)
+            kept = self._kept(key, LOCK_WAIT_S, min(self.lease_s, UNUSED_LEASE_S))
             for attempt in range(TAKE_TRIES):
                 first_lsn = oldest_lsn(load_manifest(self._storage), complete=False)
                 try:
@@ -151,7 +158,15 @@ class ReplicaClaims:
             if kept.trouble:
                 self._report(key, first_lsn, kept)
             with once(self._lock), self._lock:
-                self._entries[key] = _Entry(kept, first_lsn, 0, on_loss)
+                self._entries[key] = _Entry(kept, first_lsn, None, on_loss, is_used=False)
+
+    def use(self, key: str) -> None:
+        """The session of this replica fetches: its claim gets the whole lease, and outlives the session."""
+        with once(self._lock), self._lock:
+            entry = self._entries.get(key)
+            if entry is not None:
+                entry.is_used = True
+        self._wake.set()
 
     def leave(self, key: str) -> None:
         """The session of this replica has ended."""
@@ -196,10 +211,18 @@ class ReplicaClaims:
             if self._entries.get(key) is not entry:  # a newer session has claimed meanwhile
                 return True
             wanted, epoch_id, ended = entry.wanted, entry.epoch_id, entry.on_loss is None
+            complete = epoch_id is not None
+        if ended and not entry.is_used:
+            entry.kept.release()
+            with once(self._lock), self._lock:
+                self._entries.pop(key, None)
+            return True
+        if entry.is_used and entry.kept.lease_s < self.lease_s:
+            entry.kept = self._kept(key, LOCK_S)
         kept, lost = entry.kept, None
         before = kept.trouble
         try:
-            kept.keep(wanted, now=last or ended, epoch_id=epoch_id, complete=True)
+            kept.keep(wanted, now=last or ended, epoch_id=epoch_id, complete=complete)
         except WalkitError as error:
             lost = error if self._is_loss(error) else None
         with once(self._lock), self._lock:
@@ -216,12 +239,12 @@ class ReplicaClaims:
     def _report(self, key: str, first_lsn: int, kept: KeptClaim) -> None:
         self._events.emit("walkit.replica.unclaimed", id=key, first_lsn=first_lsn, error=kept.trouble)
 
-    def _kept(self, key: str, wait_s: float) -> KeptClaim:
+    def _kept(self, key: str, wait_s: float, lease_s: float | None = None) -> KeptClaim:
         events = self._events.pass_on
         return KeptClaim(
             self._storage,
             key,
-            self.lease_s,
+            self.lease_s if lease_s is None else lease_s,
             uuid.UUID(hex=key),
             move_s=self._period_s,
             wait_s=wait_s,

@@ -97,6 +97,7 @@ class Session:
         self._sending_ms: float | None = None
         self._claim_lost: WalkitError | None = None
         self._planned: BootstrapFiles | None = None
+        self._has_fetched = False
         self._batch_ms = 0.0
         self._id = b""
         self._noted_ms = 0.0
@@ -298,6 +299,9 @@ class Session:
                 return self._plan()
             if isinstance(step, ReadPart):
                 assert self._planned is not None
+                if not self._has_fetched:
+                    self._has_fetched = True
+                    self._claims.use(self.core.key)
                 fetch = step.fetch
                 data = self._planned.read(fetch.file, fetch.offset, fetch.size)
                 return self.core.part(fetch, data, now_ms())
