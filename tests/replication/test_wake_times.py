@@ -41,7 +41,7 @@ def test_a_load_that_waits_for_room_names_no_time() -> None:
     """Let a load fail while others have all places: its time comes, and the replayer waits for a load, not a time."""
     limits = ReplayLimits(loads_max=1, load_bytes=100)
     replayer = DeltaReplayer(DeltaEnd(), log_id=7, limits=limits, chance=lambda: 1.0)
-    answer = PollAnswer(version=0, session_id=1, session_epoch=1, end=DeltaEnd(4, 400))
+    answer = PollAnswer(version=0, session_id=1, session_epoch=1, end=DeltaEnd(4, 400), log_id=7, epoch_id=0)
     (first,) = replayer.answered(answer, 0.0)
     assert isinstance(first, LoadRange)
     (second,) = replayer.load_failed(first.number, StorageError("once"), 0.0)

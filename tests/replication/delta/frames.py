@@ -41,15 +41,12 @@ class Readers:
     """The poll core with a log that is made up and a clock that is moved by hand, and what every caller was given."""
 
     options: DeltaOptions = field(default_factory=DeltaOptions)
-    versions: tuple[int, int] = (0, 2)
     now_ms: float = 1_000.0
     end: DeltaEnd = field(default_factory=DeltaEnd)
 
     def __post_init__(self) -> None:
         ids = count(1000)
-        self.core = DeltaPolls(
-            LOG_ID, EPOCH_ID, options=self.options, new_id=lambda: next(ids), versions=self.versions
-        )
+        self.core = DeltaPolls(LOG_ID, EPOCH_ID, options=self.options, new_id=lambda: next(ids))
         self.given: dict[object, list[PollAnswer | PollRefusal]] = {}
         self._tokens = count(1)
 

@@ -70,7 +70,6 @@ HARMLESS: dict[str, Lie] = {
     "a wrong checksum": _with_delta(lambda a: replace(a, crc=a.crc ^ 1)),
     "no checksum": _with_delta(lambda a: replace(a, crc=None)),
     "no range": _with_delta(lambda a: replace(a, first=None)),
-    "no log and no epoch": _with_delta(lambda a: sealed(a, log_id=None, epoch_id=None)),
     "the frames twice": _with_delta(lambda a: sealed(a, delta=2 * a.delta)),
     "junk for frames": _with_delta(lambda a: sealed(a, delta=bytes(len(a.delta)))),
     "bodies that are none, in frames that are intact": _with_delta(_bodies_that_are_none),
@@ -79,7 +78,6 @@ HARMLESS: dict[str, Lie] = {
         a, end=DeltaEnd(a.end.lsn, 0), delta=None, first=None
     ),
     "an end whose position is beyond": lambda a, _: sealed(a, end=DeltaEnd(a.end.lsn, 1 << 40), delta=None),
-    "an epoch that wrote nothing": lambda a, _: replace(a, epoch_id=1, delta=None),
     "nothing new, for ever": lambda a, _: replace(a, end=DeltaEnd(1, 64), first=None, delta=None),
     "no answer at all": lambda *_: None,
     "no message": lambda *_: b"",
@@ -119,6 +117,8 @@ def test_a_lie_costs_time_alone(
 
 LASTING: dict[str, tuple[Lie, type[Exception]]] = {
     "another log": (lambda a, _: sealed(a, log_id=1), DivergenceError),
+    "no log": (lambda a, _: sealed(a, log_id=0), DivergenceError),
+    "ends of an epoch that is none": (lambda a, _: replace(a, epoch_id=1, delta=None), DivergenceError),
     "another log at every other poll": (_every_other(lambda a, _: sealed(a, log_id=1)), DivergenceError),
     "frames of an epoch that is none": (_with_delta(lambda a: sealed(a, epoch_id=1)), DivergenceError),
     "records that are not there": (

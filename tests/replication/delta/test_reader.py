@@ -223,7 +223,7 @@ def test_without_an_answer_the_reader_reads_the_log(stack: ExitStack, tmp_path: 
 def test_an_older_reader_reads_the_log_up_to_the_answered_end(
     stack: ExitStack, tmp_path: Path, version: int
 ) -> None:
-    """Follow as versions 0 and 1: the answers have no delta, and the state is the log's."""
+    """Follow as version 0 or 1: the answers have no delta, and the state is the log's."""
     log = stack.enter_context(walkit.open(tmp_path / "log", options=tiny()))
     primary = stack.enter_context(Primary(log))
     reader = stack.enter_context(DeltaReader(tmp_path / "log", primary.address, version=version))

@@ -51,7 +51,7 @@ def end(lsn: int) -> DeltaEnd:
 def told(lsn: int, session_epoch: int = 1, **facts: Any) -> PollAnswer:
     """Return an answer that says up to where the log is durable, and brings nothing along."""
     return PollAnswer(
-        version=2, session_id=1, session_epoch=session_epoch, end=end(lsn), log_id=LOG_ID, **facts
+        version=2, session_id=1, session_epoch=session_epoch, end=end(lsn), log_id=LOG_ID, epoch_id=0, **facts
     )
 
 
@@ -149,7 +149,12 @@ def test_a_load_that_is_full_leaves_the_rest_to_the_next() -> None:
     """Bring as many bytes as a load may, and fewer records: they are applied, and the others are loaded after them."""
     core = replayer(limits=ReplayLimits(loads_max=1, load_bytes=256, bytes_max=1024))
     (load,) = loads(
-        core.answered(PollAnswer(version=0, session_id=1, session_epoch=1, end=DeltaEnd(9, 0)), 0)
+        core.answered(
+            PollAnswer(
+                version=0, session_id=1, session_epoch=1, end=DeltaEnd(9, 0), log_id=LOG_ID, epoch_id=0
+            ),
+            0,
+        )
     )
     assert load == LoadRange(load.number, 1, 9)
     for last in (4, 8):
@@ -201,7 +206,8 @@ def test_another_log_is_never_replayed() -> None:
     """Answer with the id of another log: a DivergenceError, and nothing is loaded."""
     core = replayer()
     (step,) = core.answered(
-        PollAnswer(version=1, session_id=1, session_epoch=1, end=end(5), log_id=LOG_ID + 1), 0
+        PollAnswer(version=1, session_id=1, session_epoch=1, end=end(5), log_id=LOG_ID + 1, epoch_id=0),
+        0,
     )
     assert isinstance(step, EndReplay)
     assert isinstance(step.error, DivergenceError)
@@ -210,7 +216,9 @@ def test_another_log_is_never_replayed() -> None:
 def test_an_answer_of_an_old_server_is_read_from_the_log() -> None:
     """Answer with version 0, an end alone: its range is loaded."""
     core = replayer(applied=2)
-    (load,) = core.answered(PollAnswer(version=0, session_id=1, session_epoch=1, end=end(5)), 0)
+    (load,) = core.answered(
+        PollAnswer(version=0, session_id=1, session_epoch=1, end=end(5), log_id=LOG_ID, epoch_id=0), 0
+    )
     assert load == LoadRange(1, 3, 5)
 
 
@@ -279,6 +287,7 @@ def _any_answer(chance: Random, lsn: int, request: PollRequest) -> PollAnswer:
         session_epoch=chance.choice([0, request.session_epoch, request.session_epoch, 1 << 62]),
         end=any_end(),
         log_id=LOG_ID,
+        epoch_id=0,
         first=chance.choice([None, any_end()]),
         delta=chance.choice([None, b"", bytes(200)]),
         crc=chance.choice([None, 0]),
@@ -424,13 +433,16 @@ def test_a_new_session_is_taken_and_an_answer_that_does_not_fit_is_not() -> None
     core.answered(request, told(1), 0)
     request = core.request(end(0), 1)
     assert request is not None
-    for wrong in (told(1, 5), PollAnswer(version=3, session_id=1, session_epoch=2, end=end(1))):
+    for wrong in (
+        told(1, 5),
+        PollAnswer(version=3, session_id=1, session_epoch=2, end=end(1), log_id=LOG_ID, epoch_id=0),
+    ):
         with pytest.raises(ProtocolError):
             core.answered(request, wrong, core.wake_at_ms or 1)
         request = core.request(end(0), core.wake_at_ms or 0)
         assert request == PollRequest(session_id=1, session_epoch=2)
         assert request is not None
-    new = PollAnswer(version=2, session_id=9, session_epoch=1, end=end(1))
+    new = PollAnswer(version=2, session_id=9, session_epoch=1, end=end(1), log_id=LOG_ID, epoch_id=0)
     assert core.answered(request, new, 200) is new
     assert (core.session_id, core.session_epoch, core.sessions) == (9, 2, 2)
 

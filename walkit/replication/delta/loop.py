@@ -341,7 +341,9 @@ class DeltaLoop:
                 return [EndReplay(error)]
         if in_contact and owed_lsn <= self.replayer.known.lsn:
             return ()  # the primary names this end soon, and its frames may come along
-        answer = PollAnswer(version=0, session_id=0, session_epoch=0, end=end)
+        answer = PollAnswer(
+            version=0, session_id=0, session_epoch=0, end=end, log_id=self._log_id, epoch_id=0
+        )
         return self._replay(answer, came_ns, now)
 
     # -- ranges

@@ -20,9 +20,8 @@ from walkit.format.layout import (
 )
 from walkit.replication.protocol.failures import ProtocolError
 
-DELTA_VERSION_MIN = 0
 DELTA_VERSION_MAX = 2
-"""Version 0 has the end; 1 the log's identity too; 2 perhaps the frames. An older reader reads the log."""
+"""Version 2 may have the frames. A reader that offers less gets answers without them, and reads the log."""
 _COVERED = struct.Struct("<6Q")
 
 
@@ -59,7 +58,7 @@ class PollRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PollAnswer:
-    """The log is durable up to `end`; what `version` does not have is None.
+    """The log is durable up to `end`.
 
     `delta` is None where the log has to be read, b"" where nothing is new since `first`, else the frames of all records
     after `first` up to `end`.
@@ -70,8 +69,8 @@ class PollAnswer:
     """Another one than asked for: the session is new, and knows nothing of what was answered before."""
     session_epoch: int
     end: DeltaEnd
-    log_id: int | None = None
-    epoch_id: int | None = None
+    log_id: int
+    epoch_id: int
     """The opening of the log that wrote the frames."""
     first: DeltaEnd | None = None
     delta: bytes | None = field(default=None, repr=False)
@@ -82,8 +81,7 @@ class PollAnswer:
         """Return the answer for a reader of this version: itself, or without what the version does not have."""
         if version >= self.version:
             return self
-        bare = replace(self, version=version, first=None, delta=None, crc=None)
-        return bare if version >= 1 else replace(bare, log_id=None, epoch_id=None)
+        return replace(self, version=version, first=None, delta=None, crc=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +107,7 @@ def checksum_of(answer: PollAnswer) -> int:
     """Return the CRC-32C of an answer that has a delta."""
     first, delta = answer.first, answer.delta
     assert first is not None and delta is not None
-    end, ids = answer.end, (answer.log_id or 0, answer.epoch_id or 0)
+    end, ids = answer.end, (answer.log_id, answer.epoch_id)
     return crc32c(delta, crc32c(_COVERED.pack(*ids, first.lsn, first.position, end.lsn, end.position)))
 
 

@@ -47,8 +47,6 @@ class Opening:
         cannot be read: then nothing of the answer can be used. `asked_lsn` is what was applied when it was asked for:
         it may be late, and the reader further by now.
         """
-        if answer.epoch_id is None:
-            return answer
         same = answer.epoch_id == self._epoch_id
         wrote = bool(answer.delta) or (same and answer.end.lsn != self._end_lsn)
         if same and self._missed_ms is None and (self._is_there or not wrote):
@@ -91,7 +89,7 @@ class Opening:
             check_history(manifest, self._log_id, reached)
             # A later epoch that began before this end has taken its records' place.
             is_there = any(epoch.id == answer.epoch_id for epoch in manifest.lineage)
-            is_there &= lies_in(manifest, answer.end.lsn, answer.epoch_id or 0)
+            is_there &= lies_in(manifest, answer.end.lsn, answer.epoch_id)
         if answer.end.lsn < asked_lsn:
             raise DivergenceError(
                 f"the log ends with LSN {answer.end.lsn:,} now, and the reader has applied {asked_lsn:,}",

@@ -15,7 +15,6 @@ from walkit._internal.arguments import check_number, check_whole
 from walkit.replication.delta.buffer import DELTA_BYTES_MAX, EncodedFrames
 from walkit.replication.delta.messages import (
     DELTA_VERSION_MAX,
-    DELTA_VERSION_MIN,
     DeltaEnd,
     PollAnswer,
     PollRefusal,
@@ -145,10 +144,9 @@ class DeltaPolls:
         *,
         options: DeltaOptions,
         new_id: Callable[[], int],
-        versions: tuple[int, int] = (DELTA_VERSION_MIN, DELTA_VERSION_MAX),
     ) -> None:
         """`new_id` returns random 64-bit numbers; one that is taken or 0 is not used."""
-        self.options, self.versions = options, versions
+        self.options = options
         self.counts = DeltaCounts()
         self._ids = {"log_id": log_id, "epoch_id": epoch_id}
         self._new_id = new_id
@@ -200,14 +198,9 @@ class DeltaPolls:
         """
         check_request(request)
         replies = self.tick(end, now_ms)
-        version = min(request.version, self.versions[1])
-        refusal = self._closed
-        if version < self.versions[0]:
-            least, most = self.versions
-            text = f"the reader knows versions up to {request.version}, this side {least} to {most}"
-            refusal = refusal or PollRefusal(reason="version", message=text)
-        if refusal is not None:
-            return [*replies, Reply(token, refusal)]
+        version = min(request.version, DELTA_VERSION_MAX)
+        if self._closed is not None:
+            return [*replies, Reply(token, self._closed)]
         session = self._sessions.get(request.session_id)
         if session is not None and not self._can_ask(session, request):
             replies += self._close(session, PollRefusal(reason="stale", message="the session was begun anew"))

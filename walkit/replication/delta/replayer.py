@@ -171,7 +171,7 @@ class DeltaReplayer:
         """A poll was answered: the log is durable up to the answer's end, and its delta may be there."""
         if self.failure is not None:
             return []
-        if answer.log_id not in (None, self._log_id):
+        if answer.log_id != self._log_id:
             text = f"the server's log has the id {answer.log_id:#x}, the reader's {self._log_id:#x}"
             return self._fail(DivergenceError(text, first_lsn=1))
         known, first, end = self.known, answer.first, answer.end
