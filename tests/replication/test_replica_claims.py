@@ -287,7 +287,7 @@ def test_replicas_leave_claims_for_other_consumers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fetches", [False, True])
-def test_claim_of_a_bootstrap_begins_with_its_first_fetch(tmp_path: Path, fetches: bool) -> None:
+def test_claim_of_a_bootstrap_needs_a_fetch(tmp_path: Path, fetches: bool) -> None:
     """Ask for a plan and go away, with one fetch or none: only a session that fetched leaves a claim, for the lease."""
 
     def leases_s() -> list[float]:

@@ -118,7 +118,7 @@ def test_a_lie_costs_time_alone(
 LASTING: dict[str, tuple[Lie, type[Exception]]] = {
     "another log": (lambda a, _: sealed(a, log_id=1), DivergenceError),
     "no log": (lambda a, _: sealed(a, log_id=0), DivergenceError),
-    "ends of an epoch that is none": (lambda a, _: replace(a, epoch_id=1, delta=None), DivergenceError),
+    "ends of an unknown epoch": (lambda a, _: replace(a, epoch_id=1, delta=None), DivergenceError),
     "another log at every other poll": (_every_other(lambda a, _: sealed(a, log_id=1)), DivergenceError),
     "frames of an epoch that is none": (_with_delta(lambda a: sealed(a, epoch_id=1)), DivergenceError),
     "records that are not there": (
