@@ -24,7 +24,6 @@ from tests.support.logs import (
 )
 from tests.support.threads import GUARD_S, Task, wait_until
 from walkit import GapError, ObservedFrames
-from walkit.errors import LogClosedError
 
 
 @pytest.fixture
@@ -165,15 +164,6 @@ def test_a_follower_ends_with_the_log_after_its_last_record() -> None:
     hang.release()
     closing.result()
     assert rest.result() == [b"on its way"]
-
-
-def test_a_closed_log_has_no_new_followers_or_observers() -> None:
-    """Follow and observe after closing: LogClosedError at the call."""
-    log = memory_log()
-    log.close()
-    for attempt in (lambda: log.follow(1), lambda: log.observe(print)):
-        with pytest.raises(LogClosedError):
-            attempt()
 
 
 def test_what_was_trimmed_is_a_gap_and_never_a_skip(log: walkit.WriteAheadLog) -> None:

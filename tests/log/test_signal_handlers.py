@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dis
-import sys
-from collections.abc import Callable
-from functools import cache
-from itertools import pairwise
-from types import CodeType, FrameType
-from typing import Any
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from types import FrameType
 
 import pytest
 
 import walkit
+from tests.support.interrupts import Strike
 from tests.support.logs import lsns, tiny
 from tests.support.threads import Task
 from walkit.errors import WalkitError
@@ -23,51 +21,19 @@ class AlarmError(Exception):
     """What the handler raises."""
 
 
-@cache
-def _points(code: CodeType) -> frozenset[int]:
-    """Return where CPython handles signals in this code: at its beginning, after calls, and where it jumps back."""
-    instructions = list(dis.get_instructions(code))
-    found = set()
-    for one, following in pairwise(instructions):
-        if one.opname in ("RESUME", "CALL", "CALL_FUNCTION_EX", "CALL_KW"):
-            found.add(following.offset)
-        elif one.opname == "JUMP_BACKWARD":
-            found.add(one.argval)
-    return frozenset(found)
+@pytest.fixture
+def alarm() -> Iterator[None]:
+    """A handler of SIGALRM that raises."""
+
+    def raise_here(number: int, frame: FrameType | None) -> None:
+        raise AlarmError
+
+    before = signal.signal(signal.SIGALRM, raise_here)
+    yield
+    signal.signal(signal.SIGALRM, before)
 
 
-class RaisedAt:
-    """Raises an AlarmError in this thread at the n-th such point in walkit's code; `reached` tells whether it did."""
-
-    def __init__(self, nth: int) -> None:
-        self.left = nth
-        self.reached = False
-
-    def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
-        if "/walkit/" not in frame.f_code.co_filename:
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if event == "opcode" and frame.f_lasti in _points(frame.f_code):
-            self.left -= 1
-            if not self.left:
-                self.reached = True
-                raise AlarmError
-        return self
-
-
-def raised_in(call: Callable[[], object], nth: int) -> bool:
-    """Make a call with an AlarmError at its n-th point; False where it has fewer."""
-    alarm, before = RaisedAt(nth), sys.gettrace()
-    sys.settrace(alarm)
-    try:
-        call()
-    except (AlarmError, WalkitError):
-        pass
-    finally:
-        sys.settrace(before)
-    return alarm.reached
-
-
+@pytest.mark.usefixtures("alarm")
 @pytest.mark.parametrize("durability", ["sync", "none"])
 @pytest.mark.parametrize("first", [False, True])
 def test_a_handler_that_raises_in_an_append_leaves_nobody_waiting(durability: str, first: bool) -> None:
@@ -78,7 +44,9 @@ def test_a_handler_that_raises_in_an_append_leaves_nobody_waiting(durability: st
         storage = CrashingStorage()
         log = walkit.open(storage=storage, options=tiny(in_flight=8, durability=durability))
         acked = 0 if first else log.append(b"before").last_lsn
-        reached = raised_in(lambda log=log: log.append(b"struck"), nth)  # type: ignore[misc]
+        strike = Strike(nth, signal.SIGALRM)
+        with suppress(AlarmError, WalkitError):
+            strike.run(lambda log=log: log.append(b"struck"))  # type: ignore[misc]
         others = [Task(log.append, b"other") for _ in range(3)]
         for other in others:
             if isinstance(other.join().error, WalkitError):
@@ -88,6 +56,6 @@ def test_a_handler_that_raises_in_an_append_leaves_nobody_waiting(durability: st
         Task(log.close).result()
         with walkit.open(storage=storage, options=tiny()) as again:
             assert lsns(again.read())[:acked] == list(range(1, acked + 1))
-        if not reached:
+        if not strike.where:
             break
     assert nth > 20 and went_on > nth

@@ -3,34 +3,11 @@
 from __future__ import annotations
 
 import errno
-import os
-from pathlib import Path
 
 import pytest
 
-import walkit
-from tests.support.logs import tiny
-from tests.support.threads import Task
 from walkit.errors import StorageError
 from walkit.recovery.survey import TolerantFile
-
-
-def test_salvage_does_not_read_the_hole_of_a_file(tmp_path: Path) -> None:
-    """Grow a damaged segment by a terabyte that is a hole, and salvage its log: it is done, and the log goes on."""
-    path = tmp_path / "log"
-    with walkit.open(path, options=tiny()) as log:
-        log.append_many([b"lost"] * 5)
-    (segment,) = path.glob("*.segment")
-    with open(segment, "r+b") as file:
-        file.seek(4096 + 40)
-        file.write(b"damaged")
-    try:
-        os.truncate(segment, 1 << 40)
-    except OSError as error:
-        pytest.skip(f"the file system has no file of that size: {error}")
-    opened = Task(lambda: walkit.open(path, options=tiny(recovery="salvage"))).result()
-    assert opened.append(b"after").first_lsn == 6
-    opened.close()
 
 
 class Refusing:

@@ -58,15 +58,6 @@ def test_a_patch_of_another_state_is_refused_whole(key: bytes) -> None:
         assert dict(left.items()) == before
 
 
-def test_a_patch_is_not_applied_twice() -> None:
-    """Apply a patch again: refused, because the keys stand as on its right side by then."""
-    with a_store(LEFT) as left, a_store(RIGHT) as right:
-        patch = walkit.diff(left, right)
-        left.apply_patch(patch)
-        with pytest.raises(walkit.OptionsError, match="left side"):
-            left.apply_patch(patch)
-
-
 @pytest.mark.parametrize(
     "wrong",
     [

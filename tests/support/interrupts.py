@@ -100,17 +100,17 @@ def _points(code: CodeType) -> tuple[frozenset[int], frozenset[int]]:
 
 
 class Strike:
-    """Calls SIGINT's handler at the `number`th point where CPython may deliver a signal to this thread, within `run`.
+    """Calls a signal's handler at the `number`th point where CPython may deliver it to this thread, within `run`.
 
     More points than there are in any one version: after each call, whatever is called. `where` says at which line it
     was; it is empty where there are fewer points.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, signum: int = signal.SIGINT) -> None:
         self.where = ""
         self.swallowed = False
         """Whether Python has swallowed the exception: it came up in a finaliser, or a callback of a weak reference."""
-        self._left = number
+        self._left, self._signum = number, signum
 
     def run(self, function: Callable[[], object]) -> object:
         """Call the function; returns what it returns, raises what it or the handler raises."""
@@ -157,9 +157,9 @@ class Strike:
         if self._left == 0:
             self.where = f"{frame.f_code.co_qualname} line {frame.f_lineno} offset {frame.f_lasti}"
             sys.settrace(None)
-            handler = signal.getsignal(signal.SIGINT)
+            handler = signal.getsignal(self._signum)
             assert callable(handler)
-            handler(signal.SIGINT, frame)
+            handler(self._signum, frame)
 
 
 class ShootingStorage(FaultyStorage):
