@@ -27,28 +27,28 @@ from walkit.errors import (
 
 
 def held(**options: Any) -> tuple[DriverHarness, Task]:
-    """Return a rig and a caller that hangs in its write, so that whatever comes waits in line."""
-    rig = DriverHarness(**options)
-    return rig, rig.leader_in_write()
+    """Return a harness and a caller that hangs in its write, so that whatever comes waits in line."""
+    harness = DriverHarness(**options)
+    return harness, harness.leader_in_write()
 
 
 def enqueue_awaited(
-    rig: DriverHarness, loop: asyncio.AbstractEventLoop, value: bytes, key: bytes | None = None
+    harness: DriverHarness, loop: asyncio.AbstractEventLoop, value: bytes, key: bytes | None = None
 ) -> Any:
     """Queue a put as a task does while this loop runs."""
     before = asyncio._get_running_loop()
     asyncio._set_running_loop(loop)
     try:
-        return rig.driver.enqueue_awaited(key, value)
+        return harness.driver.enqueue_awaited(key, value)
     finally:
         asyncio._set_running_loop(before)
 
 
 def awaited(
-    rig: DriverHarness, loop: asyncio.AbstractEventLoop, value: bytes, key: bytes | None = None
+    harness: DriverHarness, loop: asyncio.AbstractEventLoop, value: bytes, key: bytes | None = None
 ) -> BatchSlot:
     """Queue a put as a task of this loop does; return a ticket for its record."""
-    queued: Any = enqueue_awaited(rig, loop, value, key)
+    queued: Any = enqueue_awaited(harness, loop, value, key)
     place = queued.gi_frame.f_locals
     ticket = BatchSlot()
     ticket.batch, ticket.index = place["batch"], place["index"]
@@ -57,15 +57,15 @@ def awaited(
 
 def test_records_that_follow_each_other_are_one_submission() -> None:
     """Submit a hundred records behind a write: one submission, one frame, and LSNs in the order of the calls."""
-    rig, leader = held()
-    tickets = [rig.putted(b"%d" % n) for n in range(100)]
-    assert [s.count for s in rig.core.pending] == [100] and rig.core.pending_records == 100
-    rig.place.release()
+    harness, leader = held()
+    tickets = [harness.putted(b"%d" % n) for n in range(100)]
+    assert [s.count for s in harness.core.pending] == [100] and harness.core.pending_records == 100
+    harness.place.release()
     assert [t.result(GUARD_S).first_lsn for t in tickets] == list(range(2, 102))
-    assert {t.frame for t in tickets} == {rig.place.frames[1]}
-    assert {t.result(0).position for t in tickets} == {rig.place.frames[1].position}
+    assert {t.frame for t in tickets} == {harness.place.frames[1]}
+    assert {t.result(0).position for t in tickets} == {harness.place.frames[1].position}
     leader.join()
-    rig.driver.stop(LogClosedError())
+    harness.driver.stop(LogClosedError())
 
 
 JOINING = {
@@ -87,7 +87,7 @@ JOINING = {
 def test_what_joins_a_submission(case: str) -> None:
     """Queue records of several ways behind a write: which of them share a submission is as the table says."""
     ways, counts = JOINING[case]
-    rig, leader = held(frame_bytes_max=1 << 20)
+    harness, leader = held(frame_bytes_max=1 << 20)
     tasks: list[Task] = []
     loops = {other: asyncio.new_event_loop() for other in (False, True)}
     # One thread for all: a batch is of the thread that runs the loop, and the next thread may have another number.
@@ -95,26 +95,26 @@ def test_what_joins_a_submission(case: str) -> None:
     for way in ways:
         if way.endswith("task"):
             value = bytes(BATCH_BYTES_MAX // 2 - 100) if "large" in way else b"v"
-            put = partial(awaited, rig, loops["other" in way], value, b"k" if "keyed" in way else None)
+            put = partial(awaited, harness, loops["other" in way], value, b"k" if "keyed" in way else None)
             others.submit(put).result(GUARD_S) if "other" in way else put()
         elif way == "caller":
-            tasks += rig.waiting(1)
+            tasks += harness.waiting(1)
         elif way == "other":
-            tasks.append(Task(rig.putted, b"v").join())
+            tasks.append(Task(harness.putted, b"v").join())
         elif way == "ticket":
-            rig.queued()
+            harness.queued()
         else:
-            rig.putted(
+            harness.putted(
                 bytes(BATCH_BYTES_MAX // 2 - 100) if way == "large" else b"v",
                 b"k" if way == "keyed" else None,
             )
-    assert [s.count for s in rig.core.pending] == counts
-    rig.place.release()
+    assert [s.count for s in harness.core.pending] == counts
+    harness.place.release()
     for task in [leader, *tasks]:
         task.result()
-    rig.driver.wait_acked()
-    assert rig.core.acked_lsn == 1 + sum(counts)
-    rig.driver.stop(LogClosedError())
+    harness.driver.wait_acked()
+    assert harness.core.acked_lsn == 1 + sum(counts)
+    harness.driver.stop(LogClosedError())
     others.shutdown()
     for loop in loops.values():
         loop.close()
@@ -122,17 +122,17 @@ def test_what_joins_a_submission(case: str) -> None:
 
 def test_a_batch_that_was_taken_grows_no_more() -> None:
     """Submit while the frame before is being written and again while the own one is: two submissions, two frames."""
-    rig, leader = held()
-    first = rig.putted(b"a")
-    rig.place.hold()
-    rig.place.released.set()
+    harness, leader = held()
+    first = harness.putted(b"a")
+    harness.place.hold()
+    harness.place.released.set()
     leader.join()
     wait_until(lambda: first.frame is not None, "the first to be taken")
-    second = rig.putted(b"b")
+    second = harness.putted(b"b")
     assert second.batch is not first.batch
-    rig.place.release()
+    harness.place.release()
     assert (first.result(GUARD_S).first_lsn, second.result(GUARD_S).first_lsn) == (2, 3)
-    rig.driver.stop(LogClosedError())
+    harness.driver.stop(LogClosedError())
 
 
 class Meddled(list[bytes]):
@@ -175,9 +175,9 @@ def test_a_batch_that_ends_while_its_owner_appends_to_it(case: str, key: bytes |
     def note(frame: Any) -> None:
         frames.append(frame.columns)
 
-    rig, leader = held(ack_sink=note)
+    harness, leader = held(ack_sink=note)
     loop = asyncio.new_event_loop()
-    put = rig.putted if way == "submits" else partial(awaited, rig, loop)
+    put = harness.putted if way == "submits" else partial(awaited, harness, loop)
     first = put(b"first", key)
     batch = first.batch
     stopping: list[Task] = []
@@ -187,20 +187,22 @@ def test_a_batch_that_ends_while_its_owner_appends_to_it(case: str, key: bytes |
         if not what:
             return
         if what == "end":
-            with rig.driver.lock:
-                rig.core.end_batch()
+            with harness.driver.lock:
+                harness.core.end_batch()
         elif what == "half":
             batch.ended = True
         elif what == "nested":
             nested.append(put(b"nested", key))
         elif what == "write":
-            rig.place.release()
+            harness.place.release()
             wait_until(
                 lambda: not batch.attached and first.done() and not batch.values, "the batch to be let go"
             )
         else:
-            stopping.append(Task(rig.driver.stop, LogClosedError()))
-            wait_until(lambda: rig.driver.refusal is not None and rig.core.batch is None, "the log to refuse")
+            stopping.append(Task(harness.driver.stop, LogClosedError()))
+            wait_until(
+                lambda: harness.driver.refusal is not None and harness.core.batch is None, "the log to refuse"
+            )
 
     batch.values = Meddled(batch.values, partial(act, before), partial(act, after))
     if case == "the log is closed before":
@@ -208,7 +210,7 @@ def test_a_batch_that_ends_while_its_owner_appends_to_it(case: str, key: bytes |
             put(b"second", key)
     else:
         second = put(b"second", key)
-    rig.place.release()
+    harness.place.release()
     expected = [b"first"]
     if batches:
         tickets = [second, *nested, put(b"third", key)]
@@ -222,7 +224,7 @@ def test_a_batch_that_ends_while_its_owner_appends_to_it(case: str, key: bytes |
             expected.insert(1 if before else 2, b"nested")
             assert tickets.index(nested[0]) == (0 if before else 1)
     leader.join()
-    for task in stopping or [Task(rig.driver.stop, LogClosedError())]:
+    for task in stopping or [Task(harness.driver.stop, LogClosedError())]:
         task.join()
     assert [value for columns in frames[1:] for value in columns.values] == expected
     assert key is None or [k for columns in frames[1:] for k in columns.keys] == [key] * len(expected)
@@ -233,27 +235,27 @@ def test_a_batch_that_ends_while_its_owner_appends_to_it(case: str, key: bytes |
 def test_a_key_of_a_caller_that_was_interrupted_is_no_record_s(way: str) -> None:
     """Leave a key without a value, as an interrupt may, before a record and before the frame: neither gets it."""
     seen: list[Any] = []
-    rig, leader = held(ack_sink=lambda frame: seen.append(frame.columns))
+    harness, leader = held(ack_sink=lambda frame: seen.append(frame.columns))
     loop = asyncio.new_event_loop()
-    put = rig.putted if way == "submits" else partial(awaited, rig, loop)
+    put = harness.putted if way == "submits" else partial(awaited, harness, loop)
     first = put(b"a", b"1")
     first.batch.keys.append(b"stray")
     second = put(b"b", b"2")
     second.batch.keys.append(b"stray")
-    rig.place.release()
+    harness.place.release()
     assert second.result(GUARD_S).first_lsn == 3
     leader.join()
     assert (list(seen[-1].keys), list(seen[-1].values)) == ([b"1", b"2"], [b"a", b"b"])
-    rig.driver.stop(LogClosedError())
+    harness.driver.stop(LogClosedError())
     loop.close()
 
 
 def test_a_second_loop_of_a_thread_joins_what_the_first_has_left() -> None:
     """Leave a loop whose task waits behind a hung write, and run another in the thread: its records share the batch."""
-    rig, leader = held()
+    harness, leader = held()
 
     async def append(*values: bytes) -> list[int]:
-        queued = [rig.driver.enqueue_awaited(None, value) for value in values]
+        queued = [harness.driver.enqueue_awaited(None, value) for value in values]
         return [(await wait).first_lsn for wait in queued if wait is not None]
 
     async def leave() -> None:
@@ -264,8 +266,8 @@ def test_a_second_loop_of_a_thread_joins_what_the_first_has_left() -> None:
         task = asyncio.ensure_future(append(b"a", b"b"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert not task.done() and [s.count for s in rig.core.pending] == [3]
-        rig.place.release()
+        assert not task.done() and [s.count for s in harness.core.pending] == [3]
+        harness.place.release()
         return await asyncio.wait_for(task, GUARD_S)
 
     def both() -> list[int]:
@@ -274,13 +276,13 @@ def test_a_second_loop_of_a_thread_joins_what_the_first_has_left() -> None:
 
     assert Task(both).result() == [3, 4]
     leader.join()
-    rig.driver.stop(LogClosedError())
+    harness.driver.stop(LogClosedError())
 
 
 def test_everybody_who_waits_for_a_record_is_told() -> None:
     """Wait for records of one batch by call, future, loop and callback: each is told of its own, callbacks in order."""
-    rig, leader = held()
-    tickets = [rig.putted(b"%d" % n) for n in range(6)]
+    harness, leader = held()
+    tickets = [harness.putted(b"%d" % n) for n in range(6)]
     waiting = [Task(tickets[n].result) for n in (3, 0, 3)]
     called: list[int] = []
     for n in (5, 1, 2):
@@ -294,7 +296,7 @@ def test_everybody_who_waits_for_a_record_is_told() -> None:
 
     on_loop = Task(asyncio.run, awaited())
     wait_until(lambda: len(tickets[0].batch.attached) == 6, "all to wait")
-    rig.place.release()
+    harness.place.release()
     assert [task.result().first_lsn for task in waiting] == [5, 2, 5]
     assert on_loop.result() == [6, 6]
     wait_until(lambda: len(called) == 3, "the callbacks")
@@ -306,7 +308,7 @@ def test_everybody_who_waits_for_a_record_is_told() -> None:
         "a ticket keeps no other record's bytes"
     )
     leader.join()
-    rig.driver.stop(LogClosedError())
+    harness.driver.stop(LogClosedError())
 
 
 class FailsLater(Sink):
@@ -329,12 +331,12 @@ BAD: dict[str, tuple[type[Sink], type[Exception]]] = {
 def test_an_outcome_that_is_bad_is_told_to_every_record(case: str) -> None:
     """Let the write of a batch fail, that before it, or the disk be full: ticket, callers and task get the error."""
     kind, expected = BAD[case]
-    rig, leader = held(place=kind(256))
-    ticket = rig.putted(b"x" * 100)
-    callers = rig.waiting(3)
+    harness, leader = held(place=kind(256))
+    ticket = harness.putted(b"x" * 100)
+    callers = harness.waiting(3)
 
     async def awaited() -> Any:
-        queued = rig.driver.enqueue_awaited(None, b"y")
+        queued = harness.driver.enqueue_awaited(None, b"y")
         assert queued is not None
         try:
             return await queued
@@ -342,50 +344,50 @@ def test_an_outcome_that_is_bad_is_told_to_every_record(case: str) -> None:
             return error
 
     on_loop = Task(asyncio.run, awaited())
-    wait_until(lambda: rig.core.pending_records == 5, "all to wait")
+    wait_until(lambda: harness.core.pending_records == 5, "all to wait")
     if case == "the write before fails":
-        rig.place.fail("write", io_error())
+        harness.place.fail("write", io_error())
     elif case == "the disk is full":
-        rig.place.fail("begin_segment", LogFullError("no room", reason="disk", limit_bytes=1))
-    rig.place.release()
+        harness.place.fail("begin_segment", LogFullError("no room", reason="disk", limit_bytes=1))
+    harness.place.release()
     leader.result()
     assert isinstance(ticket.exception(GUARD_S), expected)
     assert isinstance(on_loop.result(), expected)
     assert all(isinstance(task.join().error, expected) for task in callers)
     if case == "the disk is full":
-        assert rig.putted(b"after").result(GUARD_S).first_lsn == 2
+        assert harness.putted(b"after").result(GUARD_S).first_lsn == 2
     else:
         with pytest.raises(LogPoisonedError):
-            rig.driver.enqueue_put(None, b"after", BatchSlot())
-    rig.driver.stop(LogClosedError())
+            harness.driver.enqueue_put(None, b"after", BatchSlot())
+    harness.driver.stop(LogClosedError())
 
 
 def test_callers_of_a_batch_let_each_other_through() -> None:
     """Let twenty callers share a batch: one leads for all, two are let in by it, the other seventeen by each other."""
-    rig, leader = held()
-    tasks = rig.waiting(20)
-    (batch,) = rig.core.pending
+    harness, leader = held()
+    tasks = harness.waiting(20)
+    (batch,) = harness.core.pending
     assert isinstance(batch, Batch)
     callers = list(batch.callers)
-    rig.place.release()
+    harness.place.release()
     assert sorted(task.result().first_lsn for task in [*tasks]) == list(range(2, 22))
     leader.join()
-    assert len(rig.place.frames) == 2
+    assert len(harness.place.frames) == 2
     assert len([c for c in callers if c.next_latch is not None]) == 17
     assert {c.lead for c in callers} == {HAS_LEFT}
-    rig.driver.stop(LogClosedError())
+    harness.driver.stop(LogClosedError())
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_an_exception_in_a_caller_of_a_batch_strands_nobody(fails: bool) -> None:
     """Raise an exception of another thread in nine of ten callers of a batch, then end the write: all return."""
-    rig, leader = held()
-    tasks = rig.waiting(10)
+    harness, leader = held()
+    tasks = harness.waiting(10)
     for task in tasks[:-1]:
         raise_in_thread(task, ZeroDivisionError)
     if fails:
-        rig.place.fail("write", io_error())
-    rig.place.release()
+        harness.place.fail("write", io_error())
+    harness.place.release()
     leader.join()
     for task in tasks:
         task.join()
@@ -393,76 +395,76 @@ def test_an_exception_in_a_caller_of_a_batch_strands_nobody(fails: bool) -> None
     if fails:
         assert isinstance(tasks[-1].error, LogPoisonedError)
     else:
-        assert tasks[-1].result().first_lsn == rig.core.acked_lsn == 11
-        assert Task(rig.put, b"after").result().first_lsn == 12
-    Task(rig.driver.stop, LogClosedError()).result()
+        assert tasks[-1].result().first_lsn == harness.core.acked_lsn == 11
+        assert Task(harness.put, b"after").result().first_lsn == 12
+    Task(harness.driver.stop, LogClosedError()).result()
 
 
 def test_a_policy_sees_every_record_as_a_submission() -> None:
     """Queue nine puts under a policy of four records a frame: it cuts between them, as no batch could be cut."""
-    rig = DriverHarness(policy=CappedFrames(records=4))
-    leader = rig.leader_in_write()
+    harness = DriverHarness(policy=CappedFrames(records=4))
+    leader = harness.leader_in_write()
     loop = asyncio.new_event_loop()
-    tickets: list[Any] = [rig.driver.enqueue_put(None, b"%d" % n, BatchSlot()) for n in range(5)]
-    tickets += [enqueue_awaited(rig, loop, b"%d" % n) for n in range(4)]
+    tickets: list[Any] = [harness.driver.enqueue_put(None, b"%d" % n, BatchSlot()) for n in range(5)]
+    tickets += [enqueue_awaited(harness, loop, b"%d" % n) for n in range(4)]
     loop.close()
     assert all(isinstance(ticket, SingleTicket) for ticket in tickets)
-    rig.place.release()
+    harness.place.release()
     leader.join()
-    rig.driver.wait_acked()
-    assert [frame.count for frame in rig.place.frames] == [1, 4, 4, 1]
-    rig.driver.stop(LogClosedError())
+    harness.driver.wait_acked()
+    assert [frame.count for frame in harness.place.frames] == [1, 4, 4, 1]
+    harness.driver.stop(LogClosedError())
 
 
 def test_a_full_queue_takes_no_part_of_a_record() -> None:
     """Submit puts until the queue of 300 bytes has no room, and one that never fits: nothing of these is queued."""
-    rig, leader = held(queue_bytes_max=300)
+    harness, leader = held(queue_bytes_max=300)
     accepted = 0
-    while rig.driver.enqueue_put(b"k" * 20, b"v" * 20, BatchSlot()) is not None:
+    while harness.driver.enqueue_put(b"k" * 20, b"v" * 20, BatchSlot()) is not None:
         accepted += 1
-    assert rig.driver.append_put(b"k" * 20, b"v" * 20) is None
+    assert harness.driver.append_put(b"k" * 20, b"v" * 20) is None
     with pytest.raises(RecordTooLargeError):
-        rig.driver.enqueue_put(None, bytes(300), BatchSlot())
-    assert accepted == rig.core.pending_records == sum(s.count for s in rig.core.pending) == 4
-    rig.place.release()
+        harness.driver.enqueue_put(None, bytes(300), BatchSlot())
+    assert accepted == harness.core.pending_records == sum(s.count for s in harness.core.pending) == 4
+    harness.place.release()
     leader.join()
-    rig.driver.wait_acked()
-    assert rig.core.acked_lsn == 5
-    rig.driver.stop(LogClosedError())
+    harness.driver.wait_acked()
+    assert harness.core.acked_lsn == 5
+    harness.driver.stop(LogClosedError())
 
 
 def test_a_lone_caller_and_the_main_thread_have_a_submission_of_their_own() -> None:
     """Append from a thread with nobody beside it, and from the main thread: one frame each, and no batch is made."""
-    rig = DriverHarness()
+    harness = DriverHarness()
     batches: list[Any] = []
-    join = rig.driver.batches.join
-    rig.driver.batches.join = lambda *a: batches.append(a) or join(*a)  # type: ignore[method-assign,func-returns-value]
-    assert Task(rig.put, b"lone").result().first_lsn == 1
-    assert rig.put(b"main").first_lsn == 2
-    assert not batches and len(rig.place.frames) == 2
-    rig.driver.stop(LogClosedError())
+    join = harness.driver.batches.join
+    harness.driver.batches.join = lambda *a: batches.append(a) or join(*a)  # type: ignore[method-assign,func-returns-value]
+    assert Task(harness.put, b"lone").result().first_lsn == 1
+    assert harness.put(b"main").first_lsn == 2
+    assert not batches and len(harness.place.frames) == 2
+    harness.driver.stop(LogClosedError())
 
 
 def test_many_ways_at_once() -> None:
     """Append puts, submit puts and append tickets on nine threads: LSNs are dense and in each thread's order."""
-    rig = DriverHarness()
+    harness = DriverHarness()
     found: dict[str, list[int]] = {}
 
     def append(name: str) -> None:
-        found[name] = [rig.put(b"v").first_lsn for _ in range(100)]
+        found[name] = [harness.put(b"v").first_lsn for _ in range(100)]
 
     def submit(name: str) -> None:
-        found[name] = [t.result(GUARD_S).first_lsn for t in [rig.putted(b"v", b"k") for _ in range(100)]]
+        found[name] = [t.result(GUARD_S).first_lsn for t in [harness.putted(b"v", b"k") for _ in range(100)]]
 
     def own(name: str) -> None:
-        found[name] = [rig.append(b"v").result(GUARD_S).first_lsn for _ in range(100)]
+        found[name] = [harness.append(b"v").result(GUARD_S).first_lsn for _ in range(100)]
 
     tasks = [Task(way, f"{way.__name__} {n}") for way in (append, submit, own) for n in range(3)]
     for task in tasks:
         task.result()
     assert sorted(lsn for lsns in found.values() for lsn in lsns) == list(range(1, 901))
     assert all(lsns == sorted(lsns) for lsns in found.values())
-    rig.driver.stop(LogClosedError())
+    harness.driver.stop(LogClosedError())
 
 
 def test_a_batch_is_filled_with_the_lock_where_the_interpreter_has_none(
@@ -470,14 +472,14 @@ def test_a_batch_is_filled_with_the_lock_where_the_interpreter_has_none(
 ) -> None:
     """Queue as an interpreter without its lock would: records share a batch of anyone's, a task has a ticket."""
     monkeypatch.setattr(submit, "ALONE", False)
-    rig, leader = held()
-    first, second = rig.putted(b"a"), rig.putted(b"b")
+    harness, leader = held()
+    first, second = harness.putted(b"a"), harness.putted(b"b")
     assert first.batch is second.batch and first.batch.owner == ANY_THREAD
     loop = asyncio.new_event_loop()
-    single = enqueue_awaited(rig, loop, b"c", b"key")
+    single = enqueue_awaited(harness, loop, b"c", b"key")
     assert isinstance(single, SingleTicket) and (single.key, single.value) == (b"key", b"c")
-    rig.place.release()
+    harness.place.release()
     assert [ticket.result(GUARD_S).first_lsn for ticket in (first, second, single)] == [2, 3, 4]
     leader.join()
-    rig.driver.stop(LogClosedError())
+    harness.driver.stop(LogClosedError())
     loop.close()

@@ -58,10 +58,10 @@ def test_a_sink_that_raises_in_a_run_of_frames_leaves_no_ticket_open(
             raise error
 
     place = GatedSink()
-    rig = DriverHarness(
+    harness = DriverHarness(
         place=place, in_flight_max=4, ack_sink=sink, completion_order=completion, policy=OneRecordPerFrame()
     )
-    frames = rig.in_flight(3)
+    frames = harness.in_flight(3)
     tickets: list[Any] = [frame.submissions[0] for frame in frames]
     for frame in (frames[2], frames[1]):
         place.let(frame)
@@ -71,10 +71,10 @@ def test_a_sink_that_raises_in_a_run_of_frames_leaves_no_ticket_open(
     for ticket in tickets[1:]:
         outcome = ticket.exception(GUARD_S)
         assert isinstance(outcome, CommitFailedError | None) and (completion or outcome is not None)
-    wait_until(lambda: rig.driver.refusal is not None, "the poison")
+    wait_until(lambda: harness.driver.refusal is not None, "the poison")
     with pytest.raises(LogPoisonedError):
-        rig.append()
-    Task(rig.driver.stop, LogClosedError()).result()
+        harness.append()
+    Task(harness.driver.stop, LogClosedError()).result()
 
 
 @pytest.mark.parametrize("in_flight", [1, 4])
@@ -84,12 +84,12 @@ def test_a_sink_that_raises_fails_its_frame_and_poisons(in_flight: int) -> None:
     def sink(frame: SealedFrame) -> None:
         raise ZeroDivisionError("a fault")
 
-    rig = DriverHarness(in_flight_max=in_flight, ack_sink=sink)
+    harness = DriverHarness(in_flight_max=in_flight, ack_sink=sink)
     with pytest.raises((CommitFailedError, LogPoisonedError)):
-        Task(rig.put).result()
+        Task(harness.put).result()
     with pytest.raises(LogPoisonedError, match="a fault"):
-        rig.queued()
-    Task(rig.driver.stop, LogClosedError()).result()
+        harness.queued()
+    Task(harness.driver.stop, LogClosedError()).result()
 
 
 CALLS: dict[str, Callable[[walkit.WriteAheadLog], object]] = {

@@ -21,49 +21,49 @@ class StruckError(Exception):
     """What a test raises in a thread that waits."""
 
 
-def waiting_callers(rig: DriverHarness, count: int) -> list[Task]:
+def waiting_callers(harness: DriverHarness, count: int) -> list[Task]:
     """Start a leader that hangs in its write, and `count` callers who wait behind it for one frame."""
-    tasks = [rig.leader_in_write()]
+    tasks = [harness.leader_in_write()]
     for number in range(count):
-        tasks.append(Task(rig.append, b"%d" % number))
-        wait_until(lambda number=number: len(rig.core.pending) == number + 1, "a caller to wait")  # type: ignore[misc]
+        tasks.append(Task(harness.append, b"%d" % number))
+        wait_until(lambda number=number: len(harness.core.pending) == number + 1, "a caller to wait")  # type: ignore[misc]
     return tasks
 
 
 def test_callers_of_one_frame_let_each_other_through() -> None:
     """Let twenty callers wait for one frame: all return, each with its own LSN, most of them let through by another."""
-    rig = DriverHarness()
-    tasks = waiting_callers(rig, 20)
-    tickets: list[Any] = list(rig.core.pending)
-    rig.place.release()
+    harness = DriverHarness()
+    tasks = waiting_callers(harness, 20)
+    tickets: list[Any] = list(harness.core.pending)
+    harness.place.release()
     assert sorted(task.result().first_lsn for task in tasks) == list(range(1, 22))
-    assert len(rig.place.frames) == 2
+    assert len(harness.place.frames) == 2
     led_on = [t for t in tickets if t.next_latch is not None]
     assert len(led_on) == 17, "one led, two were let in by it, and the other seventeen each by another"
     assert {t.lead for t in tickets} == {HAS_LEFT}
-    rig.driver.stop(LogClosedError())
+    harness.driver.stop(LogClosedError())
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_an_exception_in_a_waiting_caller_strands_nobody(fails: bool) -> None:
     """Raise an exception of another thread in each of nine waiting callers but one, then end the write: all return."""
-    rig = DriverHarness()
-    leader, *tasks = waiting_callers(rig, 9)
+    harness = DriverHarness()
+    leader, *tasks = waiting_callers(harness, 9)
     for task in tasks[:-1]:
         raise_in_thread(task, StruckError)
     if fails:
-        rig.place.fail("write", io_error())
-    rig.place.release()
+        harness.place.fail("write", io_error())
+    harness.place.release()
     leader.join()
     for task in tasks:
         task.join()
     assert all(isinstance(task.error, StruckError) for task in tasks[:-1])
     if not fails:
-        assert tasks[-1].result().first_lsn == rig.core.acked_lsn == 10
-        assert Task(rig.append, b"after").result().first_lsn == 11
+        assert tasks[-1].result().first_lsn == harness.core.acked_lsn == 10
+        assert Task(harness.append, b"after").result().first_lsn == 11
     else:
         assert isinstance(tasks[-1].result().exception(0), LogPoisonedError)
-    Task(rig.driver.stop, LogClosedError()).result()
+    Task(harness.driver.stop, LogClosedError()).result()
 
 
 class SinkError(Exception):
@@ -80,19 +80,19 @@ def test_an_error_of_the_log_s_own_after_the_write_is_told_with_its_cause(
     def broken(frame: Any) -> None:
         raise SinkError
 
-    rig = DriverHarness(in_flight_max=in_flight_max, ack_sink=broken)
-    rig.place.hold()
-    tasks = [Task(rig.append) for _ in range(callers)]
-    wait_until(lambda: rig.core.queued_lsn == callers, "all to be queued or in flight")
-    rig.place.release()
+    harness = DriverHarness(in_flight_max=in_flight_max, ack_sink=broken)
+    harness.place.hold()
+    tasks = [Task(harness.append) for _ in range(callers)]
+    wait_until(lambda: harness.core.queued_lsn == callers, "all to be queued or in flight")
+    harness.place.release()
     errors = [task.join().error or task.result().exception(0) for task in tasks]
     causes = [
         error if isinstance(error, SinkError) else getattr(error, "__cause__", None) for error in errors
     ]
     assert all(isinstance(cause, SinkError) for cause in causes), errors
     with pytest.raises(LogPoisonedError):
-        rig.append(b"after")
-    Task(rig.driver.stop, LogClosedError()).result()
+        harness.append(b"after")
+    Task(harness.driver.stop, LogClosedError()).result()
 
 
 class SlowToWake(asyncio.SelectorEventLoop):
@@ -108,9 +108,9 @@ class SlowToWake(asyncio.SelectorEventLoop):
 @pytest.mark.parametrize("kind", [asyncio.SelectorEventLoop, SlowToWake])
 def test_a_loop_that_is_not_asyncio_s_is_woken_by_the_delivery_thread(kind: type[Any]) -> None:
     """Await a ticket on asyncio's own loop and on one that overrides the wake-up: only this one waits for delivery."""
-    rig = DriverHarness()
-    leader = rig.leader_in_write()
-    ticket = rig.queued()
+    harness = DriverHarness()
+    leader = harness.leader_in_write()
+    ticket = harness.queued()
     loop = kind()
     assert is_woken_at_once(loop) is (kind is asyncio.SelectorEventLoop)
 
@@ -120,33 +120,33 @@ def test_a_loop_that_is_not_asyncio_s_is_woken_by_the_delivery_thread(kind: type
     task = Task(loop.run_until_complete, main())
     wait_until(lambda: ticket.task_wait is not None or ticket.callbacks, "the loop to wait")
     assert (ticket.callbacks is None) is (kind is asyncio.SelectorEventLoop)
-    rig.place.release()
+    harness.place.release()
     assert task.result() == 2 and leader.result()
     assert getattr(loop, "woken_by", "walkit-delivery").startswith("walkit-delivery")
     loop.close()
-    rig.driver.stop(LogClosedError())
+    harness.driver.stop(LogClosedError())
 
 
 def test_a_ticket_says_how_it_stands() -> None:
     """Show a ticket that waits, is on the way, is acknowledged, has failed and was refused: each says which."""
     place = GatedSink()
-    rig = DriverHarness(place=place)
-    assert repr(rig.ticket()) == "<Ticket: 1 record, waiting>"
-    ticket = rig.queued()
+    harness = DriverHarness(place=place)
+    assert repr(harness.ticket()) == "<Ticket: 1 record, waiting>"
+    ticket = harness.queued()
     wait_until(lambda: ticket.frame is not None and ticket.frame.position in place.gates, "the write")
     assert repr(ticket) == "<Ticket: 1 record from LSN 1, on the way>"
     assert ticket.frame is not None
     place.let(ticket.frame)
     ticket.result()
     assert repr(ticket) == "<Ticket: 1 record from LSN 1, acknowledged>"
-    failing, behind = rig.queued(), rig.queued()
+    failing, behind = harness.queued(), harness.queued()
     wait_until(lambda: failing.frame is not None and failing.frame.position in place.gates, "the write")
     assert failing.frame is not None
     place.let(failing.frame, io_error())
     assert failing.exception() is not None and behind.exception() is not None
     assert repr(failing).startswith("<Ticket: 1 record, failed: StorageError(")
     assert repr(behind).startswith("<Ticket: 1 record, ")
-    rig.driver.stop(LogClosedError())
+    harness.driver.stop(LogClosedError())
 
 
 def test_a_writer_thread_that_is_being_started_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:

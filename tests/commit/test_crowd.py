@@ -28,18 +28,18 @@ class NamedPlace(Sink):
         super().write(frame, sync=sync)
 
 
-def crowd(rig: DriverHarness, callers: int = WRITER_THREAD_MIN_WAITERS) -> list[Task]:
+def crowd(harness: DriverHarness, callers: int = WRITER_THREAD_MIN_WAITERS) -> list[Task]:
     """Return a caller that hangs in its write, and so many who wait behind it."""
-    return [rig.leader_in_write(), *rig.waiting(callers)]
+    return [harness.leader_in_write(), *harness.waiting(callers)]
 
 
 def with_writer() -> tuple[DriverHarness, NamedPlace]:
-    """Return a rig whose writer thread runs, and its place."""
+    """Return a harness whose writer thread runs, and its place."""
     place = NamedPlace()
-    rig = DriverHarness(place=place)
-    assert rig.putted(b"first").result(GUARD_S).first_lsn == 1
+    harness = DriverHarness(place=place)
+    assert harness.putted(b"first").result(GUARD_S).first_lsn == 1
     assert place.writers == [WRITER]
-    return rig, place
+    return harness, place
 
 
 @pytest.mark.parametrize(
@@ -47,31 +47,32 @@ def with_writer() -> tuple[DriverHarness, NamedPlace]:
 )
 def test_the_writer_thread_leads_for_a_crowd(callers: int) -> None:
     """Let callers wait behind a write: the writer thread writes their frame, or one of them where they are few."""
-    rig, place = with_writer()
-    tasks = crowd(rig, callers)
-    rig.place.release()
+    harness, place = with_writer()
+    tasks = crowd(harness, callers)
+    harness.place.release()
     assert sorted(task.result().first_lsn for task in tasks) == list(range(2, callers + 3))
     assert len(place.writers) == 3 and (place.writers[2] == WRITER) is (callers >= WRITER_THREAD_MIN_WAITERS)
-    wait_until(lambda: not rig.driver.election.leaders, "the lead to be given up")
-    assert Task(rig.put, b"alone").result().first_lsn == callers + 3
+    wait_until(lambda: not harness.driver.election.leaders, "the lead to be given up")
+    assert Task(harness.put, b"alone").result().first_lsn == callers + 3
     assert place.writers[-1] != WRITER
-    rig.driver.stop(LogClosedError())
+    harness.driver.stop(LogClosedError())
 
 
 def test_the_first_crowd_has_the_writer_thread_started() -> None:
     """Let two crowds wait in turn: a caller leads for the first, and a writer thread is there for the next."""
     place = NamedPlace()
-    rig = DriverHarness(place=place)
+    harness = DriverHarness(place=place)
     for _ in range(2):
-        tasks = crowd(rig)
-        rig.place.release()
+        tasks = crowd(harness)
+        harness.place.release()
         for task in tasks:
             task.result()
         wait_until(
-            lambda: rig.driver.election.pool.running and not rig.driver.election.leaders, "the writer thread"
+            lambda: harness.driver.election.pool.running and not harness.driver.election.leaders,
+            "the writer thread",
         )
     assert [name == WRITER for name in place.writers] == [False, False, False, True]
-    rig.driver.stop(LogClosedError())
+    harness.driver.stop(LogClosedError())
 
 
 def test_a_crowd_is_led_by_callers_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,21 +86,21 @@ def test_a_crowd_is_led_by_callers_where_no_thread_can_be_started(monkeypatch: p
 
     monkeypatch.setattr(EndingThread, "start", refuse)
     place = NamedPlace()
-    rig = DriverHarness(place=place)
+    harness = DriverHarness(place=place)
     for _ in range(2):
-        tasks = crowd(rig)
-        rig.place.release()
+        tasks = crowd(harness)
+        harness.place.release()
         for task in tasks:
             task.result()
-    assert rig.core.acked_lsn == 2 * WRITER_THREAD_MIN_WAITERS + 2 and WRITER not in place.writers
-    rig.driver.stop(LogClosedError())
+    assert harness.core.acked_lsn == 2 * WRITER_THREAD_MIN_WAITERS + 2 and WRITER not in place.writers
+    harness.driver.stop(LogClosedError())
 
 
 @pytest.mark.parametrize("fails", ["the write before", "its own write"])
 def test_a_crowd_is_told_of_a_failure(fails: str) -> None:
     """Fail the write before that of a crowd, or its own, which the writer thread makes: every caller gets the error."""
-    rig, place = with_writer()
-    leader, *tasks = crowd(rig)
+    harness, place = with_writer()
+    leader, *tasks = crowd(harness)
     if fails == "its own write":
         write = place.write
 
@@ -110,23 +111,23 @@ def test_a_crowd_is_told_of_a_failure(fails: str) -> None:
 
         place.write = fail_later  # type: ignore[method-assign]
     else:
-        rig.place.fail("write", io_error())
-    rig.place.release()
+        harness.place.fail("write", io_error())
+    harness.place.release()
     leader.join()
     for task in tasks:
         task.join()
     expected = CommitFailedError if fails == "its own write" else LogPoisonedError
     assert all(isinstance(task.error, expected) for task in tasks)
-    Task(rig.driver.stop, LogClosedError()).result()
+    Task(harness.driver.stop, LogClosedError()).result()
 
 
 def test_a_log_that_is_closed_while_a_crowd_waits_writes_what_was_queued() -> None:
     """Close while callers wait behind a write: they are acknowledged before closing returns, and no thread is left."""
-    rig, place = with_writer()
-    tasks = crowd(rig)
-    stopping = Task(rig.driver.stop, LogClosedError())
-    wait_until(lambda: rig.driver.refusal is not None, "the log to refuse")
-    rig.place.release()
+    harness, place = with_writer()
+    tasks = crowd(harness)
+    stopping = Task(harness.driver.stop, LogClosedError())
+    wait_until(lambda: harness.driver.refusal is not None, "the log to refuse")
+    harness.place.release()
     stopping.result()
     assert sorted(task.result().first_lsn for task in tasks) == list(range(2, WRITER_THREAD_MIN_WAITERS + 3))
     assert place.writers[-1] == WRITER

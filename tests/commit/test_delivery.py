@@ -28,7 +28,7 @@ def note(event: threading.Event, _: Ticket) -> None:
 
 
 @pytest.fixture
-def rig() -> Iterator[DriverHarness]:
+def harness() -> Iterator[DriverHarness]:
     """A driver, stopped at the end."""
     made = DriverHarness()
     yield made
@@ -36,15 +36,15 @@ def rig() -> Iterator[DriverHarness]:
     made.driver.stop(LogClosedError("the test is over"))
 
 
-def test_callbacks_come_in_lsn_order_on_one_thread(rig: DriverHarness) -> None:
+def test_callbacks_come_in_lsn_order_on_one_thread(harness: DriverHarness) -> None:
     """Add a callback to each of 300 tickets from four threads: one thread calls them, LSNs grow."""
     seen: list[tuple[int, str]] = []
 
     def work() -> None:
         for _ in range(75):
-            ticket = rig.ticket()
+            ticket = harness.ticket()
             ticket.callbacks = [lambda t: seen.append((t.first_lsn, threading.current_thread().name))]
-            assert rig.driver.enqueue(ticket)
+            assert harness.driver.enqueue(ticket)
 
     for task in [Task(work) for _ in range(4)]:
         task.result()
@@ -55,7 +55,7 @@ def test_callbacks_come_in_lsn_order_on_one_thread(rig: DriverHarness) -> None:
 
 @pytest.mark.parametrize("error", [ValueError("no"), asyncio.CancelledError(), SystemExit(3)])
 def test_a_callback_that_raises_is_an_event_and_nothing_else(
-    rig: DriverHarness, error: BaseException
+    harness: DriverHarness, error: BaseException
 ) -> None:
     """Raise anything from callbacks: reported (an observer's first alone), and the next callbacks are called."""
     seen: list[Any] = []
@@ -63,22 +63,22 @@ def test_a_callback_that_raises_is_an_event_and_nothing_else(
     def bad(_: Any) -> None:
         raise error
 
-    raised = rig.driver.delivery.add_observer(bad)
-    rig.driver.delivery.add_observer(lambda frame: seen.append(frame.first_lsn))
-    ticket = rig.ticket()
+    raised = harness.driver.delivery.add_observer(bad)
+    harness.driver.delivery.add_observer(lambda frame: seen.append(frame.first_lsn))
+    ticket = harness.ticket()
     ticket.callbacks = [bad, seen.append]
-    rig.driver.enqueue(ticket)
+    harness.driver.enqueue(ticket)
     ticket.result(GUARD_S)
-    rig.queued().result(GUARD_S)
+    harness.queued().result(GUARD_S)
     wait_until(lambda: len(seen) == 3, "those after the one that raised")
     assert seen == [ticket, 1, 2]
-    wait_until(lambda: len(rig.events) == 2, "the events, which another thread sends")
-    assert [name for name, _ in rig.events] == ["walkit.callback.fail"] * 2
-    assert (raised.count, rig.driver.delivery.errors) == (2, 3)
-    assert type(error).__name__ in rig.events[0][1]["error"]
+    wait_until(lambda: len(harness.events) == 2, "the events, which another thread sends")
+    assert [name for name, _ in harness.events] == ["walkit.callback.fail"] * 2
+    assert (raised.count, harness.driver.delivery.errors) == (2, 3)
+    assert type(error).__name__ in harness.events[0][1]["error"]
 
 
-def test_a_callback_that_blocks_delays_no_append(rig: DriverHarness) -> None:
+def test_a_callback_that_blocks_delays_no_append(harness: DriverHarness) -> None:
     """Block the delivery thread: appends, waits and syncs go on, and what was held up is delivered afterwards."""
     entered, go_on, seen = threading.Event(), threading.Event(), list[Any]()
 
@@ -86,25 +86,25 @@ def test_a_callback_that_blocks_delays_no_append(rig: DriverHarness) -> None:
         entered.set()
         assert go_on.wait(GUARD_S)
 
-    first = rig.queued()
+    first = harness.queued()
     first.add_done_callback(block)
     assert entered.wait(GUARD_S)
     for _ in range(10):
-        rig.append().outcome()
-    later = rig.queued()
+        harness.append().outcome()
+    later = harness.queued()
     later.add_done_callback(lambda t: seen.append(t.first_lsn))
     assert later.result(GUARD_S).first_lsn == 12
     assert seen == []
-    assert rig.driver.delivery.waiting >= 1
-    assert not rig.driver.delivery.drain(0.01)
+    assert harness.driver.delivery.waiting >= 1
+    assert not harness.driver.delivery.drain(0.01)
     go_on.set()
-    assert rig.driver.delivery.drain(GUARD_S)
+    assert harness.driver.delivery.drain(GUARD_S)
     wait_until(lambda: seen == [12])
 
 
-def test_a_callback_added_to_what_is_done_is_called_soon(rig: DriverHarness) -> None:
+def test_a_callback_added_to_what_is_done_is_called_soon(harness: DriverHarness) -> None:
     """Add a callback after the acknowledgement: it is called on the delivery thread, not on the caller's."""
-    ticket = rig.queued()
+    ticket = harness.queued()
     ticket.result(GUARD_S)
     threads: list[str] = []
     ticket.add_done_callback(lambda _: threads.append(threading.current_thread().name))
@@ -114,17 +114,17 @@ def test_a_callback_added_to_what_is_done_is_called_soon(rig: DriverHarness) -> 
 
 def test_a_callback_added_after_the_end_is_still_called() -> None:
     """Stop the driver, then add callbacks: the thread has ended, and they are called all the same."""
-    rig = DriverHarness()
-    ticket = rig.queued()
+    harness = DriverHarness()
+    ticket = harness.queued()
     ticket.result(GUARD_S)
-    rig.driver.stop(LogClosedError("over"))
+    harness.driver.stop(LogClosedError("over"))
     for attempt in range(3):
         called = threading.Event()
         ticket.add_done_callback(partial(note, called))
         assert called.wait(GUARD_S), attempt
 
 
-def test_an_observer_sees_every_frame_from_its_beginning_on_and_no_gap(rig: DriverHarness) -> None:
+def test_an_observer_sees_every_frame_from_its_beginning_on_and_no_gap(harness: DriverHarness) -> None:
     """Observe while a frame with a callback is held up, and one without passed: neither is seen, all later ones are."""
     entered, go_on, seen = threading.Event(), threading.Event(), list[Any]()
 
@@ -132,22 +132,22 @@ def test_an_observer_sees_every_frame_from_its_beginning_on_and_no_gap(rig: Driv
         entered.set()
         assert go_on.wait(GUARD_S)
 
-    rig.queued().add_done_callback(block)
+    harness.queued().add_done_callback(block)
     assert entered.wait(GUARD_S)
-    held_up = rig.ticket()
+    held_up = harness.ticket()
     held_up.callbacks = [lambda _: None]
-    rig.driver.enqueue(held_up)
+    harness.driver.enqueue(held_up)
     held_up.result(GUARD_S)
-    rig.append(b"without anybody to tell")
-    rig.driver.delivery.add_observer(lambda frame: seen.append(frame.first_lsn))
-    rig.append()
-    rig.append()
+    harness.append(b"without anybody to tell")
+    harness.driver.delivery.add_observer(lambda frame: seen.append(frame.first_lsn))
+    harness.append()
+    harness.append()
     go_on.set()
     wait_until(lambda: len(seen) == 2)
     assert seen == [4, 5]
 
 
-def test_an_observer_that_left_is_not_called_again(rig: DriverHarness) -> None:
+def test_an_observer_that_left_is_not_called_again(harness: DriverHarness) -> None:
     """Leave while frames for the observer are queued: none of them reaches it."""
     entered, go_on, seen = threading.Event(), threading.Event(), list[Any]()
 
@@ -155,21 +155,21 @@ def test_an_observer_that_left_is_not_called_again(rig: DriverHarness) -> None:
         entered.set()
         assert go_on.wait(GUARD_S)
 
-    rig.driver.delivery.add_observer(block)
-    rig.driver.delivery.add_observer(seen.append)
-    rig.append()
+    harness.driver.delivery.add_observer(block)
+    harness.driver.delivery.add_observer(seen.append)
+    harness.append()
     assert entered.wait(GUARD_S)
-    rig.append()
-    rig.driver.delivery.remove_observer(seen.append)
+    harness.append()
+    harness.driver.delivery.remove_observer(seen.append)
     go_on.set()
-    assert rig.driver.delivery.drain(GUARD_S)
+    assert harness.driver.delivery.drain(GUARD_S)
     assert seen == []
-    assert rig.driver.delivery.observers == (block,)
+    assert harness.driver.delivery.observers == (block,)
 
 
-def test_observers_that_come_and_go_at_once_are_not_lost(rig: DriverHarness) -> None:
+def test_observers_that_come_and_go_at_once_are_not_lost(harness: DriverHarness) -> None:
     """Come and go on four threads with the shortest switching: who came and did not leave is there at the end."""
-    delivery = rig.driver.delivery
+    delivery = harness.driver.delivery
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -192,34 +192,34 @@ def test_observers_that_come_and_go_at_once_are_not_lost(rig: DriverHarness) -> 
 @pytest.mark.parametrize(("in_flight_max", "completion"), [(1, False), (2, False), (2, True)])
 def test_a_bell_rings_after_each_frame_and_needs_no_thread(in_flight_max: int, completion: bool) -> None:
     """Append alone, by one and in groups: the bell rings once the records are acknowledged, by who wrote them."""
-    rig = DriverHarness(in_flight_max=in_flight_max, completion_order=completion)
+    harness = DriverHarness(in_flight_max=in_flight_max, completion_order=completion)
     rung: list[tuple[int, str]] = []
 
     def ring() -> None:
-        rung.append((rig.core.acked_lsn, threading.current_thread().name))
+        rung.append((harness.core.acked_lsn, threading.current_thread().name))
 
-    rig.driver.delivery.add_bell(ring)
+    harness.driver.delivery.add_bell(ring)
     try:
         for _ in range(3):
-            rig.append()
+            harness.append()
         assert [lsn for lsn, _ in rung] == [1, 2, 3]
-        rig.queued()
-        rig.append()
-        wait_until(lambda: rig.core.acked_lsn == 5 and rung[-1][0] == 5, "the bell of the last frame")
+        harness.queued()
+        harness.append()
+        wait_until(lambda: harness.core.acked_lsn == 5 and rung[-1][0] == 5, "the bell of the last frame")
         assert not any("delivery" in name for _, name in rung)
-        rig.driver.delivery.remove_bell(ring)
+        harness.driver.delivery.remove_bell(ring)
         before = len(rung)
-        rig.append()
-        assert len(rung) == before and rig.driver.delivery.bells == ()
+        harness.append()
+        assert len(rung) == before and harness.driver.delivery.bells == ()
     finally:
-        rig.driver.stop(LogClosedError("the test is over"))
+        harness.driver.stop(LogClosedError("the test is over"))
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_a_loop_that_is_closed_hurts_nobody(rig: DriverHarness, cancelled: bool) -> None:
+def test_a_loop_that_is_closed_hurts_nobody(harness: DriverHarness, cancelled: bool) -> None:
     """Close a loop whose task awaits a ticket, cancelled before or not: only the second is an event; others go on."""
-    leader = rig.leader_in_write()
-    ticket = rig.queued()
+    leader = harness.leader_in_write()
+    ticket = harness.queued()
 
     async def settled() -> None:
         await ticket
@@ -232,29 +232,31 @@ def test_a_loop_that_is_closed_hurts_nobody(rig: DriverHarness, cancelled: bool)
         task.cancel()
         loop.run_until_complete(asyncio.wait([task]))
     loop.close()
-    after = rig.queued()
-    rig.place.release()
+    after = harness.queued()
+    harness.place.release()
     leader.result()
     assert ticket.result(GUARD_S).first_lsn == 2 and after.result(GUARD_S).first_lsn == 3
-    rig.driver.stop(LogClosedError())
-    wait_until(lambda: [name for name, _ in rig.events] == ([] if cancelled else ["walkit.callback.fail"]))
+    harness.driver.stop(LogClosedError())
+    wait_until(
+        lambda: [name for name, _ in harness.events] == ([] if cancelled else ["walkit.callback.fail"])
+    )
 
 
-def test_a_delivered_frame_is_not_kept_alive(rig: DriverHarness) -> None:
+def test_a_delivered_frame_is_not_kept_alive(harness: DriverHarness) -> None:
     """Deliver a frame and drop every own reference: its tickets are collected while the thread sleeps."""
 
     class Weak(SingleTicket):
         __slots__ = ("__weakref__",)
 
-    ticket = Weak(rig.driver, 1, b"", b"")
+    ticket = Weak(harness.driver, 1, b"", b"")
     called = threading.Event()
     ticket.callbacks = [lambda _: called.set()]
-    rig.driver.enqueue(ticket)
+    harness.driver.enqueue(ticket)
     assert called.wait(GUARD_S)
-    assert rig.driver.delivery.drain(GUARD_S)
+    assert harness.driver.delivery.drain(GUARD_S)
     reference = weakref.ref(ticket)
     del ticket
-    rig.place.frames.clear()
+    harness.place.frames.clear()
     wait_until(lambda: gc.collect() >= 0 and reference() is None, "the ticket to be collected")
 
 
@@ -266,47 +268,47 @@ def test_a_frame_that_everybody_was_told_of_is_not_kept(
     in_flight_max: int, completion: bool, waits: bool
 ) -> None:
     """Append and submit under each order of acknowledgement: nothing of the log keeps the frames."""
-    rig = DriverHarness(in_flight_max=in_flight_max, completion_order=completion)
+    harness = DriverHarness(in_flight_max=in_flight_max, completion_order=completion)
     frames: list[weakref.ref[Any]] = []
     for n in range(4):
         if waits:
-            Task(rig.put, b"%d" % n).result()
+            Task(harness.put, b"%d" % n).result()
         else:
-            rig.putted(b"%d" % n).result(GUARD_S)
-        frames.append(weakref.ref(rig.place.frames[-1]))
-        rig.place.frames.clear()
-        rig.place.assigned.clear()
-    rig.driver.stop(LogClosedError())
+            harness.putted(b"%d" % n).result(GUARD_S)
+        frames.append(weakref.ref(harness.place.frames[-1]))
+        harness.place.frames.clear()
+        harness.place.assigned.clear()
+    harness.driver.stop(LogClosedError())
     wait_until(
         lambda: gc.collect() >= 0 and not any(frame() for frame in frames), "the frames to be collected"
     )
 
 
-def test_many_threads_wait_for_one_ticket(rig: DriverHarness) -> None:
+def test_many_threads_wait_for_one_ticket(harness: DriverHarness) -> None:
     """Wait for one ticket on twelve threads, with and without a timeout: all get the same answer."""
-    leader = rig.leader_in_write()
-    ticket = rig.queued()
+    leader = harness.leader_in_write()
+    ticket = harness.queued()
     waiting = [Task(ticket.result, None if n % 2 else GUARD_S) for n in range(12)]
     with pytest.raises(TimeoutError, match="still on their way"):
         ticket.result(0.01)
     with pytest.raises(TimeoutError):
         ticket.exception(0)
     assert not ticket.done()
-    rig.place.release()
+    harness.place.release()
     leader.result()
     assert {task.result() for task in waiting} == {ticket.outcome()}
     assert ticket.exception() is None
 
 
-def test_many_threads_are_told_of_one_failure(rig: DriverHarness) -> None:
+def test_many_threads_are_told_of_one_failure(harness: DriverHarness) -> None:
     """Fail a write that eight threads wait for: each gets an error object of its own, with the cause."""
-    rig.place.hold()
-    ticket = rig.queued()
-    assert rig.place.entered.wait(GUARD_S)
+    harness.place.hold()
+    ticket = harness.queued()
+    assert harness.place.entered.wait(GUARD_S)
     waiting = [Task(ticket.result) for _ in range(8)]
     cause = io_error()
-    rig.place.fail("write", cause)
-    rig.place.release()
+    harness.place.fail("write", cause)
+    harness.place.release()
     errors = [task.join().error for task in waiting]
     assert {type(e) for e in errors} == {CommitFailedError}
     assert all(e is not None and e.__cause__ is cause for e in errors)
@@ -316,21 +318,21 @@ def test_many_threads_are_told_of_one_failure(rig: DriverHarness) -> None:
 def test_an_interrupt_of_who_waits_for_deliveries_stops_none() -> None:
     """Strike a wait for what is delivered at each point where a signal may come: what comes next is delivered."""
     for number in count(1):
-        rig, go_on, called = DriverHarness(), threading.Event(), list[object]()
+        harness, go_on, called = DriverHarness(), threading.Event(), list[object]()
 
         def slow(ticket: object, go_on: threading.Event = go_on, called: list[object] = called) -> None:
             assert go_on.wait(GUARD_S)
             called.append(ticket)
 
-        rig.queued().add_done_callback(slow)
-        wait_until(lambda rig=rig: rig.driver.delivery._busy, "the delivery")  # type: ignore[misc]
+        harness.queued().add_done_callback(slow)
+        wait_until(lambda harness=harness: harness.driver.delivery._busy, "the delivery")  # type: ignore[misc]
         strike = Strike(number)
         with suppress(KeyboardInterrupt):
-            strike.run(lambda rig=rig: rig.driver.delivery.drain(0.05))  # type: ignore[misc]
+            strike.run(lambda harness=harness: harness.driver.delivery.drain(0.05))  # type: ignore[misc]
         go_on.set()
-        rig.queued().add_done_callback(slow)
+        harness.queued().add_done_callback(slow)
         wait_until(lambda called=called: len(called) == 2, f"the second delivery, after {strike.where}")  # type: ignore[misc]
-        rig.driver.stop(LogClosedError())
+        harness.driver.stop(LogClosedError())
         if not strike.where:
             break
     assert number > 5, "the wait has as many points as that"

@@ -132,16 +132,16 @@ def test_a_failure_that_finds_no_memory_fails_all_the_same() -> None:
     import _testcapi
 
     for nth in range(1, 80):
-        rig = DriverHarness(place=GatedSink(), in_flight_max=2, policy=OneRecordPerFrame())
-        rig.in_flight(2)
-        tickets: list[Any] = [frame.submissions[0] for frame in rig.core.in_flight]
-        tickets += [rig.queued(b"waits") for _ in range(3)]
+        harness = DriverHarness(place=GatedSink(), in_flight_max=2, policy=OneRecordPerFrame())
+        harness.in_flight(2)
+        tickets: list[Any] = [frame.submissions[0] for frame in harness.core.in_flight]
+        tickets += [harness.queued(b"waits") for _ in range(3)]
         woken: list[int] = []
-        with rig.driver.lock:
-            rig.driver.signal.call_next_locked(partial(woken.append, 1))
+        with harness.driver.lock:
+            harness.driver.signal.call_next_locked(partial(woken.append, 1))
         waiting = [Task(ticket.result) for ticket in tickets]
         wait_until(lambda tickets=tickets: all(t.latch is not None for t in tickets))  # type: ignore[misc]
-        failure, cause = rig.driver.failure, io_error()
+        failure, cause = harness.driver.failure, io_error()
         _testcapi.set_nomemory(nth, nth + 1)
         try:
             failure.fail(cause)
@@ -149,10 +149,10 @@ def test_a_failure_that_finds_no_memory_fails_all_the_same() -> None:
             _testcapi.remove_mem_hooks()
         for task in waiting:
             assert isinstance(task.join().error, WalkitError), nth
-        assert rig.driver.refusal is failure.poisoned is not None and woken == [1], nth
-        assert not (rig.core.in_flight or rig.core.pending or rig.core.lost), nth
-        rig.place.release()
-        Task(rig.driver.stop, LogClosedError()).result()
+        assert harness.driver.refusal is failure.poisoned is not None and woken == [1], nth
+        assert not (harness.core.in_flight or harness.core.pending or harness.core.lost), nth
+        harness.place.release()
+        Task(harness.driver.stop, LogClosedError()).result()
 
 
 @pytest.mark.skipif(not find_spec("_testcapi"), reason="the interpreter has no _testcapi.set_nomemory")

@@ -36,41 +36,41 @@ def test_no_thread_starts_where_there_is_none() -> None:
 @pytest.mark.parametrize("in_flight", [1, 4])
 def test_a_ticket_that_no_thread_can_write_is_refused(in_flight: int) -> None:
     """Submit where no writer thread can be started: the ticket says why, and syncing and stopping end."""
-    rig = DriverHarness(in_flight_max=in_flight)
+    harness = DriverHarness(in_flight_max=in_flight)
     with no_threads():
-        ticket = rig.queued()
+        ticket = harness.queued()
     assert isinstance(ticket.exception(GUARD_S), LogPoisonedError)
     assert "new thread" in str(ticket.exception(0))
-    Task(rig.driver.wait_acked).result()
-    Task(rig.driver.stop, LogClosedError()).result()
+    Task(harness.driver.wait_acked).result()
+    Task(harness.driver.stop, LogClosedError()).result()
 
 
 @pytest.mark.parametrize("in_flight", [1, 4])
 def test_a_ticket_that_waits_for_a_leader_is_refused(in_flight: int) -> None:
     """Queue a ticket while all places are taken, and leave no thread when they are given up: it is refused."""
-    rig = DriverHarness(in_flight_max=in_flight)
-    rig.place.hold()
-    leaders = [Task(rig.append, b"lead") for _ in range(in_flight)]
-    wait_until(lambda: rig.driver.election.leaders == in_flight, "the leaders")
-    ticket = rig.queued()
+    harness = DriverHarness(in_flight_max=in_flight)
+    harness.place.hold()
+    leaders = [Task(harness.append, b"lead") for _ in range(in_flight)]
+    wait_until(lambda: harness.driver.election.leaders == in_flight, "the leaders")
+    ticket = harness.queued()
     with no_threads():
-        rig.place.release()
+        harness.place.release()
         outcomes = [leader.result().exception(0) for leader in leaders]
         outcomes.append(ticket.exception(GUARD_S))
     # The first to give its place up finds no thread for the ticket; other frames are under way, and have failed then.
     assert outcomes[0] is None or in_flight > 1
     assert all(isinstance(outcome, LogPoisonedError | CommitFailedError | None) for outcome in outcomes)
-    assert rig.driver.refusal is not None
-    Task(rig.driver.stop, LogClosedError()).result()
+    assert harness.driver.refusal is not None
+    Task(harness.driver.stop, LogClosedError()).result()
 
 
 @pytest.mark.parametrize("in_flight", [1, 4])
 def test_a_task_is_woken_where_no_thread_can_make_a_callback(in_flight: int) -> None:
     """Have a callback and a task wait for one ticket, and no thread for the callback: the task goes on all the same."""
-    rig = DriverHarness(in_flight_max=in_flight)
-    leading = rig.leader_in_write()
-    wait_until(lambda: rig.core.in_flight, "the frame")
-    ticket: Any = rig.core.in_flight[0].submissions[0]
+    harness = DriverHarness(in_flight_max=in_flight)
+    leading = harness.leader_in_write()
+    wait_until(lambda: harness.core.in_flight, "the frame")
+    ticket: Any = harness.core.in_flight[0].submissions[0]
     called: list[object] = []
     ticket.add_done_callback(called.append)
 
@@ -80,11 +80,11 @@ def test_a_task_is_woken_where_no_thread_can_make_a_callback(in_flight: int) -> 
     waiting = Task(lambda: asyncio.run(wait_for_it()))
     wait_until(lambda: ticket.task_wait is not None, "the task to wait")
     with no_threads():
-        rig.place.release()
+        harness.place.release()
         assert leading.result().result(0).last_lsn == waiting.result() == 1
-        wait_until(lambda: rig.driver.refusal is not None, "the poison")
-        assert not called and not rig.driver.delivery.drain()
-    Task(rig.driver.stop, LogClosedError()).result()
+        wait_until(lambda: harness.driver.refusal is not None, "the poison")
+        assert not called and not harness.driver.delivery.drain()
+    Task(harness.driver.stop, LogClosedError()).result()
     assert called == [ticket]
 
 
@@ -97,9 +97,9 @@ class Patient:
 
 def test_a_policy_whose_time_cannot_be_waited_for_is_dropped() -> None:
     """Hold a record back where no timer can be started: the policy is dropped, and the record is written at once."""
-    rig = DriverHarness(policy=Patient())
-    rig.clock = lambda: 1
+    harness = DriverHarness(policy=Patient())
+    harness.clock = lambda: 1
     with no_threads():
-        assert rig.append().result(0).last_lsn == 1
-    Task(rig.driver.stop, LogClosedError()).result()
-    wait_until(lambda: "walkit.policy.fail" in [name for name, _ in rig.events])
+        assert harness.append().result(0).last_lsn == 1
+    Task(harness.driver.stop, LogClosedError()).result()
+    wait_until(lambda: "walkit.policy.fail" in [name for name, _ in harness.events])

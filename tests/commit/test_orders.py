@@ -73,14 +73,14 @@ def test_the_core_fails_by_the_rule_in_every_order(completion: bool) -> None:
 def gated(completion: bool, count: int) -> tuple[DriverHarness, GatedSink]:
     """Return a driver with one record to a frame, whose frames land as the test says."""
     place = GatedSink()
-    rig = DriverHarness(
+    harness = DriverHarness(
         place=place,
         in_flight_max=count,
         completion_order=completion,
         reorder_window_bytes=64 << 20,
         policy=OneRecordPerFrame(),
     )
-    return rig, place
+    return harness, place
 
 
 def is_written(frame: SealedFrame) -> bool:
@@ -91,12 +91,12 @@ def is_written(frame: SealedFrame) -> bool:
 @pytest.mark.parametrize("completion", ORDERS)
 def test_the_driver_acknowledges_by_the_rule_in_every_order(completion: bool) -> None:
     """Land five frames on threads in all orders: states by the rule; callbacks and observers in their orders."""
-    rig, place = gated(completion, ON_THREADS)
+    harness, place = gated(completion, ON_THREADS)
     called: list[int] = []
     seen: list[int] = []
-    rig.driver.delivery.add_observer(lambda frame: seen.append(frame.first_lsn))
+    harness.driver.delivery.add_observer(lambda frame: seen.append(frame.first_lsn))
     for order in itertools.permutations(range(ON_THREADS)):
-        frames = rig.in_flight(ON_THREADS)
+        frames = harness.in_flight(ON_THREADS)
         base = frames[0].first_lsn
         for frame in frames:
             frame.submissions[0].callbacks = [lambda t: called.append(t.first_lsn)]
@@ -105,7 +105,7 @@ def test_the_driver_acknowledges_by_the_rule_in_every_order(completion: bool) ->
             place.let(frames[index])
             landed.add(index)
             wait_until(partial(is_written, frames[index]), "the frame to land")
-            with rig.driver.lock:
+            with harness.driver.lock:
                 states = {i for i, f in enumerate(frames) if f.state == "acked"}
             assert states == acknowledged_by(landed, ON_THREADS, completion), order
         wait_until(lambda: len(called) == len(seen) == ON_THREADS, "callbacks and observers")
@@ -113,15 +113,15 @@ def test_the_driver_acknowledges_by_the_rule_in_every_order(completion: bool) ->
         assert seen == [base + i for i in range(ON_THREADS)]
         called.clear()
         seen.clear()
-    Task(rig.driver.stop, LogClosedError("over")).result()
+    Task(harness.driver.stop, LogClosedError("over")).result()
 
 
 @pytest.mark.parametrize("completion", ORDERS)
 @pytest.mark.parametrize("bad", range(4))
 def test_a_failed_frame_fails_its_suffix_at_once_on_threads(bad: int, completion: bool) -> None:
     """Fail one of four held frames: those behind it fail although their writes hang, those before land and are told."""
-    rig, place = gated(completion, 4)
-    frames = rig.in_flight(4)
+    harness, place = gated(completion, 4)
+    frames = harness.in_flight(4)
     tickets: list[Any] = [f.submissions[0] for f in frames]
     waiting = [Task(t.result, GUARD_S) for t in tickets]
     cause = io_error()
@@ -136,7 +136,7 @@ def test_a_failed_frame_fails_its_suffix_at_once_on_threads(bad: int, completion
         place.let(frame)
     assert [task.result().first_lsn for task in waiting[:bad]] == list(range(1, bad + 1))
     place.release()
-    Task(rig.driver.stop, LogClosedError("over")).result()
-    assert rig.core.acked_lsn == rig.core.durable_lsn == bad
+    Task(harness.driver.stop, LogClosedError("over")).result()
+    assert harness.core.acked_lsn == harness.core.durable_lsn == bad
     assert [f.state for f in frames] == ["acked"] * bad + ["failed"] * (4 - bad)
-    wait_until(lambda: [name for name, _ in rig.events] == ["walkit.log.poison"])
+    wait_until(lambda: [name for name, _ in harness.events] == ["walkit.log.poison"])

@@ -169,13 +169,13 @@ class TakesNoNumber:
 )
 def test_a_policy_with_a_fault_loses_nothing_and_is_told_once(policy: Policy) -> None:
     """Plug in a policy that raises or answers nonsense: every record is written all the same, and one event tells."""
-    rig = DriverHarness(policy=policy, in_flight_max=2)
+    harness = DriverHarness(policy=policy, in_flight_max=2)
     for n in range(5):
-        assert rig.append().first_lsn == n + 1
-    assert rig.queued().result(GUARD_S).first_lsn == 6
-    Task(rig.driver.stop, LogClosedError("over")).result()
-    wait_until(lambda: [name for name, _ in rig.events] == ["walkit.policy.fail"])
-    assert rig.core.policy is None
+        assert harness.append().first_lsn == n + 1
+    assert harness.queued().result(GUARD_S).first_lsn == 6
+    Task(harness.driver.stop, LogClosedError("over")).result()
+    wait_until(lambda: [name for name, _ in harness.events] == ["walkit.policy.fail"])
+    assert harness.core.policy is None
 
 
 @given(
@@ -225,13 +225,13 @@ def test_whatever_a_policy_answers_everything_is_written_in_order(
 
 def test_what_lingers_is_written_when_its_time_is_over_or_somebody_waits() -> None:
     """Linger 2 ms, and an hour, on real time: appends come back; waiting for all, and stopping, hold nothing back."""
-    rig = DriverHarness(policy=Linger(2000, 1 << 20))
-    rig.clock = lambda: time.monotonic_ns() // 1000
-    assert rig.append().first_lsn == 1
-    assert rig.queued().result(GUARD_S).first_lsn == 2
-    Task(rig.driver.stop, LogClosedError("over")).result()
+    harness = DriverHarness(policy=Linger(2000, 1 << 20))
+    harness.clock = lambda: time.monotonic_ns() // 1000
+    assert harness.append().first_lsn == 1
+    assert harness.queued().result(GUARD_S).first_lsn == 2
+    Task(harness.driver.stop, LogClosedError("over")).result()
     patient = DriverHarness(policy=Linger(HOUR_US, 1 << 20), in_flight_max=3)
-    patient.clock = rig.clock
+    patient.clock = harness.clock
     tickets = [patient.queued() for _ in range(4)]
     assert not tickets[0].done()
     Task(patient.driver.wait_acked).result()
@@ -244,15 +244,15 @@ def test_what_lingers_is_written_when_its_time_is_over_or_somebody_waits() -> No
 def test_capped_frames_fill_all_places() -> None:
     """Queue ten records under frames of two with four places: four are in flight at once, the rest follows in order."""
     place = GatedSink()
-    rig = DriverHarness(place=place, policy=CappedFrames(records=2), in_flight_max=4)
-    first: Any = rig.queued()
+    harness = DriverHarness(place=place, policy=CappedFrames(records=2), in_flight_max=4)
+    first: Any = harness.queued()
     wait_until(lambda: len(place.gates) == 1)
-    tickets = [first, *[rig.queued() for _ in range(9)]]
+    tickets = [first, *[harness.queued() for _ in range(9)]]
     wait_until(lambda: len(place.gates) == 4, "four writes")
-    assert rig.core.writing == 4
+    assert harness.core.writing == 4
     place.release()
     assert [t.result(GUARD_S).first_lsn for t in tickets] == list(range(1, 11))
-    Task(rig.driver.stop, LogClosedError("over")).result()
+    Task(harness.driver.stop, LogClosedError("over")).result()
     assert max(f.count for f in place.frames) == 2
 
 

@@ -45,14 +45,14 @@ class Watcher:
 
 def outputs(trace: Trace, *, alone: bool, sync_writes: bool) -> list[Any]:
     """Return all that a driver gives back, writes, marks, counts and reports, after each step of a trace."""
-    rig = DriverHarness(segment_bytes=1024, sync_writes=sync_writes)
-    driver, core, watcher = rig.driver, rig.core, Watcher()
+    harness = DriverHarness(segment_bytes=1024, sync_writes=sync_writes)
+    driver, core, watcher = harness.driver, harness.core, Watcher()
     driver.leader._plain = alone  # otherwise a caller queues, leads, and writes what it takes as a group
     found: list[Any] = []
     acts: dict[str, Callable[[Any], Any]] = {
         "put": lambda value: driver.append_put(None, value),
         "keyed": lambda value: driver.append_put(b"key", value),
-        "ticket": lambda value: rig.append(value).result(0),
+        "ticket": lambda value: harness.append(value).result(0),
         "observe": lambda _: driver.add_write_observer(watcher),
         "frames": lambda _: (
             driver.delivery.add_observer(lambda frame: watcher.seen.append(frame.last_lsn)).count
@@ -60,7 +60,7 @@ def outputs(trace: Trace, *, alone: bool, sync_writes: bool) -> list[Any]:
     }
     for what, value in trace:
         if what.startswith("fail "):
-            rig.place.fail(what[5:], value)
+            harness.place.fail(what[5:], value)
             continue
         done = Task(acts[what], value).join()
         driver.delivery.drain()
@@ -69,14 +69,14 @@ def outputs(trace: Trace, *, alone: bool, sync_writes: bool) -> list[Any]:
             (
                 done.value,
                 repr(done.error),
-                [(f.position, f.first_lsn, f.state, f.durable, f.user_bytes) for f in rig.place.assigned],
+                [(f.position, f.first_lsn, f.state, f.durable, f.user_bytes) for f in harness.place.assigned],
                 (core.position, core.chain, core.appended_lsn, core.acked_lsn, core.durable_lsn),
                 (core.written_position, core.promised_position, core.segment_end, core.taken_records),
                 (repr(core.failure), core.failed_from, repr(driver.refusal), dict(driver.failure.taken)),
                 (counters.frames_written, counters.frame_bytes, counters.user_bytes, counters.padding_bytes),
-                (counters.syncs, rig.place.segments, rig.place.published, rig.place.syncs),
+                (counters.syncs, harness.place.segments, harness.place.published, harness.place.syncs),
                 (dict(driver.watch.calls), driver.election.leaders, list(watcher.seen)),
-                [(name, repr(facts)) for name, facts in rig.events],
+                [(name, repr(facts)) for name, facts in harness.events],
             )
         )
     driver.stop(LogClosedError())

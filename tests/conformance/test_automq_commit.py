@@ -150,7 +150,7 @@ def test_frames_are_sealed_in_the_order_they_were_taken(monkeypatch: pytest.Monk
     """Let the preparing of the first of three groups take longest: LSNs are in the order of the submissions."""
     place = GatedSink()
     place.release()
-    rig = DriverHarness(place=place, in_flight_max=3, policy=OneRecordPerFrame())
+    harness = DriverHarness(place=place, in_flight_max=3, policy=OneRecordPerFrame())
     begun: list[bytes] = []
 
     def slowly(group: Any, codec: Any, **options: Any) -> Any:
@@ -161,16 +161,16 @@ def test_frames_are_sealed_in_the_order_they_were_taken(monkeypatch: pytest.Monk
         return prepare(group, codec, **options)
 
     monkeypatch.setattr("walkit.commit.frame_writer.prepare", slowly)
-    tickets = [rig.queued(b"%d" % n) for n in range(3)]
+    tickets = [harness.queued(b"%d" % n) for n in range(3)]
     assert [t.result(GUARD_S).first_lsn for t in tickets] == [1, 2, 3]
     assert sorted(begun) == [b"0", b"1", b"2"]
-    Task(rig.driver.stop, LogClosedError("over")).result()
+    Task(harness.driver.stop, LogClosedError("over")).result()
 
 
 def test_what_cannot_be_prepared_fails_all_that_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Raise while the second of four groups is encoded: it and what follows is refused, the first may land."""
     place = GatedSink()
-    rig = DriverHarness(place=place, in_flight_max=4, policy=OneRecordPerFrame())
+    harness = DriverHarness(place=place, in_flight_max=4, policy=OneRecordPerFrame())
 
     def fails(group: Any, codec: Any, **options: Any) -> Any:
         if group[0].value == b"1":
@@ -178,19 +178,19 @@ def test_what_cannot_be_prepared_fails_all_that_follows(monkeypatch: pytest.Monk
         return prepare(group, codec, **options)
 
     monkeypatch.setattr("walkit.commit.frame_writer.prepare", fails)
-    first: Any = rig.queued(b"0")
+    first: Any = harness.queued(b"0")
     wait_until(lambda: len(place.gates) == 1)
-    others = [rig.queued(b"1")]
+    others = [harness.queued(b"1")]
     with pytest.raises(LogPoisonedError) as refused:
         others[0].result(GUARD_S)
     assert isinstance(refused.value.__cause__, MemoryError)
     with pytest.raises(LogPoisonedError):
-        rig.queued(b"2")
+        harness.queued(b"2")
     assert not first.done()
     place.release()
     assert first.result(GUARD_S).first_lsn == 1
-    Task(rig.driver.stop, LogClosedError("over")).result()
-    assert rig.core.acked_lsn == rig.core.appended_lsn == 1
+    Task(harness.driver.stop, LogClosedError("over")).result()
+    assert harness.core.acked_lsn == harness.core.appended_lsn == 1
 
 
 @pytest.mark.parametrize("start", [(1 << 31) - 4096, (1 << 32) - 4096, (1 << 40) - 4096])

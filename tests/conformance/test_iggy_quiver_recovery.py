@@ -18,11 +18,11 @@ import pytest
 from tests.support.damaged_logs import (
     OPTIONS,
     contents,
+    crash_image,
     gone,
     opened,
     patch,
     read,
-    wreck,
 )
 from tests.support.logs import lsns, reopened
 from walkit.errors import (
@@ -72,7 +72,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     # -- defects of Kevo's recovery
     "one damaged byte loses the rest in silence": (
         "recovery/test_every_bit::test_a_flip_of_a_sample_of_bits_is_told",
-        "recovery/test_salvage::test_every_harm_leaves_the_intact_frames_and_names_the_rest",
+        "recovery/test_salvage::test_every_damage_leaves_the_intact_frames_and_names_the_rest",
     ),
     "rotation restarts the sequence": (
         "conformance/test_quiver_upkeep::test_numbers_are_never_given_again_after_everything_was_cleaned",
@@ -82,7 +82,7 @@ WHERE: dict[str, tuple[str, ...]] = {
 
 def test_a_log_with_a_damaged_slot_is_written_on() -> None:
     """Damage both slots of a closed log's cell, append, kill: the new slots are true, and every record is there."""
-    image = wreck(closed=True)
+    image = crash_image(closed=True)
     cell = image.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=True)
     assert cell is not None
     cell.write(0, b"\xff" * DURABLE_SLOTS_BYTES)
@@ -96,7 +96,7 @@ def test_a_log_with_a_damaged_slot_is_written_on() -> None:
 
 def test_a_gap_stops_recovery_and_is_named() -> None:
     """Take a segment out of the middle: no record behind the gap is read as if it followed, and the gap is named."""
-    image = wreck(closed=True)
+    image = crash_image(closed=True)
     gone(2)(image)
     with pytest.raises(SegmentMissingError) as refused:
         opened(image)
@@ -109,7 +109,7 @@ def test_a_gap_stops_recovery_and_is_named() -> None:
 
 def test_a_header_of_another_version_is_refused_by_version() -> None:
     """Give a segment header version 9 and its right checksum: FormatVersionError, by salvage too, and no change."""
-    image = wreck(closed=True)
+    image = crash_image(closed=True)
     block = bytearray(read(image, segment_name(2))[:4092])
     block[8] = 9
     patch(image, segment_name(2), 0, bytes(block) + crc32c(bytes(block)).to_bytes(4, "little"))

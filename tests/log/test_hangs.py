@@ -147,15 +147,15 @@ def test_who_trims_behind_a_hung_upkeep_job_is_told() -> None:
 def test_a_hung_write_of_a_frame_that_has_failed_does_not_keep_who_closes() -> None:
     """Fail one frame while the write of a later one hangs: close returns within the limit, as the log has failed."""
     place = GatedSink()
-    rig = DriverHarness(
+    harness = DriverHarness(
         place=place, in_flight_max=2, policy=OneRecordPerFrame(), write_timeout_us=LIMIT_MS * 10_000
     )
-    first, _ = rig.in_flight(2)
+    first, _ = harness.in_flight(2)
     place.let(first, io_error())
-    wait_until(lambda: rig.driver.refusal is not None, "the poison")
-    stopping = Task(rig.driver.stop, LogClosedError())
+    wait_until(lambda: harness.driver.refusal is not None, "the poison")
+    stopping = Task(harness.driver.stop, LogClosedError())
     stopping.result()
-    assert rig.driver.hung
+    assert harness.driver.hung
     place.release()
 
 
@@ -189,13 +189,13 @@ class SlowToBegin(GatedSink):
 def test_a_leader_whose_turn_comes_after_one_that_hangs_does_not_keep_who_closes() -> None:
     """Hang the beginning of a segment while a second leader waits to seal: both are refused, and stopping ends."""
     place = SlowToBegin()
-    rig = DriverHarness(
+    harness = DriverHarness(
         place=place, in_flight_max=2, policy=OneRecordPerFrame(), write_timeout_us=LIMIT_MS * 1000
     )
-    tickets = [rig.queued(), rig.queued()]
+    tickets = [harness.queued(), harness.queued()]
     for ticket in tickets:
         with pytest.raises(LogPoisonedError, match="write_timeout_ms"):
             ticket.result(GUARD_S)
-    Task(rig.driver.stop, LogClosedError()).result()
-    assert rig.driver.hung
+    Task(harness.driver.stop, LogClosedError()).result()
+    assert harness.driver.hung
     place.may_begin.set()

@@ -14,7 +14,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from tests.support.damaged_logs import frames_of, in_frame, opened, wreck
+from tests.support.damaged_logs import crash_image, frames_of, in_frame, opened
 from tests.support.makers import TRANSACTION, frame_of
 from walkit._internal.text import counted, lsn_range
 from walkit.errors import MissingExtraError
@@ -203,7 +203,7 @@ def test_recovery_bars_are_the_phases() -> None:
 
 def test_what_a_recovery_gave_up_is_drawn_by_its_positions() -> None:
     """Salvage a log with a damaged frame: the lost range is drawn where it is, and told of; so is a hole."""
-    storage = wreck(closed=True)
+    storage = crash_image(closed=True)
     in_frame(2, 1, 100)(storage)
     _, header = frames_of(storage, segment_name(2))[1]
     with opened(storage, "salvage") as log:

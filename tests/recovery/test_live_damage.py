@@ -26,27 +26,27 @@ def _flip(data: bytes) -> bytes:
     return data[:40] + bytes([data[40] ^ 1]) + data[41:]
 
 
-HARMS: dict[str, Callable[[bytes], bytes | None]] = {
+DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
     "a flip in its header": _flip,
     "cut to nothing": lambda data: b"",
     "missing": lambda data: None,
 }
 
 
-@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize(
     "base",
     ["killed", "imported, killed", "frames in flight over a rotation", "completion, holes over a rotation"],
 )
-def test_the_first_open_segment_is_missed_at_once(base: str, harm: str) -> None:
-    """Harm the first segment in use under a held lock: its records were durable, so reader and verify refuse."""
+def test_the_first_open_segment_is_missed_at_once(base: str, damage: str) -> None:
+    """Damage the first segment in use under a held lock: its records were durable, so reader and verify refuse."""
     files = dict(load_bases()[base].files)
     storage = _live(files)
     name = load_manifest(storage).unsealed[0].name
     assert _read(storage) == list(range(1, read_durable_slot(storage).lsn + 1))
     assert walkit.verify(storage).ok
-    harmed = HARMS[harm](files.pop(name))
-    storage = _live(files if harmed is None else files | {name: harmed})
+    damaged = DAMAGES[damage](files.pop(name))
+    storage = _live(files if damaged is None else files | {name: damaged})
     with pytest.raises((CorruptionError, SegmentMissingError)):
         _read(storage)
     assert not walkit.verify(storage).ok

@@ -11,12 +11,13 @@ import pytest
 import walkit
 from tests.recovery.test_unreadable import BadPages
 from tests.support.damaged_logs import (
-    HARMS,
+    DAMAGES,
     HEAD,
     OPTIONS,
-    Harm,
+    Damage,
     both,
     contents,
+    crash_image,
     flip,
     frames_of,
     gone,
@@ -29,7 +30,6 @@ from tests.support.damaged_logs import (
     rows_without,
     shorten,
     value_of,
-    wreck,
 )
 from tests.support.logs import TINY, lsns, reopened
 from walkit.errors import CorruptionError, FormatVersionError, LogLockedError, OptionsError, StorageError
@@ -51,11 +51,11 @@ def with_damaged_manifest(image: CrashingStorage) -> None:
     flip(image, MANIFEST_NAME, 100)
 
 
-@pytest.mark.parametrize("harm", HARMS, ids=lambda h: h.name)
-def test_repair_does_what_the_salvaging_opening_does(harm: Harm) -> None:
-    """Repair each harm by salvage, dry, for real, and again: the losses of an opening, then nothing more."""
-    image = wreck(closed=harm.closed)
-    harm.do(image)
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda h: h.name)
+def test_repair_does_what_the_salvaging_opening_does(damage: Damage) -> None:
+    """Repair each damage by salvage, dry, for real, and again: the losses of an opening, then nothing more."""
+    image = crash_image(closed=damage.closed)
+    damage.do(image)
     other = image.process_kill()
     before = contents(image)
     dry = walkit.repair(image, policy="salvage", dry_run=True)
@@ -75,7 +75,7 @@ def test_repair_does_what_the_salvaging_opening_does(harm: Harm) -> None:
     assert (again.changed, again.lost, contents(image)) == (False, (), after)
     assert walkit.verify(image).ok
     with opened(image, "absolute") as log:
-        assert rows_of(log) == rows_without(*harm.lost) and log.recovery.verdict == "clean"
+        assert rows_of(log) == rows_without(*damage.lost) and log.recovery.verdict == "clean"
 
 
 MANIFESTS = {"missing": without_manifest, "damaged": with_damaged_manifest}
@@ -84,28 +84,28 @@ UNTOLD = ("the last segment missing", "killed: the open segment missing")
 
 
 @pytest.mark.parametrize(
-    ("harm", "spoil"),
+    ("damage", "spoil"),
     [
-        pytest.param(harm, spoil, id=f"{harm.name}, {spoil}")
-        for harm, spoil in zip(HARMS, cycle(MANIFESTS), strict=False)
+        pytest.param(damage, spoil, id=f"{damage.name}, {spoil}")
+        for damage, spoil in zip(DAMAGES, cycle(MANIFESTS), strict=False)
     ],
 )
-def test_a_manifest_is_made_anew_beside_every_harm(harm: Harm, spoil: str) -> None:
+def test_a_manifest_is_made_anew_beside_every_damage(damage: Damage, spoil: str) -> None:
     """Take the manifest as well, and repair: what is intact is read, and the losses are those told with a manifest."""
-    image = wreck(closed=harm.closed)
-    harm.do(image)
+    image = crash_image(closed=damage.closed)
+    damage.do(image)
     MANIFESTS[spoil](image)
     with pytest.raises(CorruptionError):
         opened(image, "salvage")
     done = walkit.repair(image, policy="salvage")
     assert done.manifest_rebuilt and done.notes and done.changed
     with opened(image, "absolute") as log:
-        assert rows_of(log) == rows_without(*harm.lost)
+        assert rows_of(log) == rows_without(*damage.lost)
         next_lsn = log.append(b"next").first_lsn
-    first_missing = harm.name == "the first segment missing"
+    first_missing = damage.name == "the first segment missing"
     told = {n for g in done.lost for n in range(g.first_lsn, g.last_lsn + 1)}
-    assert told == (set() if harm.given_again or first_missing else set(harm.lost))
-    assert next_lsn == (harm.given_again or 9)
+    assert told == (set() if damage.given_again or first_missing else set(damage.lost))
+    assert next_lsn == (damage.given_again or 9)
     assert walkit.verify(image).ok
     if spoil == "damaged":
         assert any(n.startswith("lost+found/manifest") for n in contents(image))
@@ -114,7 +114,7 @@ def test_a_manifest_is_made_anew_beside_every_harm(harm: Harm, spoil: str) -> No
 def test_repair_without_loss_is_what_prefix_does() -> None:
     """Repair a whole log without its manifest by every policy: all records, next LSN behind them, nothing lost."""
     for policy, closed in product(("prefix", "holes", "absolute", "salvage"), (True, False)):
-        image = wreck(closed=closed)
+        image = crash_image(closed=closed)
         old = load_manifest(image)
         without_manifest(image)
         done = walkit.repair(image, policy=policy)  # type: ignore[arg-type]
@@ -130,16 +130,16 @@ def test_repair_without_loss_is_what_prefix_does() -> None:
 
 @pytest.mark.parametrize("policy", ["prefix", "holes", "absolute"])
 def test_other_policies_refuse_what_only_salvage_gives_up(policy: str) -> None:
-    """Repair each harm that costs a promised record without salvage: CorruptionError, and not a byte is changed."""
-    for harm in HARMS:
-        if not (harm.lost or harm.mended) or harm.given_again:
+    """Repair each damage that costs a promised record without salvage: CorruptionError, and not a byte is changed."""
+    for damage in DAMAGES:
+        if not (damage.lost or damage.mended) or damage.given_again:
             continue
-        image = wreck(closed=harm.closed)
-        harm.do(image)
+        image = crash_image(closed=damage.closed)
+        damage.do(image)
         before = contents(image)
         with pytest.raises(CorruptionError):
             walkit.repair(image, policy=policy)  # type: ignore[arg-type]
-        assert contents(image) == before, harm.name
+        assert contents(image) == before, damage.name
 
 
 def compacted_log() -> CrashingStorage:
@@ -217,7 +217,7 @@ def test_repair_refuses_what_it_must_not_touch() -> None:
         walkit.repair(storage, policy="hope")  # type: ignore[arg-type]
     with pytest.raises(walkit.LogNotFoundError):
         walkit.repair(CrashingStorage())
-    image = wreck(closed=True)
+    image = crash_image(closed=True)
     name = segment_name(2)
     data = bytearray(read(image, name)[:4096])
     from walkit.format.checksum import crc32c
@@ -248,7 +248,7 @@ def test_a_number_that_no_writer_gives_does_not_reach_a_manifest(name: str) -> N
 
 def test_pages_that_cannot_be_read_are_lost_and_the_others_are_not() -> None:
     """Fail reads of a frame's pages, and the opening of another segment: prefix refuses, salvage names both."""
-    image = wreck(closed=True)
+    image = crash_image(closed=True)
     offset, _ = frames_of(image, segment_name(2))[0]
     faulty = BadPages(image, segment_name(2), range(offset + 4096, offset + 8192))
     faulty.fail("open", segment_name(3), times=None)
@@ -268,7 +268,7 @@ def test_pages_that_cannot_be_read_are_lost_and_the_others_are_not() -> None:
 
 def test_a_tail_without_an_intact_frame_is_kept() -> None:
     """Tear the first frame of an open segment that nothing promised: the cut says where its bytes are, and they are."""
-    image = wreck(closed=False, without_cell=True)
+    image = crash_image(closed=False, without_cell=True)
     in_frame(4, 1, 41)(image)
     in_frame(4, 0, 41)(image)
     with opened(image) as log:
@@ -279,7 +279,7 @@ def test_a_tail_without_an_intact_frame_is_kept() -> None:
 
 def test_a_short_file_of_a_missing_segment_is_told_from_a_missing_one() -> None:
     """Cut one segment and remove another: two lost ranges, each with its own segment and reason."""
-    image = wreck(closed=True)
+    image = crash_image(closed=True)
     shorten(image, segment_name(1), 40_000)
     gone(3)(image)
     done = walkit.repair(image, policy="salvage")
@@ -340,7 +340,7 @@ def test_a_lost_epoch_is_no_contradiction() -> None:
 
 def test_what_is_missing_before_a_segment_without_header_and_first_frame_is_recorded() -> None:
     """Lose manifest, third segment, and the fourth's header and first frame: repaired, the log is in order again."""
-    image = wreck(closed=False)
+    image = crash_image(closed=False)
     both(gone(3), in_frame(4, 0, 300), lambda s: flip(s, segment_name(4), HEAD), with_damaged_manifest)(image)
     done = walkit.repair(image, policy="salvage")
     assert [(g.first_lsn, g.last_lsn) for g in done.lost if g.lsns] == [(5, 7)]
@@ -413,7 +413,7 @@ def test_the_slot_of_an_epoch_without_segments_does_not_stop_a_repair() -> None:
 
 def test_space_before_a_segment_made_anew_is_recorded() -> None:
     """Give up the end of a file, then lose the manifest and the next segment's header: no contradiction is left."""
-    image = wreck(closed=False, without_cell=True)
+    image = crash_image(closed=False, without_cell=True)
     last = load_manifest(image).unsealed[-1].name
     offset, header = frames_of(image, last)[-1]
     shorten(image, last, offset + header.footprint)

@@ -1,4 +1,4 @@
-"""Policy "salvage": every harm of the table, what is left, what is recorded as lost, and who is told."""
+"""Policy "salvage": every damage of the table, what is left, what is recorded as lost, and who is told."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import pytest
 
 import walkit
 from tests.support.damaged_logs import (
-    HARMS,
+    DAMAGES,
     OPTIONS,
-    Harm,
+    Damage,
     contents,
+    crash_image,
     gone,
     in_frame,
     opened,
@@ -24,7 +25,6 @@ from tests.support.damaged_logs import (
     rows_without,
     shorten,
     value_of,
-    wreck,
 )
 from walkit.errors import CorruptionError, GapError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
@@ -37,22 +37,22 @@ from walkit.replication.primary.frame_reader import FrameReader
 from walkit.segments.manifest_store import load_manifest
 
 
-@pytest.mark.parametrize("harm", HARMS, ids=lambda h: h.name)
-def test_every_harm_leaves_the_intact_frames_and_names_the_rest(harm: Harm) -> None:
-    """Wreck a copy, open it with salvage: the rows that are left, the lost LSNs, the decisions; then as any log."""
-    image = wreck(closed=harm.closed)
-    harm.do(image)
-    if (harm.lost or harm.mended) and not harm.given_again:
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda h: h.name)
+def test_every_damage_leaves_the_intact_frames_and_names_the_rest(damage: Damage) -> None:
+    """Damage a copy, open it with salvage: the rows that are left, the lost LSNs, the decisions; then as any log."""
+    image = crash_image(closed=damage.closed)
+    damage.do(image)
+    if (damage.lost or damage.mended) and not damage.given_again:
         with pytest.raises(CorruptionError):
             opened(image, "absolute")
     with opened(image, "salvage") as log:
-        assert rows_of(log) == rows_without(*harm.lost)
+        assert rows_of(log) == rows_without(*damage.lost)
         report = log.recovery
         assert report is not None
         told = {lsn for g in report.lost for lsn in range(g.first_lsn, g.last_lsn + 1)}
-        assert told == (set() if harm.given_again else set(harm.lost))
+        assert told == (set() if damage.given_again else set(damage.lost))
         assert all(g.reason and g.segment.endswith(".segment") for g in report.lost)
-        assert tuple(d.row for d in report.decisions) == harm.rows
+        assert tuple(d.row for d in report.decisions) == damage.rows
         following = log.follow(1, timeout=0)
         if told:
             with pytest.raises(GapError) as gap:
@@ -61,9 +61,9 @@ def test_every_harm_leaves_the_intact_frames_and_names_the_rest(harm: Harm) -> N
         else:
             assert next(following).lsn == 1
         assert walkit.verify(image).ok
-        next_lsn = harm.given_again or 9
+        next_lsn = damage.given_again or 9
         assert log.append(b"next").first_lsn == next_lsn
-    rows = [*rows_without(*harm.lost), (next_lsn, b"next")]
+    rows = [*rows_without(*damage.lost), (next_lsn, b"next")]
     found = walkit.verify(image)
     assert found.ok and found.last_lsn == next_lsn
     lost = [r for r in found.verdict if r.verdict is Verdict.LOST]
@@ -79,9 +79,9 @@ def test_every_harm_leaves_the_intact_frames_and_names_the_rest(harm: Harm) -> N
 def test_what_is_removed_is_kept() -> None:
     """Salvage what is mended, foreign and torn: each byte that leaves its place is found again under lost+found."""
     for name in ("a flip in a segment header", "a segment of another log", "killed: header and all frames"):
-        harm = next(h for h in HARMS if h.name == name)
-        image = wreck(closed=harm.closed)
-        harm.do(image)
+        damage = next(h for h in DAMAGES if h.name == name)
+        image = crash_image(closed=damage.closed)
+        damage.do(image)
         before = contents(image)
         opened(image, "salvage").close()
         after = contents(image)
@@ -93,13 +93,13 @@ def test_what_is_removed_is_kept() -> None:
         ]
         assert len(changed) == 1 and len(kept) == 1
         assert before[changed[0]].startswith(kept[0]) and kept[0]
-        if not harm.mended:
+        if not damage.mended:
             assert before[changed[0]].rstrip(b"\0") == kept[0].rstrip(b"\0")
 
 
 def test_segments_under_each_others_names_are_refused_and_not_lost() -> None:
     """Swap two segments: salvage names both instead of giving up what is whole, and changes nothing."""
-    image = wreck(closed=True)
+    image = crash_image(closed=True)
     one, two = read(image, segment_name(1)), read(image, segment_name(2))
     overwrite(image, segment_name(1), two)
     overwrite(image, segment_name(2), one)
@@ -112,7 +112,7 @@ def test_segments_under_each_others_names_are_refused_and_not_lost() -> None:
 
 def test_a_later_loss_takes_an_earlier_one_in() -> None:
     """Salvage one frame, then lose its whole segment: one lost range stands for both, and what is left is readable."""
-    image = wreck(closed=True)
+    image = crash_image(closed=True)
     in_frame(2, 0, 300)(image)
     opened(image, "salvage").close()
     gone(2)(image)
@@ -125,7 +125,7 @@ def test_a_later_loss_takes_an_earlier_one_in() -> None:
 
 def test_a_store_of_a_salvaged_log_goes_on_and_tells_what_it_cannot_know() -> None:
     """Salvage a store: the state is that of the records left, states within the loss are refused, appends go on."""
-    image = wreck(closed=True)
+    image = crash_image(closed=True)
     in_frame(2, 0, 300)(image)
     with walkit.Store.open(image, options=options("salvage")) as store:
         assert store[b"key 2"] == value_of(8) and store[b"key 0"] == value_of(6)
@@ -140,7 +140,7 @@ def test_a_store_of_a_salvaged_log_goes_on_and_tells_what_it_cannot_know() -> No
 
 def test_replication_sends_up_to_the_loss_and_names_what_is_behind_it() -> None:
     """Salvage a frame, read the log as a primary sends it: the frames before, then a GapError with the LSN behind."""
-    image = wreck(closed=True)
+    image = crash_image(closed=True)
     in_frame(2, 0, 300)(image)
     opened(image, "salvage").close()
     with walkit.open(None, mode="r", storage=image) as log:

@@ -29,7 +29,7 @@ class OnThreads:
 
     def __init__(self, *, in_flight: int, completion: bool, policy: Policy | None) -> None:
         self.place = GatedSink()
-        self.rig = DriverHarness(
+        self.harness = DriverHarness(
             place=self.place, in_flight_max=in_flight, completion_order=completion, policy=policy
         )
         self.tickets: list[SingleTicket] = []
@@ -52,7 +52,7 @@ class OnThreads:
     def close(self) -> None:
         """Let everything go on and end the threads."""
         self.place.release()
-        self.rig.driver.stop(LogClosedError())
+        self.harness.driver.stop(LogClosedError())
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def play(steps: list[Step], on: OnThreads) -> None:
     failed: set[int] = set()
     for at, step in enumerate(steps):
         if step.what == "submit":
-            on.tickets.append(on.rig.queued())
+            on.tickets.append(on.harness.queued())
         elif step.what == "seal":
             on.frame(step.number)
         elif step.what == "land":

@@ -19,7 +19,7 @@ import walkit
 import walkit.spark
 from tests.spark.loading import load
 from tests.spark.test_spark_stream import append, batches_of, reader_of, rows_of
-from tests.support.damaged_logs import in_frame, read, wreck
+from tests.support.damaged_logs import crash_image, in_frame, read
 from tests.support.in_flight_logs import Flight
 from tests.support.stores import SMALL
 from walkit.models import CrashingStorage
@@ -152,7 +152,7 @@ def test_a_stream_goes_on_over_a_promotion(tmp_path: Path) -> None:
 @pytest.mark.spark
 def test_lost_frames_are_lost_for_spark_too(spark: SparkSession, tmp_path: Path) -> None:
     """Damage a frame, salvage: loads and new streams as readers, older streams a GapError, states of it refused."""
-    image = wreck(closed=True)
+    image = crash_image(closed=True)
     path = onto_disk(image, tmp_path / "log")
     reader = reader_of(path, claim="none")
     before = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())

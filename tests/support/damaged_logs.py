@@ -1,4 +1,4 @@
-"""Shared by the tests of salvage and repair: logs in memory of four segments, and ways to wreck a copy of them."""
+"""Shared by the tests of salvage and repair: logs in memory of four segments, and ways to damage a copy of them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _written(closed: bool) -> CrashingStorage:
     return image
 
 
-def wreck(*, closed: bool, without_cell: bool = False) -> CrashingStorage:
+def crash_image(*, closed: bool, without_cell: bool = False) -> CrashingStorage:
     """Return a copy of a log that was closed, or whose writer was killed; as after a power cut without its cell."""
     image = _written(closed).process_kill()
     if without_cell:
@@ -143,8 +143,8 @@ def frames_of(storage: Storage, name: str) -> list[tuple[int, FrameHeader]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Harm:
-    """One way to wreck a log, and what salvage gives up of it."""
+class Damage:
+    """One way to damage a log, and what salvage gives up of it."""
 
     name: str
     do: Callable[[CrashingStorage], object]
@@ -217,73 +217,73 @@ def ends(storage: Storage) -> list[int]:
 HEAD = 50
 """An offset within a segment's header."""
 
-HARMS: tuple[Harm, ...] = (
-    Harm(name="nothing", do=lambda s: None),
-    Harm(name="a flip in the header of a first frame", do=in_frame(1, 0, 41), lost=(1,), rows=("P",)),
-    Harm(name="a flip in the body of a last frame", do=in_frame(2, 1, 300), lost=(4,), rows=("P",)),
-    Harm(name="a flip in the padding", do=in_frame(2, 0, -1), lost=(3,), rows=("P",)),
-    Harm(name="a flip in the very last frame", do=in_frame(4, 1, 300), lost=(8,), rows=("P",)),
-    Harm(name="a zeroed frame", do=zeroed(3, 0), lost=(5,), rows=("P",)),
-    Harm(
+DAMAGES: tuple[Damage, ...] = (
+    Damage(name="nothing", do=lambda s: None),
+    Damage(name="a flip in the header of a first frame", do=in_frame(1, 0, 41), lost=(1,), rows=("P",)),
+    Damage(name="a flip in the body of a last frame", do=in_frame(2, 1, 300), lost=(4,), rows=("P",)),
+    Damage(name="a flip in the padding", do=in_frame(2, 0, -1), lost=(3,), rows=("P",)),
+    Damage(name="a flip in the very last frame", do=in_frame(4, 1, 300), lost=(8,), rows=("P",)),
+    Damage(name="a zeroed frame", do=zeroed(3, 0), lost=(5,), rows=("P",)),
+    Damage(
         name="damage in two segments", do=both(in_frame(1, 1, 300), in_frame(4, 0, 41)), lost=(2, 7), rows=("P", "P")
     ),
-    Harm(
+    Damage(
         name="all frames of a segment", do=both(in_frame(2, 1, 41), in_frame(2, 0, 41)), lost=(3, 4), rows=("P",)
     ),
-    Harm(name="a segment missing", do=gone(2), lost=(3, 4), rows=("L",)),
-    Harm(name="the first segment missing", do=gone(1), lost=(1, 2), rows=("L",)),
-    Harm(name="the last segment missing", do=gone(4), lost=(7, 8), rows=("L",)),
-    Harm(name="two segments missing", do=both(gone(2), gone(3)), lost=(3, 4, 5, 6), rows=("L", "L")),
-    Harm(
+    Damage(name="a segment missing", do=gone(2), lost=(3, 4), rows=("L",)),
+    Damage(name="the first segment missing", do=gone(1), lost=(1, 2), rows=("L",)),
+    Damage(name="the last segment missing", do=gone(4), lost=(7, 8), rows=("L",)),
+    Damage(name="two segments missing", do=both(gone(2), gone(3)), lost=(3, 4, 5, 6), rows=("L", "L")),
+    Damage(
         name="a segment cut in a frame", do=lambda s: shorten(s, segment_name(2), 40_000), lost=(4,), rows=("P",)
     ),
-    Harm(
+    Damage(
         name="a segment cut to its header", do=lambda s: shorten(s, segment_name(2), 4096), lost=(3, 4), rows=("P",)
     ),
-    Harm(name="a segment cut to nothing", do=lambda s: shorten(s, segment_name(2), 0), lost=(3, 4), rows=("L",)),
-    Harm(name="a segment of another log", do=foreign, lost=(3, 4), rows=("M",)),
-    Harm(
+    Damage(name="a segment cut to nothing", do=lambda s: shorten(s, segment_name(2), 0), lost=(3, 4), rows=("L",)),
+    Damage(name="a segment of another log", do=foreign, lost=(3, 4), rows=("M",)),
+    Damage(
         name="a segment copied over another",
         do=lambda s: overwrite(s, segment_name(2), read(s, segment_name(1))),
         lost=(3, 4), rows=("M",),
     ),
-    Harm(name="a flip in a segment header", do=lambda s: flip(s, segment_name(2), HEAD), rows=("N",), mended=True),
-    Harm(
+    Damage(name="a flip in a segment header", do=lambda s: flip(s, segment_name(2), HEAD), rows=("N",), mended=True),
+    Damage(
         name="a zeroed segment header", do=lambda s: patch(s, segment_name(1), 0, bytes(4096)), rows=("N",),
         mended=True,
     ),
-    Harm(
+    Damage(
         name="a segment header and a frame",
         do=both(in_frame(3, 0, 300), lambda s: flip(s, segment_name(3), HEAD)),
         lost=(5,), rows=("N",), mended=True,
     ),
-    Harm(name="left by a killed writer", closed=False, do=lambda s: None, rows=("E",)),
-    Harm(
+    Damage(name="left by a killed writer", closed=False, do=lambda s: None, rows=("E",)),
+    Damage(
         name="killed: a flip below a promise", closed=False, do=in_frame(4, 0, 300), lost=(7,), rows=("P",)
     ),
-    Harm(
+    Damage(
         name="killed: the last frame, promised by the cell", closed=False, do=in_frame(4, 1, 300), lost=(8,),
         rows=("P",),
     ),
-    Harm(
+    Damage(
         name="killed: the last frame, promised by nothing", closed=False,
         do=both(in_frame(4, 1, 300), lambda s: s.remove(DURABLE_NAME)), lost=(8,), rows=("P",), given_again=8,
     ),
-    Harm(name="killed: the open segment missing", closed=False, do=gone(4), lost=(7, 8), rows=("L",)),
-    Harm(
+    Damage(name="killed: the open segment missing", closed=False, do=gone(4), lost=(7, 8), rows=("L",)),
+    Damage(
         name="killed: a flip in the open segment's header", closed=False,
         do=lambda s: flip(s, segment_name(4), HEAD), rows=("N",), mended=True,
     ),
-    Harm(
+    Damage(
         name="killed: the open segment's header and first frame", closed=False,
         do=both(in_frame(4, 0, 300), lambda s: flip(s, segment_name(4), HEAD)), lost=(7,), rows=("N",), mended=True,
     ),
-    Harm(
+    Damage(
         name="killed: header and all frames", closed=False,
         do=both(in_frame(4, 1, 41), in_frame(4, 0, 41), lambda s: flip(s, segment_name(4), HEAD)),
         lost=(7, 8), rows=("M",),
     ),
-    Harm(
+    Damage(
         name="killed: sealed and open damage", closed=False, do=both(in_frame(2, 0, 300), in_frame(4, 0, 300)),
         lost=(3, 7), rows=("P", "P"),
     ),
