@@ -23,9 +23,8 @@ from walkit.format.manifest import MANIFEST_NAME
 from walkit.format.manifest_file import read_manifest
 from walkit.format.segment import segment_name
 from walkit.models import CrashingStorage
-from walkit.recovery.log_builder import RecoveryPlan
 from walkit.recovery.log_scan import read_durable_slot
-from walkit.recovery.plan import plan_recovery
+from walkit.recovery.plan import RecoveryPlan, plan_recovery
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 
 NAMES = (segment_name(1), segment_name(2), segment_name(3))

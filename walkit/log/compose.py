@@ -33,7 +33,7 @@ from walkit.log.retention import Retainer
 from walkit.log.trim import Trimmer, TrimRewriter
 from walkit.record import wall_us
 from walkit.recovery.apply import apply_plan
-from walkit.recovery.log_builder import RecoveryPlan
+from walkit.recovery.plan import RecoveryPlan
 from walkit.segments.manifest_store import ManifestStore, SlotStore, next_epoch
 from walkit.segments.orphan_files import OrphanFiles
 from walkit.segments.segment_set import SegmentSet

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from walkit.config import LogOptions
-from walkit.recovery.log_builder import RecoveryPlan
+from walkit.recovery.plan import RecoveryPlan
 from walkit.recovery.report import PhaseClock, RecoveryReport
 from walkit.storage.interface import Storage
 

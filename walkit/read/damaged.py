@@ -20,8 +20,7 @@ from walkit.format.segment import SegmentHeader
 from walkit.read.damage_seen import DamageSeen, Seen
 from walkit.read.view import LogView, Span, frames_to_batches
 from walkit.record import Batch, Kind, Record, UnverifiedRecord, to_datetime
-from walkit.recovery.log_scan import survey_segment
-from walkit.recovery.salvage import salvaged_segment
+from walkit.recovery.log_scan import salvaged_segment, survey_segment
 from walkit.recovery.survey import Region, TolerantFile, frame_headers
 from walkit.segments.frame_walk import FrameWalk
 

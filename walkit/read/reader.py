@@ -100,7 +100,7 @@ def view_with_damage(storage: Storage, seen: Seen) -> LogView:
     try:
         return reader_view_of(storage).view
     except CorruptionError as refusal:
-        from walkit.recovery.salvage import survey_all
+        from walkit.recovery.log_scan import survey_all
 
         at, named = refusal.position or 0, refusal.segment or MANIFEST_NAME
         seen(DamageSeen(named, at, at, refusal.first_lost_lsn, 0, str(refusal)))

@@ -17,8 +17,8 @@ from walkit.format.manifest import Gap, Manifest, SegmentRecord
 from walkit.format.manifest_file import encode_base
 from walkit.format.names import SALVAGE_NEW_NAME
 from walkit.recovery.decision import Decision
-from walkit.recovery.log_builder import RecoveryPlan
 from walkit.recovery.log_scan import SegmentFinding
+from walkit.recovery.plan import RecoveryPlan
 from walkit.recovery.survey import PASSING_ERRNOS, TolerantFile, nonzero_until
 from walkit.segments.frame_walk import Readable
 from walkit.segments.identity import header_of

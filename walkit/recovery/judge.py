@@ -25,9 +25,8 @@ from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import Gap, HoleRecord, LogEnd, Manifest
 from walkit.format.segment import SegmentHeader
 from walkit.recovery.decision import Decision
-from walkit.recovery.log_builder import PlanStep, missing_end
 from walkit.recovery.log_scan import SegmentFinding, follows_exactly, next_start, shortened, start_of
-from walkit.recovery.plan import names_cut_short
+from walkit.recovery.plan import PlanStep, missing_end, names_cut_short
 from walkit.recovery.scan_report import Problem, RangeVerdict, Verdict
 from walkit.recovery.survey import Region
 

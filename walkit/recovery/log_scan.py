@@ -1,4 +1,4 @@
-"""Scanning a log: what stands in its segments, and which files stand beside them. Never judges, changes no byte.
+"""Scanning a log: its segments, and the files beside them. Never judges, changes no byte.
 
 An opening looks at sealed segments as the manifest vouches for them (presence, size, header; every frame with `deep`),
 and at every frame of the unsealed ones. The facts that the decision table asks for are made of these findings in
@@ -29,6 +29,7 @@ from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader, checked_fields
 from walkit.recovery.survey import (
     PAGE_BYTES,
+    PASSING_ERRNOS,
     FrameSpan,
     Region,
     SegmentSurvey,
@@ -55,7 +56,7 @@ Reached = Callable[[int], object]
 
 @dataclass(kw_only=True, slots=True)
 class SegmentFinding:
-    """What was found in one segment file."""
+    """The findings of one segment file."""
 
     record: SegmentRecord
     present: bool = True
@@ -355,7 +356,7 @@ def survey_segment(
         finding.end = held[0].after if held else start_of(header)
     finding.frames, finding.records = sum(r.frames for r in held), sum(r.records for r in held)
     finding.bytes_scanned = (stop if sealed else finding.end_position) - start
-    # What an imported frame promises is about the primary's disk (FORMAT.md F-3.6).
+    # The promise of an imported frame is about the primary's disk (FORMAT.md F-3.6).
     if not header.flags & SegmentFlag.IMPORTED:
         finding.promised_position = max(finding.promised_position, survey.promised_position)
 
@@ -693,3 +694,80 @@ def _older_manifest(name: str, newer: str) -> CorruptionError:
         expected="a manifest that knows it",
         found=newer,
     )
+
+
+# -- everything, for a salvage
+
+
+def survey_all(storage: Storage, findings: LogFindings, progress: Progress | None = None) -> None:
+    """Look at everything, because a later frame may promise an earlier one."""
+    manifest = findings.manifest
+    found = [salvaged_segment(storage, manifest, record) for record in manifest.segments]
+    refuse_misnamed(manifest, found)
+    findings.sealed = [f for f in found if f.sealed]
+    findings.unsealed = [f for f in found if not f.sealed]
+    in_order = placed(findings.unsealed)
+    total, done = sum(f.file_bytes for f in found), 0
+    for finding in [*findings.sealed, *in_order]:
+        if finding.header is not None:
+            later = [] if finding.sealed else in_order[in_order.index(finding) + 1 :]
+            survey_salvaged(storage, manifest, finding, next_start(later, finding.header.start_position))
+        done += finding.file_bytes
+        if progress is not None:
+            progress(done, total)
+
+
+def salvaged_segment(storage: Storage, manifest: Manifest, record: SegmentRecord) -> SegmentFinding:
+    """Inspect a segment; where its header is damaged, one that fits its intact frames takes its place."""
+    finding = inspect_segment(storage, manifest, record, tolerant=True)
+    error = finding.error
+    if isinstance(error, FormatVersionError) or (
+        isinstance(error, StorageError) and error.errno in PASSING_ERRNOS
+    ):
+        raise error
+    if finding.header is None and finding.fitting is not None:
+        finding.header, finding.mended = finding.fitting, True
+    return finding
+
+
+def survey_salvaged(storage: Storage, manifest: Manifest, finding: SegmentFinding, until: int | None) -> None:
+    """Note every region of a segment with a header. FormatVersionError where a frame is of a newer format."""
+    survey_segment(storage, manifest, finding, until=until, decode=True, tolerant=True)
+    for region in finding.regions:
+        if isinstance(region.error, FormatVersionError):
+            raise region.error
+    finding.frames = sum(r.frames for r in finding.regions)
+    finding.records = sum(r.records for r in finding.regions)
+    finding.bytes_scanned = sum(r.end_position - r.start_position for r in finding.regions)
+
+
+def refuse_misnamed(manifest: Manifest, found: list[SegmentFinding]) -> None:
+    """Refuse where a segment stands whole under another name: nothing of it is lost, and a person can rename it."""
+    whole = {f.name for f in found if f.header is not None and not f.mended}
+    absent = {f.name: f.record for f in found if f.name not in whole}
+    for finding in found:
+        other = finding.other
+        record = None if other is None or other.name == finding.name else absent.get(other.name)
+        if other is not None and record is not None and _is_ours(manifest, record, other):
+            raise CorruptionError(
+                f"segment {finding.name} holds segment {other.name} of this log, which is not in its own place: "
+                "nothing of it is lost. Give the files their right names; nothing was changed",
+                segment=finding.name,
+                position=finding.record.start_position,
+                expected=finding.name,
+                found=other.name,
+            )
+
+
+def _is_ours(manifest: Manifest, record: SegmentRecord, header: SegmentHeader) -> bool:
+    try:
+        check_identity(manifest, record, header)
+    except CorruptionError:
+        return False
+    return True
+
+
+def placed(unsealed: list[SegmentFinding]) -> list[SegmentFinding]:
+    """Return the unsealed segments with a header, in the order of the log."""
+    begun = [(f.header.start_position, f.record.number, f) for f in unsealed if f.header is not None]
+    return [f for _, _, f in sorted(begun, key=lambda b: b[:2])]

@@ -29,8 +29,13 @@ from walkit.format.layout import (
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest, SegmentRecord, SegmentState, sealed_record
 from walkit.format.names import lsn_of_name
 from walkit.format.segment import SegmentHeader, segment_name
-from walkit.recovery.log_scan import follows_exactly, read_durable_slot, start_of
-from walkit.recovery.salvage import salvaged_segment, survey_salvaged
+from walkit.recovery.log_scan import (
+    follows_exactly,
+    read_durable_slot,
+    salvaged_segment,
+    start_of,
+    survey_salvaged,
+)
 from walkit.recovery.survey import (
     PASSING_ERRNOS,
     PROBE_BYTES,

@@ -27,9 +27,8 @@ from walkit.format.manifest import MANIFEST_NAME, LogEnd, LostRecord, Manifest, 
 from walkit.format.names import SALVAGE_NEW_NAME, lsn_of_name
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.recovery.apply import apply_plan, is_kept, keep_part, sync_segments
-from walkit.recovery.log_builder import RecoveryPlan
 from walkit.recovery.log_scan import Progress, is_known, read_durable_slot, scan_folder
-from walkit.recovery.plan import plan_recovery
+from walkit.recovery.plan import RecoveryPlan, plan_recovery
 from walkit.recovery.rebuild import (
     Lineage,
     Rebuilt,

@@ -19,7 +19,6 @@ from walkit.format.layout import FRAME_BYTES_LIMIT
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
 from walkit.recovery.judge import Judge, Row
-from walkit.recovery.log_builder import PlanStep
 from walkit.recovery.log_scan import (
     LogFindings,
     Progress,
@@ -32,7 +31,7 @@ from walkit.recovery.log_scan import (
     sealed_error,
     survey_segment,
 )
-from walkit.recovery.plan import make_plan, policy_for
+from walkit.recovery.plan import PlanStep, make_plan, policy_for
 from walkit.recovery.scan_report import Problem, RangeVerdict, SegmentFacts, SegmentUse, Verdict, worst
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import Storage
