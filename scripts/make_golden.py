@@ -20,7 +20,7 @@ if not __package__:  # run as a script: the checkout is what it is about, instal
 
 from walkit.format import layout  # noqa: E402
 from walkit.format.body import Columns  # noqa: E402
-from walkit.format.claim import ClaimMark, whole_claim  # noqa: E402
+from walkit.format.consumer_file import ClaimMark, whole_claim  # noqa: E402
 from walkit.format.durable_slot import DurableSlot, ManifestPromise, encode_promise, encode_slot  # noqa: E402
 from walkit.format.frame import FrameHeader, FrameIdentity, prepare_body, seal_frame  # noqa: E402
 from walkit.format.manifest import (  # noqa: E402
@@ -29,8 +29,10 @@ from walkit.format.manifest import (  # noqa: E402
     Manifest,
     SegmentRecord,
     SegmentState,
+    encode_base,
+    encode_edit,
+    read_manifest,
 )
-from walkit.format.manifest_file import encode_base, encode_edit, read_manifest  # noqa: E402
 from walkit.format.segment import SegmentHeader  # noqa: E402
 
 FOLDER = ROOT / "data" / "golden" / f"v{layout.FORMAT_VERSION}"

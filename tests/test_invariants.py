@@ -33,7 +33,7 @@ from walkit.events import EventSink
 from walkit.format.frame import FrameIdentity
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.log.claims import ClaimTable, _Seen
-from walkit.log.lifetime import Lifetime
+from walkit.log.live_log import Lifetime
 from walkit.models import CrashingStorage
 from walkit.record import Batch
 from walkit.replication.core.publisher import Publisher

@@ -26,7 +26,7 @@ import walkit
 from tests.support.logs import SEGMENTS, faulty_log, run_python, tiny
 from walkit.errors import WalkitError
 from walkit.format.layout import RECORDS_PER_FRAME_MAX
-from walkit.log.transaction import Transaction
+from walkit.log.append import Transaction
 from walkit.storage import MemoryStorage
 
 

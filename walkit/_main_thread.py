@@ -1,4 +1,8 @@
-"""Work that Ctrl-C must not cut in two: on the main thread a worker does it, while the main thread waits.
+"""The main thread and Ctrl-C: held back while it leads a frame, and kept from cutting long work, which a worker does.
+
+A KeyboardInterrupt between two steps of a commit would leave a frame half notified. The main thread is the only one
+that gets it, and the only one that may set signal handlers, so it holds SIGINT back for the one frame it writes. The C
+module under `signal` is called directly: the enum conversions of the Python module cost more than the rest.
 
 An exception of a signal handler (KeyboardInterrupt, mostly) can come up after every call that the main thread makes,
 also between taking a lock and the `try` that frees it, and in the middle of `threading.Condition`, which is Python code
@@ -13,17 +17,72 @@ this waiting too, and the worker continues by itself.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
+from types import FrameType, TracebackType
 from typing import Any, Generic, TypeVar, cast
 
-from walkit._internal.interrupts import on_main_thread, uninterrupted
 from walkit._internal.locks import refuse_holder
-from walkit._internal.outbox import Outbox
 from walkit._internal.threads import LogThread, reserve_stack
 from walkit.errors import CallbackError
-from walkit.events import EventSink
+from walkit.events import EventSink, Outbox
+
+SIGINT: int = _signal.SIGINT
+IGNORED: int = _signal.SIG_IGN
+"""What `getsignal` returns of an ignored signal: this object, a small int."""
+getsignal: Callable[[int], Any] = _signal.getsignal
+set_handler: Callable[[int, Any], Any] = _signal.signal
+
+MAIN = threading.main_thread().ident
+
+
+def on_main_thread() -> bool:
+    """Say whether the caller is the main thread, where interrupts arrive."""
+    return threading.get_ident() == MAIN
+
+
+class Uninterrupted:
+    """Holds SIGINT back for a `with` block; what came meanwhile is handled at its end. Main thread only.
+
+    A process that ignores SIGINT goes on to ignore it: a child that is started meanwhile inherits that.
+    """
+
+    __slots__ = ("_held", "_previous")
+
+    def __enter__(self) -> None:
+        self._held: list[tuple[int, FrameType | None]] = []
+        previous = getsignal(SIGINT)
+        # None: the handler is not Python's, and could not be put back.
+        self._previous: Any = None if previous is IGNORED else previous
+        if self._previous is not None:
+            set_handler(SIGINT, self._hold)
+
+    def _hold(self, number: int, frame: FrameType | None) -> None:
+        self._held.append((number, frame))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._previous is None:
+            return
+        set_handler(SIGINT, self._previous)
+        if self._held and callable(self._previous):
+            self._previous(*self._held[0])
+        elif self._held and self._previous == _signal.SIG_DFL:
+            _signal.raise_signal(SIGINT)
+
+
+def uninterrupted() -> AbstractContextManager[None]:
+    """Hold SIGINT back where the caller is the main thread; elsewhere there is none.
+
+    A thread is started and noted under it: struck in between, it would count as running and never run, or run and never
+    be ended.
+    """
+    return Uninterrupted() if on_main_thread() else nullcontext()
+
 
 GRACE_S = 2.0
 """How long the main thread waits, once it was interrupted, for the work to end: a device may hang."""

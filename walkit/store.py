@@ -9,39 +9,43 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+
 from walkit._internal.arguments import check_choice, check_kind, check_progress, refuse
+from walkit._internal.locks import STATE, alone
 from walkit._internal.text import counted
 from walkit._main_thread import ending_early, run_uninterrupted
 from walkit.commit.ports import LogPorts
 from walkit.commit.ticket import Ticket
-from walkit.compaction import CompactingSurface, Compactor
+from walkit.compaction import CompactionProgress, CompactionReport, Compactor
 from walkit.config import LogOptions, StoreOptions
 from walkit.errors import LogClosedError, RecordTypeError
 from walkit.events import EventCallback
-from walkit.log.column_pack import Items, checked
+from walkit.log.append import Transaction
+from walkit.log.columns import Items, checked
 from walkit.log.open import open_writer
 from walkit.log.scratch import open_scratch
-from walkit.log.transaction import Transaction
 from walkit.log.validate import Values
 from walkit.log.wal import WriteAheadLog
 from walkit.metrics import StoreStatistics
+from walkit.read.describe import LogInventory
 from walkit.record import AppendResult
 from walkit.recovery.report import Phase, RecoveryReport, report_html
 from walkit.state.admission import Admission
 from walkit.state.applier import Follower, FrameFeed
 from walkit.state.checkpoint import Checkpointer, CheckpointReport, checkpointer_on
+from walkit.state.diff import changes_of
 from walkit.state.journal import Journal, admission_of, check_slots, start_journal
-from walkit.state.patch import changes_of
+from walkit.state.load_snapshot import restore_newest
+from walkit.state.mapping_api import MappingApi
 from walkit.state.replay import replay
-from walkit.state.restore import restore_newest
 from walkit.state.snapshot import SnapshotInfo
 from walkit.state.state_at import PastState, exact_from, state_at
-from walkit.state.surface import StoreSurface
 from walkit.state.table import KeyedTable
 from walkit.storage.address import Place, place_of
 from walkit.storage.interface import Storage
@@ -53,7 +57,7 @@ StoreProgress = Callable[[str, int, int], None]
 """Called while a store opens: ("scan", bytes done, bytes in all), then ("replay", LSNs done, LSNs in all)."""
 
 
-class Store(StoreSurface, CompactingSurface):
+class Store(MappingApi):
     """A durable dict of bytes to bytes. Made by `Store.open`; a context manager. Safe from any thread.
 
     `put` and `delete` return when the change is acknowledged (by default: on stable storage). Reading sees every change
@@ -357,6 +361,37 @@ class Store(StoreSurface, CompactingSurface):
         """
         return self._checkpointer.checkpoint(trim=trim)
 
+    def compact(
+        self,
+        *,
+        exact_from_lsn: int | None = None,
+        waste_ratio: float = 0.0,
+        bytes_per_s: float | None = None,
+        progress: CompactionProgress | None = None,
+    ) -> CompactionReport:
+        """Rewrite the sealed log with the newest record of each key; its state stays the same.
+
+        Records without a key are events, and stay. Tombstones stay until every snapshot is newer. The newest sealed
+        segment, and every segment that a claim needs, stays as it is. Writers and readers continue; a reader
+        that comes upon a segment that is gone continues in the new one, or gets a GapError where that would give
+        another state.
+
+        History is exact from the newest record on that superseded a dropped one (`exact_from_lsn` of the report): up to
+        the end of the log at most, and never past a claim. With `exact_from_lsn` states from there on stay
+        exact: nothing newer supersedes then, and only segments that end at or below it are rewritten. `log.read`
+        shows what is left below `log.complete_from_lsn`; `log.follow` begins only above it.
+
+        Segments of which less than `waste_ratio` (0 to 1, by records) can be dropped are left alone. At most about
+        `bytes_per_s` are read and written a second; closing the store does not wait for that. `progress` is called with
+        ("survey", bytes done, bytes in all), then ("rewrite", ...); what it raises ends the compaction.
+
+        LogClosedError, StorageError, CorruptionError: each segment is then the old one or the new, and compacting again
+        continues. A log compacted in part has the same state.
+        """
+        return self._compactor.compact(
+            exact_from_lsn, waste_ratio=waste_ratio, bytes_per_s=bytes_per_s, progress=progress
+        )
+
     def state_at(self, lsn: int) -> PastState:
         """Return the state as it was with everything up to `lsn`: a read-only mapping, in memory, of keys to values.
 
@@ -372,6 +407,17 @@ class Store(StoreSurface, CompactingSurface):
         """From this LSN on `state_at` can restore every state."""
         self._see_acknowledged()
         return exact_from(self.log, self.log.parts.storage)
+
+    def inventory(self) -> LogInventory:
+        """Return `log.inventory()`, with the live keys of each segment: those whose newest record is in it."""
+        found = self.log.inventory()
+        with alone(STATE), self._follower.lock:
+            lsns = np.fromiter(self._table.live_lsns(), np.int64)
+        firsts = np.array([s.first_lsn for s in found.segments], np.int64)
+        where = np.searchsorted(firsts, lsns[lsns <= found.last_lsn], side="right") - 1
+        counts = np.bincount(where[where >= 0], minlength=len(firsts))
+        stocked = (replace(s, live_keys=int(n)) for s, n in zip(found.segments, counts, strict=True))
+        return replace(found, segments=tuple(stocked))
 
     def statistics(self) -> StoreStatistics:
         """Return a frozen snapshot of the named metrics of the log and the table."""

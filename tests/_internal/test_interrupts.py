@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from walkit._internal.interrupts import Uninterrupted, on_main_thread
+from walkit._main_thread import Uninterrupted, on_main_thread
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,7 @@ def test_a_process_that_dies_of_the_signal_still_does() -> None:
     """Set the default action in a process: a signal inside kills it, after the block."""
     script = """
         import signal
-        from walkit._internal.interrupts import Uninterrupted
+        from walkit._main_thread import Uninterrupted
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         with Uninterrupted():
             signal.raise_signal(signal.SIGINT)

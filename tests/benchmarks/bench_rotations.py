@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import walkit
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.format.manifest_file import ManifestFile
+from walkit.format.manifest import ManifestFile
 from walkit.segments.manifest_store import load_manifest_file
 from walkit.storage import FileStorage
 

@@ -14,7 +14,7 @@ import walkit
 from tests.cli.test_json import ROWS
 from walkit.format.layout import CLAIM_PLACE_STRIDE, FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
 from walkit.replication import Primary
-from walkit.state.snapshot_file import HEADER_BYTES
+from walkit.state.snapshot import HEADER_BYTES
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run

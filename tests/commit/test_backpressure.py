@@ -12,7 +12,7 @@ import walkit
 from tests.support.logs import SEGMENTS, FaultyMemory, faulty_log, lsns, reopened, run_python, tiny, values
 from tests.support.threads import GUARD_S, Task, wait_until
 from walkit.errors import LogClosedError, LogFullError, LogPoisonedError
-from walkit.storage.io_errors import BACK_PRESSURE
+from walkit.storage.interface import BACK_PRESSURE
 
 
 def test_a_full_queue_blocks_until_there_is_room() -> None:

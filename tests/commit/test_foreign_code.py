@@ -226,7 +226,7 @@ UNMARKED = {
     "commit/*.py lock": "the commit lock: calls ask for its owner first, and foreign records go to an inbox",
     "log/resources.py lock": "the commit lock, on a thread of the closing's own",
     "replication/delta/feed.py lock": "the commit lock, within a lock that is entered after a mark",
-    "_internal/outbox.py *": "they are tried, and waited for only at the end of the process",
+    "events.py *": "they are tried, and waited for only at the end of the process",
     "commit/delivery.py _busy": "it is tried, and never waited for",
     "commit/latches.py _lock": "threads that lead take it, and their calls are refused",
     "log/resources.py _close_lock": "a close on the thread that has it goes to another thread",

@@ -10,7 +10,7 @@ import pytest
 from tests.compaction.histories import full_of_changes, opened_state
 from tests.support.stores import memory_store
 from walkit.compaction import SegmentLoad, plan_groups
-from walkit.compaction.throttle import Throttle
+from walkit.compaction.compactor import Throttle
 from walkit.errors import LogClosedError, OptionsError
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import SegmentRecord, SegmentState

@@ -18,11 +18,10 @@ from tests.support.threads import GUARD_S, Task, wait_until
 from walkit.commit.frame_writer import prepare
 from walkit.commit.policy import OneRecordPerFrame
 from walkit.errors import LogClosedError, LogPoisonedError
-from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest
-from walkit.format.manifest_file import encode_base
+from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest, encode_base
 from walkit.models import CrashingStorage
 from walkit.segments.manifest_store import NEW_NAME
-from walkit.storage.whole_file import write_whole
+from walkit.storage.bulk import write_whole
 
 HERE = "conformance/test_automq_commit"
 

@@ -39,7 +39,7 @@ from walkit.read.reader import ReaderView, reader_view_of
 from walkit.replication.logs.plan_check import gather_plan
 from walkit.replication.logs.source import source_of
 from walkit.replication.primary.bootstrap_plan import BootstrapFiles, SnapshotChecks
-from walkit.segments.claim_files import drop_claim
+from walkit.segments.consumer_files import drop_claim
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage import Storage
 from walkit.storage.file import FileStorage

@@ -12,7 +12,7 @@ from tests.format.plain_reader import crc, fields_of
 from tests.support.makers import flipped
 from walkit.errors import CorruptionError, FormatVersionError
 from walkit.format.checksum import crc32c
-from walkit.format.claim import ClaimMark, decode_claim, encode_claim, whole_claim
+from walkit.format.consumer_file import ClaimMark, decode_claim, encode_claim, whole_claim
 from walkit.format.layout import (
     CLAIM_FILE_BYTES,
     CLAIM_LEASE_US_MAX,

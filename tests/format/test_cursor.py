@@ -10,7 +10,7 @@ from tests.format.plain_reader import crc, fields_of
 from tests.support.makers import flipped
 from walkit.errors import CorruptionError, FormatVersionError
 from walkit.format.checksum import crc32c
-from walkit.format.cursor import CursorMark, decode_cursor, encode_cursor
+from walkit.format.consumer_file import CursorMark, decode_cursor, encode_cursor
 from walkit.format.layout import LSN_MAX
 
 U64 = st.integers(0, (1 << 64) - 1)

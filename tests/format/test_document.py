@@ -15,7 +15,7 @@ from walkit.format import layout
 from walkit.format.checksum import crc32c, crc32c_of
 from walkit.format.durable_slot import DurableSlot
 from walkit.format.frame import FrameFault, FrameHeader
-from walkit.state import snapshot_file
+from walkit.state import snapshot
 
 CODEC_SECTIONS = (1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 17, 18)
 """Sections whose rules are the codec's to keep; those of the others are tested where they are kept."""
@@ -73,7 +73,7 @@ def sizes_of(code: struct.Struct) -> list[int]:
         ("manifest header", layout.MANIFEST_HEADER, []),
         ("manifest edit", layout.EDIT_HEADER, []),
         ("index header", layout.INDEX_HEADER, []),
-        ("snapshot header", snapshot_file.HEADER, [4068, 4]),
+        ("snapshot header", snapshot.HEADER, [4068, 4]),
         ("cursor file", layout.CURSOR_FILE, []),
         ("claim place", layout.CLAIM_PLACE, []),
     ],

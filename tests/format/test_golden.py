@@ -22,11 +22,11 @@ from tests.format.plain_reader import (
 from tests.support import makers
 from tests.support.makers import joined_flags
 from walkit.format.body import to_arrow
-from walkit.format.claim import decode_claim
+from walkit.format.consumer_file import decode_claim
 from walkit.format.durable_slot import decode_slots
 from walkit.format.frame import FrameHeader, decode_frame
 from walkit.format.layout import FORMAT_VERSION, SEGMENT_HEADER_BYTES
-from walkit.format.manifest_file import decode_manifest
+from walkit.format.manifest import decode_manifest
 from walkit.format.segment import SegmentHeader
 from walkit.segments.frame_walk import FrameWalk
 

@@ -25,10 +25,12 @@ from walkit.format.manifest import (
     Manifest,
     SegmentRecord,
     SegmentState,
+    decode_manifest,
+    encode_base,
+    encode_edit,
     segment_order,
 )
-from walkit.format.manifest_file import decode_manifest, encode_base, encode_edit
-from walkit.format.manifest_file import read_manifest as read_manifest_file
+from walkit.format.manifest import read_manifest as read_manifest_file
 
 U64 = st.integers(0, (1 << 64) - 1)
 U32 = st.integers(0, (1 << 32) - 1)
@@ -285,12 +287,12 @@ def test_the_lost_ranges_of_a_segment() -> None:
 
 def test_a_manifest_over_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """F-7.4, F-13.4: a manifest larger than a reader takes is not written, and is refused unread."""
-    monkeypatch.setattr("walkit.format.manifest_file.MANIFEST_BYTES_MAX", len(DATA) - 1)
+    monkeypatch.setattr("walkit.format.manifest.MANIFEST_BYTES_MAX", len(DATA) - 1)
     with pytest.raises(ValueError, match="limit"):
         encode_base(PLAIN)
     with pytest.raises(CorruptionError, match="length"):
         decode_manifest(flipped(DATA, 8 * 40), "log")
-    monkeypatch.setattr("walkit.format.manifest_file.MANIFEST_BYTES_MAX", len(DATA))
+    monkeypatch.setattr("walkit.format.manifest.MANIFEST_BYTES_MAX", len(DATA))
     assert decode_manifest(encode_base(PLAIN), "log") == PLAIN
 
 

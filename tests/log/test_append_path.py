@@ -30,4 +30,4 @@ def test_the_main_thread_only_holds_interrupts_back(tmp_path: Path) -> None:
     trace = append_trace(tmp_path / "log", on_main=True)
     assert len(trace.modules) <= ON_MAIN_MODULES_MAX, trace
     assert trace.file_changes <= ON_MAIN_FILE_CHANGES_MAX, trace
-    assert "_internal/interrupts.py" in trace.modules
+    assert "_main_thread.py" in trace.modules

@@ -23,7 +23,7 @@ from walkit.errors import (
     RecordTooLargeError,
     RecordTypeError,
 )
-from walkit.log import column_pack as packing
+from walkit.log import columns as packing
 from walkit.record import Kind, Record, encode_bundle
 
 STAMP = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)

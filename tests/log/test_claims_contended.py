@@ -120,7 +120,7 @@ def test_two_openings_of_one_place_exclude_each_other(tmp_path: Path) -> None:
 
 HOLDER = """
     import json, sys
-    from walkit.segments.claim_files import claims_locked
+    from walkit.segments.consumer_files import claims_locked
     from walkit.storage import FileStorage
 
     with claims_locked(FileStorage(sys.argv[1])):
@@ -159,7 +159,7 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
     walkit.open(tmp_path / "log", options=tiny()).close()
     script = """
         import os, signal, sys
-        from walkit.segments.claim_files import claims_locked
+        from walkit.segments.consumer_files import claims_locked
         from walkit.storage import FileStorage
 
         with claims_locked(FileStorage(sys.argv[1])):

@@ -16,8 +16,8 @@ import pytest
 import walkit
 from tests.support.logs import reopened, tiny, values
 from tests.support.threads import GUARD_S, Task, wait_until
-from walkit._internal.outbox import KEPT_MAX
 from walkit._internal.threads import LogThread
+from walkit.events import KEPT_MAX
 from walkit.models import CrashingStorage
 
 WAITING: dict[str, Callable[[walkit.WriteAheadLog], Any]] = {

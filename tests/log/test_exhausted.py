@@ -13,11 +13,10 @@ from tests.support.logs import lsns, reopened, tiny
 from tests.support.threads import wait_until
 from walkit.errors import LogExhaustedError
 from walkit.format.layout import EPOCH_MAX, LSN_LAST, POSITION_MAX, SEGMENT_NUMBER_MAX
-from walkit.format.manifest import MANIFEST_NAME, EpochRecord, LogEnd, Manifest
-from walkit.format.manifest_file import encode_base
+from walkit.format.manifest import MANIFEST_NAME, EpochRecord, LogEnd, Manifest, encode_base
 from walkit.models import CrashingStorage
 from walkit.segments.manifest_store import NEW_NAME
-from walkit.storage.whole_file import write_whole
+from walkit.storage.bulk import write_whole
 
 LEFT = 6
 Way = Callable[[walkit.WriteAheadLog], object]

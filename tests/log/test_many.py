@@ -35,7 +35,7 @@ from walkit.errors import (
     OptionsError,
 )
 from walkit.format.body import COLUMN_BYTES_PER_RECORD
-from walkit.log import column_input as rows
+from walkit.log import columns as rows
 from walkit.log.open import open_writer
 from walkit.models.faults import Fault
 

@@ -26,7 +26,7 @@ from walkit.errors import (
     StorageError,
 )
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.format.manifest_file import ManifestFile
+from walkit.format.manifest import ManifestFile
 from walkit.format.segment import SegmentHeader
 from walkit.log import open as open_module
 from walkit.models import CrashingStorage

@@ -20,7 +20,7 @@ from walkit.format.layout import CLAIMS_MAX
 from walkit.format.names import CLAIMS_LOCK_NAME
 from walkit.log.claims import RENEW_S_MIN
 from walkit.models import CrashingStorage, FaultyStorage
-from walkit.segments.claim_files import stored_claim
+from walkit.segments.consumer_files import stored_claim
 from walkit.storage.interface import LockHolder
 
 RECORDS = 80
@@ -128,7 +128,7 @@ def test_own_claims_have_a_limit_of_their_own(
     log: walkit.WriteAheadLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Take all the claims that others may have, then two of one's own under a limit of two: the third is refused."""
-    monkeypatch.setattr("walkit.read.claim_rules.OWN_CLAIMS_MAX", 2)
+    monkeypatch.setattr("walkit.read.claim.OWN_CLAIMS_MAX", 2)
     place = log.parts.storage
     for number in range(CLAIMS_MAX):
         walkit.claim(place, f"c{number}", 30)

@@ -13,8 +13,7 @@ import pytest
 import walkit
 from tests.support.logs import TINY
 from walkit._internal.arguments import NUMBER_MAX
-from walkit.format.manifest import LogEnd, Manifest
-from walkit.format.manifest_file import encode_base
+from walkit.format.manifest import LogEnd, Manifest, encode_base
 from walkit.models import CrashingStorage
 
 LOG: dict[str, Callable[[walkit.WriteAheadLog, Any], object]] = {

@@ -19,8 +19,8 @@ from walkit.format.manifest import SegmentRecord, SegmentState
 from walkit.log.retention import RetentionFacts, period_s, plan_retention
 from walkit.models import CrashingStorage
 from walkit.record import wall_us
-from walkit.segments.claim_files import ClaimFact
-from walkit.segments.passed_time import PassedTime
+from walkit.segments.consumer_files import ClaimFact
+from walkit.segments.segment_set import PassedTime
 
 FRAMES = 1000 - SEGMENT_HEADER_BYTES % 1000
 SIZE = SEGMENT_HEADER_BYTES + FRAMES

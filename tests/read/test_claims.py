@@ -29,25 +29,19 @@ from walkit.errors import (
     StorageError,
 )
 from walkit.format.checksum import crc32c
-from walkit.format.claim import ClaimMark, whole_claim
+from walkit.format.consumer_file import ClaimMark, whole_claim
 from walkit.format.layout import CLAIM_LEASE_US_MAX, CLAIMS_MAX
 from walkit.format.names import CLAIMS_LOCK_NAME
 from walkit.log.claims import ClaimTable
 from walkit.models import CrashingStorage
-from walkit.read import claim_rules
+from walkit.read import claim as claim_module
 from walkit.read.claim import Claim
 from walkit.record import STAMP_MAX
-from walkit.segments.claim_files import (
-    claim_facts,
-    claims_locked,
-    state_of,
-    stored_claim,
-    write_claim,
-)
+from walkit.segments.consumer_files import claim_facts, claims_locked, state_of, stored_claim, write_claim
 from walkit.segments.identity import identity_at
 from walkit.segments.manifest_store import load_manifest
+from walkit.storage.bulk import write_whole
 from walkit.storage.interface import LockHolder
-from walkit.storage.whole_file import write_whole
 
 HARD_CAP = Retention(hard_bytes_max=3 * 64 * 1024)
 Events = list[tuple[str, dict[str, Any]]]
@@ -792,7 +786,7 @@ def test_a_clock_that_no_claim_has_is_refused(
         log.append(b"v")
         claim = walkit.claim(tmp_path / "log", "before")
         stored = (tmp_path / "log" / "claim-before").read_bytes()
-        monkeypatch.setattr(claim_rules, "now_us", lambda: at_ns // 1000)
+        monkeypatch.setattr(claim_module, "now_us", lambda: at_ns // 1000)
         for write in (claim.renew, lambda: walkit.claim(tmp_path / "log", "now")):
             with pytest.raises(ClaimError) as caught:
                 write()

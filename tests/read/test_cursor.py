@@ -12,7 +12,7 @@ from tests.support.logs import faulty_log, lsns, memory_log, run_python, tiny, v
 from tests.support.stores import memory_store
 from walkit.errors import CursorError, FormatVersionError, GapError, LogClosedError, StorageError
 from walkit.format.checksum import crc32c
-from walkit.format.cursor import decode_cursor, encode_cursor
+from walkit.format.consumer_file import decode_cursor, encode_cursor
 from walkit.models import CrashingStorage
 
 FILE = "cursor-c"

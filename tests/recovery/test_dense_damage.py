@@ -86,7 +86,7 @@ def test_more_lost_ranges_than_a_manifest_holds_are_refused(monkeypatch: pytest.
     """Lower the limit of a manifest below what a salvage would record: a typed error, and not a file is changed."""
     storage = _damaged().process_kill()
     before = files_in(storage)
-    monkeypatch.setattr("walkit.format.manifest_file.MANIFEST_BYTES_MAX", 8192)
+    monkeypatch.setattr("walkit.format.manifest.MANIFEST_BYTES_MAX", 8192)
     with pytest.raises(CorruptionError, match="room"):
         walkit.repair(storage, policy="salvage")
     assert files_in(storage) == before

@@ -19,8 +19,7 @@ from tests.support.in_flight_logs import Flight, torn
 from walkit.errors import CorruptionError, WalkitError
 from walkit.format.frame import FrameHeader
 from walkit.format.layout import FRAME_HEADER_BYTES
-from walkit.format.manifest import MANIFEST_NAME
-from walkit.format.manifest_file import read_manifest
+from walkit.format.manifest import MANIFEST_NAME, read_manifest
 from walkit.format.segment import segment_name
 from walkit.models import CrashingStorage
 from walkit.recovery.log_scan import read_durable_slot

@@ -19,8 +19,7 @@ from walkit.errors import (
 )
 from walkit.format.checksum import crc32c
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.format.manifest import MANIFEST_NAME
-from walkit.format.manifest_file import read_manifest
+from walkit.format.manifest import MANIFEST_NAME, read_manifest
 from walkit.format.segment import segment_name
 from walkit.models import CrashingStorage
 from walkit.models.faults import FaultyStorage

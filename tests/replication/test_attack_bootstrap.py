@@ -22,8 +22,7 @@ from walkit._internal.threads import LogThread
 from walkit.errors import CorruptionError
 from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.format.manifest import HoleRecord, Manifest
-from walkit.format.manifest_file import decode_manifest, encode_base
+from walkit.format.manifest import HoleRecord, Manifest, decode_manifest, encode_base
 from walkit.format.names import BOOTSTRAP_READY_NAME
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import OperationName

@@ -34,7 +34,7 @@ from walkit.replication.logs.imported_log import ImportedLog
 from walkit.replication.protocol.identity import mint
 from walkit.replication.protocol.messages import Chunk, Fetch, Hello, Plan
 from walkit.replication.replica.store import ReplicaStore
-from walkit.segments.claim_files import claim_facts, drop_claim
+from walkit.segments.consumer_files import claim_facts, drop_claim
 from walkit.segments.manifest_store import load_manifest
 from walkit.state.table import KeyedTable
 from walkit.storage.file import FileStorage

@@ -13,7 +13,7 @@ from tests.support.stores import SMALL
 from walkit.errors import LogNotFoundError, OptionsError
 from walkit.replication import Primary, Replica
 from walkit.replication.primary import claims as replica_claims
-from walkit.segments.claim_files import claim_facts
+from walkit.segments.consumer_files import claim_facts
 from walkit.storage import FileStorage
 from walkit.store import Store
 

@@ -29,7 +29,7 @@ from walkit.replication.primary.server import HOLDS
 from walkit.replication.protocol.identity import mint
 from walkit.replication.protocol.messages import Ack, Chunk, Fetch, Heartbeat, Plan, Refusal, Welcome
 from walkit.replication.replica.identity_file import load_identity
-from walkit.segments.claim_files import claims_locked, stored_claim
+from walkit.segments.consumer_files import claims_locked, stored_claim
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.file import FileStorage
 

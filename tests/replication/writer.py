@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import walkit
 from walkit.replication import Primary, Replica
 from walkit.replication.core.backoff import Backoff
-from walkit.segments.claim_files import drop_claim
+from walkit.segments.consumer_files import drop_claim
 from walkit.storage import FileStorage
 from walkit.storage.interface import Storage
 from walkit.store import Store

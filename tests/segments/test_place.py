@@ -16,7 +16,7 @@ import pytest
 import walkit
 from tests.support.threads import wait_until
 from walkit.errors import LogLockedError, StorageError
-from walkit.format.manifest_file import encode_base
+from walkit.format.manifest import encode_base
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage import FileStorage, LockHolder, locks
 from walkit.storage.folder import number_at

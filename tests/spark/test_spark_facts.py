@@ -27,7 +27,7 @@ from walkit.segments.identity import LogPoint
 from walkit.spark.columns import RECORD_STRUCT
 from walkit.spark.facts import LogFacts
 from walkit.spark.source import WalkitReader, plan_load
-from walkit.state.reduce import FinalState
+from walkit.state.latest_reducer import FinalState
 from walkit.state.snapshot import snapshot_lsns, snapshot_name
 from walkit.storage import FileStorage
 from walkit.store import Store

@@ -16,7 +16,7 @@ from tests.spark.loading import plan_scan
 from tests.support.logs import view_of
 from walkit.format.body import to_arrow
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.format.manifest_file import read_manifest
+from walkit.format.manifest import read_manifest
 from walkit.format.segment import SegmentHeader
 from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.index_file import read_index

@@ -11,8 +11,7 @@ import walkit
 from tests.support.stores import SMALL, copy, memory_store, run_threads
 from walkit.config import StoreOptions
 from walkit.errors import CorruptionError, LogClosedError
-from walkit.format.manifest import LogEnd, Manifest
-from walkit.format.manifest_file import encode_base
+from walkit.format.manifest import LogEnd, Manifest, encode_base
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.segments.manifest_store import load_manifest
 from walkit.state import StateImage, StateMachine, take_image

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from walkit.format.body import Columns, decode_body, encode_body, to_arrow
 from walkit.format.layout import HAS_KEY, HAS_TIMESTAMP, HAS_VALUE, JOINED
 from walkit.record import Batch
-from walkit.state.columns import batch_of, columns_of, part_of
+from walkit.state.batch_columns import batch_of, columns_of, part_of
 from walkit.testing.state import random_records
 
 

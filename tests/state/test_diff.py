@@ -21,7 +21,7 @@ from walkit.models import CrashingStorage
 from walkit.record import RECORD_SCHEMA
 from walkit.state import DIFF_SCHEMA, DiffCounts, KeyedTable
 from walkit.state.diff import diff_states, narrowed
-from walkit.state.reduce import FinalState
+from walkit.state.latest_reducer import FinalState
 
 SMALL = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_marker_ms=0)
 
@@ -136,7 +136,7 @@ def test_diff_is_a_loop_over_two_dicts(left: int, right: int, sizes: tuple[int, 
 
 def test_reducing_on_the_way_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reduce after almost every batch, in LSN order and against it: the state is that of a dict."""
-    monkeypatch.setattr("walkit.state.reduce.REDUCE_BYTES", 1)
+    monkeypatch.setattr("walkit.state.latest_reducer.REDUCE_BYTES", 1)
     rows = random_rows(3, 400, keys=40)
     batches = [
         pa.RecordBatch.from_pylist(

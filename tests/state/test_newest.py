@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from walkit.state import latest_per_key as newest
-from walkit.state.latest_per_key import newest_of
+from walkit.state.reconcile import newest_of
 
 LENGTHS = (0, 1, 7, 8, 9, 15, 16, 17, 63, 64, 65)
 
@@ -47,7 +46,7 @@ def test_keys_of_one_length(length: int) -> None:
 
 def test_keys_that_collide_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one hash for all keys each round settles one key; the dictionary settles the rest."""
-    monkeypatch.setattr(newest, "_hashed", lambda words: np.zeros(len(words[0]), np.uint64))
+    monkeypatch.setitem(newest_of.__globals__, "_hashed", lambda words: np.zeros(len(words[0]), np.uint64))
     check([b"%d" % (n % 23) for n in range(100)])
 
 

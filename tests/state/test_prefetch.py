@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.interrupts import Strike
 from tests.support.threads import wait_until
-from walkit.state.prefetch import prefetched
+from walkit.state.replay import prefetched
 
 
 def alive() -> list[threading.Thread]:

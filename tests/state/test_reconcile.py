@@ -92,7 +92,7 @@ def test_gathered_records_are_what_the_rule_says(rows: list[Row], cuts: list[int
         single.apply(batch_from([row]))
     borders = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("walkit.state.reduce.REDUCE_BYTES", 1)
+        patch.setattr("walkit.state.latest_reducer.REDUCE_BYTES", 1)
         for number, (start, stop) in enumerate(pairwise(borders)):
             gathering.gather(batch_from(rows[start:stop]).to_arrow())
             gathering.reduce()

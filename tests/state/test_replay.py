@@ -21,7 +21,7 @@ from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.models import CrashingStorage
 from walkit.record import Batch
 from walkit.state import KeyedTable, StateMachine, replay
-from walkit.state.reduce import FinalState
+from walkit.state.latest_reducer import FinalState
 from walkit.state.replay import Pieces
 from walkit.testing.state import CountingMachine, picture, random_records
 
@@ -266,7 +266,7 @@ def test_an_interrupt_while_records_are_reduced_loses_none(
                 raise KeyboardInterrupt
         return table
 
-    monkeypatch.setattr("walkit.state.reduce.REDUCE_BYTES", 1)
+    monkeypatch.setattr("walkit.state.latest_reducer.REDUCE_BYTES", 1)
     monkeypatch.setattr(sys.modules["walkit.state.replay"], "ARROW_RECORDS", 20)
     monkeypatch.setattr("walkit.segments.frame_walk.ROW_READ_BYTES", 1024)
     machine = KeyedTable()

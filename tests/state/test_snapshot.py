@@ -33,8 +33,7 @@ from walkit.state import (
     verify_snapshot,
     write_snapshot,
 )
-from walkit.state.snapshot import snapshot_batches
-from walkit.state.snapshot_file import FRAME_GOAL_BYTES, HEADER_BYTES
+from walkit.state.snapshot import FRAME_GOAL_BYTES, HEADER_BYTES, snapshot_batches
 from walkit.testing.state import CountingMachine, random_records
 
 IDENTITY = FrameIdentity(7, 3, 99)

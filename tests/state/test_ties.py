@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from walkit.record import RECORD_SCHEMA
-from walkit.state.reduce import FinalState
+from walkit.state.latest_reducer import FinalState
 
 rows = st.lists(st.tuples(st.integers(1, 12), st.sampled_from([b"", b"a", b"b", b"a" * 80])), max_size=40)
 

@@ -15,8 +15,7 @@ import walkit
 from walkit.format.checksum import crc32c
 from walkit.format.frame import FrameHeader
 from walkit.format.layout import FRAME_HEADER_CRC_OFFSET, MANIFEST_HEADER, SEGMENT_HEADER_BYTES
-from walkit.format.manifest import MANIFEST_NAME, Manifest
-from walkit.format.manifest_file import decode_manifest, encode_base
+from walkit.format.manifest import MANIFEST_NAME, Manifest, decode_manifest, encode_base
 from walkit.format.segment import SegmentHeader
 from walkit.recovery.scan_report import Verdict
 from walkit.segments.manifest_store import DURABLE_NAME

@@ -21,12 +21,12 @@ from walkit.format.manifest import (
     Manifest,
     SegmentRecord,
     SegmentState,
+    encode_base,
 )
-from walkit.format.manifest_file import encode_base
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.models import CrashingStorage
 from walkit.segments.manifest_store import DURABLE_NAME, NEW_NAME
-from walkit.storage.whole_file import write_whole
+from walkit.storage.bulk import write_whole
 
 IDENTITY = FrameIdentity(0x1234, 1, 0xABCD)
 FILE_BYTES = 64 * 1024

@@ -3,9 +3,7 @@
 - `arguments`: checks of arguments; each refusal is one OptionsError, "option=value: the rule"
 - `arrow`: pyarrow, loaded on first use
 - `html`: how objects draw themselves in notebooks; the one place that escapes text
-- `interrupts`: Ctrl-C, held back while the main thread leads
 - `locks`: marks of threads that have locks: such a thread waits for no other
-- `outbox`: events kept for another thread
 - `plugins`: objects that other packages offer by name
 - `progress`: progress bars
 - `report`: the base of reports that are a table: text, HTML, dictionary

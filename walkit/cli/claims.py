@@ -7,7 +7,7 @@ from typing import Any
 
 from walkit._internal.text import aligned, counted
 from walkit.cli.output import publish
-from walkit.segments.claim_files import ClaimFact, claim_facts, drop_claim
+from walkit.segments.consumer_files import ClaimFact, claim_facts, drop_claim
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.address import storage_at
 

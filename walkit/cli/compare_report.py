@@ -9,8 +9,7 @@ from typing import Any
 from walkit._internal.arguments import refuse
 from walkit.cli.output import bar, publish, saved, say
 from walkit.read.reader import LogReader
-from walkit.state.diff_report import DiffReport
-from walkit.state.diff_sums import diff_report
+from walkit.state.diff_report import DiffReport, diff_report
 from walkit.storage.address import storage_at
 
 DIFFERENT = 1

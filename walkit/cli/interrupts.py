@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from walkit._internal.interrupts import MAIN, on_main_thread
 from walkit._internal.threads import Bell, current_frames
+from walkit._main_thread import MAIN, on_main_thread
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from time import perf_counter_ns
 
-from walkit._internal.interrupts import uninterrupted
 from walkit._internal.locks import once
 from walkit._internal.threads import LogThread
+from walkit._main_thread import uninterrupted
 from walkit.commit.core import OrderingCore
 from walkit.commit.election import LeaderElection
 from walkit.commit.frame import Tick

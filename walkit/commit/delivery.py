@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
-from walkit._internal.interrupts import uninterrupted
 from walkit._internal.locks import marked, once, refuse_holder
 from walkit._internal.threads import MEMORY_TRIES, LogThread, reserve_stack
+from walkit._main_thread import uninterrupted
 from walkit.commit.asyncio_wait import TaskWait, Waits, put_wait, waits_of, wake_all
 from walkit.commit.core import OrderingCore
 from walkit.commit.frame import SealedFrame

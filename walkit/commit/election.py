@@ -17,9 +17,9 @@ from queue import SimpleQueue
 from time import sleep
 from typing import Final
 
-from walkit._internal.interrupts import on_main_thread, uninterrupted
 from walkit._internal.locks import marked
 from walkit._internal.threads import MEMORY_TRIES, START_STEP_S, LogThread
+from walkit._main_thread import on_main_thread, uninterrupted
 from walkit.commit.core import OrderingCore
 from walkit.commit.latches import CommitSignal, call_all, open_latch
 from walkit.commit.ticket import CAN_LEAD, TO_LEAD, Batch, Caller, Submitted

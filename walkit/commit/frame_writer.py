@@ -28,10 +28,9 @@ from walkit.commit.ticket import Submitted
 from walkit.commit.timer import CommitClock, CommitTimer
 from walkit.errors import LogClosedError, LogExhaustedError, LogFullError, LogPoisonedError, WalkitError
 from walkit.events import EventSink
-from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns, one_record
+from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns, PackedBytes, one_record
 from walkit.format.frame import PreparedBody, prepare_body, prepare_one, prepare_puts
 from walkit.format.layout import FRAME_HEADER_BYTES, HAS_KEY, HAS_TIMESTAMP, HAS_VALUE, LSN_LAST
-from walkit.format.packed import PackedBytes
 
 
 def prepare(

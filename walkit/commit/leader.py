@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Any, Final
 
-from walkit._internal.interrupts import MAIN, Uninterrupted
 from walkit._internal.locks import HERE, STEP
 from walkit._internal.threads import reserve_stack
+from walkit._main_thread import MAIN, Uninterrupted
 from walkit.commit.election import LeaderElection
 from walkit.commit.frame_writer import FrameWriter, prepare
 from walkit.commit.latches import call_all, new_latch, open_latch

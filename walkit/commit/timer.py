@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import Any, NamedTuple, Protocol
 
-from walkit._internal.interrupts import uninterrupted
 from walkit._internal.locks import WORK, holds, marked
 from walkit._internal.threads import LogThread
+from walkit._main_thread import uninterrupted
 from walkit.commit.frame import SealedFrame, Tick
 from walkit.commit.latches import new_latch, open_latch
 from walkit.errors import CallbackError

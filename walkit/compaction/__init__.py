@@ -5,11 +5,9 @@ from __future__ import annotations
 from walkit.compaction.compactor import CompactionProgress, Compactor
 from walkit.compaction.planner import SegmentLoad, candidates, plan_groups
 from walkit.compaction.report import CompactionReport
-from walkit.compaction.selection import KeyMap, Selection
-from walkit.compaction.surface import CompactingSurface
+from walkit.compaction.rewriter import KeyMap, Selection
 
 __all__ = [
-    "CompactingSurface",
     "CompactionProgress",
     "CompactionReport",
     "Compactor",

@@ -3,11 +3,14 @@
 Each group is published by itself: in one replacement of the manifest the new segment takes the place of the old ones.
 A crash leaves the old set or the new; the state of the log is the same at every moment, because a record goes
 only after, or together with, what supersedes it has been made durable, and a tombstone only after what it suppresses.
+
+It may be held to so many bytes a second, so that foreground work finds the device free.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -15,12 +18,18 @@ from walkit._internal.arguments import check_number, check_progress, check_whole
 from walkit._internal.locks import WORK, alone, marked, once
 from walkit._internal.threads import Latch
 from walkit._main_thread import end_if_abandoned, ending_early, run_uninterrupted
-from walkit.compaction.groups import Group, file_bytes, frame_bytes, header_of, part
-from walkit.compaction.planner import SegmentLoad, candidates, plan_groups
+from walkit.compaction.planner import (
+    Group,
+    SegmentLoad,
+    candidates,
+    file_bytes,
+    frame_bytes,
+    header_of,
+    part,
+    plan_groups,
+)
 from walkit.compaction.report import CompactionReport, merged
-from walkit.compaction.rewriter import rewrite
-from walkit.compaction.selection import KeyMap, Selection
-from walkit.compaction.throttle import Throttle
+from walkit.compaction.rewriter import KeyMap, Selection, rewrite
 from walkit.config import LogOptions
 from walkit.errors import GapError, LogClosedError
 from walkit.events import EventSink
@@ -28,8 +37,7 @@ from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.names import COMPACTION_NEW_NAME
 from walkit.log.claims import ClaimTable
-from walkit.log.contents import LogContents
-from walkit.log.lifetime import Lifetime
+from walkit.log.live_log import Lifetime, LogContents
 from walkit.read.view import LogView
 from walkit.recovery.report import PhaseClock
 from walkit.segments.index_file import index_segment
@@ -38,6 +46,34 @@ from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.orphan_files import OrphanFiles
 from walkit.segments.rewrite import NewSegment, SegmentReplacer
 from walkit.storage.interface import Storage, StorageFile
+
+
+class Throttle:
+    """Waits after each piece of work for as long as its bytes may take; without a rate it never waits.
+
+    Time that was not used is not saved up: after a pause the work does not go faster than the rate. For one thread.
+    """
+
+    def __init__(
+        self,
+        bytes_per_s: float | None,
+        wait: Callable[[float], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._rate, self._wait, self._clock = bytes_per_s, wait, clock
+        self._due_s = 0.0
+        self.bytes = 0
+        """Bytes of work so far."""
+
+    def spend(self, size_bytes: int) -> None:
+        """Note work that was done, and wait until more may be."""
+        self.bytes += size_bytes
+        if self._rate is None:
+            return
+        now = self._clock()
+        self._due_s = max(self._due_s, now) + size_bytes / self._rate
+        self._wait(self._due_s - now)
+
 
 CompactionProgress = Callable[[str, int, int], None]
 """Called with ("survey", bytes of frames done, bytes in all), then with ("rewrite", the same of what is rewritten)."""

@@ -17,14 +17,13 @@ from walkit.copier.segment_check import check_segment
 from walkit.copier.snapshot_check import verify_snapshot
 from walkit.errors import CorruptionError, FormatVersionError, SnapshotError, StorageError, WalkitError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.format.manifest import Manifest, SegmentRecord
-from walkit.format.manifest_file import encode_base
+from walkit.format.manifest import Manifest, SegmentRecord, encode_base
 from walkit.format.names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME
 from walkit.format.segment import SegmentHeader
-from walkit.segments.gathered import SNAPSHOT_KEY
 from walkit.segments.identity import identity_at
+from walkit.segments.orphan_files import SNAPSHOT_KEY
+from walkit.storage.bulk import write_whole
 from walkit.storage.interface import Storage, StorageFile
-from walkit.storage.whole_file import write_whole
 
 
 def part_name(number: int) -> str:

@@ -40,22 +40,21 @@ from walkit.errors import (
 from walkit.format.index import has_index
 from walkit.format.manifest import MANIFEST_NAME, Manifest
 from walkit.format.names import BOOTSTRAP_PREFIX, INDEX_SUFFIX, lsn_of_name, snapshot_name
+from walkit.log.open import make_log
 from walkit.read.claim import Claim, claim, is_due
 from walkit.read.reader import reader_view_of
 from walkit.read.view import LogView
 from walkit.recovery.apply import sync_unsealed
 from walkit.recovery.log_scan import Progress, read_durable_slot
-from walkit.segments.claim_files import drop_claim
+from walkit.segments.consumer_files import drop_claim
 from walkit.segments.identity import identity_at
 from walkit.segments.index_file import index_segment
 from walkit.segments.manifest_store import LOCK_NAME, NEW_NAME, OWN_NAMES, load_manifest
-from walkit.segments.new_log import make_log
 from walkit.segments.writer_lock import WriterLock, has_writer, take_writer_lock
 from walkit.storage.address import Place, storage_at
 from walkit.storage.file import FileStorage
 from walkit.storage.folder import Folder, opened_folder
-from walkit.storage.interface import FileNumber, NumberedFile, Storage, StorageFile
-from walkit.storage.io_errors import Translated
+from walkit.storage.interface import FileNumber, NumberedFile, Storage, StorageFile, Translated
 
 PARTIAL_SUFFIX = ".partial"
 CHUNK_BYTES = 4 << 20

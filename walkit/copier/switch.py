@@ -15,17 +15,16 @@ from walkit.errors import CorruptionError, WalkitError
 from walkit.events import EventSink
 from walkit.format.index import index_name
 from walkit.format.layout import MANIFEST_BYTES_MAX, SEGMENT_HEADER_BYTES
-from walkit.format.manifest import Manifest, SegmentRecord
-from walkit.format.manifest_file import decode_manifest
+from walkit.format.manifest import Manifest, SegmentRecord, decode_manifest
 from walkit.format.names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME, snapshot_name
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.recovery.apply import move_whole
-from walkit.segments.claim_files import claim_facts, claims_locked, remove_claims
-from walkit.segments.gathered import SNAPSHOT_KEY, gathered_in
+from walkit.segments.consumer_files import claim_facts, claims_locked, remove_claims
 from walkit.segments.identity import header_of
 from walkit.segments.manifest_store import load_manifest, write_manifest
+from walkit.segments.orphan_files import SNAPSHOT_KEY, gathered_in
+from walkit.storage.bulk import read_if_there
 from walkit.storage.interface import Storage
-from walkit.storage.whole_file import read_if_there
 
 TAKEN_KEY = "bootstrapped"
 

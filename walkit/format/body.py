@@ -3,13 +3,16 @@
 Encoding is one `b"".join` and one pass for the lengths; decoding gives views on the body, and from them Arrow columns
 whose data is the body itself. A uniform column stays one int until many frames become one Arrow batch, so that a frame
 of one record costs no numpy call of its own.
+
+A packed column is byte strings that never become objects: their lengths, and their bytes one after the other. An Arrow
+binary array is the same already, so a column that comes from Arrow goes into a frame with one copy.
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -18,16 +21,53 @@ import numpy.typing as npt
 
 from walkit._internal.arrow import array_of_numbers, pa
 from walkit.errors import CorruptionError
-from walkit.format.layout import (
-    HAS_KEY,
-    HAS_TIMESTAMP,
-    HAS_VALUE,
-    JOINED,
-    KIND_MASK,
-    FrameFlag,
-)
-from walkit.format.packed import PackedBytes
+from walkit.format.layout import HAS_KEY, HAS_TIMESTAMP, HAS_VALUE, JOINED, KIND_MASK, FrameFlag
 from walkit.record import STAMP_MAX, STAMP_MIN, Buffer, Kind, record_schema
+
+Lengths: TypeAlias = npt.NDArray[np.uint32]
+
+LENGTH_DTYPE: Final = np.dtype("<u4")
+
+
+class PackedBytes:
+    """Byte strings as `lengths` (one per item) and `parts`, whose bytes joined are those of all items in their order.
+
+    Immutable. Iterating makes an object per value.
+    """
+
+    __slots__ = ("lengths", "parts")
+
+    def __init__(self, lengths: npt.NDArray[Any], parts: Sequence[Buffer]) -> None:
+        self.lengths: Lengths = lengths.astype(LENGTH_DTYPE, copy=False)
+        self.parts = tuple(parts)
+
+    @classmethod
+    def empties(cls, count: int) -> PackedBytes:
+        """Return `count` empty items."""
+        return cls(np.zeros(count, LENGTH_DTYPE), ())
+
+    @classmethod
+    def joined(cls, columns: Sequence[PackedBytes]) -> PackedBytes:
+        """Return the items of all columns, one column after the other; no bytes are copied."""
+        parts = [part for column in columns for part in column.parts]
+        return cls(np.concatenate([column.lengths for column in columns]), parts)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all items."""
+        return sum(map(len, self.parts))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[bytes]:
+        only = self.parts[0] if len(self.parts) == 1 else None
+        data = only if isinstance(only, bytes) else b"".join(self.parts)
+        start = 0
+        for end in np.cumsum(self.lengths, dtype=np.int64).tolist():
+            yield data[start:end]
+            start = end
+
 
 Numbers: TypeAlias = npt.NDArray[Any]
 Column: TypeAlias = "int | Numbers"

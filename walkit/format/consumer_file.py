@@ -1,14 +1,28 @@
-"""The files of consumers, cursors and claims: fixed fields between one head and one checksum (FORMAT.md F-17, F-18)."""
+"""The files of consumers, cursors and claims: fixed fields between one head and one checksum (FORMAT.md F-17, F-18).
+
+A cursor says how far a consumer has come, in 64 bytes. A claim says from which record on a consumer needs the log, in
+two places that take turns.
+"""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from walkit.errors import CorruptionError
 from walkit.format.checksum import crc32c
-from walkit.format.layout import FORMAT_VERSION
+from walkit.format.layout import (
+    CLAIM_FILE_BYTES,
+    CLAIM_LEASE_US_MAX,
+    CLAIM_MAGIC,
+    CLAIM_PLACE,
+    CLAIM_PLACE_STRIDE,
+    CURSOR_FILE,
+    CURSOR_MAGIC,
+    FORMAT_VERSION,
+    LSN_MAX,
+)
 from walkit.format.segment import refuse_newer
 
 _CRC_BYTES = 4
@@ -55,3 +69,103 @@ class ConsumerFile:
             expected=expected,
             found=found,
         )
+
+
+_PLACE = ConsumerFile("claim", CLAIM_PLACE, CLAIM_MAGIC)
+
+
+class ClaimMark(NamedTuple):
+    """Records from `first_lsn` on are needed until `written_us + lease_us`, microseconds since 1970.
+
+    `generation` grows by one with each writing. `epoch` and `epoch_id` are of the record before `first_lsn` (0 where
+    there is none); `owner` is the consumer's random id, 16 bytes.
+    """
+
+    generation: int
+    log_id: int
+    owner: bytes
+    epoch: int
+    epoch_id: int
+    first_lsn: int
+    lease_us: int
+    written_us: int
+
+    @property
+    def lease_until_us(self) -> int:
+        """When the lease is over, microseconds since 1970."""
+        return self.written_us + self.lease_us
+
+
+def encode_claim(mark: ClaimMark) -> tuple[int, bytes]:
+    """Return (offset in the file, bytes): one place; struct.error where a number is not in 64 bits."""
+    assert len(mark.owner) == 16
+    return mark.generation % 2 * CLAIM_PLACE_STRIDE, _PLACE.encode(mark)
+
+
+def whole_claim(mark: ClaimMark) -> bytes:
+    """Return the bytes of a new claim file: this mark in its place, and zeros."""
+    offset, data = encode_claim(mark)
+    return (bytes(offset) + data).ljust(CLAIM_FILE_BYTES, b"\0")
+
+
+def decode_claim(data: bytes, name: str) -> ClaimMark:
+    """Return the newest mark that is whole in a claim file; `name` is the file's.
+
+    CorruptionError where no place has one, or the file is too long or too short; FormatVersionError where a newer
+    walkit has written a place.
+    """
+    found, fault = list[ClaimMark](), None
+    for offset in (0, CLAIM_PLACE_STRIDE):
+        place = data[offset : offset + CLAIM_PLACE.size]
+        try:
+            found.append(_decode_place(place, name))
+        except CorruptionError as error:  # it was being written when the power was cut: the other one stands
+            if fault is None or any(place):
+                fault = error
+    if len(data) != CLAIM_FILE_BYTES:
+        what = "is cut short" if len(data) < CLAIM_FILE_BYTES else "is too long"
+        fault = _PLACE.damaged(name, what, CLAIM_FILE_BYTES, len(data))
+        found.clear()
+    if found:
+        return max(found)
+    assert fault is not None
+    raise fault
+
+
+def _decode_place(data: bytes, name: str) -> ClaimMark:
+    mark = ClaimMark._make(_PLACE.decode(data, name))
+    if not 1 <= mark.first_lsn <= LSN_MAX:
+        raise _PLACE.damaged(name, "names an LSN that no record has", f"1 to {LSN_MAX}", mark.first_lsn)
+    if not 1 <= mark.lease_us <= CLAIM_LEASE_US_MAX:
+        raise _PLACE.damaged(name, "has a lease that none has", f"1 to {CLAIM_LEASE_US_MAX}", mark.lease_us)
+    return mark
+
+
+_FILE = ConsumerFile("cursor", CURSOR_FILE, CURSOR_MAGIC)
+
+
+class CursorMark(NamedTuple):
+    """All up to `lsn` is done; `epoch` and `epoch_id` are of the record at that LSN (0 at LSN 0)."""
+
+    log_id: int
+    epoch: int
+    epoch_id: int
+    lsn: int
+    moved_us: int
+
+
+def encode_cursor(mark: CursorMark) -> bytes:
+    """Return the bytes of a cursor file; struct.error where a number is not in 64 bits."""
+    return _FILE.encode(mark)
+
+
+def decode_cursor(data: bytes, name: str) -> CursorMark:
+    """Return what a cursor file says; `name` is the file's.
+
+    CorruptionError where it is damaged, cut short, too long or no cursor; FormatVersionError where a newer walkit has
+    written it.
+    """
+    mark = CursorMark._make(_FILE.decode(data, name))
+    if mark.lsn > LSN_MAX:
+        raise _FILE.damaged(name, "names an LSN that no record has", f"at most {LSN_MAX}", mark.lsn)
+    return mark

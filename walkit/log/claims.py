@@ -21,16 +21,24 @@ from walkit._internal.locks import once
 from walkit._main_thread import run_uninterrupted
 from walkit.errors import ClaimError, GapError, LogClosedError, StorageError, WalkitError
 from walkit.events import EventSink
-from walkit.format.claim import ClaimMark
+from walkit.format.consumer_file import ClaimMark
 from walkit.format.layout import CLAIM_LEASE_US_MAX
 from walkit.format.manifest import Manifest
-from walkit.log.contents import LogContents, LogMarks
-from walkit.log.lifetime import Lifetime
-from walkit.read.claim import RENEWALS, Claim, is_due, lease_us_of
-from walkit.read.claim_rules import as_first, refuse_after, refuse_back, refuse_taken, taken
+from walkit.log.live_log import Lifetime, LogContents, LogMarks
+from walkit.read.claim import (
+    RENEWALS,
+    Claim,
+    as_first,
+    is_due,
+    lease_us_of,
+    refuse_after,
+    refuse_back,
+    refuse_taken,
+    taken,
+)
 from walkit.read.cursor import check_name
 from walkit.record import wall_us
-from walkit.segments.claim_files import (
+from walkit.segments.consumer_files import (
     LOCK_WAIT_S,
     OWN,
     ClaimFact,

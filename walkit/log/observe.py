@@ -11,7 +11,7 @@ from walkit.commit.delivery import Delivery
 from walkit.commit.frame import SealedFrame
 from walkit.errors import GapError
 from walkit.format.frame import FrameHeader
-from walkit.log.contents import LogContents
+from walkit.log.live_log import LogContents
 from walkit.read.view import frames_to_batches
 from walkit.record import Batch, Buffer, Record
 

@@ -1,4 +1,4 @@
-"""Opening logs: by path, by URL, in a storage of one's own, or as a scratch log."""
+"""Opening logs: by path, by URL, in a storage of one's own, or as a scratch log; and the report of an opening."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from walkit.commit.ports import LogPorts
 from walkit.config import LogOptions
 from walkit.errors import LogExistsError, LogLockedError, LogNotFoundError
 from walkit.events import EventCallback, EventSink
-from walkit.format.manifest import MANIFEST_NAME, Manifest
-from walkit.format.manifest_file import ManifestFile
-from walkit.log.compose import compose
-from walkit.log.report import recovery_report
+from walkit.format.layout import DURABLE_SLOTS_BYTES
+from walkit.format.manifest import MANIFEST_NAME, Manifest, ManifestFile
+from walkit.log.parts import compose
 from walkit.log.resources import LogResources
 from walkit.log.scratch import open_scratch
 from walkit.log.wal import WriteAheadLog, open_logs
@@ -24,13 +23,13 @@ from walkit.read.reader import LogReader
 from walkit.record import wall_us
 from walkit.recovery.apply import sync_unsealed
 from walkit.recovery.log_scan import Progress, read_durable_slot
-from walkit.recovery.plan import emit_recovery, plan_recovery
-from walkit.recovery.report import PhaseClock
-from walkit.segments.manifest_store import load_manifest_file, settle_manifest
-from walkit.segments.new_log import make_log
+from walkit.recovery.plan import RecoveryPlan, emit_recovery, plan_recovery
+from walkit.recovery.report import PhaseClock, RecoveryReport
+from walkit.segments.consumer_files import claims_locked
+from walkit.segments.manifest_store import DURABLE_NAME, load_manifest_file, settle_manifest, write_manifest
 from walkit.segments.writer_lock import take_writer_lock
 from walkit.storage.address import Place, place_of
-from walkit.storage.interface import Storage
+from walkit.storage.interface import Storage, remove_if_there
 
 
 @overload
@@ -208,6 +207,18 @@ def _create(storage: Storage, options: LogOptions) -> Manifest:
     return manifest
 
 
+def make_log(storage: Storage, manifest: Manifest) -> None:
+    """Make the files that a full disk must not refuse later, then write the first manifest; durable on return."""
+    if remove_if_there(storage, DURABLE_NAME):
+        # A log that was removed by hand left it. A manifest beside its promises would be refused.
+        storage.sync_directory()
+    with claims_locked(storage):
+        cell = storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=True)
+        if cell is not None:
+            cell.close()
+    write_manifest(storage, manifest)
+
+
 def _check_stored(manifest: Manifest, options: LogOptions) -> None:
     if options.ack_order is not None and options.ack_order != manifest.ack_order:
         refuse(
@@ -216,6 +227,28 @@ def _check_stored(manifest: Manifest, options: LogOptions) -> None:
             f"the log was made with {manifest.ack_order!r}, for its life",
             manifest.ack_order,
         )
+
+
+def recovery_report(
+    storage: Storage, options: LogOptions, clock: PhaseClock, plan: RecoveryPlan, created: bool
+) -> RecoveryReport:
+    """Return what an opening found, and what its plan did."""
+    findings = plan.findings
+    scanned = [f for f in (*findings.sealed, *findings.unsealed) if f.bytes_scanned]
+    clean = not findings.unsealed and not plan.cuts and not plan.steps
+    with clock.phase("ready"):
+        pass  # it only tells when the log was ready
+    return RecoveryReport(
+        **plan.outcome(storage),
+        verdict="created" if created else "clean" if clean else "recovered",
+        phases=tuple(clock.phases),
+        segments=len(plan.manifest.segments),
+        segments_scanned=len(scanned),
+        frames_scanned=sum(f.frames for f in scanned),
+        records_scanned=sum(f.records for f in scanned),
+        bytes_scanned=sum(f.bytes_scanned for f in scanned),
+        promised_position=findings.promised_position,
+    )
 
 
 def _refuse_for_reading(**given: object) -> None:

@@ -1,23 +1,38 @@
-"""The parts of an open log, for what is built on one: each part is handed to what needs it."""
+"""The parts of an open log, and how they are put together: each is made once and handed to those that need it.
+
+Putting them together starts no thread.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import secrets
+import time
+from dataclasses import dataclass, replace
 
 from walkit.commit.core import OrderingCore
 from walkit.commit.driver import CommitDriver
+from walkit.commit.ports import FrameSink, LogPorts
 from walkit.commit.ticket import Submitted
-from walkit.config import LogOptions
+from walkit.commit.timer import CommitClock
+from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
 from walkit.events import EventSink
+from walkit.format.frame import FrameIdentity
+from walkit.format.layout import RECORDS_PER_FRAME_MAX, SegmentFlag, align_up
+from walkit.format.manifest import LogEnd, ManifestFile
 from walkit.log.claims import ClaimTable, OwnClaims
-from walkit.log.contents import LogContents
-from walkit.log.lifetime import Lifetime
-from walkit.log.retention import Retainer
-from walkit.log.trim import Trimmer
-from walkit.segments.manifest_store import ManifestStore
+from walkit.log.live_log import Lifetime, LogContents
+from walkit.log.observe import acknowledged_frames
+from walkit.log.retention import BoundedSink, Retainer
+from walkit.log.trim import Trimmer, TrimRewriter
+from walkit.record import wall_us
+from walkit.recovery.apply import apply_plan
+from walkit.recovery.plan import RecoveryPlan
+from walkit.segments.manifest_store import ManifestStore, SlotStore, next_epoch, note_level
 from walkit.segments.orphan_files import OrphanFiles
 from walkit.segments.segment_set import SegmentSet
-from walkit.storage.interface import Storage
+from walkit.segments.writer_lock import WriterLock
+from walkit.storage.interface import DirectStorage, Storage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,3 +55,171 @@ class LogParts:
     own_claims: OwnClaims
     trimmer: Trimmer
     retention: Retainer
+
+
+def compose(
+    storage: Storage,
+    options: LogOptions,
+    events: EventSink,
+    plan: RecoveryPlan,
+    ports: LogPorts,
+    lock: WriterLock,
+    file: ManifestFile | None,
+) -> LogParts:
+    """Apply the plan and return the parts of the log, ready to be appended to. Writes no segment.
+
+    `file` is that of the manifest that the plan was made for; None for a new log.
+    """
+    number = next_epoch(plan.manifest)  # before anything is changed: there may be none
+    slots = SlotStore(storage, plan.findings.slot, events)
+    manifest_store = ManifestStore(storage, plan.findings.manifest, lock, slots, file)
+    try:
+        apply_plan(storage, manifest_store, plan)
+        note_level(manifest_store, options.durability)
+    except BaseException:
+        slots.close()
+        raise
+    manifest = manifest_store.current
+    began = replace(
+        manifest.end,
+        last_lsn=max(manifest.end.last_lsn, manifest.vouched_lsn),
+    )
+    identity = FrameIdentity(manifest.log_id, number, secrets.randbits(64) | 1)
+    alignment = _alignment(storage, options, events)
+    completion_order = manifest.ack_order == "completion"
+    core = _core(options, identity, began, alignment, completion_order=completion_order, ports=ports)
+    segments = _segments(storage, manifest_store, options, events, core, began=began, slots=slots)
+    contents = LogContents(storage, manifest_store, segments, core)
+    lifetime, orphan_files = Lifetime(), OrphanFiles(storage, manifest_store)
+    claims = ClaimTable(storage, manifest_store, events)
+    own_claims = OwnClaims(claims, contents, core, lifetime, segments.maintenance)
+    rewriter = TrimRewriter(storage, manifest_store, orphan_files, lifetime, events)
+    trimmer = Trimmer(manifest_store, core, segments.maintenance, claims, orphan_files, rewriter, events)
+    limits = options.retention
+    retention = Retainer(
+        limits, storage.location, manifest_store, segments, claims, trimmer, orphan_files, events
+    )
+    is_bounded = limits.at_capacity == "refuse"
+    frame_sink = BoundedSink(segments, contents, options, retention, events) if is_bounded else segments
+    driver = _driver(core, frame_sink, segments, contents, options, events)
+    driver.failure.on_poison = lifetime.wake_end_watchers
+    lock.watch(segments, driver.poison)
+    retention.begin()
+    if ports.gate is not None:
+        driver.guard(ports.gate)
+    return LogParts(
+        storage=storage,
+        options=options,
+        events=events,
+        manifest_store=manifest_store,
+        segments=segments,
+        core=core,
+        driver=driver,
+        records_max=RECORDS_PER_FRAME_MAX if ports.gate is None else ports.gate.records_max,
+        contents=contents,
+        lifetime=lifetime,
+        orphan_files=orphan_files,
+        claims=claims,
+        own_claims=own_claims,
+        trimmer=trimmer,
+        retention=retention,
+    )
+
+
+def _core(
+    options: LogOptions,
+    identity: FrameIdentity,
+    began: LogEnd,
+    alignment: int,
+    *,
+    completion_order: bool,
+    ports: LogPorts,
+) -> OrderingCore[Submitted]:
+    return OrderingCore(
+        identity,
+        last_lsn=began.last_lsn,
+        position=align_up(began.position, alignment),
+        chain=began.chain,
+        alignment=alignment,
+        frame_bytes_max=int(options.frame_bytes_max),
+        in_flight_max=options.in_flight,
+        completion_order=completion_order,
+        reorder_window_bytes=options.reorder_window_bytes,
+        policy=options.policy,
+        ack_when_durable=options.durability == "sync",
+        idle_marker_us=options.idle_marker_ms * 1000,
+        interval_us=int(options.interval_s * 1e6) if options.durability == "interval" else 0,
+        ack_sink=ports.ack_sink,
+    )
+
+
+def _segments(
+    storage: Storage,
+    manifest_store: ManifestStore,
+    options: LogOptions,
+    events: EventSink,
+    core: OrderingCore[Submitted],
+    *,
+    began: LogEnd,
+    slots: SlotStore,
+) -> SegmentSet:
+    segments = SegmentSet(
+        storage,
+        manifest_store,
+        options,
+        identity=core.identity,
+        epoch_began=began,
+        slots=slots,
+        events=events,
+        name=_name(storage),
+        alignment=core.alignment,
+    )
+    if options.in_flight > 1:
+        segments.reorder_window_bytes = core.reorder_window_bytes
+    if core.completion_order:
+        segments.flags |= SegmentFlag.COMPLETION_ORDER
+    return segments
+
+
+def _driver(
+    core: OrderingCore[Submitted],
+    frame_sink: FrameSink,
+    segments: SegmentSet,
+    contents: LogContents,
+    options: LogOptions,
+    events: EventSink,
+) -> CommitDriver:
+    driver = CommitDriver(
+        core,
+        frame_sink,
+        events=events,
+        name=_name(segments.storage),
+        sync_writes=options.durability == "sync",
+        codec=options.codec,
+        queue_bytes_max=options.queue_bytes_max,
+        clock=CommitClock(time.monotonic_ns, wall_us() * 1000 - time.monotonic_ns()),
+        write_timeout_us=(options.write_timeout_ms or 0) * 1000,
+    )
+    segments.watched = driver.watched
+    segments.poison = segments.maintenance.broken = driver.poison
+    driver.delivery.bytes_max = options.queue_bytes_max
+    driver.delivery.reread = lambda first_lsn, last_lsn: acknowledged_frames(contents, first_lsn, last_lsn)
+    return driver
+
+
+def _name(storage: Storage) -> str:
+    """Return what the log's threads are called after."""
+    return os.path.basename(storage.location.rstrip("/")) or "log"
+
+
+def _alignment(storage: Storage, options: LogOptions, events: EventSink) -> int:
+    """Return the alignment of the frames to come: that of direct I/O where it is wanted and the place takes it."""
+    if not options.direct_io:
+        return ALIGNMENT_BUFFERED
+    why_not = "the storage has none"
+    if isinstance(storage, DirectStorage):
+        why_not = storage.why_not_direct() or ""
+    if not why_not:
+        return ALIGNMENT_DIRECT
+    events.emit("walkit.log.buffered", location=storage.location, reason=why_not)
+    return ALIGNMENT_BUFFERED

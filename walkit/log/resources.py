@@ -20,14 +20,12 @@ from _thread import allocate_lock
 from collections.abc import Callable
 from typing import Any
 
-from walkit._internal.interrupts import uninterrupted
 from walkit._internal.locks import WORK, holds, once
-from walkit._internal.outbox import Outbox
 from walkit._internal.threads import MEMORY_TRIES, Latch, LogThread, on_log_thread, reserve_stack
-from walkit._main_thread import run_uninterrupted
+from walkit._main_thread import run_uninterrupted, uninterrupted
 from walkit.commit.driver import CommitDriver
 from walkit.errors import LogClosedError, StorageError, WalkitError
-from walkit.events import EventSink
+from walkit.events import EventSink, Outbox
 from walkit.log.claims import OwnClaims
 from walkit.log.parts import LogParts
 from walkit.segments.manifest_store import ManifestStore

@@ -1,8 +1,11 @@
-"""Retention: which segments may go without being asked for. A pure plan, and what carries it out.
+"""Retention: which segments may go without being asked for, and when a log refuses instead. A pure plan, and its use.
 
 A limit of age, bytes or records, or "what every claim has passed", is enough to drop a segment; a claim is enough to
 keep it, until the log is over its hard cap. Kevo's retention, which lets age and count
 delete what a replica still needs, is the fault to avoid; Quiver's is the source of the caps.
+
+A log that refuses at its capacity (`Retention.at_capacity`) looks at it when a segment is full and the next one is
+begun: a frame that fits the segment in use costs nothing.
 """
 
 from __future__ import annotations
@@ -16,15 +19,16 @@ from itertools import pairwise
 from walkit._internal.arguments import check_kind, check_progress
 from walkit._internal.locks import once
 from walkit._main_thread import ending_early, run_uninterrupted
-from walkit.config import Retention
+from walkit.config import LogOptions, Retention
+from walkit.errors import LogFullError
 from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import SegmentRecord
 from walkit.log.claims import BACKGROUND_WAIT_S, ClaimTable
-from walkit.log.contents import segments_now
+from walkit.log.live_log import LogContents, segments_now
 from walkit.log.trim import Trimmed, Trimmer
 from walkit.recovery.report import report_html
-from walkit.segments.claim_files import ClaimFact
+from walkit.segments.consumer_files import ClaimFact
 from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.orphan_files import OrphanFiles
 from walkit.segments.segment_set import SegmentSet
@@ -321,3 +325,67 @@ class Retainer:
 def period_s(limits: Retention) -> float | None:
     """Return how often the limits are looked at beside the seals, in seconds; None where time alone changes nothing."""
     return None if limits.age_s is None else min(max(limits.age_s / 10, 1.0), 60.0)
+
+
+class BoundedSink:
+    """The segments of a log, of which the next one is begun only where it fits the capacity. A FrameSink."""
+
+    def __init__(
+        self,
+        segments: SegmentSet,
+        contents: LogContents,
+        options: LogOptions,
+        retention: Retainer,
+        events: EventSink,
+    ) -> None:
+        self._segments = segments
+        self._contents = contents
+        self._options = options
+        self._retention = retention
+        self._events = events
+        self._refusing = self._retaining = False
+        self.assign, self.write, self.passed = segments.assign, segments.write, segments.passed
+        self.sync, self.publish = segments.sync, segments.publish
+
+    def begin_segment(self, *, position: int, first_lsn: int, chain: int) -> int:
+        """See FrameSink. LogFullError (reason "retention") where it does not fit; nothing has changed then."""
+        self._require_room()
+        return self._segments.begin_segment(position=position, first_lsn=first_lsn, chain=chain)
+
+    def _require_room(self) -> None:
+        limit, size = self._options.retention.bytes_max, self._options.segment_bytes
+        assert limit is not None
+        used = self._contents.used_bytes()
+        if used + size <= limit:
+            self._refusing = False
+            return
+        self._retain()
+        location = self._segments.storage.location
+        if not self._refusing:  # reported once, and again after there was room
+            self._refusing = True
+            self._events.emit("walkit.retention.refuse", location=location, bytes=used, limit=limit)
+        raise LogFullError(
+            f"the log at {location} is at its capacity: its files have {used:,} bytes, a new segment needs {size:,} "
+            f"and bytes_max is {limit:,}; nothing was written. Trim what is not needed any more and append again",
+            reason="retention",
+            limit_bytes=limit,
+        )
+
+    def _retain(self) -> None:
+        """Let the other limits be looked at, on the maintenance thread: no seal comes that would make them be."""
+        if self._retaining or not drops_by_itself(self._options.retention):
+            return
+        self._retaining = True
+
+        def retain() -> None:
+            try:
+                self._retention.enforce_beside_frames()
+            finally:
+                self._retaining = False
+
+        self._segments.maintenance.submit("retain", retain)
+
+
+def drops_by_itself(limits: Retention) -> bool:
+    """Return whether anything may go without being asked for."""
+    return limits.age_s is not None or limits.records_max is not None or limits.below_claims

@@ -21,8 +21,7 @@ from walkit.errors import StorageError, WalkitError
 from walkit.log.resources import end_dropped
 from walkit.log.wal import WriteAheadLog
 from walkit.storage.folder import Folder
-from walkit.storage.interface import FileNumber
-from walkit.storage.io_errors import Translated
+from walkit.storage.interface import FileNumber, Translated
 from walkit.storage.locks import FileLock, take_lock
 
 PREFIX = "walkit-scratch-"

@@ -19,8 +19,7 @@ from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.names import TRIM_NEW_NAME
 from walkit.format.segment import SegmentHeader
 from walkit.log.claims import ClaimTable
-from walkit.log.contents import LogMarks
-from walkit.log.lifetime import Lifetime
+from walkit.log.live_log import Lifetime, LogMarks
 from walkit.read.view import LogView
 from walkit.record import Record
 from walkit.recovery.report import report_html
@@ -31,8 +30,7 @@ from walkit.segments.maintenance_worker import MaintenanceWorker
 from walkit.segments.manifest_store import ManifestStore, gaps_where
 from walkit.segments.orphan_files import OrphanFiles
 from walkit.segments.rewrite import NewSegment, SegmentReplacer, copy_segment, unlike
-from walkit.storage.interface import Storage, StorageFile
-from walkit.storage.io_errors import BACK_PRESSURE
+from walkit.storage.interface import BACK_PRESSURE, Storage, StorageFile
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,16 +1,17 @@
-"""The write-ahead log as people use it."""
+"""The write-ahead log as people use it, and how it describes itself."""
 
 from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from walkit._internal.arguments import as_lsn, as_seconds, check_choice, refuse
 from walkit._internal.arrow import pa
+from walkit._internal.html import tag
 from walkit._internal.text import lsn_range
 from walkit._internal.threads import Bell, reserve_stack
 from walkit.commit.ports import FrameObserver
@@ -19,27 +20,94 @@ from walkit.config import LogOptions, Retention
 from walkit.errors import CallbackError, GapError
 from walkit.events import EventSink
 from walkit.format.manifest import Manifest
-from walkit.log.append import Appender, BulkAppender
-from walkit.log.column_input import bundle_of, rows_of, rows_of_arrow
-from walkit.log.description import log_html, segments_of, statistics_of
+from walkit.log.append import Appender, BulkAppender, TicketList, Transaction
+from walkit.log.columns import bundle_of, rows_of, rows_of_arrow
+from walkit.log.live_log import segments_now
 from walkit.log.observe import Observation, ObservedFrames
+from walkit.log.parts import LogParts
 from walkit.log.resources import LogResources, close_dropped, watch_exit
 from walkit.log.retention import RetentionProgress, RetentionReport
-from walkit.log.transaction import TicketList, Transaction
 from walkit.log.trim import WASTE_RATIO_DEFAULT, TrimReport
 from walkit.log.validate import DELETE, PUT, Values, make_ticket
 from walkit.metrics import LogStatistics
 from walkit.read.claim import LEASE_S_DEFAULT, Claim
-from walkit.read.cursor import CursorPlace, CursorSurface
+from walkit.read.cursor import CursorApi, CursorPlace
+from walkit.read.html import SegmentShown, segments_html
 from walkit.read.view import LogView
 from walkit.record import AppendResult, Kind, Record
-from walkit.recovery.report import RecoveryReport
-from walkit.segments.claim_files import ClaimFact
+from walkit.recovery.report import Cut, RecoveryReport
+from walkit.segments.consumer_files import ClaimFact
+from walkit.segments.manifest_store import ManifestStore
+from walkit.segments.segment_set import SegmentSet
+
+
+def statistics_of(parts: LogParts) -> LogStatistics:
+    """Return a frozen snapshot of the named metrics."""
+    core, driver, segments = parts.core, parts.driver, parts.segments
+    counters = driver.counters
+    manifest, begun = segments_now(parts.manifest_store, segments)
+    open_bytes = sum(segment.end_position - header.start_position for segment, header in begun)
+    return LogStatistics(
+        appended_lsn=core.appended_lsn,
+        acked_lsn=core.acked_lsn,
+        durable_lsn=core.durable_lsn,
+        first_lsn=parts.contents.first_lsn,
+        records_appended=core.appended_lsn - segments.epoch_began.last_lsn,
+        records_acked=core.acked_lsn - segments.epoch_began.last_lsn,
+        user_bytes=counters.user_bytes,
+        frames_written=counters.frames_written,
+        frame_bytes=counters.frame_bytes,
+        padding_bytes=counters.padding_bytes,
+        alignment=core.alignment,
+        marks_written=counters.marks_written,
+        syncs=counters.syncs,
+        write_ns=counters.write_ns,
+        prepare_ns=counters.prepare_ns,
+        queue_records=core.pending_records,
+        queue_bytes=core.pending_bytes,
+        queue_bytes_max=driver.queue_bytes_max,
+        deliveries_waiting=driver.delivery.waiting,
+        callback_errors=driver.delivery.errors,
+        rotations=segments.rotations,
+        segments=len(manifest.sealed) + len(begun),
+        log_bytes=sum(s.size_bytes for s in manifest.sealed) + open_bytes,
+        poisoned=int(core.failure is not None),
+    )
+
+
+def log_html(
+    title: str, state: str, marks: Mapping[str, int], segments: Sequence[SegmentShown], cuts: Sequence[Cut]
+) -> str:
+    """Return LSN marks, segments and the last cuts as HTML, readable on dark and on light."""
+    return tag(
+        "div",
+        tag("b", title),
+        f" ({state})",
+        tag(
+            "table",
+            tag("tr", *(tag("td", name, " ", tag("b", f"{lsn:,}")) for name, lsn in marks.items())),
+        ),
+        segments_html(segments, marks, cuts),
+    )
+
+
+def segments_of(manifest_store: ManifestStore, segments: SegmentSet) -> list[SegmentShown]:
+    """Return the segments that are the log now, in order."""
+    manifest, begun = segments_now(manifest_store, segments)
+    sealed = [
+        SegmentShown(s.number, s.start_position, s.end_position, s.first_lsn, s.last_lsn, True)
+        for s in manifest.sealed
+    ]
+    return sealed + [
+        SegmentShown(s.number, header.start_position, s.end_position, header.first_lsn, s.last_lsn, False)
+        for s, header in begun
+    ]
+
 
 _open_logs: weakref.WeakSet[WriteAheadLog] = weakref.WeakSet()
 
 
-class WriteAheadLog(CursorSurface):
+class WriteAheadLog(CursorApi):
     """A log that is open for writing. Made by `walkit.open`; a context manager. Safe from any thread.
 
     What an acknowledgement promises is the log's durability level: "sync" (the default) means that the records are on
@@ -204,7 +272,7 @@ class WriteAheadLog(CursorSurface):
         return self.parts.own_claims.drop(name)
 
     def _make_durable(self, lsn: int) -> int:
-        """See CursorSurface."""
+        """See CursorApi."""
         return self.durable_lsn if self.durable_lsn >= lsn else self.sync()
 
     def _refuse_closed(self) -> None:

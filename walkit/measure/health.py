@@ -12,7 +12,7 @@ from walkit._internal.arguments import refuse
 from walkit._internal.html import join, red_lines, table, tag
 from walkit._internal.text import aligned, counted
 from walkit.measure.health_checks import Finding, browser, folder, java, lab, packages, spark_starts
-from walkit.storage.io_errors import Translated
+from walkit.storage.interface import Translated
 
 Progress = Callable[[str], object]
 

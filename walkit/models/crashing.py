@@ -16,8 +16,7 @@ from walkit._internal.locks import once
 from walkit.models.crash_report import CrashReport, PendingChange
 from walkit.models.namespace import Names
 from walkit.models.page_cache import Fate, FileFate, Inode, Keep
-from walkit.storage.interface import Buffer, OpenMode
-from walkit.storage.io_errors import checked_name
+from walkit.storage.interface import Buffer, OpenMode, checked_name
 from walkit.storage.memory import MemoryFile, MemoryStorage
 
 

@@ -29,8 +29,8 @@ from walkit.storage.interface import (
     Storage,
     StorageFile,
     StorageLock,
+    storage_error,
 )
-from walkit.storage.io_errors import storage_error
 
 _Result = TypeVar("_Result")
 

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field, replace
 
 from walkit.models.page_cache import LOST, Fates, Inode, Keep, numbers
-from walkit.storage.io_errors import parent_folder
+from walkit.storage.interface import parent_folder
 from walkit.storage.memory_tree import MemoryNames, NameChangeKind, change_name
 
 

@@ -18,18 +18,25 @@ from walkit._internal.locks import STATE, alone
 from walkit._main_thread import run_uninterrupted
 from walkit.errors import CorruptionError, CursorDivergedError, CursorError, GapError
 from walkit.events import EventSink
-from walkit.format.cursor import CursorMark, encode_cursor
+from walkit.format.consumer_file import CursorMark, encode_cursor
 from walkit.format.manifest import Manifest
 from walkit.format.names import cursor_file_name, is_cursor_name
-from walkit.read.read_api import ReadSurface
+from walkit.read.read_api import ReadApi
 from walkit.read.view import LogView
 from walkit.record import Record, wall_us
-from walkit.segments.claim_files import ClaimFact, claim_facts, drop_claim, time_text
-from walkit.segments.cursor_files import CursorFact, cursor_facts, stored_cursor
+from walkit.segments.consumer_files import (
+    ClaimFact,
+    CursorFact,
+    claim_facts,
+    cursor_facts,
+    drop_claim,
+    stored_cursor,
+    time_text,
+)
 from walkit.segments.identity import identity_at, lies_in
 from walkit.segments.manifest_store import load_manifest
+from walkit.storage.bulk import write_whole
 from walkit.storage.interface import Storage, remove_if_there
-from walkit.storage.whole_file import write_whole
 
 if TYPE_CHECKING:
     from walkit.read.describe import LogInventory
@@ -42,7 +49,7 @@ class CursorPlace(NamedTuple):
     events: EventSink
 
 
-class CursorSurface(ReadSurface):
+class CursorApi(ReadApi):
     """What a log can be asked about cursors: the same for the writer's object and for readers in other processes."""
 
     @abstractmethod
@@ -131,7 +138,7 @@ class Cursor:
     follow: exactly once.
     """
 
-    def __init__(self, log: CursorSurface, name: str, start_lsn: int | None) -> None:
+    def __init__(self, log: CursorApi, name: str, start_lsn: int | None) -> None:
         self.name = name
         self.fault: str | None = None
         """Why the file that was found was taken for none; None where it was not."""

@@ -11,8 +11,7 @@ from walkit.format.manifest import SegmentState
 from walkit.read.view import LogView
 from walkit.record import wall_us
 from walkit.recovery.report import report_html
-from walkit.segments.claim_files import ClaimFact
-from walkit.segments.cursor_files import CursorFact
+from walkit.segments.consumer_files import ClaimFact, CursorFact
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

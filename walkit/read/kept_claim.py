@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from walkit.errors import StorageError, WalkitError
 from walkit.events import EventCallback
 from walkit.read.claim import RENEWALS, Claim, claim, is_due
-from walkit.segments.claim_files import LOCK_WAIT_S, READ_ONLY
+from walkit.segments.consumer_files import LOCK_WAIT_S, READ_ONLY
 from walkit.storage.address import Place
 
 READ_ONLY_S = 60.0

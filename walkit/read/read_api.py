@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class ReadSurface(ABC):
+class ReadApi(ABC):
     """What every log can be asked to read. Bounds are LSNs, inclusive; None is the oldest and the newest there is."""
 
     @abstractmethod

@@ -16,7 +16,7 @@ from walkit.format.durable_slot import DurableSlot
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME, Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
-from walkit.read.cursor import CursorPlace, CursorSurface
+from walkit.read.cursor import CursorApi, CursorPlace
 from walkit.read.damage_seen import DamageSeen, Seen
 from walkit.read.html import reader_html
 from walkit.read.view import LogView, Span
@@ -176,7 +176,7 @@ def record_of(record: SegmentRecord, header: SegmentHeader) -> SegmentRecord:
     )
 
 
-class LogReader(CursorSurface):
+class LogReader(CursorApi):
     """A log opened with mode="r": everything but writing. A context manager; safe from any thread.
 
     Each call sees the log as it is then. While a writer lives, that is what is on stable storage, at any of the log's
@@ -216,23 +216,23 @@ class LogReader(CursorSurface):
         return reader_view_of(self._storage)
 
     def _now(self) -> tuple[LogView, int]:
-        """See ReadSurface."""
+        """See ReadApi."""
         seen = self._view()
         return seen.view, seen.last_lsn
 
     def _with_damage(self, seen: Seen) -> LogView:
-        """See ReadSurface. Without an open log a damaged tail makes a reader refuse it, and is read here."""
+        """See ReadApi. Without an open log a damaged tail makes a reader refuse it, and is read here."""
         if self.closed:
             raise LogClosedError(f"the reader of {self.location} is closed")
         return view_with_damage(self._storage, seen)
 
     def _for_consumers(self) -> tuple[LogView, int]:
-        """See CursorSurface."""
+        """See CursorApi."""
         seen = self._view()
         return seen.view, seen.durable_lsn()
 
     def _make_durable(self, lsn: int) -> int:
-        """See CursorSurface. A reader makes nothing durable."""
+        """See CursorApi. A reader makes nothing durable."""
         return self.durable_lsn
 
     def _cursor_place(self) -> CursorPlace:

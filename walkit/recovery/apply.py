@@ -13,8 +13,7 @@ from contextlib import suppress
 
 from walkit.errors import CorruptionError, StorageError
 from walkit.format.layout import MANIFEST_BYTES_MAX, SEGMENT_HEADER_BYTES
-from walkit.format.manifest import Gap, Manifest, SegmentRecord
-from walkit.format.manifest_file import encode_base
+from walkit.format.manifest import Gap, Manifest, SegmentRecord, encode_base
 from walkit.format.names import SALVAGE_NEW_NAME
 from walkit.recovery.decision import Decision
 from walkit.recovery.log_scan import SegmentFinding
@@ -25,8 +24,7 @@ from walkit.segments.identity import header_of
 from walkit.segments.manifest_store import LOST_FOLDER, ManifestStore
 from walkit.segments.orphan_files import KEPT_NEW_NAME, leftover_of
 from walkit.segments.rewrite import NewSegment, copy_part, copy_segment, new_file, steps_of, write_segment
-from walkit.storage.interface import Storage, StorageFile
-from walkit.storage.io_errors import BACK_PRESSURE
+from walkit.storage.interface import BACK_PRESSURE, Storage, StorageFile
 
 
 def keep_part(storage: Storage, name: str, file: Readable, start: int, until: int) -> None:

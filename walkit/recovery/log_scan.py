@@ -38,11 +38,10 @@ from walkit.recovery.survey import (
     nonzero_until,
 )
 from walkit.segments.frame_walk import Readable, last_chain_of
-from walkit.segments.gathered import NOTHING_GATHERED, gathered_in
 from walkit.segments.identity import check_identity, header_of, missing_segment, whole_header
 from walkit.segments.index_file import orphan_indexes
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
-from walkit.segments.orphan_files import leftover_of, unfinished_in
+from walkit.segments.orphan_files import NOTHING_GATHERED, gathered_in, leftover_of, unfinished_in
 from walkit.storage.interface import Storage, StorageFile
 
 Progress = Callable[[int, int], None]

@@ -45,7 +45,6 @@ from walkit.recovery.rebuild import (
 )
 from walkit.recovery.report import Outcome
 from walkit.recovery.survey import TolerantFile, nonzero_until
-from walkit.segments.gathered import gathered_in
 from walkit.segments.identity import check_identity
 from walkit.segments.manifest_store import (
     DURABLE_NAME,
@@ -54,7 +53,7 @@ from walkit.segments.manifest_store import (
     load_manifest,
     settle_manifest,
 )
-from walkit.segments.orphan_files import leftover_of
+from walkit.segments.orphan_files import gathered_in, leftover_of
 from walkit.segments.rewrite import copy_part, new_file
 from walkit.segments.writer_lock import refuse_a_writer, take_writer_lock
 from walkit.storage.address import Place, storage_at

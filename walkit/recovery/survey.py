@@ -24,8 +24,7 @@ from walkit.format.manifest import Gap, LogEnd
 from walkit.format.segment import SegmentHeader
 from walkit.segments.frame_walk import ROW_READ_BYTES, FrameWalk, Readable
 from walkit.storage.bulk import BulkThrough, data_ranges, read_into
-from walkit.storage.interface import StorageFile
-from walkit.storage.io_errors import OUT_OF_PROCESS
+from walkit.storage.interface import OUT_OF_PROCESS, StorageFile
 
 # -- reading pages that may be unreadable
 

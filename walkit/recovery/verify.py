@@ -50,9 +50,7 @@ from walkit.recovery.scan_report import FrameRows, Problem, RangeVerdict, ScanRe
 from walkit.recovery.scan_results import ScanResults, examine_segments
 from walkit.recovery.snapshot_reader import read_frames, read_header
 from walkit.recovery.survey import FrameSpan, SegmentSurvey, nonzero_until
-from walkit.segments.claim_files import claim_facts
-from walkit.segments.cursor_files import cursor_facts
-from walkit.segments.gathered import gathered_in
+from walkit.segments.consumer_files import claim_facts, cursor_facts
 from walkit.segments.identity import identity_at, whole_header
 from walkit.segments.manifest_store import (
     DURABLE_NAME,
@@ -62,7 +60,7 @@ from walkit.segments.manifest_store import (
     REPLICATION_NAMES,
     load_manifest,
 )
-from walkit.segments.orphan_files import leftover_of
+from walkit.segments.orphan_files import gathered_in, leftover_of
 from walkit.segments.writer_lock import has_writer
 from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import Storage

@@ -21,6 +21,7 @@ from walkit.format.index import IndexEntry
 from walkit.format.layout import INDEX_STEP_BYTES, SEGMENT_HEADER_BYTES, ZEROS
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.storage.interface import (
+    OUT_OF_PROCESS,
     Buffer,
     DirectStorage,
     HoldableFile,
@@ -29,7 +30,6 @@ from walkit.storage.interface import (
     Storage,
     StorageFile,
 )
-from walkit.storage.io_errors import OUT_OF_PROCESS
 
 ZERO_STEP_BYTES = 1 << 20
 LAST_BYTES = 4096

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from walkit._internal.interrupts import uninterrupted
 from walkit._internal.locks import marked, once
 from walkit._internal.threads import LogThread
+from walkit._main_thread import uninterrupted
 from walkit.commit.latches import CommitSignal
 from walkit.errors import CallbackError, StorageError, WalkitError
 from walkit.events import EventSink

@@ -43,19 +43,22 @@ from walkit.format.manifest import (
     Gap,
     LogEnd,
     Manifest,
+    ManifestFile,
     SegmentRecord,
     SegmentState,
+    encode_base,
+    encode_edit,
+    new_file,
     prepared_record,
+    read_manifest,
     sealed_record,
     segment_order,
 )
-from walkit.format.manifest_file import ManifestFile, encode_base, encode_edit, new_file, read_manifest
 from walkit.format.names import CLAIMS_LOCK_NAME
 from walkit.format.segment import SegmentHeader
 from walkit.segments.active_segment import OpenSegment
-from walkit.storage.interface import Cell, HoldableFile, Storage, StorageFile, remove_if_there
-from walkit.storage.io_errors import BACK_PRESSURE
-from walkit.storage.whole_file import write_whole
+from walkit.storage.bulk import write_whole
+from walkit.storage.interface import BACK_PRESSURE, Cell, HoldableFile, Storage, StorageFile, remove_if_there
 
 RESERVE_SEALED_BYTES, RESERVE_PREPARED_BYTES, RESERVE_OPENING_BYTES = 256, 768, 1024
 """Edit space that is kept: for a trim of each sealed segment, a seal and a trim of each other, and one opening."""
@@ -586,3 +589,28 @@ def write_manifest(storage: Storage, manifest: Manifest) -> None:
 def _is_shared(file: StorageFile) -> bool:
     """Say whether a file has another name: a copy of hard links is another log, whose manifest must not change."""
     return isinstance(file, HoldableFile) and file.status_call()().st_nlink > 1
+
+
+LEVEL_KEY = "durability"
+"""Where a manifest has the durability level of the last opening, if that was "none" (FORMAT.md, `extra`)."""
+
+
+def level_of(manifest: Manifest) -> str:
+    """Return the level of the last opening for writing, as far as the manifest says: "" or "none"."""
+    return "none" if manifest.extra.get(LEVEL_KEY) == "none" else ""
+
+
+def note_level(store: ManifestStore, durability: str) -> None:
+    """Say in the manifest, durably, that this opening has the level "none", or that it no longer is so.
+
+    For readers of the log without its writer: its acknowledgements promise nothing. The manifest is written only
+    where that changes, so an opening at another level costs nothing after one like it.
+    """
+    now = "none" if durability == "none" else ""
+    manifest = store.current
+    if level_of(manifest) == now:
+        return
+    extra = {key: value for key, value in manifest.extra.items() if key != LEVEL_KEY}
+    if now:
+        extra[LEVEL_KEY] = now
+    store.update(lambda m: m.next(extra=extra), opening=True)

@@ -1,19 +1,26 @@
-"""Orphans: files of an open log that its manifest does not name. They are removed, again after a failure."""
+"""Files that the manifest of a log does not name: orphans, which are removed, and a gathered log's, which wait.
+
+Orphans are removed again after a failure. Files of a gathered log (FORMAT.md F-19) have their names in the folder
+before a manifest has them: between their renames and that manifest the log in the folder is the one of before. Readers,
+an examination and an opening continue with it; the next opening as a replica puts the gathered log in its place.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 from walkit._internal.locks import once
-from walkit.errors import StorageError
-from walkit.format.layout import SegmentFlag
-from walkit.format.manifest import Manifest
-from walkit.format.names import UNFINISHED_NAMES
-from walkit.format.segment import SegmentHeader
+from walkit.errors import StorageError, WalkitError
+from walkit.format.layout import MANIFEST_BYTES_MAX, SegmentFlag
+from walkit.format.manifest import Manifest, SegmentRecord, decode_manifest
+from walkit.format.names import BOOTSTRAP_READY_NAME, UNFINISHED_NAMES
+from walkit.format.segment import SegmentHeader, segment_name
 from walkit.segments.manifest_store import LOST_FOLDER, NEW_NAME, ManifestStore
+from walkit.storage.bulk import read_if_there
 from walkit.storage.interface import Storage, remove_if_there
 
 KEPT_NEW_NAME: Final = f"{LOST_FOLDER}/kept.new"
@@ -107,3 +114,46 @@ class OrphanFiles:
     def forget(self) -> None:
         """In a forked child: forget a lock that a thread of the parent may hold."""
         self.lock = threading.RLock()
+
+
+SNAPSHOT_KEY: Final = "snapshot_lsn"
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What a log that is ready to take the place of this one has of files that bear a name of this one's."""
+
+    segments: Mapping[str, SegmentRecord] = field(default_factory=dict)
+    """What the plan says of each segment, by the name that it gets."""
+    snapshot_lsn: int = 0
+    """Where its snapshot is; 0 where it has none."""
+
+    def has(self, name: str, header: SegmentHeader) -> bool:
+        """Say whether the segment of this name is one of it."""
+        record = self.segments.get(name)
+        return record is not None and (record.start_position, record.first_lsn, record.start_chain) == (
+            header.start_position,
+            header.first_lsn,
+            header.chain,
+        )
+
+
+NOTHING_GATHERED: Final = Gathered()
+
+
+def gathered_in(storage: Storage, manifest: Manifest) -> Gathered:
+    """Return what is ready to take the place of the log of this manifest; nothing where none is. StorageError."""
+    data = read_if_there(storage, BOOTSTRAP_READY_NAME, MANIFEST_BYTES_MAX + 1)
+    if data is None:
+        return NOTHING_GATHERED
+    try:
+        ready = decode_manifest(data, BOOTSTRAP_READY_NAME)
+    except WalkitError:
+        return NOTHING_GATHERED
+    lsn = ready.extra.get(SNAPSHOT_KEY, 0)
+    if ready.log_id != manifest.log_id or not isinstance(lsn, int):
+        return NOTHING_GATHERED
+    first = manifest.next_segment
+    return Gathered(
+        {segment_name(first + i): record for i, record in enumerate(ready.sealed)}, snapshot_lsn=lsn
+    )

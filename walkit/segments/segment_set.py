@@ -23,6 +23,7 @@ from walkit.format.index import has_index
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.segment import SegmentHeader, segment_name
+from walkit.record import wall_us
 from walkit.segments.active_segment import (
     ZERO_AHEAD_BYTES,
     OpenSegment,
@@ -41,9 +42,34 @@ from walkit.segments.manifest_store import (
     with_sealed,
     without_segment,
 )
-from walkit.segments.passed_time import PassedTime
-from walkit.storage.interface import OpenMode, Storage, StorageFile, hold_file
-from walkit.storage.io_errors import BACK_PRESSURE
+from walkit.storage.interface import BACK_PRESSURE, OpenMode, Storage, StorageFile, hold_file
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""It runs while the machine sleeps, and cannot be set."""
+
+
+def _passed_us() -> int:
+    return time.clock_gettime_ns(_CLOCK) // 1000
+
+
+class PassedTime:
+    """The wall clock's time at an opening, and the time that has passed since. Safe from any thread."""
+
+    def __init__(
+        self, wall_us: Callable[[], int] = wall_us, passed_us: Callable[[], int] = _passed_us
+    ) -> None:
+        self._wall_us, self._passed_us = wall_us, passed_us
+        self.opened_us = wall_us()
+        self._offset_us = self.opened_us - passed_us()
+
+    def us(self) -> int:
+        """Return the time, microseconds since 1970: no step of the wall clock is in it."""
+        return max(self._passed_us() + self._offset_us, 0)
+
+    def ahead_us(self) -> int:
+        """Return by how much the wall clock was set since the opening; below 0 if it was set back."""
+        return self._wall_us() - self.us()
+
 
 LOOK_S = 1.0  # after so long without a look at its place, a writer looks before the next acknowledgement
 

@@ -14,6 +14,7 @@ from walkit.errors import LogLockedError, StorageError, WalkitError
 from walkit.format.manifest import Manifest
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest, replaced_error
 from walkit.storage.interface import (
+    OUT_OF_PROCESS,
     FileNumber,
     FolderHold,
     HoldableStorage,
@@ -26,7 +27,6 @@ from walkit.storage.interface import (
     hold_folder,
     is_held,
 )
-from walkit.storage.io_errors import OUT_OF_PROCESS
 
 if TYPE_CHECKING:
     from walkit.segments.segment_set import SegmentSet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from walkit.format.manifest import EpochRecord, SegmentRecord, SegmentState
 from walkit.replication.protocol.identity import KnownReplica
-from walkit.segments.claim_files import ClaimFact
+from walkit.segments.consumer_files import ClaimFact
 from walkit.simulate.world_log import FrameStore, State
 
 LOG_ID = 0x57A1

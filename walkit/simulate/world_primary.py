@@ -17,7 +17,7 @@ from walkit.format.manifest import EpochRecord
 from walkit.log.retention import RetentionFacts, RetentionPlan, plan_retention
 from walkit.record import Kind
 from walkit.replication.delta.messages import DeltaEnd
-from walkit.segments.claim_files import ClaimFact
+from walkit.segments.consumer_files import ClaimFact
 from walkit.simulate.world_clock import Process
 from walkit.simulate.world_disk import LOG_ID, PrimaryDisk, claim_of
 from walkit.simulate.world_faults import random_of

@@ -12,7 +12,7 @@ from walkit.replication.core.publisher import Publisher
 from walkit.replication.protocol.identity import Identity, KnownReplica
 from walkit.replication.protocol.lineage import PrimaryState, why_refused
 from walkit.replication.protocol.messages import FromSubscriber, Hello, Refusal
-from walkit.segments.claim_files import ClaimFact
+from walkit.segments.consumer_files import ClaimFact
 from walkit.simulate.world_clock import Alarm, Process
 from walkit.simulate.world_counts import count_moves
 from walkit.simulate.world_disk import CLAIM_LEASE_MS, LOG_ID, PrimaryDisk, claim_of

@@ -14,7 +14,7 @@ from walkit.record import Kind
 from walkit.segments.identity import LogPoint
 from walkit.spark.options import read_options
 from walkit.spark.scan import plan_log
-from walkit.state.reduce import FinalState
+from walkit.state.latest_reducer import FinalState
 from walkit.state.snapshot import snapshot_batches
 from walkit.storage.address import storage_at
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from walkit._internal.arrow import numbers_of
 from walkit.record import RECORD_SCHEMA
-from walkit.state.reduce import FinalState
+from walkit.state.latest_reducer import FinalState
 
 COMBINED_SCHEMA = "lsn bigint, kind tinyint, key binary, value binary"
 """The columns of what is found, as Spark spells them."""

@@ -37,7 +37,7 @@ from walkit.spark.combine import COMBINED_SCHEMA
 from walkit.spark.loads import BROADCAST_LSNS, Load, Log
 from walkit.spark.workers import make_importable
 from walkit.state.diff import DIFF_SCHEMA, diff_states, narrowed
-from walkit.state.reduce import FinalState
+from walkit.state.latest_reducer import FinalState
 
 DIFF_STRUCT = StructType(
     [

@@ -15,8 +15,7 @@ from walkit.spark.causes import SideLog, with_causes
 from walkit.spark.diff import Side, Sides, SideSpec, states_of
 from walkit.spark.errors import errors
 from walkit.state.diff import diff_states
-from walkit.state.diff_report import DiffReport
-from walkit.state.diff_sums import DiffSums, counted, first, first_rows, report_columns
+from walkit.state.diff_report import DiffReport, DiffSums, counted, first, first_rows, report_columns
 from walkit.state.value_decoder import Columns, Decoder
 
 PART_STRUCT = StructType([StructField("counts", StringType()), StructField("samples", BinaryType())])

@@ -21,7 +21,7 @@ from walkit.segments.manifest_store import load_manifest
 from walkit.spark.facts import LogFacts
 from walkit.spark.hosts import LOAD_AGAIN
 from walkit.spark.options import LoadOptions
-from walkit.state.base_snapshots import base_at, base_of_all
+from walkit.state.load_snapshot import base_at, base_of_all
 from walkit.state.snapshot import identity_at
 from walkit.storage.address import storage_at
 

@@ -20,7 +20,7 @@ from walkit.spark.options import PLANNED
 from walkit.spark.scan import Scan
 from walkit.spark.source import plan_load
 from walkit.spark.workers import make_importable
-from walkit.state.reduce import FinalState
+from walkit.state.latest_reducer import FinalState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,7 @@ from contextlib import suppress
 from walkit.errors import ClaimError, StorageError
 from walkit.events import EventSink
 from walkit.read.kept_claim import KeptClaim
-from walkit.segments.claim_files import claim_facts, claims_locked, remove_claims
+from walkit.segments.consumer_files import claim_facts, claims_locked, remove_claims
 from walkit.segments.manifest_store import load_manifest
 from walkit.spark.options import own_claim_name
 from walkit.spark.stream_offset import UNCLAIMED

@@ -8,8 +8,8 @@ from __future__ import annotations
 from walkit.state.applier import Follower
 from walkit.state.counter import Counter
 from walkit.state.diff import DIFF_SCHEMA, DiffCounts, diff
-from walkit.state.diff_report import DiffReport
-from walkit.state.diff_sums import diff_report
+from walkit.state.diff_report import DiffReport, diff_report
+from walkit.state.load_snapshot import Restored, restore_newest
 from walkit.state.machine import (
     ArrowStateMachine,
     StateImage,
@@ -18,7 +18,6 @@ from walkit.state.machine import (
 )
 from walkit.state.reconcile import Winner, reconcile, reconcile_arrow
 from walkit.state.replay import ReplayReport, replay
-from walkit.state.restore import Restored, restore_newest
 from walkit.state.snapshot import (
     SnapshotInfo,
     SnapshotWrite,

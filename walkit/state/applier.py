@@ -13,7 +13,7 @@ from collections import deque
 from walkit._internal.locks import STATE, alone, marked
 from walkit.commit.frame import SealedFrame
 from walkit.commit.ports import AcknowledgementSink
-from walkit.state.columns import batch_of
+from walkit.state.batch_columns import batch_of
 from walkit.state.machine import StateMachine
 
 FRAMES_WAITING_MAX = 256

@@ -17,8 +17,7 @@ from walkit.commit.driver import CommitDriver
 from walkit.commit.frame import SealedFrame
 from walkit.errors import LogClosedError, SnapshotError
 from walkit.events import EventSink
-from walkit.log.contents import LogMarks
-from walkit.log.lifetime import Lifetime
+from walkit.log.live_log import Lifetime, LogMarks
 from walkit.log.parts import LogParts
 from walkit.log.trim import Trimmed, Trimmer
 from walkit.recovery.report import Phase, PhaseClock, report_html

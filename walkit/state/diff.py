@@ -2,10 +2,13 @@
 
 `diff_states` is the comparison; `walkit.diff` feeds it with logs, stores and points of their history, and Spark's
 diff feeds it with one part of the keys at a time.
+
+A patch makes the changes of a diff in another store whose state is the diff's left side.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -15,14 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from walkit._internal.arguments import as_lsn, check_progress, refuse
-from walkit._internal.arrow import numbers_of
-from walkit.read.read_api import ReadSurface
+from walkit._internal.arrow import numbers_of, validated
+from walkit.read.read_api import ReadApi
 from walkit.read.reader import LogReader
 from walkit.recovery.report import report_html
 from walkit.state.exact_state import StateProgress, deletions, exact_state
-from walkit.state.latest_per_key import Mask
-from walkit.state.reconcile import DELETE
-from walkit.state.surface import KeyedSurface
+from walkit.state.mapping_api import MappingApi
+from walkit.state.reconcile import DELETE, Mask
 from walkit.state.table import KeyedTable
 from walkit.storage.address import Place, storage_at
 
@@ -50,7 +52,7 @@ A key that is live without a value has an LSN and a null value. A key that is li
 NARROW_BYTES_MAX = (1 << 31) - 1
 """Most bytes that an Arrow `binary` column holds in one piece."""
 
-Source: TypeAlias = ReadSurface | KeyedSurface | KeyedTable | Place
+Source: TypeAlias = ReadApi | MappingApi | KeyedTable | Place
 """What has a state: an open log or reader, a Store, a table, or the place of a log."""
 Side: TypeAlias = Source | tuple[Source, int]
 """A source as it is now, or (source, LSN): as it was after that record."""
@@ -133,7 +135,7 @@ class _Told(NamedTuple):
     """One side: its state, and the log in which deletions up to an LSN may be found that the state does not have."""
 
     newest: pa.Table
-    log: ReadSurface | None = None
+    log: ReadApi | None = None
     up_to: int = 0
 
 
@@ -141,15 +143,15 @@ def _told(side: Side, stack: ExitStack, progress: StateProgress | None) -> _Told
     source, at_lsn = parts_of_side(side)
     if isinstance(source, KeyedTable) and at_lsn is None:
         return _Told(source.to_arrow())
-    if isinstance(source, KeyedSurface):
+    if isinstance(source, MappingApi):
         log = getattr(source, "log", None)
         if at_lsn is None:
             lsn, state = source._dated()
             return _Told(state, log, lsn)
         source = source if log is None else log
-    if isinstance(source, KeyedSurface | KeyedTable):
+    if isinstance(source, MappingApi | KeyedTable):
         refuse("at_lsn", at_lsn, f"a {type(source).__name__} has no earlier states; give its log and the LSN")
-    if not isinstance(source, ReadSurface):
+    if not isinstance(source, ReadApi):
         source = stack.enter_context(LogReader(storage_at(source)))
     told = exact_state(source, at_lsn, progress)
     return _Told(told.records.newest(), source, told.base_lsn)
@@ -252,3 +254,39 @@ def narrowed(table: pa.Table, schema: pa.Schema) -> pa.Table:
     half = len(table) // 2
     parts = (table.slice(0, half), table.slice(half))
     return pa.concat_tables([narrowed(part, schema) for part in parts])
+
+
+COLUMNS = ("key", "change", "left_value", "right_value")
+
+
+class Change(NamedTuple):
+    """What one key becomes: `value`, or nothing at all where it is deleted."""
+
+    key: bytes
+    deleted: bool
+    value: bytes | None
+
+
+def changes_of(diff: Any, get: Callable[[bytes, Any], Any]) -> list[Change]:
+    """Return what a diff changes, in its order; `get(key, default)` gives the value of a key here.
+
+    OptionsError where it is no diff, or where a key differs from the diff's left side: then nothing is changed.
+    """
+    try:
+        table = diff if isinstance(diff, pa.Table) else pa.table(diff)
+        columns = (validated(table.column(name)).to_pylist() for name in COLUMNS)
+        rows = list(zip(*columns, strict=True))
+    except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
+        refuse("diff", diff, f"a table of {', '.join(COLUMNS)}, as walkit.diff returns: {error}", cause=error)
+    changes = []
+    absent = object()
+    for key, change, left, right in rows:
+        if change not in (INSERTED, DELETED, CHANGED, UNCHANGED) or not isinstance(key, bytes):
+            refuse("diff", change, f"a change is I, D, C or N, of a key of bytes; this key is {key!r}")
+        here, wanted = get(key, absent), absent if change == INSERTED else left
+        if here is not wanted and here != wanted:
+            text = f"key {key!r} differs from the diff's left side; nothing was changed"
+            refuse("diff", None if wanted is absent else wanted, text, None if here is absent else here)
+        if change != UNCHANGED:
+            changes.append(Change(key, change == DELETED, right))
+    return changes

@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 
 from walkit._internal.arguments import check_whole, refuse
 from walkit.errors import FormatVersionError, GapError, HistoryTrimmedError, SnapshotError
-from walkit.read.read_api import ReadSurface
+from walkit.read.read_api import ReadApi
 from walkit.read.view import LogView
-from walkit.state.base_snapshots import base_at, base_of_all
+from walkit.state.latest_reducer import FinalState
+from walkit.state.load_snapshot import base_at, base_of_all
 from walkit.state.reconcile import DELETE
-from walkit.state.reduce import FinalState
 from walkit.state.snapshot import identity_at, snapshot_batches
 
 StateProgress = Callable[[int, int], None]
@@ -30,9 +30,7 @@ class ExactState(NamedTuple):
     """LSN of the snapshot; 0 where the state comes from the log alone."""
 
 
-def exact_state(
-    log: ReadSurface, at_lsn: int | None = None, progress: StateProgress | None = None
-) -> ExactState:
+def exact_state(log: ReadApi, at_lsn: int | None = None, progress: StateProgress | None = None) -> ExactState:
     """Return the state of a log after `at_lsn` (default: its newest record; 0: before the first).
 
     Made of the records from the log's first one on where they are all there, else of the newest usable snapshot at or
@@ -68,7 +66,7 @@ def _state_of(view: LogView, wanted: int, progress: StateProgress | None) -> Exa
 DELETIONS_SCHEMA: pa.Schema = pa.schema([("key", pa.large_binary()), ("lsn", pa.int64())])
 
 
-def deletions(log: ReadSurface, keys: pa.Array, up_to: int) -> pa.Table:
+def deletions(log: ReadApi, keys: pa.Array, up_to: int) -> pa.Table:
     """Return key and LSN of the newest delete of each of `keys` that the log has up to `up_to`, in no order.
 
     It is looked for from the log's first record on, or from the oldest snapshot from which the log continues: as far

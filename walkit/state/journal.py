@@ -19,7 +19,7 @@ from walkit._internal.text import counted
 from walkit.commit.frame import SealedFrame
 from walkit.config import StoreOptions
 from walkit.format.layout import SegmentFlag
-from walkit.log.contents import LogContents
+from walkit.log.live_log import LogContents
 from walkit.log.parts import LogParts
 from walkit.read.view import LogView, frames_to_batches
 from walkit.record import Batch, Record

@@ -16,14 +16,14 @@ from walkit._main_thread import run_uninterrupted
 from walkit.errors import CorruptionError, FormatVersionError, GapError, HistoryTrimmedError, SnapshotError
 from walkit.events import EventSink
 from walkit.log.wal import WriteAheadLog
-from walkit.read.read_api import ReadSurface
+from walkit.read.read_api import ReadApi
 from walkit.read.view import LogView
 from walkit.recovery.report import report_html
 from walkit.state.applier import Follower
 from walkit.state.checkpoint import CheckpointReport, checkpointer_on
+from walkit.state.load_snapshot import Restored, restore_newest
 from walkit.state.machine import StateMachine
 from walkit.state.replay import ReplayProgress, ReplayReport, check_arguments, check_saved, replay
-from walkit.state.restore import Restored, restore_newest
 from walkit.state.snapshot import SnapshotInfo
 
 ATTEMPTS_MAX = 8
@@ -58,9 +58,7 @@ class MachineRecovery:
         )
 
 
-def recover(
-    log: ReadSurface, machine: StateMachine, progress: ReplayProgress | None = None
-) -> MachineRecovery:
+def recover(log: ReadApi, machine: StateMachine, progress: ReplayProgress | None = None) -> MachineRecovery:
     """Make `machine` the state of the log: restore its newest good snapshot, then replay the records after it.
 
     What the machine held before is forgotten. `log` is open for writing or for reading, and may have been checkpointed
@@ -103,7 +101,7 @@ class _Seen(NamedTuple):
     view: LogView
     newest_lsn: int
 
-    def is_outdated(self, log: ReadSurface) -> bool:
+    def is_outdated(self, log: ReadApi) -> bool:
         view, newest = log._now()
         return (view.manifest.generation, newest) != (self.view.manifest.generation, self.newest_lsn)
 

@@ -1,26 +1,79 @@
-"""Replay: a log's records, in order, into a state machine."""
+"""Replay: a log's records, in order, into a state machine, read ahead by another thread."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import TypeVar, cast
 
 import pyarrow as pa
 
 from walkit._internal.arguments import as_lsn, check_progress, refuse
-from walkit._internal.interrupts import Uninterrupted, on_main_thread
+from walkit._internal.threads import LogThread
+from walkit._main_thread import Uninterrupted, on_main_thread, uninterrupted
 from walkit.errors import GapError, HistoryTrimmedError
-from walkit.read.read_api import ReadSurface
+from walkit.read.read_api import ReadApi
 from walkit.read.resumable_scan import ResumableScan
 from walkit.read.vectorised import row_batches
 from walkit.read.view import LogView
 from walkit.record import Batch
 from walkit.recovery.report import report_html
 from walkit.state.machine import ArrowStateMachine, StateMachine
-from walkit.state.prefetch import prefetched
 from walkit.state.table import KeyedTable
+
+T = TypeVar("T")
+
+END = object()
+
+
+def prefetched(items: Iterator[T], depth: int) -> Generator[T]:
+    """Yield the items of `items`, of which a thread has up to `depth` ready; raises what it raises, where it raises.
+
+    Worth it where drawing an item releases the interpreter's lock, as reading and checksums of large frames do. The
+    thread ends with the items, or when this generator is closed; `items` is closed by it then, if it can be.
+    """
+    ready: SimpleQueue[object] = SimpleQueue()
+    room: SimpleQueue[None] = SimpleQueue()
+    """One item for each that may be drawn. A Semaphore is Python code: Ctrl-C in it can leave its lock taken."""
+    for _ in range(depth):
+        room.put(None)
+    ended = False
+    failure: BaseException | None = None
+
+    def draw() -> None:
+        nonlocal failure
+        try:
+            while room.get() is None and not ended:
+                item = next(items, END)
+                ready.put(item)
+                if item is END:
+                    return
+        except BaseException as error:  # noqa: BLE001 - raised where the items are taken
+            failure = error
+        finally:
+            if isinstance(items, Generator):
+                items.close()
+            ready.put(END)
+
+    thread = LogThread(target=draw, name="walkit-read-ahead", daemon=True)
+    try:
+        with uninterrupted():
+            thread.start()
+        while (item := ready.get()) is not END:
+            yield cast(T, item)
+            del item
+            room.put(None)
+        if failure is not None:
+            raise failure
+    finally:
+        ended = True
+        room.put(None)
+        if thread.ident is not None:
+            thread.join()
+
 
 ARROW_RECORDS = 1 << 18
 ARROW_BYTES = 1 << 20
@@ -76,7 +129,7 @@ class ReplayReport:
 
 
 def replay(
-    log: ReadSurface,
+    log: ReadApi,
     machine: StateMachine,
     first_lsn: int | None = None,
     last_lsn: int | None = None,
@@ -154,7 +207,7 @@ def check_saved(machine: object) -> None:
 
 def check_arguments(log: object, machine: object, progress: object) -> None:
     """Refuse what cannot be replayed: OptionsError."""
-    if not isinstance(log, ReadSurface):
+    if not isinstance(log, ReadApi):
         refuse("log", log, "an open log, such as walkit.open(path, mode='r')")
     if not hasattr(machine, "applied_lsn"):
         refuse(
@@ -220,7 +273,7 @@ def _require_exact(view: LogView, applied_lsn: int, last_lsn: int) -> None:
 
 
 def _range(
-    log: ReadSurface, applied_lsn: int, first_lsn: int | None, last_lsn: int | None
+    log: ReadApi, applied_lsn: int, first_lsn: int | None, last_lsn: int | None
 ) -> tuple[LogView, int, int]:
     """Return what to read, or refuse a beginning that cannot give the right state."""
     if first_lsn is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from walkit._internal.arguments import as_lsn, refuse
 from walkit._internal.text import counted
 from walkit.errors import FormatVersionError, GapError, HistoryTrimmedError, SnapshotError
-from walkit.read.read_api import ReadSurface
+from walkit.read.read_api import ReadApi
 from walkit.recovery.report import report_html
 from walkit.state.replay import replay
 from walkit.state.snapshot import identity_at, read_snapshot, snapshot_lsns
@@ -59,7 +59,7 @@ class PastState(Mapping[bytes, bytes | None]):
         )
 
 
-def state_at(log: ReadSurface, storage: Storage, lsn: int, newest_lsn: int) -> PastState:
+def state_at(log: ReadApi, storage: Storage, lsn: int, newest_lsn: int) -> PastState:
     """Return the keyed state with everything up to `lsn`, and nothing after it.
 
     OptionsError for an LSN that is not a record's yet; HistoryTrimmedError where the state is no longer known;
@@ -87,7 +87,7 @@ def state_at(log: ReadSurface, storage: Storage, lsn: int, newest_lsn: int) -> P
     raise refused
 
 
-def exact_from(log: ReadSurface, storage: Storage) -> int:
+def exact_from(log: ReadApi, storage: Storage) -> int:
     """Return the LSN from which on every state is known: from the whole log, or from a snapshot that it reaches."""
     manifest = log._now()[0].manifest
     if not manifest.low_watermark:

@@ -13,9 +13,9 @@ import pyarrow as pa
 from walkit._internal.arrow import array_of_mask, numbers_of
 from walkit._internal.text import counted
 from walkit.record import Batch, Kind
+from walkit.state.latest_reducer import FinalState
 from walkit.state.machine import check_follows
 from walkit.state.reconcile import DELETE, reconcile_arrow
-from walkit.state.reduce import FinalState
 
 T = TypeVar("T")
 

@@ -1,10 +1,12 @@
-"""Reading much of a file: by its own means where it has them (`interface.BulkReads`), else by plain reads."""
+"""Much of a file at once: read by its own means (`interface.BulkReads`) or plain reads, or written and read whole."""
 
 from __future__ import annotations
 
+import errno
 from typing import Protocol, TypeGuard
 
-from walkit.storage.interface import BulkReads
+from walkit.errors import StorageError
+from walkit.storage.interface import BulkReads, Storage, remove_if_there
 
 
 class PlainReads(Protocol):
@@ -72,3 +74,30 @@ def copy_into(buffer: memoryview, data: bytes) -> int:
     """Put data at the beginning of a buffer; return how much it is."""
     buffer[: len(data)] = data
     return len(data)
+
+
+def write_whole(storage: Storage, name: str, temporary: str, data: bytes) -> None:
+    """Replace file `name` by `data`, atomically and durably: write, sync, rename, sync the directory."""
+    remove_if_there(storage, temporary)
+    file = storage.open(temporary, "create")
+    try:
+        file.write(0, [data])
+        file.sync()
+    finally:
+        file.close()
+    storage.replace(temporary, name)
+    storage.sync_directory(name.rpartition("/")[0])
+
+
+def read_if_there(storage: Storage, name: str, bytes_max: int) -> bytes | None:
+    """Return at most so many bytes from the beginning of a file; None if the file is missing. StorageError."""
+    try:
+        file = storage.open(name, "read")
+    except StorageError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return None
+    try:
+        return file.read(0, bytes_max)
+    finally:
+        file.close()

@@ -21,8 +21,7 @@ from typing import Final
 
 from walkit._internal.locks import once
 from walkit.storage.folder import Folder, open_raw, open_regular
-from walkit.storage.interface import Buffer
-from walkit.storage.io_errors import Translated, storage_error
+from walkit.storage.interface import Buffer, Translated, storage_error
 from walkit.storage.mounts import mount_of
 from walkit.storage.openfile import FileStorageFile
 

@@ -14,8 +14,13 @@ from typing import Any
 
 from walkit.storage.direct import open_direct, why_not_direct
 from walkit.storage.folder import Folder, make_folder, open_regular, opened_folder, refuse_stranger
-from walkit.storage.interface import Cell, LockHolder, OpenMode, Storage, StorageFile, StorageLock
-from walkit.storage.io_errors import (
+from walkit.storage.interface import (
+    Cell,
+    LockHolder,
+    OpenMode,
+    Storage,
+    StorageFile,
+    StorageLock,
     Translated,
     checked_folder,
     checked_name,

@@ -20,8 +20,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from walkit._internal.threads import MEMORY_TRIES
-from walkit.storage.interface import FileNumber
-from walkit.storage.io_errors import storage_error
+from walkit.storage.interface import FileNumber, storage_error
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 MODEL_NAME = "manifest"

@@ -35,8 +35,7 @@ from dataclasses import replace
 
 from walkit._internal.locks import once
 from walkit.storage.folder import Folder, HeldFolder, number_at, number_of, open_regular
-from walkit.storage.interface import FileNumber, LockHolder
-from walkit.storage.io_errors import Translated
+from walkit.storage.interface import FileNumber, LockHolder, Translated
 from walkit.storage.mounts import mount_of
 
 _HAS_OFD = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")

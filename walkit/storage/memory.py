@@ -16,8 +16,16 @@ from typing import Any, Protocol
 from walkit._internal.locks import once
 from walkit.errors import StorageError
 from walkit.storage.bulk import copy_into
-from walkit.storage.interface import Buffer, Cell, LockHolder, OpenMode, StorageLock
-from walkit.storage.io_errors import checked_folder, checked_name, storage_error
+from walkit.storage.interface import (
+    Buffer,
+    Cell,
+    LockHolder,
+    OpenMode,
+    StorageLock,
+    checked_folder,
+    checked_name,
+    storage_error,
+)
 from walkit.storage.locks import lock_information, own_command
 from walkit.storage.memory_tree import MemoryInode, MemoryNames
 

@@ -10,7 +10,7 @@ import errno
 from collections.abc import Callable
 from typing import Generic, Literal, NoReturn, TypeVar
 
-from walkit.storage.io_errors import parent_folder, storage_error
+from walkit.storage.interface import parent_folder, storage_error
 
 ChangeKind = Literal["write", "allocate", "shorten"]
 NameChangeKind = Literal["create", "replace", "remove"]

@@ -17,8 +17,7 @@ from functools import partial
 
 from walkit.errors import StorageError
 from walkit.storage.folder import Folder, number_of, open_regular
-from walkit.storage.interface import Buffer, FileNumber
-from walkit.storage.io_errors import Translated, storage_error
+from walkit.storage.interface import Buffer, FileNumber, Translated, storage_error
 from walkit.storage.locks import ask, try_lock, unlock
 
 _WRITE_BYTES_MAX = 0x7FFF_F000

@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from walkit.format.frame import FrameIdentity
 from walkit.record import Batch, Kind
-from walkit.state.columns import part_of
+from walkit.state.batch_columns import part_of
 from walkit.state.machine import (
     ArrowStateMachine,
     StateMachine,

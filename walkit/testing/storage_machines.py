@@ -24,7 +24,7 @@ from walkit.errors import StorageError
 from walkit.models import CrashingStorage
 from walkit.models.page_cache import Keep
 from walkit.storage import LockHolder, Storage, StorageFile
-from walkit.storage.io_errors import parent_folder
+from walkit.storage.interface import parent_folder
 from walkit.testing.storage_hooks import all_files
 from walkit.testing.storage_model import ModelFile, whole
 

@@ -28,9 +28,9 @@ from walkit.replication.logs.private_file import read_private, write_private
 from walkit.replication.logs.source import StoredSource
 from walkit.segments.manifest_store import load_manifest
 from walkit.segments.writer_lock import take_writer_lock
+from walkit.state.load_snapshot import restore_newest
 from walkit.state.machine import StateImage
 from walkit.state.replay import replay
-from walkit.state.restore import restore_newest
 from walkit.state.snapshot import (
     SnapshotInfo,
     identity_at,

@@ -15,7 +15,6 @@ from typing import Self
 from walkit._internal.locks import once
 from walkit._internal.threads import Bell
 from walkit.errors import LogClosedError
-from walkit.log.level import require_promises
 from walkit.log.observe import Observation, ObservedFrames
 from walkit.log.wal import WriteAheadLog
 from walkit.replication.delta.messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
@@ -26,6 +25,7 @@ from walkit.replication.delta.polls import (
     Reply,
     SessionStatus,
 )
+from walkit.replication.logs.source import require_promises
 from walkit.replication.transport.threads import now_ms
 
 

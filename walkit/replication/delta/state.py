@@ -20,7 +20,7 @@ from walkit.replication.delta.loader import Frames, Reached
 from walkit.replication.protocol.failures import ReplicaFailedError
 from walkit.state.applier import Follower
 from walkit.state.machine import StateImage
-from walkit.state.surface import KeyedSurface
+from walkit.state.mapping_api import MappingApi
 from walkit.state.table import KeyedTable
 
 SAMPLES_MAX = 1 << 16
@@ -38,7 +38,7 @@ LATENCIES = {
 """The latencies of a delta reader, in nanoseconds: what each is."""
 
 
-class ReaderState(KeyedSurface):
+class ReaderState(MappingApi):
     """Keys to values, as the log has them up to `applied_lsn`; a Mapping. Safe from any thread.
 
     A frame is applied whole, so a transaction is seen all or not at all. It stays readable after the reader is stopped;
@@ -161,7 +161,7 @@ class ReaderState(KeyedSurface):
             self._changed.notify_locked()
 
     def _see_acknowledged(self) -> None:
-        """See KeyedSurface: what is applied is all that there is; ReplicaFailedError where some of it came in part."""
+        """See MappingApi: what is applied is all that there is; ReplicaFailedError where some of it came in part."""
         if self._torn:
             raise ReplicaFailedError(
                 f"the records after LSN {self.applied_lsn:,} are in this state in part: {self._torn}",

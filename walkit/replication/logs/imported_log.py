@@ -19,12 +19,11 @@ from walkit.config import LogOptions
 from walkit.errors import GapError, LogClosedError, LogNotFoundError, OptionsError, StorageError
 from walkit.events import EventSink
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
-from walkit.log.contents import LogMarks
-from walkit.log.lifetime import Lifetime
+from walkit.log.live_log import Lifetime, LogMarks
 from walkit.log.resources import watch_exit
 from walkit.log.trim import WASTE_RATIO_DEFAULT, TrimReport
 from walkit.read.claim import LEASE_S_DEFAULT, Claim
-from walkit.read.read_api import ReadSurface
+from walkit.read.read_api import ReadApi
 from walkit.read.view import LogView
 from walkit.record import Record
 from walkit.recovery.report import RecoveryReport
@@ -39,7 +38,7 @@ LOOK_S = 1.0
 """Time between two looks of a thread that waits for a log to be replaced: a ring can be lost."""
 
 
-class ImportedLog(ReadSurface):
+class ImportedLog(ReadApi):
     """A replica's log, open for importing: it can be read like any log, and has no append. Safe from any thread.
 
     Opening takes the writer's lock and recovers; an interrupt (Ctrl-C) of it leaves the lock free. Before the first
@@ -223,7 +222,7 @@ class ImportedLog(ReadSurface):
         return self._importer.end.last_lsn
 
     def _now(self) -> tuple[LogView, int]:
-        """See ReadSurface."""
+        """See ReadApi."""
         if self.closed:
             raise LogClosedError(f"the replica's log at {self.location} is closed")
         newest = self._importer.end.last_lsn

@@ -23,8 +23,8 @@ from walkit.events import EventSink
 from walkit.format.durable_slot import NOTHING_DURABLE, DurableSlot
 from walkit.format.frame import FrameIdentity
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
-from walkit.log.lifetime import Lifetime
-from walkit.log.report import recovery_report
+from walkit.log.live_log import Lifetime
+from walkit.log.open import make_log, recovery_report
 from walkit.log.resources import report_dropped, run_for_dropped
 from walkit.read.view import LogView
 from walkit.recovery.apply import apply_plan, sync_unsealed
@@ -35,7 +35,6 @@ from walkit.replication.logs.imported_segments import ImportedSegments
 from walkit.replication.logs.upkeep import ReplicaUpkeep
 from walkit.replication.protocol.frame_run import FrameRun
 from walkit.segments.manifest_store import ManifestStore, SlotStore, load_manifest, settle_manifest
-from walkit.segments.new_log import make_log
 from walkit.segments.writer_lock import take_writer_lock
 from walkit.storage.interface import FileNumber, Storage, create_private
 

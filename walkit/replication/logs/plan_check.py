@@ -12,8 +12,7 @@ from walkit.copier.gathering import Gathering
 from walkit.copier.plan import Want
 from walkit.errors import CorruptionError, DivergenceError, NotALogError, StorageError
 from walkit.format.layout import POSITION_MAX, SEGMENT_HEADER_BYTES
-from walkit.format.manifest import MANIFEST_NAME, EpochRecord, Manifest, SegmentRecord
-from walkit.format.manifest_file import decode_manifest
+from walkit.format.manifest import MANIFEST_NAME, EpochRecord, Manifest, SegmentRecord, decode_manifest
 from walkit.replication.protocol.checks import first_difference
 from walkit.replication.protocol.messages import Plan
 from walkit.storage.interface import LimitedSpace, Storage

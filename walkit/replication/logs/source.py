@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn, Protocol
 
+from walkit._internal.arguments import refuse
 from walkit._internal.locks import once
 from walkit.errors import CorruptionError, GapError
 from walkit.events import EventSink
@@ -19,7 +20,6 @@ from walkit.format.frame import FrameFault
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.segment import SegmentHeader
-from walkit.log.level import level_of, require_promises
 from walkit.log.wal import WriteAheadLog
 from walkit.read.reader import LogReader, live_view, view_of
 from walkit.read.view import LogView, Span
@@ -29,13 +29,20 @@ from walkit.replication.logs.imported_log import ImportedLog
 from walkit.replication.protocol.lineage import PrimaryState
 from walkit.replication.protocol.messages import Hello
 from walkit.segments.frame_walk import FrameWalk, walk_segment
-from walkit.segments.manifest_store import load_manifest
+from walkit.segments.manifest_store import level_of, load_manifest
 from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import Storage
 from walkit.store import Store
 
 MANIFEST_S = 0.2
 """An opening can make more durable without moving the slot, so the manifest is read again after this time."""
+
+
+def require_promises(durability: str) -> None:
+    """OptionsError for the level "none": no replica can follow what promises nothing."""
+    if durability == "none":
+        text = "replication needs 'sync' or 'interval'; a closed log needs one more opening with either"
+        refuse("durability", durability, text, durability)
 
 
 class Source(Protocol):

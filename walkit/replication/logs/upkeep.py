@@ -12,8 +12,7 @@ from typing import Self
 from walkit.config import LogOptions
 from walkit.events import EventSink
 from walkit.log.claims import ClaimTable, OwnClaims
-from walkit.log.contents import LogContents, LogMarks
-from walkit.log.lifetime import Lifetime
+from walkit.log.live_log import Lifetime, LogContents, LogMarks
 from walkit.log.retention import Retainer
 from walkit.log.trim import Trimmer, TrimRewriter
 from walkit.segments.manifest_store import ManifestStore
@@ -45,10 +44,8 @@ class ReplicaUpkeep:
         events: EventSink,
     ) -> Self:
         """Put the parts together, and begin what `options.retention` asks for. Starts no thread."""
-        contents, leftovers = (
-            LogContents(storage, manifest_store, segments, marks),
-            OrphanFiles(storage, manifest_store),
-        )
+        contents = LogContents(storage, manifest_store, segments, marks)
+        leftovers = OrphanFiles(storage, manifest_store)
         claims = ClaimTable(storage, manifest_store, events)
         own_claims = OwnClaims(claims, contents, marks, lifetime, segments.maintenance)
         straddle = TrimRewriter(storage, manifest_store, leftovers, lifetime, events)

@@ -18,7 +18,7 @@ from walkit.copier.snapshot_check import snapshot_lsns, verify_snapshot
 from walkit.errors import FormatVersionError, SnapshotError, StorageError
 from walkit.events import EventSink
 from walkit.format.frame import FrameIdentity
-from walkit.format.manifest_file import encode_base
+from walkit.format.manifest import encode_base
 from walkit.format.names import snapshot_name
 from walkit.recovery.snapshot_reader import read_header
 from walkit.replication.logs.source import Source

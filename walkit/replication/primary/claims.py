@@ -18,10 +18,9 @@ from walkit._internal.threads import Bell, LogThread
 from walkit.errors import ClaimError, DivergenceError, GapError, OptionsError, WalkitError
 from walkit.events import EventSink
 from walkit.format.manifest import EpochRecord
-from walkit.read.claim import LEASE_S_DEFAULT, lease_us_of
-from walkit.read.claim_rules import oldest_lsn
+from walkit.read.claim import LEASE_S_DEFAULT, lease_us_of, oldest_lsn
 from walkit.read.kept_claim import KeptClaim
-from walkit.segments.claim_files import LOCK_WAIT_S, claim_facts, stored_claim
+from walkit.segments.consumer_files import LOCK_WAIT_S, claim_facts, stored_claim
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import Storage
 

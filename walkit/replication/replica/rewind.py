@@ -28,11 +28,11 @@ from walkit.replication.primary.registry import ReplicaRegistry
 from walkit.replication.protocol.failures import RewindError
 from walkit.replication.replica.common_point import CommonPoint, common_point
 from walkit.replication.replica.identity_file import drop_identity
-from walkit.segments.claim_files import claim_facts
+from walkit.segments.consumer_files import claim_facts
 from walkit.segments.identity import lies_in
 from walkit.segments.index_file import files_of
 from walkit.segments.manifest_store import DURABLE_NAME, REGISTRY_NAME, gaps_where, load_manifest
-from walkit.state.base_snapshots import base_at
+from walkit.state.load_snapshot import base_at
 from walkit.state.snapshot import snapshot_lsns
 from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import FileNumber, Storage, remove_if_there

@@ -17,9 +17,9 @@ from walkit.replication.protocol.frame_run import FrameRun
 from walkit.state.applier import Follower
 from walkit.state.checkpoint import Checkpointer, CheckpointReport, CheckpointThread
 from walkit.state.machine_recovery import MachineRecovery, recover
+from walkit.state.mapping_api import MappingApi
 from walkit.state.replay import replay
 from walkit.state.snapshot import snapshot_lsns
-from walkit.state.surface import KeyedSurface
 from walkit.state.table import KeyedTable
 
 
@@ -36,7 +36,7 @@ def _recovered(log: ImportedLog) -> tuple[MachineRecovery, KeyedTable, int]:
     return MachineRecovery(snapshot=None, refused=(), replay=report), table, first_lsn
 
 
-class ReplicaStore(KeyedSurface):
+class ReplicaStore(MappingApi):
     """A durable dict of bytes to bytes, as of the last record that was applied. Safe from any thread.
 
     Every record in it is on the replica's stable storage. A frame is applied whole, so a transaction is seen all or

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from walkit._internal.interrupts import uninterrupted
 from walkit._internal.threads import Bell, LogThread
+from walkit._main_thread import uninterrupted
 
 
 class LoopThread:

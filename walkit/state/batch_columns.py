@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from walkit.format.body import Columns
+from walkit.format.body import Columns, PackedBytes
 from walkit.format.layout import HAS_KEY, HAS_TIMESTAMP, HAS_VALUE, KIND_MASK
-from walkit.format.packed import PackedBytes
 from walkit.record import Batch
 
 

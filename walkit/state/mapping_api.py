@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, TypeVar, overload
 
-import numpy as np
 import pyarrow as pa
 
 from walkit._internal.locks import STATE, alone
 from walkit.log.validate import as_bytes
-from walkit.log.wal import WriteAheadLog
-from walkit.read.describe import LogInventory
 from walkit.record import Batch
 from walkit.state.applier import Follower
 from walkit.state.table import KeyedTable, checksum_of, table_of
@@ -21,7 +17,7 @@ from walkit.state.table import KeyedTable, checksum_of, table_of
 T = TypeVar("T")
 
 
-class KeyedSurface(ABC):
+class MappingApi(ABC):
     """What can be read of a table that follows a log. Safe from any thread.
 
     Each call sees at least everything acknowledged to a caller before it. A key is bytes or another buffer;
@@ -98,20 +94,3 @@ class KeyedSurface(ABC):
         self._see_acknowledged()
         with alone(STATE), self._follower.lock:
             return self._table.to_dict()
-
-
-class StoreSurface(KeyedSurface):
-    """The same of a store, which has an open log."""
-
-    log: WriteAheadLog
-
-    def inventory(self) -> LogInventory:
-        """Return `log.inventory()`, with the live keys of each segment: those whose newest record is in it."""
-        found = self.log.inventory()
-        with alone(STATE), self._follower.lock:
-            lsns = np.fromiter(self._table.live_lsns(), np.int64)
-        firsts = np.array([s.first_lsn for s in found.segments], np.int64)
-        where = np.searchsorted(firsts, lsns[lsns <= found.last_lsn], side="right") - 1
-        counts = np.bincount(where[where >= 0], minlength=len(firsts))
-        stocked = (replace(s, live_keys=int(n)) for s, n in zip(found.segments, counts, strict=True))
-        return replace(found, segments=tuple(stocked))

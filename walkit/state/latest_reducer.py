@@ -1,4 +1,8 @@
-"""Records reduced to the newest of each key while they come, as columns."""
+"""Records reduced to the newest of each key while they come, as columns; and the ties among them.
+
+Records tie if they are the newest of their key with the same LSN. One log has no ties. Rows from elsewhere may hold
+a log twice, or several logs.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,35 @@ import numpy as np
 import pyarrow as pa
 
 from walkit._internal.arrow import array_of_mask, mask_of, numbers_of
-from walkit.state.latest_per_key import Mask, newest_of
-from walkit.state.reconcile import DELETE
-from walkit.state.ties import with_ties
+from walkit.state.reconcile import DELETE, Mask, newest_of
+
+
+def with_ties(batches: list[pa.RecordBatch], newest: Mask) -> tuple[Mask, tuple[bytes, int] | None]:
+    """Return which rows win or tie with one that wins, and key and LSN of such a tie; None where there is none.
+
+    `batches` have columns `lsn` and `key` and are in LSN order, `newest` says which of their rows is the last of its
+    key. Rows are compared only where an LSN comes more than once.
+    """
+    lsns = np.concatenate([numbers_of(batch.column("lsn"), np.int64) for batch in batches])
+    again = lsns[1:] == lsns[:-1]
+    shared = np.append(again, False) | np.insert(again, 0, False)
+    if not shared.any():
+        return newest, None
+    rows = np.flatnonzero(shared)
+    keys = pa.chunked_array([batch.column("key").cast(pa.large_binary()) for batch in batches])
+    codes = keys.take(pa.array(rows)).combine_chunks().dictionary_encode()
+    runs = np.cumsum(np.insert(~again[rows[1:] - 1], 0, True))
+    pairs = runs * (len(codes.dictionary) + 1) + codes.indices.to_numpy()
+    _, which, counts = np.unique(pairs, return_inverse=True, return_counts=True)
+    won = np.zeros(len(counts), np.bool_)
+    won[which[newest[rows]]] = True
+    tied = rows[(won & (counts > 1))[which]]
+    if not len(tied):
+        return newest, None
+    held = newest.copy()
+    held[tied] = True
+    return held, (keys[int(tied[0])].as_py(), int(lsns[tied[0]]))
+
 
 REDUCE_BYTES = 64 << 20
 """Records gathered before they are reduced to the newest of each key; more where the state itself is larger."""

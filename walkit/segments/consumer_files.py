@@ -1,4 +1,4 @@
-"""The files of a log's claims (FORMAT.md F-18), their contents, and the lock between consumers and what drops records.
+"""The files of a log's consumers, claims and cursors (FORMAT.md F-17, F-18), their contents, and the claims' lock.
 
 A consumer writes its claim while it has the lock and sees the manifest; a writer that drops records has the lock from
 before it reads the claims until the manifest that drops is on stable storage. So a claim is either seen by the writer,
@@ -17,14 +17,28 @@ from typing import Any, Literal, TypeAlias
 
 from walkit._internal.locks import marked
 from walkit.errors import ClaimError, StorageError, WalkitError
-from walkit.format.claim import ClaimMark, decode_claim, encode_claim, whole_claim
-from walkit.format.layout import CLAIM_FILE_BYTES
+from walkit.format.consumer_file import (
+    ClaimMark,
+    CursorMark,
+    decode_claim,
+    decode_cursor,
+    encode_claim,
+    whole_claim,
+)
+from walkit.format.layout import CLAIM_FILE_BYTES, CURSOR_FILE
 from walkit.format.manifest import Manifest
-from walkit.format.names import CLAIMS_LOCK_NAME, claim_file_name, claim_of_name, is_unfinished_claim
+from walkit.format.names import (
+    CLAIMS_LOCK_NAME,
+    claim_file_name,
+    claim_of_name,
+    cursor_file_name,
+    cursor_of_name,
+    is_unfinished_claim,
+)
 from walkit.record import STAMP_MAX, to_datetime, wall_us
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
+from walkit.storage.bulk import read_if_there, write_whole
 from walkit.storage.interface import LockHolder, Storage, StorageLock, remove_if_there
-from walkit.storage.whole_file import read_if_there, write_whole
 
 LOCK_WAIT_S = 10.0
 """How long the claims' lock is waited for: its holder has it for a few small writes, unless its process is stopped."""
@@ -246,3 +260,37 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+@dataclass(frozen=True, slots=True)
+class CursorFact:
+    """The content of one cursor file: `lsn`, and when it was written; or why it cannot be read, in words."""
+
+    name: str
+    lsn: int | None
+    moved_us: int | None
+    fault: str | None = None
+
+
+def cursor_facts(storage: Storage) -> list[CursorFact]:
+    """Return the contents of the cursor files of a storage, by name. Reads only them."""
+    facts = []
+    for file_name in storage.names():
+        name = cursor_of_name(file_name)
+        if name is None:
+            continue
+        try:
+            mark = stored_cursor(storage, name)
+        except WalkitError as error:
+            facts.append(CursorFact(name, None, None, str(error)))
+            continue
+        if mark is not None:
+            facts.append(CursorFact(name, mark.lsn, mark.moved_us))
+    return facts
+
+
+def stored_cursor(storage: Storage, name: str) -> CursorMark | None:
+    """Return what a cursor's file says; None where there is none."""
+    file_name = cursor_file_name(name)
+    data = read_if_there(storage, file_name, CURSOR_FILE.size + 1)
+    return None if data is None else decode_cursor(data, file_name)
