@@ -141,6 +141,62 @@ def in_a_circle(files: Mapping[str, str]) -> list[str]:
         wanted = {name: others - free for name, others in wanted.items() if name not in free}
 
 
+LOCK_ROOMS = ROOMS[: ROOMS.index("store") + 1]
+LOCKS = re.compile(r"(^|_)lock$")
+LOCK_MAKERS = re.compile(r"\w*Lock|Condition|allocate_lock")
+SOME_LOCKS = """
+class A:
+    def __init__(self, other):
+        # Guards x.
+        self.a = threading.RLock()
+        self.b: Any = Lock()
+        self.c, self.d = allocate_lock(), other.lock
+        self.e = other.commit_lock  # the other's
+
+    def forget(self):
+        self.a = threading.RLock()
+        found = FileLock()
+
+_lock = FolderLock()
+"""
+
+
+def _name(node: ast.AST) -> str:
+    return getattr(node, "attr", getattr(node, "id", ""))
+
+
+def _gives_lock(value: ast.expr | None) -> bool:
+    """Whether a value is a new lock, another object's, or a tuple with one."""
+    parts = value.elts if isinstance(value, ast.Tuple) else [value]
+    made = [
+        _name(node.func) for part in parts if part for node in ast.walk(part) if isinstance(node, ast.Call)
+    ]
+    return any(map(LOCK_MAKERS.fullmatch, made)) or any(LOCKS.search(_name(part)) for part in parts if part)
+
+
+def locks_without_comment(files: Mapping[str, str]) -> list[str]:
+    """Fields and module names that get a lock, with a comment or docstring at none of their assignments."""
+    found: dict[tuple[str, str, str], str] = {}
+    explained = set()
+    for path, source in files.items():
+        lines, tree = [*source.splitlines(), ""], ast.parse(source)
+        steps: list[tuple[str, ast.AST]] = [("", step) for step in tree.body]
+        steps += [(c.name, step) for c in tree.body if isinstance(c, ast.ClassDef) for step in ast.walk(c)]
+        for owner, step in steps:
+            if not isinstance(step, ast.Assign | ast.AnnAssign):
+                continue
+            above, here, below = lines[step.lineno - 2], lines[step.lineno - 1], lines[step.end_lineno or 0]
+            targets = step.targets if isinstance(step, ast.Assign) else [step.target]
+            for target in [each for t in targets for each in (t.elts if isinstance(t, ast.Tuple) else [t])]:
+                place = (path, owner, ast.unparse(target))
+                if re.fullmatch(r"self\.\w+" if owner else r"\w+", place[2]):
+                    if _gives_lock(step.value):
+                        found.setdefault(place, f"{path}:{step.lineno}: {place[2]}")
+                    if above.lstrip().startswith("#") or "#" in here or below.lstrip().startswith('"""'):
+                        explained.add(place)
+    return [line for place, line in found.items() if place not in explained]
+
+
 BEGINS_WITH_WORDS = re.compile(r'(#.*\n|\s)*r?"""\S')
 
 
@@ -285,6 +341,17 @@ def test_each_room_keeps_its_budget_of_code(checkout: Checkout) -> None:
     assert few == {"a": 4, "(root)": 4}
     assert len(over_budget(few, {"a": 3, "b": 10})) == 3
     found = over_budget(room_lines(checkout.files(".py")), json.loads(BUDGETS.read_text()))
+    assert not found, "\n".join(found)
+
+
+def test_each_lock_has_a_comment_at_its_field(checkout: Checkout) -> None:
+    """Find each field that is assigned a lock, in the rooms up to the store: it has a comment or docstring."""
+    bare = locks_without_comment({"a.py": SOME_LOCKS})
+    assert bare == ["a.py:14: _lock", "a.py:6: self.b", "a.py:7: self.c", "a.py:7: self.d"]
+    rooms = {
+        path: text for path, text in python_files(checkout, "walkit/").items() if room_of(path) in LOCK_ROOMS
+    }
+    found = locks_without_comment(rooms)
     assert not found, "\n".join(found)
 
 

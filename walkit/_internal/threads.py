@@ -69,6 +69,7 @@ class Bell:
     __slots__ = ("_gate",)
 
     def __init__(self) -> None:
+        # Taken while it is not set: `set` frees it, the thread that waits takes it again. Guards nothing.
         self._gate = allocate_lock()
         self._gate.acquire()
 
@@ -97,6 +98,7 @@ class Latch:
 
     def __init__(self) -> None:
         self._is_set = False
+        # Taken until it is set; each thread that waited frees it for the next one. Guards nothing.
         self._gate = allocate_lock()
         self._gate.acquire()
 

@@ -132,6 +132,7 @@ class BackgroundSyncer:
         timer: CommitTimer | None,
         counters: CommitCounters,
     ) -> None:
+        # The commit lock: see `DeviceWatch.lock`.
         self.lock = failure.lock
         self.worker = worker
         self.write_observers: tuple[FrameObserver, ...] = ()
@@ -228,6 +229,7 @@ class BackgroundWork:
         writer: FrameWriter,
         election: LeaderElection,
     ) -> None:
+        # The commit lock: see `DeviceWatch.lock`.
         self.lock = writer.lock
         self._core = writer.core
         self._syncer = syncer

@@ -483,6 +483,7 @@ class Completion:
         watch: DeviceWatch,
     ) -> None:
         self.core = core
+        # The commit lock: see `DeviceWatch.lock`.
         self.lock = lock
         self.signal = signal
         self.delivery = delivery

@@ -87,6 +87,7 @@ class CommitDriver:
         self.queue_bytes_max = queue_bytes_max
         self.counters = CommitCounters()
         self.watch = DeviceWatch(write_timeout_us * 1000)
+        # The commit lock: see `DeviceWatch.lock`.
         self.lock = lock = self.watch.lock
         self.signal = CommitSignal(lock)
         self.delivery = Delivery(name, events)

@@ -168,6 +168,7 @@ class LeaderElection:
         clock: CommitClock,
         events: EventSink,
     ) -> None:
+        # The commit lock: see `DeviceWatch.lock`.
         self.lock = watch.lock
         self.leading = watch.leading
         """Threads that lead now, by their numbers."""

@@ -156,6 +156,7 @@ class CommitFailure:
         completion: Completion,
         events: EventSink,
     ) -> None:
+        # The commit lock: see `DeviceWatch.lock`.
         self.lock = completion.lock
         # Written under the commit lock, once by `stop` or the first failure. Read under it before anything is
         # queued, so nothing enters a log that refuses.
@@ -356,6 +357,7 @@ class FrameWriter:
         """`sync` makes durable what was written before: asked for before a segment is begun, without `sync_writes`."""
         self.core = core
         self.frame_sink = frame_sink
+        # The commit lock: see `DeviceWatch.lock`.
         self.lock = failure.lock
         self.failure = failure
         self.completion = failure.completion

@@ -157,6 +157,7 @@ class Leader:
         events: EventSink,
     ) -> None:
         """`enqueue` queues a ticket for the writer threads."""
+        # The commit lock: see `DeviceWatch.lock`.
         self.lock = writer.lock
         self._core = core = writer.core
         self._writer = writer

@@ -50,6 +50,7 @@ class Submitter:
         self, election: LeaderElection, failure: CommitFailure, completion: Completion, batches: BatchQueue
     ) -> None:
         self.core = core = completion.core
+        # The commit lock: see `DeviceWatch.lock`.
         self.lock = completion.lock
         self._election = election
         self._failure = failure

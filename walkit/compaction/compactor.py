@@ -127,6 +127,8 @@ class Compactor:
         self._manifest_store, self._maintenance, self._contents = manifest_store, maintenance, contents
         self._claims, self._orphan_files, self._lifetime = claims, orphan_files, lifetime
         self._sync_and_apply, self._snapshot_lsns = sync_and_apply, snapshot_lsns
+        # Held through one compaction. Taken first, before the claims' lock, that of the orphan files and the
+        # manifest's; `end` takes it to wait for the compaction under way.
         self._lock = threading.Lock()
         self._ended = Latch()
         self._replacer = SegmentReplacer(storage, manifest_store, orphan_files, COMPACTION_NEW_NAME)

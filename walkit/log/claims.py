@@ -98,10 +98,14 @@ class ClaimTable:
         wait_s: float = LOCK_WAIT_S,
     ) -> None:
         self.storage, self.events, self._manifest_store = storage, events, manifest_store
+        # Changed while the claims' lock is held, which `locked` takes; read without it.
         self.mine: dict[str, Mine] = {}
         """By name, those that this process has now: their values count, whatever their files say."""
         self._wall_us, self._own_s, self._wait_s = wall_us, own_s, wait_s
+        # Guards `_seen`. Taken alone, for a few steps of Python, also while the claims' lock is held.
         self._lock = threading.RLock()
+        # Guards `_kept`. Taken before the claims' lock, which is one between processes and would not keep two threads
+        # of this one apart; the locks of the orphan files and of the manifest come after both.
         self._turn: Any = threading.RLock()
         """Between the threads of this process that would shut the claims."""
         self._seen: dict[str, _Seen] = {}
@@ -379,6 +383,7 @@ class OwnClaim(Mine):
         claims = own.claims
         super().__init__(claims.storage, claims.events, name, uuid.UUID(bytes=OWN), lease_us, complete=False)
         self._own = own
+        # Guards `_value`, which only grows. Taken alone, without I/O: any thread may advance the claim.
         self._moving: Any = threading.RLock()
         self._value = first_lsn
 

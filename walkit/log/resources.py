@@ -164,7 +164,9 @@ class LogResources:
 
     def __init__(self, parts: LogParts, lock: StorageLock) -> None:
         self.parts = parts
+        # The writer's lock, between processes: taken by the opening before anything is read, freed last.
         self._lock = lock
+        # Held through one closing, before every other lock of the log; a second thread waits and finds the log closed.
         self._close_lock: Any = threading.RLock()
         self._finisher = Finisher(
             parts.driver,

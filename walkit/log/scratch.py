@@ -142,6 +142,7 @@ class _Home:
         return _Made.found(path)
 
 
+# Guards `_home` and the names in it. Taken alone: no log is opened or closed under it.
 _lock = threading.RLock()
 _home: _Home | None = None
 

@@ -77,6 +77,8 @@ class TrimRewriter:
         self._manifest_store = manifest_store
         self._orphan_files = orphan_files
         self._events = events
+        # Held through one rewriting, with `_known`; before the locks of the orphan files and of the manifest. `_end`
+        # takes it to wait for the rewriting under way.
         self._lock = threading.RLock()
         self._ended = False
         self._replacer = SegmentReplacer(storage, manifest_store, orphan_files, TRIM_NEW_NAME)
@@ -330,8 +332,12 @@ class Trimmer:
         events: EventSink,
     ) -> None:
         self.rewriter = rewriter
+        # Guards `state_lsn`. Taken before the claims' lock, that of the orphan files and the manifest's; its rank is
+        # STATE.
         self.state_lock = threading.Lock()
         """Held while a state that is made of this log is saved: one at a time."""
+        # Written by the thread that has `state_lock`, once a snapshot is durable; read by trims without it: an older
+        # value only keeps more.
         self.state_lsn: int | None = None
         """LSN of the newest durable snapshot of a state that is made of this log; None where none is kept."""
         self._manifest_store = manifest_store

@@ -86,6 +86,7 @@ class LogTelemetry:
         self, *, meter_provider: MeterProvider | None = None, forward: EventCallback | None = None
     ) -> None:
         meter = (meter_provider or get_meter_provider()).get_meter("walkit")
+        # Guards `_watched`. Taken alone: no statistics are read under it.
         self._lock = threading.RLock()
         self._watched: list[Watch] = []
         self._forward = forward

@@ -143,6 +143,8 @@ class Cursor:
         self.fault: str | None = None
         """Why the file that was found was taken for none; None where it was not."""
         self._log = log
+        # Guards `_lsn`, `_found` and `_unsure`, and is held through one save; before the locks that making records
+        # durable takes. Its rank is STATE.
         self._lock = threading.Lock()
         self._unsure: list[CursorMark] = []
         """What was tried to save since the last success: any of it may be on storage."""

@@ -92,9 +92,12 @@ class OpenSegment:
         """What a sync or a write of it failed with, once it was begun: for good."""
         self.sealed = False
         """Whether the manifest says where it ends: all of it is on stable storage, and the file may be closed."""
+        # Guards `sealed` and the start of a sync. Taken without the commit lock; no other lock is taken under it.
         self.file_lock = threading.RLock()
         """Held by a sync of the file, and while it is closed."""
         self.zeroed = SEGMENT_HEADER_BYTES
+        # Guards `zeroed` and `overtaken` while a step is zeroed. A frame that reaches unzeroed space waits for it; no
+        # other lock is taken under it.
         self.zero_lock = threading.RLock()
         self.maintain_from = 0
         self.next_indexed = 0

@@ -40,6 +40,7 @@ class MaintenanceWorker:
     def __init__(self, name: str, events: EventSink, limit_ms: int | None = None) -> None:
         self._name = name
         self._events = events
+        # Its lock guards all below but `steps`. Taken without the commit lock; no job runs under it.
         self._news = CommitSignal()
         self._jobs: dict[str, deque[Callable[[], None]]] = {kind: deque() for kind in _ORDER}
         self._thread: LogThread | None = None

@@ -364,6 +364,8 @@ class ManifestStore:
         an edit. `file` is the one that has this manifest, if the caller has read it.
         """
         self._storage = storage
+        # The manifest's lock: guards all below, for one change at a time. Taken last of the log's locks, and never on
+        # the path of an acknowledgement.
         self._lock = threading.RLock()
         self._closed = False
         self._next_number = 0
@@ -377,6 +379,7 @@ class ManifestStore:
         """The error of the look that found a loss: from then on nothing is written."""
         self.on_lost: Callable[[StorageError], object] = lambda _: None
         """Called when a look has failed, under the caller's locks: it must only note it."""
+        # Replaced under the lock, only once the new one is durable; read by any thread without it.
         self.current = manifest
 
     def look(self, *, wait: bool = True) -> None:

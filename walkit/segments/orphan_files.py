@@ -74,6 +74,7 @@ class OrphanFiles:
     """
 
     def __init__(self, storage: Storage, manifest_store: ManifestStore) -> None:
+        # Guards `_names`. Taken after the claims' lock and before the manifest's.
         self.lock = threading.RLock()
         self._storage, self._manifest_store = storage, manifest_store
         self._names: list[str] = []

@@ -102,6 +102,8 @@ class SegmentSet:
         """What new segments say of frames after a hole (FORMAT.md F-2.7)."""
         self.flags = SegmentFlag(0)
         self.current: OpenSegment | None = None
+        # Appended by `begin_segment`, whose calls are serial, and shortened by the one thread that seals; others read
+        # copies.
         self.open_segments: list[OpenSegment] = []
         self.rotations = 0
         self.watched: Callable[[SealedFrame], AbstractContextManager[None]] = lambda _: nullcontext()
@@ -112,10 +114,12 @@ class SegmentSet:
         """Called on the maintenance thread, or the thread that closes, when a segment has been sealed."""
         self._alignment = alignment
         self._slots = slots
+        # Appended by `begin_segment`, taken out by `passed` on any thread; each by one call, so no lock guards it.
         self._full: deque[OpenSegment] = deque()
         self._prepared: OpenSegment | None = None
         self._index_steps = reindex(storage, lambda: store.current)
         self._look_at = 0.0  # when the next frame looks, by the monotonic clock
+        # Guards `_prepared`: one segment is made at a time. Taken before the manifest's lock, which naming it needs.
         self._prepare_lock = threading.RLock()
 
     # -- on the path of a frame

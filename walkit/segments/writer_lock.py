@@ -60,6 +60,7 @@ class WriterLock:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._folder: FolderHold | None = None
+        # Locks between processes, one writer at a time: the folder is taken first, then `lock`, then unsealed segments.
         self._lock: StorageLock | None = None
         self._recovered: list[StorageFile] = []
         self._compares = self._is_followed = False

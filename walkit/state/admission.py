@@ -31,12 +31,15 @@ class Admission:
         """With `refuses` a full journal refuses at once, also where a checkpoint would make room soon."""
         self.slots, self.margin = slots, margin
         self.records_max = max(slots // 4, 1)
+        # Only grows. Written by the thread that takes checkpoints, under `_lock`; read without it: an older value
+        # refuses more.
         self.checkpoint_lsn = 0
         """LSN of the newest snapshot that is on stable storage."""
         self.demand: Callable[[], object] | None = None
         """Asks the thread that takes checkpoints for one; None where there is no such thread."""
         self._refuses = refuses
         self._queue: GatedQueue
+        # Guards all below. Taken before the commit lock, which `queued_lsn` takes; never under it.
         self._lock = threading.RLock()
         self._news = CommitSignal(self._lock)
         self._reserved_lsn = 0

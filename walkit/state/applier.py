@@ -48,8 +48,10 @@ class Follower:
     def __init__(self, machine: StateMachine, applied_lsn: int) -> None:
         self.lock = threading.Lock()
         """Held while the machine changes; hold it to read more than one thing of the machine. Its rank is STATE."""
+        # Appended by the log's sink under the commit lock, taken from the left under `lock`; each by one call.
         self.frames: deque[SealedFrame] = deque()
         """Acknowledged and not applied yet, oldest first."""
+        # Only grows; written under `lock`, after the machine has the frame.
         self.applied_lsn = applied_lsn
         self._machine = machine
 

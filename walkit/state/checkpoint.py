@@ -115,6 +115,7 @@ class Checkpointer:
         self._events = events
         self._machine = machine
         self._follower = follower
+        # See `Trimmer.state_lock`: one checkpoint at a time, of all that keep a state of this log.
         self._lock = trimmer.state_lock
         self._ended = False
         self._newest = restored

@@ -38,6 +38,7 @@ class AlignedBuffers:
 
     def __init__(self, bytes_max: int = POOL_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
+        # Guards `_free` and `_free_bytes`. Taken alone, for a few steps of Python.
         self._lock = threading.RLock()
         self._free: dict[int, list[mmap.mmap]] = {}
         self._free_bytes = 0

@@ -51,6 +51,7 @@ _COMMAND_LENGTH_MAX = 1000
 _INFORMATION_BYTES_MAX = 64 * 1024
 _UNKNOWN_HOLDER = LockHolder(pid=None, command=None, same_process=False)
 
+# Guards `_taken`, the locks of this process, and each step that takes or frees one. No other lock is taken under it.
 _guard = threading.RLock()
 
 

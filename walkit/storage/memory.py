@@ -65,6 +65,8 @@ class MemoryStorage:
 
     def __init__(self) -> None:
         self._location = f"memory://{next(_numbers)}"
+        # Guards the names, the bytes of all files and the locks of this storage. Taken last: every call is one step
+        # under it.
         self._guard: Any = threading.RLock()
         self._names = self._new_names()
         self._locks: dict[str, MemoryLock] = {}
