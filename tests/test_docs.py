@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -129,6 +130,18 @@ def test_the_architecture_is_short_and_names_the_rooms(checkout: Checkout) -> No
     assert tuple(re.findall(r"^\| `(\w+)` \|", rooms, re.MULTILINE)) == ROOMS
     drawn = (checkout.root / "docs" / "rooms.svg").read_text()
     assert tuple(re.findall(r'class="name"[^>]*>(\w+)<', drawn)) == tuple(r for r in ROOMS if r[0] != "_")
+
+
+def test_the_questions_of_the_architecture_lead_to_functions(checkout: Checkout) -> None:
+    """Each row of the table of questions: a place on the page, a module and a function that are there."""
+    text = (checkout.root / "docs" / "architecture.md").read_text()
+    rows = re.findall(
+        r"^\|[^|]+\? \| \[[^]]+\]\(#([\w-]+)\)[^|]*\| `(\S+)\.py` \| `(\S+)` \|$", text, re.MULTILINE
+    )
+    assert len(rows) == 4
+    for anchor, module, function in rows:
+        assert anchor in anchors(text)
+        assert callable(attrgetter(function)(importlib.import_module(module.replace("/", "."))))
 
 
 def loose_lines(changelog: str) -> list[str]:
