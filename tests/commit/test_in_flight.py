@@ -144,29 +144,6 @@ def test_a_sync_covers_only_the_contiguous_prefix_that_was_written(durability: s
     assert log.durable_lsn == 5
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_torn_write_among_others_fails_its_suffix_and_reopening_is_right(order: str) -> None:
-    """Tear one of many parallel writes: callers are told, the log reopens with every record that was acknowledged."""
-    for nth in range(2, 14):
-        storage = FaultyMemory()
-        log = walkit.open(storage=storage, options=one_per_frame(ack_order=order))
-        storage.fail("synced_write", SEGMENTS, nth=nth, short_bytes=nth * 31)
-        told: list[int] = []
-
-        def work(log: walkit.WriteAheadLog = log, told: list[int] = told) -> str:
-            try:
-                while True:
-                    told.append(log.append(bytes(300)).last_lsn)
-            except (CommitFailedError, LogPoisonedError) as error:
-                return type(error.__cause__).__name__
-
-        assert {t.result() for t in [Task(work) for _ in range(6)]} == {"StorageError"}
-        Task(log.close).result()
-        found = lsns(reopened(storage.inner))
-        kept = [n for n in told if order == "append" or n <= log.acked_lsn]
-        assert set(kept) <= set(found)
-
-
 @pytest.mark.parametrize("in_flight", [1, 4])
 def test_a_hung_write_fails_everybody_and_is_never_seen_when_it_lands(in_flight: int) -> None:
     """Hang a write: callers and close return with the cause; the next opening does not see what lands later."""

@@ -74,9 +74,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         "commit/test_in_flight::test_a_hung_write_fails_everybody_and_is_never_seen_when_it_lands",
         "commit/test_in_flight::test_what_a_timed_append_raises_says_what_became_of_it",
     ),
-    "torn writes": (
-        "commit/test_in_flight::test_a_torn_write_among_others_fails_its_suffix_and_reopening_is_right",
-    ),
+    "torn writes": ("crashlab/test_explore::test_no_failure_loses_what_was_promised",),
     "header slot corruption": ("format/test_durable::test_a_store_torn_at_every_byte",),
     "window scaling": ("commit/test_in_flight::test_the_window_is_stored_before_it_matters_and_is_kept",),
     "capacity above 2 GiB": (f"{HERE}::test_positions_and_lsns_cross_what_32_bits_hold",),

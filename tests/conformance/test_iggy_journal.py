@@ -40,9 +40,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "cut short": (
         "recovery/test_every_bit::test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_them",
     ),
-    "junk at the tail, and the cut is durable": (
-        "recovery/test_crash::test_what_an_opening_leaves_is_on_the_disk",
-    ),
+    "junk at the tail, and the cut is durable": ("crashlab/test_explore::test_no_state_breaks_a_rule",),
     "damage with intact entries behind it": (
         "recovery/test_recovery::test_a_flip_below_a_promise_is_corruption_of_acknowledged_data",
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import pickle
 import time
 import uuid
@@ -678,26 +677,6 @@ def test_retention_in_the_background_does_not_wait_for_a_consumer() -> None:
         lock.release()
         fill(log, 10)
         assert log.first_lsn > 30
-
-
-def test_the_lock_is_free_after_every_failure() -> None:
-    """Fail each operation of a claim's writing: an error or none, the lock is free, and doing it again is right."""
-    for operation, nth in itertools.product(("open", "write", "sync"), (1, 2)):
-        storage, log = faulty_log()
-        with log:
-            fill(log, 40)
-            claim = walkit.claim(storage, "c", 10)
-            fault = storage.fail(operation, "*", nth=nth)  # type: ignore[arg-type]
-            for lsn in (20, 21):
-                try:
-                    claim.advance(lsn)
-                except StorageError:
-                    claim.renew()
-                    claim.advance(lsn)
-            fault.cancel()
-            assert fault.hits or nth > 1, operation
-            assert not storage.is_locked(CLAIMS_LOCK_NAME)
-            assert (claim.first_lsn, log.trim(30)) == (21, 20), operation
 
 
 def test_a_writing_that_failed_and_landed() -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 
 import pytest
 
 import walkit
-from tests.support.crashes import SMALL, dirty_image, log_of, recovered_rows, rows_of
+from tests.support.crashes import SMALL, Script, dirty_image, log_of, recovered_rows, rows_of
+from tests.support.damaged_logs import contents
 from tests.support.in_flight_logs import Flight
 from walkit.errors import (
     CorruptionError,
     FormatVersionError,
     LogNotFoundError,
+    LogPoisonedError,
     StorageError,
 )
 from walkit.format.checksum import crc32c
@@ -357,3 +360,28 @@ def test_progress_reaches_the_whole_of_what_is_verified() -> None:
     ) as log:
         assert seen[-1][0] == seen[-1][1] == log.statistics().log_bytes
         assert [d for d, _ in seen] == sorted(d for d, _ in seen)
+
+
+@pytest.mark.parametrize("operation", ["write", "create", "sync"])
+def test_an_opening_syncs_its_folder_first(operation: str) -> None:
+    """Fail the sync after a manifest, and the next opening's first change: a power cut leaves the new manifest."""
+    storage = CrashingStorage()
+    faulty = FaultyStorage(storage)
+    with suppress(StorageError, LogPoisonedError), log_of(faulty) as log:
+        Script().run(log, lambda: None, 40)
+        faulty.fail("synced_write", MANIFEST_NAME)  # after an edit that fails comes a new base
+        faulty.fail("sync_directory", times=None)
+        with suppress(StorageError):
+            log.trim(log.durable_lsn)
+        log.trim(log.durable_lsn)
+    newest = contents(storage)[MANIFEST_NAME]
+    assert contents(storage.crash(keep="none"))[MANIFEST_NAME] != newest
+    opening = FaultyStorage(storage.process_kill())
+    opening.fail(operation)  # type: ignore[arg-type]
+    with suppress(StorageError):
+        log_of(opening).close()
+    assert isinstance(opening.inner, CrashingStorage)
+    assert contents(opening.inner.crash(keep="none"))[MANIFEST_NAME].startswith(newest.rstrip(b"\0"))
+
+
+OPERATIONS = ("write", "synced_write", "sync", "allocate", "create", "replace", "sync_directory", "remove")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.support.stores import SMALL, copy, memory_store, run_threads
+from tests.support.stores import SMALL, copy, memory_store
 from walkit.config import StoreOptions
 from walkit.errors import CorruptionError, LogClosedError
 from walkit.format.manifest import LogEnd, Manifest, encode_base
@@ -108,37 +108,6 @@ def check(image: CrashingStorage, allowed: list[dict[bytes, bytes]]) -> None:
     with memory_store(image) as store:
         assert dict(store.items()) == {**found, b"after": b"it"}
     assert walkit.verify(image).ok
-
-
-def test_writers_go_on_while_checkpoints_are_taken() -> None:
-    """Four writers and a checkpointer at once, then power cuts: every acknowledged put is there."""
-    storage = CrashingStorage()
-    acked: list[dict[bytes, bytes]] = [{} for _ in range(4)]
-    done = threading.Event()
-    with memory_store(storage) as store:
-
-        def work(number: int) -> None:
-            if number == 4:
-                taken = 0
-                while taken < 12 or store.log.first_lsn == 1:
-                    store.checkpoint()
-                    taken += 1
-                done.set()
-                return
-            i = 0
-            while not done.is_set():
-                key, value = b"%d-%d" % (number, i % 30), b"%d" % i * 300
-                store.put(key, value)
-                acked[number][key] = value
-                i += 1
-
-        run_threads(5, work)
-        expected = {k: v for part in acked for k, v in part.items()}
-        assert dict(store.items()) == expected
-        assert store.log.first_lsn > 1
-        for image in (storage.crash(), *(storage.crash(keep="random", seed=s) for s in range(5))):
-            with memory_store(image) as again:
-                assert dict(again.items()) == expected
 
 
 def test_checkpoints_by_itself() -> None:
