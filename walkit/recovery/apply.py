@@ -8,8 +8,9 @@ with a file: it is copied in steps, and of one that is mostly a hole only the da
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import count
 
 from walkit.errors import CorruptionError, StorageError
 from walkit.format.layout import MANIFEST_BYTES_MAX, SEGMENT_HEADER_BYTES
@@ -33,31 +34,34 @@ def keep_part(storage: Storage, name: str, file: Readable, start: int, until: in
     Bytes that are there already are not kept twice; where others have the name, a number is added to it.
     """
     there = set(storage.names(LOST_FOLDER))
-    target, number = f"{LOST_FOLDER}/{name}", 0
-    while target in there:
+    for target in numbered(f"{LOST_FOLDER}/{name}"):
+        if target not in there:
+            break
         if is_kept(storage, target, file, start, until):
             return
-        number += 1
-        target = f"{LOST_FOLDER}/{name}.{number}"
     # Of a disk that is full nothing is left: it has room again for what is done about it.
     with new_file(storage, KEPT_NEW_NAME) as kept:
         copy_part(file, start, until, kept, 0)
         kept.sync()
-    storage.replace(KEPT_NEW_NAME, target)
-    storage.sync_directory(LOST_FOLDER)
-    storage.sync_directory()
+    _move(storage, KEPT_NEW_NAME, target)
 
 
 def move_whole(storage: Storage, name: str) -> None:
     """Rename a file that cannot be read into lost+found, under a name that nothing there has; durable on return."""
     kept = set(storage.names(LOST_FOLDER))
-    target, number = f"{LOST_FOLDER}/{name}", 0
-    while target in kept:
-        number += 1
-        target = f"{LOST_FOLDER}/{name}.{number}"
+    _move(storage, name, next(n for n in numbered(f"{LOST_FOLDER}/{name}") if n not in kept))
+
+
+def _move(storage: Storage, name: str, target: str) -> None:
     storage.replace(name, target)
     storage.sync_directory(LOST_FOLDER)
     storage.sync_directory()
+
+
+def numbered(name: str) -> Iterator[str]:
+    """Yield a name, and then the name with each number from 1 on."""
+    yield name
+    yield from (f"{name}.{number}" for number in count(1))
 
 
 def is_kept(storage: Storage, name: str, file: Readable, start: int, until: int) -> bool:

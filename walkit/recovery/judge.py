@@ -1,4 +1,4 @@
-"""The judge: the findings of all segments in, in the order of the log, and a verdict of each range out.
+"""The judge: the segments of a log in, in its order, and a verdict of each range out.
 
 A range is called by three facts: does it follow the log before it, is it intact, and was it promised. These rules are
 the same for sealed segments, all of which is promised, and for those after the last seal:
@@ -8,27 +8,41 @@ the same for sealed segments, all of which is promised, and for those after the 
 3. From the first damage that nothing promised, the log is torn. Zeros there are unused space.
 4. After the durable position of a living writer all is in progress.
 
-A row of the decision table names the work of the next opening on it. No other module calls a range torn, corrupt or
-missing.
+The judge reads one segment after the other. In memory are findings: one region for each stretch of intact frames. No
+other module calls a range torn, corrupt or missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from walkit._internal.text import counted
 from walkit.errors import CorruptionError, FormatVersionError, SegmentMissingError, StorageError, WalkitError
 from walkit.format.durable_slot import DurableSlot
 from walkit.format.frame import FrameFault
-from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
+from walkit.format.layout import FRAME_BYTES_LIMIT, SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import Gap, HoleRecord, LogEnd, Manifest
 from walkit.format.segment import SegmentHeader
-from walkit.recovery.decision import Decision
-from walkit.recovery.log_scan import SegmentFinding, follows_exactly, next_start, shortened, start_of
-from walkit.recovery.plan import PlanStep, missing_end, names_cut_short
-from walkit.recovery.scan_report import Problem, RangeVerdict, Verdict
+from walkit.recovery.log_scan import (
+    LogFindings,
+    Progress,
+    ProgressCounter,
+    SegmentFinding,
+    follows_exactly,
+    inspect_segment,
+    link_unsealed,
+    next_start,
+    sealed_error,
+    start_of,
+    survey_segment,
+)
+from walkit.recovery.plan import make_plan, names_cut_short, policy_for
+from walkit.recovery.scan_report import Problem, RangeVerdict, Verdict, lsn_text
 from walkit.recovery.survey import Region
+from walkit.segments.manifest_store import load_manifest
+from walkit.storage.interface import Storage
 
 _REFUSED = (FormatVersionError, StorageError)
 _BESIDE = (Verdict.UNUSED, Verdict.STALE, Verdict.TORN, Verdict.IN_PROGRESS)
@@ -44,23 +58,105 @@ Rows = Iterator[Row]
 
 
 class Judge:
-    """Judges the segments of one log, each once: first the sealed ones, then those after the last seal."""
+    """Reads and judges the segments of one log, each once: first the sealed ones, then those after the last seal."""
 
-    def __init__(self, manifest: Manifest, slot: DurableSlot, *, live: bool, bodies: bool) -> None:
-        self.manifest, self.slot, self.live, self.bodies = manifest, slot, live, bodies
+    def __init__(
+        self,
+        storage: Storage,
+        manifest: Manifest,
+        slot: DurableSlot,
+        *,
+        live: bool,
+        bodies: bool,
+        decode: bool,
+        progress: Progress | None = None,
+    ) -> None:
+        self.storage, self.manifest, self.slot = storage, manifest, slot
+        self.live, self.bodies, self.decode = live, bodies, decode
         self.slot_known = slot.epoch_id in {e.id for e in manifest.lineage}
         self.promised = max(manifest.end.position, slot.position if self.slot_known else 0)
         """How far anything that can be trusted promises the log to be on stable storage."""
         self.end = manifest.end
         """Where the intact log ends, as far as it has been judged."""
+        self.refusal: CorruptionError | None = None
+        """Why the decision table refuses the segments after the last seal."""
         self._broken: Verdict | None = None
         """The verdict of the first damage after the last seal: CORRUPT or TORN."""
         self._keeps = False
         """Whether intact frames within the window after a hole may have been acknowledged."""
         self._covered = 0
-        """Up to which position a file holds the log, or what is left of it."""
+        """Up to which position a file holds the log, or a damaged part of it."""
         self._named: set[str | None] = set()
         """The segments that have a problem."""
+        self._counter = ProgressCounter(progress, sum(s.size_bytes for s in manifest.sealed))
+
+    def segments(self) -> Iterator[tuple[SegmentFinding | None, Rows]]:
+        """Yield each segment, in the order of the log, and its rows; None for the rows of ranges in no segment."""
+        manifest = self.manifest
+        for record in manifest.sealed:
+            yield None, self._gaps(record.name, record.start_position)
+            finding = inspect_segment(self.storage, manifest, record)
+            if not finding.present and self.live and self._was_trimmed(finding):
+                yield None, iter([f"segment {record.name} was trimmed while the log was read"])
+                continue
+            if finding.header is None and finding.fitting is not None:
+                # A damaged frame may be larger than every intact one.
+                finding.header, finding.mended = (
+                    replace(finding.fitting, frame_bytes_max=FRAME_BYTES_LIMIT),
+                    True,
+                )
+            self._survey(finding)
+            yield finding, self._sealed(finding)
+        yield None, self._gaps("", manifest.end.position + 1)
+        found = self._read_unsealed()
+        self.end, self._broken = manifest.end, None
+        for index, finding in enumerate(found):
+            yield finding, self._unsealed(finding, found[index + 1 :])
+        yield None, self._absent(found)
+
+    # -- reading
+
+    def _was_trimmed(self, finding: SegmentFinding) -> bool:
+        return all(s.number != finding.record.number for s in load_manifest(self.storage).segments)
+
+    def _survey(self, finding: SegmentFinding, until: int | None = None) -> None:
+        """Read the frames of a segment with a header; note what its intact frames promise."""
+        if finding.header is not None:
+            try:
+                survey_segment(
+                    self.storage,
+                    self.manifest,
+                    finding,
+                    until=until,
+                    bodies=self.bodies or not finding.sealed,
+                    decode=self.decode,
+                    reached=self._counter.within_segment(),
+                )
+            except StorageError as error:
+                finding.header, finding.error = None, error
+        self.promised = max(self.promised, finding.promised_position)
+
+    def _read_unsealed(self) -> list[SegmentFinding]:
+        """Read every segment after the last seal before any is judged: a later frame may promise an earlier one."""
+        records = self.manifest.unsealed
+        found = [inspect_segment(self.storage, self.manifest, record, live=self.live) for record in records]
+        for index, finding in enumerate(found):
+            self.promised = max(
+                self.promised, finding.promised_position
+            )  # of frames after a damaged header, too
+            start = 0 if finding.header is None else finding.header.start_position
+            limits = [next_start(found[index + 1 :], start), self.promised if self.live else None]
+            self._survey(finding, min((p for p in limits if p is not None), default=None))
+        findings = LogFindings(manifest=self.manifest, slot=self.slot, unsealed=found)
+        self._keeps = policy_for(findings, "prefix") == "holes"
+        if not self.live:
+            with suppress(StorageError):  # the segment that cannot be read has a problem of its own
+                link_unsealed(self.storage, findings)
+            try:
+                make_plan(findings, "prefix")
+            except CorruptionError as refusal:
+                self.refusal = refusal
+        return found
 
     def _range(
         self,
@@ -84,10 +180,26 @@ class Judge:
         found = self._range(segment, region.start_position, region.end_position, verdict, reason, lsns)
         return replace(found, frames=region.frames, records=region.records)
 
-    def _fault(self, found: RangeVerdict, error: WalkitError) -> Rows:
-        """Yield a range of which something is lost, and its problem."""
-        yield found if found.reason else replace(found, reason=str(error))
-        yield self._problem(error, found.segment or None, found.start_position)
+    def _fault(self, found: RangeVerdict, error: WalkitError | None = None) -> Rows:
+        """Yield a range of which something is lost, and its problem: `error`, or one made of the range."""
+        yield found if found.reason or error is None else replace(found, reason=str(error))
+        yield self._problem(error or self._error_of(found), found.segment or None, found.start_position)
+
+    def _error_of(self, found: RangeVerdict) -> CorruptionError | SegmentMissingError:
+        """Return the error of a faulty range: its place, its loss, and the promise."""
+        kind = SegmentMissingError if found.verdict is Verdict.MISSING else CorruptionError
+        where = f"segment {found.segment}" if found.segment else "the log"
+        lsns = lsn_text(found.first_lsn, found.last_lsn)
+        return kind(
+            f"{where} is damaged from position {found.start_position:,} to {found.end_position:,} "
+            f"({found.verdict.value}): {found.reason}. Frames were promised up to position {self.promised:,}"
+            + (f"; acknowledged data is lost: LSN {lsns}" if lsns else ""),
+            segment=found.segment or None,
+            position=found.start_position,
+            expected="intact frames" + (f" with LSN {lsns}" if lsns else ""),
+            found=found.reason,
+            first_lost_lsn=found.first_lsn,
+        )
 
     def _problem(self, error: WalkitError, segment: str | None, position: int) -> Problem:
         problem = Problem.of(error, segment=segment, position=position)
@@ -96,9 +208,9 @@ class Judge:
 
     # -- sealed segments
 
-    def sealed(self, finding: SegmentFinding, error: WalkitError | None) -> Rows:
-        """Judge a sealed segment; `error` is the reason if it is missing, short, or another one."""
+    def _sealed(self, finding: SegmentFinding) -> Rows:
         record, damaged = finding.record, finding.error
+        error = sealed_error(self.storage, self.manifest, finding)
         position = record.start_position
         if finding.header is not None:
             if finding.mended and damaged is not None:
@@ -118,7 +230,7 @@ class Judge:
         found = self._range(record.name, position, record.end_position, verdict, lsns=lsns)
         yield from self._fault(found, error)
 
-    def gaps(self, name: str, until: int) -> Rows:
+    def _gaps(self, name: str, until: int) -> Rows:
         """Judge the holes and lost ranges between the sealed segments before position `until`."""
         if not self.manifest.gaps:
             return
@@ -142,13 +254,15 @@ class Judge:
         reached = header.start_position + finding.file_bytes - SEGMENT_HEADER_BYTES
         whole = reached >= self.manifest.frames_end_of(record)
         self.end = LogEnd(last_lsn=record.first_lsn - 1, position=record.start_position, chain=header.chain)
-        yield from self._regions(finding, None, whole=whole)
+        yield from self._regions(finding, whole=whole)
         if not whole:
-            wanted, first = SEGMENT_HEADER_BYTES + record.size_bytes, self.end.last_lsn + 1
-            start, lsns = self.end.position, (first, record.last_lsn)
-            error = shortened(finding, wanted, start, first)
-            missing = self._range(record.name, start, record.end_position, Verdict.MISSING, lsns=lsns)
-            yield from self._fault(missing, error)
+            lsns, short = (
+                (self.end.last_lsn + 1, record.last_lsn),
+                "the file is shorter than the manifest says",
+            )
+            yield from self._fault(
+                self._range(record.name, self.end.position, record.end_position, Verdict.MISSING, short, lsns)
+            )
             return
         yield from self._rest(finding, record.end_position)
         if finding.damage is None:
@@ -156,38 +270,22 @@ class Judge:
 
     # -- segments after the last seal
 
-    def unsealed(
-        self, found: list[SegmentFinding], steps: Sequence[PlanStep | None], *, keeps: bool
-    ) -> Iterator[tuple[SegmentFinding | None, list[Row]]]:
-        """Yield each of these segments with its rows, then None with the rows of ranges that no file holds.
+    def _unsealed(self, finding: SegmentFinding, later: list[SegmentFinding]) -> Rows:
+        header = finding.header
+        if header is None:
+            yield from self._headless(finding, next_start(later, self.end.position))
+        else:
+            yield from self._with_header(finding, header, later)
+        if isinstance(finding.error, _REFUSED) and finding.name not in self._named:
+            yield self._problem(finding.error, finding.name, self.end.position)
 
-        `steps` has the plan of the next opening for each, and None if it refuses or a writer lives.
-        """
-        self._keeps, self.end, self._broken = keeps, self.manifest.end, None
-        for index, (finding, step) in enumerate(zip(found, steps, strict=True)):
-            later = found[index + 1 :]
-            if finding.header is None:
-                rows = list(self._headless(finding, next_start(later, self.end.position)))
-            else:
-                rows = list(self._unsealed(finding, finding.header, step, later))
-            if isinstance(finding.error, _REFUSED) and finding.name not in self._named:
-                rows.append(self._problem(finding.error, finding.name, self.end.position))
-            yield finding, rows
-        yield None, list(self._absent(found))
-
-    def _unsealed(
-        self,
-        finding: SegmentFinding,
-        header: SegmentHeader,
-        step: PlanStep | None,
-        later: list[SegmentFinding],
+    def _with_header(
+        self, finding: SegmentFinding, header: SegmentHeader, later: list[SegmentFinding]
     ) -> Rows:
-        keeps = self._keeps if step is None else step.row.decision is Decision.KEEP
         in_progress = self.live and header.start_position >= self.promised
-        follows = follows_exactly(header, self.end) if step is None else step.facts.follows
-        if self._broken is None and not in_progress and not follows:
-            yield from self._break(finding, header, step, keeps)
-        yield from self._regions(finding, step, keeps=keeps)
+        if self._broken is None and not in_progress and not follows_exactly(header, self.end):
+            yield from self._break(finding, header)
+        yield from self._regions(finding, keeps=self._keeps)
         stop = header.start_position + finding.file_bytes - SEGMENT_HEADER_BYTES
         if self.live:
             until = next_start(later, header.start_position)
@@ -201,9 +299,7 @@ class Judge:
         if stop > finding.span.end_position:
             yield from self._rest(finding, finding.span.end_position)
 
-    def _regions(
-        self, finding: SegmentFinding, step: PlanStep | None, *, keeps: bool = False, whole: bool = True
-    ) -> Rows:
+    def _regions(self, finding: SegmentFinding, *, keeps: bool = False, whole: bool = True) -> Rows:
         """Judge the regions of a segment; `keeps` those after a hole, too. One that is not `whole` lacks its end."""
         held = Verdict.INTACT if self.bodies or not finding.sealed else Verdict.NOT_READ
         kept = {region.start_position: region for region in (finding.beyond if keeps else ())}
@@ -217,39 +313,29 @@ class Judge:
             own = self._broken is not Verdict.TORN
             piece = (region if own else kept.get(region.start_position)) if region.intact else None
             if piece is not None:
-                yield self._region(finding.name, piece, held, "" if own or step is None else _KEPT)
+                yield self._region(finding.name, piece, held, "" if own else _KEPT)
                 self.end = piece.after
             if piece is None or piece.end_position < region.end_position:
                 rest = region if piece is None else _after(region, piece)
-                yield from self._split(finding, rest, step)
+                yield from self._split(finding, rest)
 
-    def _break(
-        self, finding: SegmentFinding, header: SegmentHeader, step: PlanStep | None, keeps: bool
-    ) -> Rows:
+    def _break(self, finding: SegmentFinding, header: SegmentHeader) -> Rows:
         """Judge that the frames before this segment are not there, or that it was made for another past."""
-        end = self.end
+        end, what = self.end, "does not follow where the log ends"
         if end.position >= self.promised:
-            what = (
-                f"segment {finding.name} does not follow where the log ends, and nothing of it was promised"
-            )
-            does = "keeps what is intact in it" if keeps else "sets it aside"
-            yield from self._tear(what, step, does)
+            yield from self._tear(f"segment {finding.name} {what}, and nothing of it was promised")
         elif end.position < header.previous_end:
             yield from self._missing([finding], end.position, min(header.previous_end, self.promised))
         else:
-            wanted = replace(start_of(header), position=header.previous_end)
-            error = CorruptionError(
-                f"segment {finding.name} does not follow where the log ends: it follows {wanted}, and there is {end}",
-                segment=finding.name,
-                position=end.position,
-                expected=str(end),
-                found=str(wanted),
-                first_lost_lsn=end.last_lsn + 1,
+            reason = (
+                f"it {what}: it follows {replace(start_of(header), position=header.previous_end)}, not {end}"
             )
+            lsns, at = (end.last_lsn + 1, None), end.position
             self._broken = Verdict.CORRUPT
-            yield self._problem(error, finding.name, end.position)
+            error = self._error_of(self._range(finding.name, at, at, Verdict.CORRUPT, reason, lsns))
+            yield self._problem(error, finding.name, at)
 
-    def _split(self, finding: SegmentFinding, region: Region, step: PlanStep | None) -> Rows:
+    def _split(self, finding: SegmentFinding, region: Region) -> Rows:
         """Split what is not of the log where the promise ends: below it corruption, beyond it a torn tail or zeros.
 
         A newer format and a place that cannot be read are problems wherever they are, because the next opening refuses
@@ -275,14 +361,14 @@ class Judge:
             "unfinished write, unless the device lost what it had synced"
         )
         reason = _NOT_PROMISED if rest.intact else (rest.fault or FrameFault.END).value
-        yield from self._tear(what, step, "keeps it in lost+found")
+        yield from self._tear(what)
         yield self._region(name, rest, Verdict.TORN, reason)
 
-    def _tear(self, what: str, step: PlanStep | None, does: str) -> Rows:
-        """Note the first place at which the log is torn, and the work of the next opening on it."""
+    def _tear(self, what: str) -> Rows:
+        """Note the first place at which the log is torn."""
         if self._broken is not Verdict.TORN:
             self._broken = Verdict.TORN
-            yield what if step is None else f"{what}; the next opening {does}"
+            yield what if self.live else f"{what}; an opening cuts it off and keeps it in lost+found"
 
     def _damage(self, finding: SegmentFinding, region: Region) -> Rows:
         """Judge damage below the promise.
@@ -290,29 +376,17 @@ class Judge:
         A newer format and an unreadable place keep their own error; the rest is corruption. If the damage leaves open
         how far it reaches, it is to the end of a sealed segment.
         """
-        segment = finding.name
-        fault, error, header = region.fault or FrameFault.END, region.error, region.at_fault
+        error, header = region.error, region.at_fault
         verdict, reason = Verdict.UNKNOWN, str(error)
         if error is None or isinstance(error, CorruptionError):
-            verdict, reason = Verdict.CORRUPT, fault.value
-            what = fault.value if error is None else str(error)
-            wanted = "an intact frame"
-            wanted += "" if region.first_lsn is None else f" with LSN {region.first_lsn}"
             claim = "" if header is None else f" (LSN {header.first_lsn}, position {header.position})"
-            error = CorruptionError(
-                f"segment {segment} is damaged at position {region.start_position:,}: {what}. "
-                f"Frames were promised up to position {self.promised:,}",
-                segment=segment,
-                position=region.start_position,
-                expected=wanted,
-                found=fault.name + claim,
-                first_lost_lsn=region.first_lsn,
-            )
+            reason = f"{(region.fault or FrameFault.END).value}{claim}" if error is None else str(error)
+            verdict, error = Verdict.CORRUPT, None
         if finding.sealed:
             self.end = LogEnd(last_lsn=region.last_lsn or self.end.last_lsn, position=region.end_position)
             last = finding.record.last_lsn if region.last_lsn is None else region.last_lsn
             region = replace(region, last_lsn=last)
-        yield from self._fault(self._region(segment, region, verdict, reason), error)
+        yield from self._fault(self._region(finding.name, region, verdict, reason), error)
 
     def _rest(self, finding: SegmentFinding, end_position: int) -> Rows:
         """Judge what is after the end of a segment: zeros, or stale bytes that the next opening sets aside."""
@@ -347,18 +421,12 @@ class Judge:
             yield self._range(name, at, until, Verdict.TORN, reason)
             yield f"segment {name}: {reason}; the next opening sets it aside"
             return
-        error = finding.error or CorruptionError(
-            f"segment {name} has no header, and frames were promised up to position {self.promised:,}",
-            segment=name,
-            expected="a segment header",
-            found="zeros",
-            first_lost_lsn=self.end.last_lsn + 1,
-        )
         verdict = Verdict.CORRUPT if finding.other is None else Verdict.FOREIGN
         verdict = Verdict.UNKNOWN if refused else verdict
         self._broken = Verdict.CORRUPT
         lsns = self.end.last_lsn + 1, None
-        yield from self._fault(self._range(name, at, max(until, at), verdict, lsns=lsns), error)
+        reason = "" if finding.error is not None else "it has no header"
+        yield from self._fault(self._range(name, at, max(until, at), verdict, reason, lsns), finding.error)
 
     def _absent(self, found: list[SegmentFinding]) -> Rows:
         """Judge what was promised and is in no file, and files that were cut short."""
@@ -374,8 +442,10 @@ class Judge:
             at, reserved = self.end.position, finding.record.reserved_bytes
             until = at + reserved - max(finding.file_bytes, SEGMENT_HEADER_BYTES)
             lsns = self.end.last_lsn + 1, None
-            missing = self._range(finding.name, at, until, Verdict.MISSING, lsns=lsns)
-            yield from self._fault(missing, missing_end(finding, self.end))
+            reason = (
+                f"its file was cut short: {finding.file_bytes:,} bytes of the {reserved:,} that were reserved"
+            )
+            yield from self._fault(self._range(finding.name, at, until, Verdict.MISSING, reason, lsns))
 
     def _missing(self, found: list[SegmentFinding], start: int, until: int) -> Rows:
         """Judge positions [start, until), which were promised, and which no file holds; `found` are the candidates."""
@@ -384,18 +454,11 @@ class Judge:
         name = (*absent[:1], *used[-1:], "")[0]
         first_lost = self.end.last_lsn + 1 if start == self.end.position else None
         last_lost = self.slot.lsn if self.slot_known and until == self.slot.position else None
-        error = SegmentMissingError(
-            f"frames were promised up to position {self.promised:,}, and no file holds {start:,} to {until:,}"
-            + ("" if first_lost is None else f": acknowledged data is missing from LSN {first_lost:,} on"),
-            segment=name or None,
-            position=start,
-            expected=f"frames up to position {until}",
-            found="no file" if absent else "the end of the file",
-            first_lost_lsn=first_lost,
-        )
         self._broken = Verdict.CORRUPT
-        missing = self._range(name, start, until, Verdict.MISSING, lsns=(first_lost, last_lost))
-        yield from self._fault(missing, error)
+        reason = "no file holds it" if absent else "the file ends before it"
+        yield from self._fault(
+            self._range(name, start, until, Verdict.MISSING, reason, (first_lost, last_lost))
+        )
 
 
 def _lost(error: WalkitError) -> Verdict:

@@ -17,6 +17,7 @@ from itertools import pairwise
 
 from walkit.errors import CorruptionError, NotALogError, StorageError
 from walkit.format.durable_slot import NOTHING_DURABLE, DurableSlot
+from walkit.format.frame import FrameHeader
 from walkit.format.layout import (
     ALIGNMENT_BUFFERED,
     ALIGNMENT_DIRECT,
@@ -278,8 +279,8 @@ def regions_of(
         file.close()
 
 
-def epoch_by_frames(storage: Storage, name: str, log_id: int | None = None) -> tuple[int, EpochRecord] | None:
-    """Return log id and epoch of the first right frame header in a file, of this log or any; None without one."""
+def first_frame(storage: Storage, name: str, log_id: int | None = None) -> FrameHeader | None:
+    """Return the first right frame header in a file, of this log or any: it names log and epoch. None without one."""
     try:
         file = TolerantFile(storage.open(name, "read"))
     except StorageError:
@@ -287,16 +288,9 @@ def epoch_by_frames(storage: Storage, name: str, log_id: int | None = None) -> t
     try:
         until = min(file.size(), SEGMENT_HEADER_BYTES + PROBE_BYTES)
         for alignment in (ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT):
-            found = frame_headers(file, alignment, FRAME_BYTES_LIMIT, SEGMENT_HEADER_BYTES, until)
-            frame = next((frame for _, frame in found if log_id in (None, frame.log_id)), None)
-            if frame is not None:
-                return frame.log_id, EpochRecord(
-                    number=frame.epoch,
-                    id=frame.epoch_id,
-                    first_lsn=frame.first_lsn,
-                    position=frame.position,
-                    chain=frame.chain,
-                )
+            for _, frame in frame_headers(file, alignment, FRAME_BYTES_LIMIT, SEGMENT_HEADER_BYTES, until):
+                if log_id in (None, frame.log_id):
+                    return frame
         return None
     finally:
         file.close()
@@ -358,9 +352,9 @@ def manifest_from_headers(storage: Storage) -> Rebuilt | None:
     ours = _without_leftovers(storage, line.headers)
     if not ours:
         return None
-    by_frames = {n: e for n in headless if (e := _epoch_by_frames(storage, n, log_id)) is not None}
+    by_frames = {n: f for n in headless if (f := first_frame(storage, segment_name(n), log_id)) is not None}
     elsewhere = {run.id for other in others for run in other.runs} - {run.id for run in line.runs}
-    headless = [n for n in headless if n not in by_frames or by_frames[n].id not in elsewhere]
+    headless = [n for n in headless if n not in by_frames or by_frames[n].epoch_id not in elsewhere]
     by_frames = {n: by_frames[n] for n in headless if n in by_frames}
     if slot.epoch_id in elsewhere:
         slot = NOTHING_DURABLE
@@ -369,12 +363,12 @@ def manifest_from_headers(storage: Storage) -> Rebuilt | None:
     lineage = _lineage_of(ours, end, slot, by_frames)
     done = {s.number for s in sealed}
     epochs = {h.number: h for h in ours if h.number not in done}
+    known: dict[int, SegmentHeader | FrameHeader] = {**by_frames, **epochs}
     unsealed = [
         SegmentRecord(
             number=number,
             state=SegmentState.PREPARED,
-            epoch=_epoch_number(epochs.get(number) or by_frames.get(number))
-            or _epoch_near(ours, lineage, number),
+            epoch=known[number].epoch if number in known else _epoch_near(ours, lineage, number),
             created_us=epochs[number].created_us if number in epochs else 0,
         )
         for number in sorted((*epochs, *headless))
@@ -409,12 +403,11 @@ def foreign_snapshots(storage: Storage, line: Lineage, others: Iterable[Lineage]
     found = set()
     for name in storage.names():
         lsn = lsn_of_name(name)
-        named = None if lsn is None else epoch_by_frames(storage, name)
-        if lsn is None or named is None:
+        frame = None if lsn is None else first_frame(storage, name)
+        if lsn is None or frame is None:
             continue
-        log_id, epoch = named
-        told = any(o.holds(epoch.id, lsn) for o in others) and not line.holds(epoch.id, lsn)
-        if log_id != line.tip.log_id or told:
+        told = any(o.holds(frame.epoch_id, lsn) for o in others) and not line.holds(frame.epoch_id, lsn)
+        if frame.log_id != line.tip.log_id or told:
             found.add(name)
     return found
 
@@ -440,7 +433,7 @@ def _begin_of(
     storage: Storage,
     ours: list[SegmentHeader],
     headless: list[int],
-    by_frames: dict[int, EpochRecord],
+    by_frames: dict[int, FrameHeader],
     slot: DurableSlot,
 ) -> LogEnd:
     """Return what the first frame of the log follows. A segment without a header may be the first: its frames tell."""
@@ -509,35 +502,22 @@ def _frames_of(storage: Storage, header: SegmentHeader, following: SegmentHeader
 
 
 def _lineage_of(
-    ours: list[SegmentHeader], end: LogEnd, slot: DurableSlot, by_frames: dict[int, EpochRecord]
+    ours: list[SegmentHeader], end: LogEnd, slot: DurableSlot, by_frames: dict[int, FrameHeader]
 ) -> tuple[EpochRecord, ...]:
     """Return each epoch as its oldest segment says; without headers, as a frame or the slot says."""
     lineage: dict[int, EpochRecord] = {}
+
+    def begins(number: int, epoch_id: int, at: LogEnd) -> None:
+        began = {"first_lsn": at.last_lsn + 1, "position": at.position, "chain": at.chain}
+        lineage.setdefault(number, EpochRecord(number=number, id=epoch_id, **began))
+
     for h in ours:
-        began = {"first_lsn": h.first_lsn, "position": h.previous_end, "chain": h.chain}
-        lineage.setdefault(h.epoch, EpochRecord(number=h.epoch, id=h.epoch_id, **began))
-    for epoch in by_frames.values():
-        lineage.setdefault(epoch.number, epoch)
+        begins(h.epoch, h.epoch_id, _follows(h))
+    for f in by_frames.values():
+        begins(f.epoch, f.epoch_id, LogEnd(last_lsn=f.first_lsn - 1, position=f.position, chain=f.chain))
     if slot.generation and slot.epoch > max(lineage):
-        lineage[slot.epoch] = EpochRecord(
-            number=slot.epoch,
-            id=slot.epoch_id,
-            first_lsn=end.last_lsn + 1,
-            position=end.position,
-            chain=end.chain,
-        )
+        begins(slot.epoch, slot.epoch_id, end)
     return tuple(lineage[number] for number in sorted(lineage))
-
-
-def _epoch_by_frames(storage: Storage, number: int, log_id: int) -> EpochRecord | None:
-    named = epoch_by_frames(storage, segment_name(number), log_id)
-    return None if named is None else named[1]
-
-
-def _epoch_number(known: SegmentHeader | EpochRecord | None) -> int:
-    if known is None:
-        return 0
-    return known.epoch if isinstance(known, SegmentHeader) else known.number
 
 
 def _epoch_near(ours: list[SegmentHeader], lineage: tuple[EpochRecord, ...], number: int) -> int:

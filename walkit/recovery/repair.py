@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
@@ -26,14 +26,14 @@ from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import MANIFEST_NAME, LogEnd, LostRecord, Manifest, SegmentRecord
 from walkit.format.names import SALVAGE_NEW_NAME, lsn_of_name
 from walkit.format.segment import SegmentHeader, segment_name
-from walkit.recovery.apply import apply_plan, is_kept, keep_part, sync_segments
+from walkit.recovery.apply import apply_plan, is_kept, keep_part, numbered, sync_segments
 from walkit.recovery.log_scan import Progress, is_known, read_durable_slot, scan_folder
 from walkit.recovery.plan import RecoveryPlan, plan_recovery
 from walkit.recovery.rebuild import (
     Lineage,
     Rebuilt,
     completed,
-    epoch_by_frames,
+    first_frame,
     foreign_snapshots,
     headers_of,
     lineages_of,
@@ -99,31 +99,20 @@ class BranchPlan:
     beside: tuple[str, ...]
     """Files without a header of a segment that are its own: segments that lost theirs, snapshots, the durable slot."""
 
-    def planned(self) -> Branch:
-        """Return what is known of it before it is made."""
-        tip = self.line.tip
+    def branch(self, manifest: Manifest | None = None) -> Branch:
+        """Return what its manifest says of it or, before it is made, what is known of it."""
+        tip, first_lsn, last_lsn = self.line.tip, self.line.first_lsn, self.line.end.last_lsn
+        if manifest is not None:
+            first_lsn, last_lsn = max(manifest.first_lsn, manifest.low_watermark + 1), manifest.end.last_lsn
         return Branch(
             location=self.storage.location,
             log_id=tip.log_id,
             epoch=tip.number,
             epoch_id=tip.id,
-            first_lsn=self.line.first_lsn,
-            last_lsn=self.line.end.last_lsn,
+            first_lsn=first_lsn,
+            last_lsn=last_lsn,
             shared_lsn=self.shared_lsn,
-        )
-
-    def made(self) -> Branch:
-        """Return what its manifest says of it."""
-        manifest, tip = load_manifest(self.storage), self.line.tip
-        return Branch(
-            location=self.storage.location,
-            log_id=tip.log_id,
-            epoch=tip.number,
-            epoch_id=tip.id,
-            first_lsn=max(manifest.first_lsn, manifest.low_watermark + 1),
-            last_lsn=manifest.end.last_lsn,
-            shared_lsn=self.shared_lsn,
-            lost=manifest.lost,
+            lost=() if manifest is None else manifest.lost,
         )
 
 
@@ -143,12 +132,14 @@ def plan_branches(
         own = {run.id for run in line.runs if run.id not in known or run.log_id != log.log_id}
         beside = []
         for name in (segment_name(number) for number in headless):
-            named = epoch_by_frames(storage, name, tip.log_id)
-            beside += [name] if named is not None and named[1].id in own else []
+            frame = first_frame(storage, name, tip.log_id)
+            beside += [name] if frame is not None and frame.epoch_id in own else []
         for name in names:
             lsn = lsn_of_name(name)
-            named = None if lsn is None else epoch_by_frames(storage, name, tip.log_id)
-            beside += [name] if lsn is not None and named is not None and line.holds(named[1].id, lsn) else []
+            frame = None if lsn is None else first_frame(storage, name, tip.log_id)
+            beside += (
+                [name] if lsn is not None and frame is not None and line.holds(frame.epoch_id, lsn) else []
+            )
         if slot.generation and slot.epoch_id == tip.id:
             beside.append(DURABLE_NAME)
         place = _place_of(storage, line, {plan.storage.location for plan in plans})
@@ -199,22 +190,14 @@ def _copy(
 
 def _place_of(storage: Storage, line: Lineage, taken: set[str]) -> Storage:
     """Return the first place beside the log that is free, or that this branch already has."""
-    for suffix in _suffixes(line.tip.number):
+    for suffix in numbered(f".branch-{line.tip.number}"):
         try:
             place = _beside(storage, suffix)
         except NotALogError:  # a file has the name
             continue
         if place.location not in taken and _is_free_for(place, line):
             return place
-    raise AssertionError("suffixes do not end")
-
-
-def _suffixes(epoch: int) -> Iterator[str]:
-    yield f".branch-{epoch}"
-    number = 1
-    while True:
-        yield f".branch-{epoch}.{number}"
-        number += 1
+    raise AssertionError("numbers do not end")
 
 
 def _beside(storage: Storage, suffix: str) -> Storage:
@@ -552,7 +535,7 @@ def repair(
         refuse_a_writer(storage)
         choice = choose_manifest(storage, salvage=policy == "salvage")
         plan = _plan(storage, choice, policy, progress)
-        return _report(storage, plan, choice, [b.planned() for b in choice.branches], began, dry_run=True)
+        return _report(storage, plan, choice, [b.branch() for b in choice.branches], began, dry_run=True)
     return run_uninterrupted(lambda: _repair(storage, policy, ending_early(progress), began), "repair")
 
 
@@ -592,7 +575,7 @@ def _branched(storage: Storage, branch: BranchPlan) -> Branch:
         if MANIFEST_NAME not in branch.storage.names():
             raise
         # An earlier salvage made it, and a writer has opened it since: nothing is left to do.
-    return branch.made()
+    return branch.branch(load_manifest(branch.storage))
 
 
 def _plan(

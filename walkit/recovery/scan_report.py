@@ -430,32 +430,6 @@ class FrameRow(NamedTuple):
         )
 
 
-def frame_rows(storage: Storage, spans: Sequence[FrameSpan], *, decode: bool = False) -> Iterator[FrameRow]:
-    """Yield a row for every frame of the spans whose header can be trusted, in log order.
-
-    Reads the files again, with `decode` every body too; a segment that has been trimmed since is left out.
-    """
-    for span in spans:
-        try:
-            file = storage.open(span.name, "read")
-        except StorageError:
-            continue
-        rows: list[FrameRow] = []
-
-        def seen(
-            header: FrameHeader, intact: bool, span: FrameSpan = span, rows: list[FrameRow] = rows
-        ) -> None:
-            rows.append(FrameRow.of(span.name, header, intact if span.bodies or not intact else None))
-
-        try:
-            for _ in SegmentSurvey(file, span, decode=decode, seen=seen):
-                yield from rows
-                rows.clear()
-            yield from rows
-        finally:
-            file.close()
-
-
 class FrameRows:
     """Reads the rows of a report when it is called; a pickled copy reads them if its storage is one of files."""
 
@@ -463,10 +437,32 @@ class FrameRows:
         self._storage, self._spans, self._decode = storage, spans, decode
 
     def __call__(self) -> Iterator[FrameRow]:
-        """Return the rows. OptionsError in a copy whose storage was not one of files."""
-        if self._storage is None:
+        """Yield a row for every frame whose header can be trusted, in log order. OptionsError without its storage.
+
+        Reads the files again, with `decode` every body too; a segment that has been trimmed since is left out.
+        """
+        storage = self._storage
+        if storage is None:
             refuse("storage", None, "a copy of a report in another process reads frames from files only")
-        return frame_rows(self._storage, self._spans, decode=self._decode)
+        for span in self._spans:
+            try:
+                file = storage.open(span.name, "read")
+            except StorageError:
+                continue
+            rows: list[FrameRow] = []
+
+            def seen(
+                header: FrameHeader, intact: bool, span: FrameSpan = span, rows: list[FrameRow] = rows
+            ) -> None:
+                rows.append(FrameRow.of(span.name, header, intact if span.bodies or not intact else None))
+
+            try:
+                for _ in SegmentSurvey(file, span, decode=self._decode, seen=seen):
+                    yield from rows
+                    rows.clear()
+                yield from rows
+            finally:
+                file.close()
 
     def __getstate__(self) -> dict[str, Any]:
         storage = self._storage if isinstance(self._storage, FileStorage) else None

@@ -291,13 +291,9 @@ class SegmentSurvey:
         reached: Callable[[int], object] | None = None,
         nonzero_until: int | None = None,
     ) -> None:
-        self.file = file
-        self.segment = span.header
-        self.position = span.begin.position
-        self.end_position = span.end_position
-        self.bodies = span.bodies or decode
-        self.decode = decode
-        self.seen = seen
+        self.file, self.segment = file, span.header
+        self.position, self.end_position = span.begin.position, span.end_position
+        self.bodies, self.decode, self.seen = span.bodies or decode, decode, seen
         self.promised_position = 0
         self.read_ns = 0
         """Time that reading intact frames took."""

@@ -37,8 +37,10 @@ from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest, SegmentRecor
 from walkit.format.names import claim_of_name, cursor_of_name, is_unfinished_name, lsn_of_name
 from walkit.format.segment import SegmentHeader
 from walkit.recovery.apply import is_kept
+from walkit.recovery.judge import Judge
 from walkit.recovery.log_scan import (
     Progress,
+    SegmentFinding,
     read_durable_slot,
     refuse_broken_promise,
     region_within,
@@ -46,8 +48,16 @@ from walkit.recovery.log_scan import (
     start_of,
 )
 from walkit.recovery.rebuild import manifest_of
-from walkit.recovery.scan_report import FrameRows, Problem, RangeVerdict, ScanReport, Verdict
-from walkit.recovery.scan_results import ScanResults, examine_segments
+from walkit.recovery.scan_report import (
+    FrameRows,
+    Problem,
+    RangeVerdict,
+    ScanReport,
+    SegmentFacts,
+    SegmentUse,
+    Verdict,
+    worst,
+)
 from walkit.recovery.snapshot_reader import read_frames, read_header
 from walkit.recovery.survey import FrameSpan, SegmentSurvey, nonzero_until
 from walkit.segments.consumer_files import claim_facts, cursor_facts
@@ -66,6 +76,82 @@ from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import Storage
 
 NAMES_SHOWN_MAX = 5
+ATTEMPTS = 4
+"""How often a log is read that a writer opens, closes or trims while it is read."""
+_OF_ALL = {"prepared": Verdict.UNUSED, "stray": Verdict.STALE}
+"""The verdict of segments in which nothing is judged."""
+
+
+class ScanResults:
+    """Ranges, segments, problems and notes of one pass over a log."""
+
+    def __init__(self, judge: Judge) -> None:
+        self.judge = judge
+        self.storage, self.manifest, self.live = judge.storage, judge.manifest, judge.live
+        self.ranges: list[RangeVerdict] = []
+        self.segments: list[SegmentFacts] = []
+        self.problems: list[Problem] = []
+        self.notes: list[str] = []
+        self.snapshots_not_read = False
+        self.findings: list[SegmentFinding] = []
+        """The segments that were surveyed, in the order of the log."""
+        self.newest_manifest = (0, "")
+        """The newest manifest that a segment's header promises, and the segment's name."""
+
+    def take_segments(self) -> None:
+        """Read and judge all segments, and note the rows."""
+        for finding, rows in self.judge.segments():
+            begun = len(self.ranges)
+            for row in rows:
+                if isinstance(row, RangeVerdict):
+                    self.ranges.append(row)
+                elif isinstance(row, Problem):
+                    self.problems.append(row)
+                else:
+                    self.notes.append(row)
+            if finding is None:
+                continue
+            header = finding.header
+            if header is not None:
+                self.newest_manifest = max(self.newest_manifest, (header.manifest_generation, finding.name))
+                self.findings.append(finding)
+            used = header is not None or finding.error is not None
+            use: SegmentUse = "sealed" if finding.sealed else "open" if used else "prepared"
+            self.add_segment(finding.record, use, self.ranges[begun:], finding.file_bytes, header)
+
+    def problem(self, error: WalkitError, *, segment: str | None = None, position: int | None = None) -> None:
+        """Note a fault."""
+        self.problems.append(Problem.of(error, segment=segment, position=position))
+
+    def add_segment(
+        self,
+        record: SegmentRecord,
+        use: SegmentUse,
+        ranges: list[RangeVerdict],
+        file_bytes: int,
+        header: SegmentHeader | None,
+        name: str = "",
+    ) -> None:
+        """Note the facts of a segment, from its ranges. `name` is that of its file where the record's is not."""
+        held = [r for r in ranges if r.frames]
+        lsns = [lsn for r in held for lsn in (r.first_lsn, r.last_lsn) if lsn is not None]
+        start = record.start_position if header is None else header.start_position
+        self.segments.append(
+            SegmentFacts(
+                name=name or record.name,
+                state=use,
+                epoch=record.epoch,
+                start_position=start,
+                end_position=record.end_position or max((r.end_position for r in held), default=start),
+                first_lsn=record.first_lsn or min(lsns, default=None),
+                last_lsn=record.last_lsn or max(lsns, default=None),
+                frames=sum(r.frames for r in held),
+                records=sum(r.records for r in held),
+                file_bytes=file_bytes,
+                created_us=record.created_us or (0 if header is None else header.created_us),
+                verdict=_OF_ALL.get(use) or worst(ranges),
+            )
+        )
 
 
 def check_manifest(results: ScanResults) -> None:
@@ -144,7 +230,7 @@ def _end_before(before: SegmentRecord, record: SegmentRecord) -> int:
 
 def check_durable_file(results: ScanResults) -> None:
     """Hold the durable slot against the frames. It is never synced, so that an old or empty one is no fault."""
-    manifest, slot = results.manifest, results.slot
+    manifest, slot = results.manifest, results.judge.slot
     cell = results.storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=False)
     if cell is None:
         if manifest.lineage:
@@ -174,7 +260,7 @@ def check_durable_file(results: ScanResults) -> None:
     as_written = max([begins, *(s.end_position for s in sealed if _has_moved(s))])
     if any(g.start_position < slot.position <= g.end_position for g in manifest.lost):
         return  # what it spoke of has been given up
-    if not as_written < slot.position <= results.end.position:
+    if not as_written < slot.position <= results.judge.end.position:
         return  # before what is still as it was written, or after the intact log, which has a problem of its own
     if results.problems:
         return
@@ -268,17 +354,17 @@ def _note_stray(results: ScanResults, name: str) -> None:
         )
         return
     promised = 0 if header.flags & SegmentFlag.IMPORTED else survey.promised_position
-    if promised > results.end.position:
+    if promised > results.judge.end.position:
         results.problem(
             CorruptionError(
                 f"segment {name} is not named in the manifest, and its frames promise the log up to "
-                f"position {promised:,}, where it ends at {results.end.position:,}: "
+                f"position {promised:,}, where it ends at {results.judge.end.position:,}: "
                 "the manifest is older than the log",
                 segment=name,
                 position=header.start_position,
                 expected=promised,
-                found=results.end.position,
-                first_lost_lsn=max(header.first_lsn, results.end.last_lsn + 1),
+                found=results.judge.end.position,
+                first_lost_lsn=max(header.first_lsn, results.judge.end.last_lsn + 1),
             )
         )
         return
@@ -304,9 +390,7 @@ def _add_stray(
         state=SegmentState.PREPARED,
         epoch=0 if header is None else header.epoch,
     )
-    results.add_segment(
-        record, "stray", ranges, file_bytes=size, header=header, verdict=Verdict.STALE, name=name
-    )
+    results.add_segment(record, "stray", ranges, size, header, name)
 
 
 def check_snapshots(results: ScanResults) -> None:
@@ -318,7 +402,7 @@ def check_snapshots(results: ScanResults) -> None:
         lsn = lsn_of_name(name)
         if lsn is None:
             continue
-        if not results.bodies:
+        if not results.judge.bodies:
             results.snapshots_not_read = True
             return
         try:
@@ -375,10 +459,6 @@ def note_other_files(results: ScanResults) -> None:
         results.notes.append(f"{counted(len(names), 'file')} {are} not the log's: {shown}")
 
 
-ATTEMPTS = 4
-"""How often a log is read that a writer opens, closes or trims while it is read."""
-
-
 def scan(path: Place, *, bodies: bool = True, progress: Progress | None = None) -> ScanReport:
     """Return what stands in a log: a verdict per range, facts per segment, problems, notes; `.frames` is a table.
 
@@ -420,14 +500,14 @@ def _examine(
         manifest, _, damage = manifest_of(storage)
         live = live or has_writer(storage, manifest)
         results = ScanResults(
-            storage, manifest, slot, live=live, bodies=bodies, decode=decode, progress=progress
+            Judge(storage, manifest, slot, live=live, bodies=bodies, decode=decode, progress=progress)
         )
         if damage is not None:
             results.problem(_damage_of(manifest, damage), segment=MANIFEST_NAME)
-        refusal = examine_segments(results)
+        results.take_segments()
         note_strays(results)
         if damage is None and not live:
-            _note_refusal(results, refusal)
+            _note_refusal(results)
         if decode:
             if damage is None:
                 check_manifest(results)
@@ -439,10 +519,11 @@ def _examine(
     return _report(results, tool, began)
 
 
-def _note_refusal(results: ScanResults, refusal: CorruptionError | StorageError | None) -> None:
+def _note_refusal(results: ScanResults) -> None:
     """Add why the next opening refuses the log, where no range says it."""
+    refusal: CorruptionError | StorageError | None = results.judge.refusal
     try:
-        scan_folder(results.storage, results.manifest, results.slot)
+        scan_folder(results.storage, results.manifest, results.judge.slot)
         refuse_broken_promise(results.storage, results.manifest, *results.newest_manifest)
     except (CorruptionError, StorageError) as error:
         refusal = error
@@ -478,7 +559,7 @@ def _damage_of(manifest: Manifest, error: CorruptionError | NotALogError) -> Cor
 
 
 def _report(results: ScanResults, tool: Literal["scan", "verify"], began: float) -> ScanReport:
-    storage, manifest, decode = results.storage, results.manifest, results.decode
+    storage, manifest, decode = results.storage, results.manifest, results.judge.decode
     spans = tuple(f.span for f in results.findings if f.span is not None)
     intact = [r for r in results.ranges if r.verdict is Verdict.INTACT]
     held = [r for r in results.ranges if r.verdict in (Verdict.INTACT, Verdict.NOT_READ)]
@@ -490,7 +571,7 @@ def _report(results: ScanResults, tool: Literal["scan", "verify"], began: float)
         location=storage.location,
         tool=tool,
         state="live" if results.live else "unclosed" if unsealed else "closed",
-        bodies_read=results.bodies,
+        bodies_read=results.judge.bodies,
         snapshots_not_read=results.snapshots_not_read,
         format_version=FORMAT_VERSION,
         log_id=manifest.log_id,
@@ -499,7 +580,7 @@ def _report(results: ScanResults, tool: Literal["scan", "verify"], began: float)
         low_watermark=manifest.low_watermark,
         first_lsn=max(min(firsts, default=last_lsn + 1), manifest.low_watermark + 1),
         last_lsn=last_lsn,
-        end_position=results.end.position,
+        end_position=results.judge.end.position,
         promised_position=results.judge.promised,
         frames_checked=sum(r.frames for r in intact),
         records_checked=sum(r.records for r in intact),
