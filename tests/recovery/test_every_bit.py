@@ -126,7 +126,7 @@ def test_a_flip_around_a_hole_costs_the_frame_it_is_in(order: str, step: int) ->
     flight = Flight(order=order, base=1, flying=2)
     image, name = flight.landed((2,), torn, marked=1), segment_name(1)
     whole = planned(image, "holes")
-    assert (len(whole.holes), whole.end.last_lsn) == (1, flight.frames[2][0].last_lsn)
+    assert (len(whole.manifest.holes), whole.end.last_lsn) == (1, flight.frames[2][0].last_lsn)
     for number, (header, _) in enumerate(flight.frames):
         begin = 4096 + header.position
         for bit in flipped(image, name, begin, begin + header.footprint, step):
@@ -136,7 +136,7 @@ def test_a_flip_around_a_hole_costs_the_frame_it_is_in(order: str, step: int) ->
                 continue
             found = planned(image, "holes")
             assert found.end == whole.end if number == 1 else found.end.last_lsn == header.first_lsn - 3, bit
-            assert len(found.holes) == (number == 1), bit
+            assert len(found.manifest.holes) == (number == 1), bit
 
 
 def last_byte(offset: int, header: FrameHeader) -> int:

@@ -95,16 +95,13 @@ class Judge:
         manifest = self.manifest
         for record in manifest.sealed:
             yield None, self._gaps(record.name, record.start_position)
-            finding = inspect_segment(self.storage, manifest, record)
+            finding = inspect_segment(self.storage, manifest, record, mend=True)
             if not finding.present and self.live and self._was_trimmed(finding):
                 yield None, iter([f"segment {record.name} was trimmed while the log was read"])
                 continue
-            if finding.header is None and finding.fitting is not None:
+            if finding.header is not None and finding.mended:
                 # A damaged frame may be larger than every intact one.
-                finding.header, finding.mended = (
-                    replace(finding.fitting, frame_bytes_max=FRAME_BYTES_LIMIT),
-                    True,
-                )
+                finding.header = replace(finding.header, frame_bytes_max=FRAME_BYTES_LIMIT)
             self._survey(finding)
             yield finding, self._sealed(finding)
         yield None, self._gaps("", manifest.end.position + 1)
@@ -256,13 +253,10 @@ class Judge:
         self.end = LogEnd(last_lsn=record.first_lsn - 1, position=record.start_position, chain=header.chain)
         yield from self._regions(finding, whole=whole)
         if not whole:
-            lsns, short = (
-                (self.end.last_lsn + 1, record.last_lsn),
-                "the file is shorter than the manifest says",
-            )
-            yield from self._fault(
-                self._range(record.name, self.end.position, record.end_position, Verdict.MISSING, short, lsns)
-            )
+            start, lsns = self.end.position, (self.end.last_lsn + 1, record.last_lsn)
+            reason = "the file is shorter than the manifest says"
+            missing = self._range(record.name, start, record.end_position, Verdict.MISSING, reason, lsns)
+            yield from self._fault(missing)
             return
         yield from self._rest(finding, record.end_position)
         if finding.damage is None:
@@ -327,10 +321,8 @@ class Judge:
         elif end.position < header.previous_end:
             yield from self._missing([finding], end.position, min(header.previous_end, self.promised))
         else:
-            reason = (
-                f"it {what}: it follows {replace(start_of(header), position=header.previous_end)}, not {end}"
-            )
-            lsns, at = (end.last_lsn + 1, None), end.position
+            before = replace(start_of(header), position=header.previous_end)
+            reason, at, lsns = f"it follows {before}, not {end}", end.position, (end.last_lsn + 1, None)
             self._broken = Verdict.CORRUPT
             error = self._error_of(self._range(finding.name, at, at, Verdict.CORRUPT, reason, lsns))
             yield self._problem(error, finding.name, at)
@@ -442,9 +434,7 @@ class Judge:
             at, reserved = self.end.position, finding.record.reserved_bytes
             until = at + reserved - max(finding.file_bytes, SEGMENT_HEADER_BYTES)
             lsns = self.end.last_lsn + 1, None
-            reason = (
-                f"its file was cut short: {finding.file_bytes:,} bytes of the {reserved:,} that were reserved"
-            )
+            reason = f"its file was cut short: {finding.file_bytes:,} of {reserved:,} reserved bytes"
             yield from self._fault(self._range(finding.name, at, until, Verdict.MISSING, reason, lsns))
 
     def _missing(self, found: list[SegmentFinding], start: int, until: int) -> Rows:
@@ -456,9 +446,8 @@ class Judge:
         last_lost = self.slot.lsn if self.slot_known and until == self.slot.position else None
         self._broken = Verdict.CORRUPT
         reason = "no file holds it" if absent else "the file ends before it"
-        yield from self._fault(
-            self._range(name, start, until, Verdict.MISSING, reason, (first_lost, last_lost))
-        )
+        lsns = first_lost, last_lost
+        yield from self._fault(self._range(name, start, until, Verdict.MISSING, reason, lsns))
 
 
 def _lost(error: WalkitError) -> Verdict:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 
@@ -65,13 +66,11 @@ class SegmentFinding:
     error: WalkitError | None = None
     """Why its header cannot be trusted: damaged, that of another segment, of a newer format, or unreadable."""
     other: SegmentHeader | None = None
-    """The undamaged header of another segment, where one stands in this file."""
-    fitting: SegmentHeader | None = None
-    """Where the header is damaged, one that fits its intact frames."""
+    """The undamaged header of another segment, if this file holds one."""
     mended: bool = False
-    """Whether `header` is `fitting`."""
+    """Whether its header is damaged, and `header` is one that fits its intact frames."""
     span: FrameSpan | None = None
-    """What of it was surveyed."""
+    """The surveyed part of it."""
     regions: list[Region] = field(default_factory=list)
     unreadable: dict[int, str] = field(default_factory=dict)
     """Pages that the storage could not read, by file offset, and why."""
@@ -171,7 +170,7 @@ class SegmentFinding:
 
 @dataclass(kw_only=True, slots=True)
 class LogFindings:
-    """What was found in a whole log."""
+    """The findings of a whole log."""
 
     manifest: Manifest
     slot: DurableSlot
@@ -235,43 +234,47 @@ def next_start(later: list[SegmentFinding], start: int) -> int | None:
 
 
 def inspect_segment(
-    storage: Storage, manifest: Manifest, record: SegmentRecord, *, tolerant: bool = False, live: bool = False
+    storage: Storage,
+    manifest: Manifest,
+    record: SegmentRecord,
+    *,
+    tolerant: bool = False,
+    mend: bool = False,
+    live: bool = False,
 ) -> SegmentFinding:
     """Look at a segment that the manifest names: is it there, does it open, whose header is in it. Never raises.
 
-    With `tolerant` pages that cannot be read are zeros. Of a log with a `live` writer only the header is looked at.
+    With `tolerant` pages that cannot be read are zeros. With `mend` a header that fits the intact frames takes the
+    place of a damaged one. Of a log with a `live` writer only the header is looked at.
     """
     end = LogEnd(last_lsn=record.last_lsn, position=record.end_position, chain=record.end_chain)
     finding = SegmentFinding(record=record, end=end)
     try:
-        file = _opened(storage, record, tolerant)
+        with _opened(storage, finding, tolerant) as file:
+            _inspect_file(file, manifest, finding, mend, live)
     except StorageError as error:
         finding.present = error.errno != errno.ENOENT
-        finding.error = error if finding.present else None
-        return finding
-    try:
-        _inspect_file(file, manifest, finding, live)
-    except StorageError as error:
-        finding.error = finding.error or error
-    finally:
-        if tolerant:
-            _note_unreadable(finding, file)
-        file.close()
+        finding.error = (finding.error or error) if finding.present else None
     return finding
 
 
-def _opened(storage: Storage, record: SegmentRecord, tolerant: bool) -> StorageFile | TolerantFile:
-    file = storage.open(record.name, "read")
-    return TolerantFile(file) if tolerant else file
-
-
-def _note_unreadable(finding: SegmentFinding, file: StorageFile | TolerantFile) -> None:
-    if isinstance(file, TolerantFile):
-        finding.unreadable |= file.unreadable
+@contextmanager
+def _opened(
+    storage: Storage, finding: SegmentFinding, tolerant: bool
+) -> Iterator[StorageFile | TolerantFile]:
+    """Open a segment for the block. With `tolerant` its pages that cannot be read are noted."""
+    file = storage.open(finding.name, "read")
+    source = TolerantFile(file) if tolerant else file
+    try:
+        yield source
+    finally:
+        if isinstance(source, TolerantFile):
+            finding.unreadable |= source.unreadable
+        file.close()
 
 
 def _inspect_file(
-    file: StorageFile | TolerantFile, manifest: Manifest, finding: SegmentFinding, live: bool
+    file: StorageFile | TolerantFile, manifest: Manifest, finding: SegmentFinding, mend: bool, live: bool
 ) -> None:
     record, sealed = finding.record, finding.sealed
     finding.file_bytes = size = file.size()
@@ -291,7 +294,8 @@ def _inspect_file(
         finding.nonzero_until = nonzero_until(file, 0, size)
     if finding.header is None and finding.nonzero_until and not isinstance(finding.error, FormatVersionError):
         fitting, promised = header_from_frames(file, manifest, record, finding.nonzero_until)
-        finding.fitting = fitting if finding.other is None else None
+        if mend and finding.other is None and fitting is not None:
+            finding.header, finding.mended = fitting, True
         finding.promised_position = max(finding.promised_position, promised)
 
 
@@ -330,24 +334,20 @@ def survey_segment(
         gaps=manifest.gaps_of(record) if sealed else (),
         anywhere=finding.mended and not sealed,
     )
-    file = _opened(storage, record, tolerant)
     began = perf_counter_ns()
     known = not sealed and not finding.unopenable and finding.nonzero_until <= header.offset_of(stop)
-    survey = SegmentSurvey(
-        file,
-        finding.span,
-        decode=decode,
-        nonzero_until=finding.nonzero_until if known else None,
-        reached=None if reached is None else lambda position: reached(position - start),
-    )
-    try:
+    with _opened(storage, finding, tolerant) as file:
+        survey = SegmentSurvey(
+            file,
+            finding.span,
+            decode=decode,
+            nonzero_until=finding.nonzero_until if known else None,
+            reached=None if reached is None else lambda position: reached(position - start),
+        )
         for region in survey:
             finding.regions.append(region)
             if reached is not None and not region.zeros:
                 reached(region.end_position - start)
-    finally:
-        _note_unreadable(finding, file)
-        file.close()
     finding.verify_ns = perf_counter_ns() - began - survey.read_ns
     held = [r for r in finding.regions if r.intact]
     if not sealed:
@@ -717,15 +717,12 @@ def survey_all(storage: Storage, findings: LogFindings, progress: Progress | Non
 
 
 def salvaged_segment(storage: Storage, manifest: Manifest, record: SegmentRecord) -> SegmentFinding:
-    """Inspect a segment; where its header is damaged, one that fits its intact frames takes its place."""
-    finding = inspect_segment(storage, manifest, record, tolerant=True)
+    """Inspect a segment, and mend it. Raises an error that no repair answers, or that may pass."""
+    finding = inspect_segment(storage, manifest, record, tolerant=True, mend=True)
     error = finding.error
-    if isinstance(error, FormatVersionError) or (
-        isinstance(error, StorageError) and error.errno in PASSING_ERRNOS
-    ):
+    passing = isinstance(error, StorageError) and error.errno in PASSING_ERRNOS
+    if error is not None and (passing or isinstance(error, FormatVersionError)):
         raise error
-    if finding.header is None and finding.fitting is not None:
-        finding.header, finding.mended = finding.fitting, True
     return finding
 
 

@@ -594,58 +594,44 @@ class RecoveryPlan:
         return self.manifest.end
 
     @property
-    def holes(self) -> tuple[HoleRecord, ...]:
-        """The holes that the plan records."""
-        known = set(self.findings.manifest.holes)
-        return tuple(h for h in self.manifest.holes if h not in known)
-
-    @property
-    def lost(self) -> tuple[LostRecord, ...]:
-        """The lost ranges that the plan records."""
-        known = set(self.findings.manifest.lost)
-        return tuple(g for g in self.manifest.lost if g not in known)
-
-    @property
-    def records_left(self) -> int:
-        """How many records the segments hold after the plan."""
-        return sum(record.records for record in self.manifest.sealed)
-
-    @property
-    def damaged_frames(self) -> int:
-        """How many frames with damaged bodies the plan gives up; 0 if it gives up anything else, too."""
-        broken = (FrameFault.BODY, FrameFault.PADDING)
-        found = (*self.findings.sealed, *self.findings.unsealed)
-        bodies = [r for f in found for r in f.regions if r.fault in broken and r.at_fault is not None]
-        size = sum(r.end_position - r.start_position for r in bodies)
-        return len(bodies) if size == sum(g.end_position - g.start_position for g in self.lost) else 0
-
-    @property
-    def decisions(self) -> tuple[SegmentDecision, ...]:
-        """The rows of the decision table that applied, one per segment that was decided on."""
-        return tuple(
-            SegmentDecision(
-                segment=s.finding.name,
-                row=s.row.label,
-                decision=s.row.decision.name,
-                meaning=s.row.decision.value,
-                facts=s.facts._asdict(),
-            )
-            for s in self.steps
-        )
-
-    @property
     def cuts(self) -> tuple[Cut, ...]:
         """The tails that the plan cuts off."""
         return tuple(_cut_of(s) for s in self.steps if _has_tail(s))
 
     def outcome(self, storage: Storage) -> dict[str, Any]:
         """Return the fields of an `Outcome`."""
-        names = ("policy", "cuts", "holes", "lost", "records_left", "damaged_frames", "decisions")
-        end = {
-            "last_lsn": max(self.end.last_lsn, self.manifest.low_watermark),
+        before, manifest = self.findings.manifest, self.manifest
+        known = {*before.lost, *before.holes}
+        lost = tuple(g for g in manifest.lost if g not in known)
+        return {
+            "location": storage.location,
+            "policy": self.policy,
+            "cuts": self.cuts,
+            "holes": tuple(h for h in manifest.holes if h not in known),
+            "lost": lost,
+            "records_left": sum(record.records for record in manifest.sealed),
+            "damaged_frames": self._damaged_frames(lost),
+            "decisions": tuple(
+                SegmentDecision(
+                    segment=s.finding.name,
+                    row=s.row.label,
+                    decision=s.row.decision.name,
+                    meaning=s.row.decision.value,
+                    facts=s.facts._asdict(),
+                )
+                for s in self.steps
+            ),
+            "last_lsn": max(self.end.last_lsn, manifest.low_watermark),
             "end_position": self.end.position,
         }
-        return {"location": storage.location, **end, **{name: getattr(self, name) for name in names}}
+
+    def _damaged_frames(self, lost: tuple[LostRecord, ...]) -> int:
+        """Return how many frames with damaged bodies the plan gives up; 0 if it gives up anything else, too."""
+        broken = (FrameFault.BODY, FrameFault.PADDING)
+        found = (*self.findings.sealed, *self.findings.unsealed)
+        bodies = [r for f in found for r in f.regions if r.fault in broken and r.at_fault is not None]
+        size = sum(r.end_position - r.start_position for r in bodies)
+        return len(bodies) if size == sum(g.end_position - g.start_position for g in lost) else 0
 
 
 def missing_end(finding: SegmentFinding, end: LogEnd) -> SegmentMissingError:

@@ -384,12 +384,7 @@ def _what(block: bytes, header: SegmentHeader | None, manifest: Manifest) -> str
 def _add_stray(
     results: ScanResults, name: str, header: SegmentHeader | None, size: int, ranges: list[RangeVerdict]
 ) -> None:
-    digits = name.removesuffix(".segment")
-    record = SegmentRecord(
-        number=int(digits) if digits.isdecimal() else 0,
-        state=SegmentState.PREPARED,
-        epoch=0 if header is None else header.epoch,
-    )
+    record = SegmentRecord(number=0, state=SegmentState.PREPARED, epoch=0 if header is None else header.epoch)
     results.add_segment(record, "stray", ranges, size, header, name)
 
 
