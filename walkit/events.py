@@ -301,7 +301,7 @@ ATTRIBUTES: dict[str, tuple[str, str]] = {
     "events": ("events", "how many of them"),
     "first_lsn": ("lsn", "the first record that it concerns"),
     "forced_past": ("names", "readers that had read what went"),
-    "id": ("text", "the replica's id"),
+    "id": ("text", "the replica's key"),
     "job": ("text", "which background work"),
     "keys": ("keys", "how many of them"),
     "lasted_ms": ("ms", "how long the state before lasted"),

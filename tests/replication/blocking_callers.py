@@ -10,14 +10,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from walkit.format.checksum import crc32c
-from walkit.replication.protocol.identity import Identity, proof_of
+from walkit.replication.protocol.identity import Identity
 from walkit.replication.protocol.messages import (
     Batch,
-    Challenge,
     FromPublisher,
     FromSubscriber,
     Hello,
-    Proof,
     Welcome,
 )
 from walkit.replication.protocol.wire import METHOD, decode_from_publisher, encode_from_subscriber
@@ -54,7 +52,7 @@ class Caller:
         self.call = used.stream_stream(METHOD)(iter(self._out.get, None), metadata=metadata)
         self.heard: queue.SimpleQueue[FromPublisher | None] = queue.SimpleQueue()
         self.identity: Identity | None = None
-        """What the primary has minted for this caller, or what a test gives it to prove."""
+        """The one that the primary has minted for this caller."""
         self.ended = threading.Event()
         self.status = ""
         """How gRPC ended the call; "" where it ended in order, or goes on."""
@@ -66,7 +64,7 @@ class Caller:
             for data in self.call:
                 message = decode_from_publisher(data)
                 if isinstance(message, Welcome) and message.id:
-                    self.identity = Identity(message.id, message.secret)
+                    self.identity = Identity(message.id)
                 self.heard.put(message)
         except grpc.RpcError as error:
             self.status = f"{error.code().name}: {error.details()}"
@@ -83,10 +81,8 @@ class Caller:
         return self.say(Hello(name=name, **facts))
 
     def prove(self, identity: Identity, name: str = "r", **facts: Any) -> Self:
-        """Say hello as the replica with this identity, and answer the challenge."""
-        hello = Hello(name=name, id=identity.id, **facts)
-        challenge: Challenge = self.say(hello).next_of(Challenge)
-        return self.say(Proof(mac=proof_of(identity, challenge.nonce, hello)))
+        """Say hello as the replica with this identity."""
+        return self.hello(name, id=identity.id, **facts)
 
     def next(self) -> FromPublisher | None:
         """What comes next; None at the end of the call."""

@@ -29,9 +29,9 @@ from walkit.replication.core.backoff import Backoff
 from walkit.replication.core.publisher import Publisher
 from walkit.replication.core.subscriber import Subscriber
 from walkit.replication.protocol.frame_run import FrameLimits, FrameRun
-from walkit.replication.protocol.identity import Identity, KnownReplica, mint, new_nonce
+from walkit.replication.protocol.identity import Identity, KnownReplica, key_of, mint
 from walkit.replication.protocol.lineage import PrimaryState
-from walkit.replication.protocol.messages import Batch, FromPublisher, FromSubscriber, Hello, Proof, Refusal
+from walkit.replication.protocol.messages import Batch, FromPublisher, FromSubscriber, Hello, Refusal
 from walkit.replication.protocol.wire import (
     decode_from_publisher,
     decode_from_subscriber,
@@ -133,7 +133,7 @@ class World:
         self.log_id = 0
         self.identity: Identity | None = None
         """What the replica has on stable storage, too."""
-        self.known: dict[bytes, KnownReplica] = {}
+        self.known: dict[str, KnownReplica] = {}
         """What the primary keeps of its replicas."""
         self.holds: list[int] = []
         self.waiting: deque[Import] = deque()
@@ -179,9 +179,9 @@ class World:
     def _admitted(self, step: Admit) -> list[PublisherStep]:
         """Keep an identity for a new replica, as a session does, and answer its hello."""
         assert self.publisher is not None
-        minted = None if step.proved else mint()
+        minted = None if step.is_known else mint()
         if minted is not None:
-            self.known[minted.id] = KnownReplica(minted)
+            self.known[minted.key] = KnownReplica(minted.key)
         return self.publisher.admitted(step.hello, self.history.primary_state(step.hello), self.now, minted)
 
     def subscribed(self, steps: list[SubscriberStep]) -> None:
@@ -228,11 +228,9 @@ class World:
         if self.publisher is None:
             return
         if isinstance(message, Hello) and self.publisher.state == "waiting":
-            known = self.known.get(message.id)
-            self.published(self.publisher.greeted(message, known, new_nonce(), self.now))
-        elif isinstance(message, Proof) == (self.publisher.state == "challenged") and not isinstance(
-            message, Hello
-        ):
+            known = self.known.get(key_of(message.id))
+            self.published(self.publisher.greeted(message, known, self.now))
+        elif not isinstance(message, Hello):
             self.published(self.publisher.receive(message, self.now))
 
     def deliver_to_subscriber(self, data: bytes) -> None:
@@ -254,7 +252,7 @@ class World:
         self.import_waiting()
         self.now += ms
         if self.publisher is not None and self.publisher.key:
-            key = bytes.fromhex(self.publisher.key)
+            key = self.publisher.key
             self.known[key] = replace(self.known[key], acked=self.publisher.acked)
         if self.publisher is not None:
             self.published(self.publisher.tick(self.now))

@@ -25,7 +25,6 @@ from walkit.replication.protocol.messages import (
     FromSubscriber,
     Hello,
     Nack,
-    Proof,
     Welcome,
     is_name,
 )
@@ -70,7 +69,6 @@ class Stranger:
             Ack(end=end),
             Ack(end=end),
             Nack(end=end),
-            Proof(mac=chance.randbytes(32)),
         )
         said = chance.choice((*answers, *[hello] * (8 if first else 1)))
         return self.mutated(pb.SubscriberMessage, encode_from_subscriber(said))

@@ -1,4 +1,4 @@
-"""Who a replica is: minted once, proved each time, never copied, and known to the primary over its restarts."""
+"""Who a replica is: minted once, shown to nobody, never copied, and known to the primary over its restarts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import json
 import shutil
 import stat
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import walkit
-from tests.replication.blocking_callers import WAIT_S, Caller, Relay, until
-from tests.replication.sim_network import history_of
+from tests.replication.blocking_callers import WAIT_S, Caller, Change, Relay, until
 from tests.replication.test_authentication import end_of, held
 from tests.support.crashes import SMALL
 from walkit.errors import CorruptionError, FormatVersionError, StorageError
@@ -21,13 +19,11 @@ from walkit.format.checksum import crc32c
 from walkit.format.manifest import LogEnd
 from walkit.models import CrashingStorage
 from walkit.replication import IdentityError, Primary, Replica
-from walkit.replication.core.actions import SendToPublisher
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.core.publisher import Publisher
-from walkit.replication.core.subscriber import Subscriber
 from walkit.replication.primary.registry import ReplicaRegistry
-from walkit.replication.protocol.identity import Identity, mint, new_nonce, proof_of, proves
-from walkit.replication.protocol.messages import Ack, Batch, Challenge, Hello, Proof, Refusal, Welcome
+from walkit.replication.protocol.identity import Identity, mint
+from walkit.replication.protocol.messages import Ack, Batch, Welcome
 from walkit.replication.replica.identity_file import OwnIdentity, drop_identity, keep_identity, load_identity
 from walkit.segments.manifest_store import IDENTITY_NAME, REGISTRY_LOCK_NAME, REGISTRY_NAME
 from walkit.storage.file import FileStorage
@@ -67,49 +63,40 @@ def identity_in(folder: Path) -> Identity:
     return own.identity
 
 
-# -- what proves it
+# -- who has it
 
 
-def test_a_proof_is_good_for_one_secret_one_nonce_and_one_hello() -> None:
-    """Change each of them by itself: the proof of the others does not pass, and its own does."""
-    one, nonce = mint(), new_nonce()
-    hello = Hello(name="r", log_id=7, end=LogEnd(last_lsn=5, position=640, chain=9), id=one.id)
-    proof = proof_of(one, nonce, hello)
-    assert proves(proof, one, nonce, hello)
-    assert not proves(proof, replace(one, secret=mint().secret), nonce, hello)
-    assert not proves(proof, one, new_nonce(), hello)
-    for changed in (
-        replace(hello, name="s"),
-        replace(hello, log_id=8),
-        replace(hello, end=replace(hello.end, last_lsn=6)),
-        replace(hello, end=replace(hello.end, position=704)),
-        replace(hello, end=replace(hello.end, chain=8)),
+def test_nothing_that_is_shown_has_the_id(log: walkit.WriteAheadLog, tmp_path: Path) -> None:
+    """Follow twice: the id is in the first welcome and the hellos, and not in statuses, claims, events and registry."""
+    said: list[tuple[int, str, bytes]] = []
+    shown: list[object] = []
+
+    def listen(way: str) -> Change:
+        def note(call: int, message: int, data: bytes) -> bytes:
+            said.append((call, way, data))
+            return data
+
+        return note
+
+    events = lambda *event: shown.append(event)  # noqa: E731
+    with (
+        Primary(log, events=events) as primary,
+        Relay(primary.address, up=listen("up"), down=listen("down")) as relay,
     ):
-        assert not proves(proof, one, nonce, changed)
-    assert not proves(b"", one, nonce, hello)
-    assert "secret" not in repr(one)
-
-
-def test_a_secret_is_in_no_message_after_the_first_contact(log: walkit.WriteAheadLog, tmp_path: Path) -> None:
-    """Listen to all bytes of two sessions: the first welcome alone has the secret, and no note of a core."""
-    seen: list[tuple[int, bytes]] = []
-
-    def listen(call: int, message: int, data: bytes) -> bytes:
-        seen.append((call, data))
-        return data
-
-    with Primary(log) as primary, Relay(primary.address, up=listen, down=listen) as relay:
         for _ in range(2):
-            with Replica(tmp_path / "r", relay.address) as replica:
+            with Replica(tmp_path / "r", relay.address, events=events) as replica:
                 replica.wait_for(log.acked_lsn, WAIT_S)
+                until(lambda: len(claims(log)) == 1, "the claim")
                 (session,) = primary._sessions
-                notes = "\n".join([*session.core.history, *replica._core.history])
+                shown += [*session.core.history, *replica._core.history, replica.status(), primary.status()]
             until(lambda: not primary._sessions, "the end of the session")
             log.append(b"more")
-            secret = identity_in(tmp_path / "r").secret
-            assert repr(secret) not in notes and secret.hex() not in notes
-    assert {call for call, _ in seen} == {0, 1}
-    assert [call for call, data in seen if secret in data] == [0]
+        shown += [claims(log), (tmp_path / "p" / REGISTRY_NAME).read_text()]
+    own = identity_in(tmp_path / "r")
+    assert [(call, way) for call, way, data in said if own.id in data] == [(0, "down"), (1, "up")]
+    text = "\n".join(map(repr, shown))
+    assert own.key in text and own.id.hex() not in text and repr(own.id) not in text
+    assert {path.name for path in (tmp_path / "p").glob("claim-*")} == {f"claim-{own.key}"}
 
 
 def test_the_identity_is_private_and_says_which_file_it_is_in(
@@ -123,7 +110,7 @@ def test_the_identity_is_private_and_says_which_file_it_is_in(
     facts = json.loads((tmp_path / "r" / IDENTITY_NAME).read_bytes().partition(b"\n")[2])
     assert (facts["device"], facts["inode"]) == (status.st_dev, status.st_ino)
     registry = ReplicaRegistry(FileStorage(tmp_path / "p"))
-    known = registry.find(identity_in(tmp_path / "r").id)
+    known = registry.find(identity_in(tmp_path / "r").key)
     assert known is not None
     assert (known.name, known.acked.last_lsn) == ("label", 20)
     report = walkit.verify(tmp_path / "p")
@@ -140,7 +127,7 @@ def test_one_identity_lasts_over_restarts_of_both_sides(log: walkit.WriteAheadLo
         followed(log, tmp_path / "moved", name="another label")
     assert identity_in(tmp_path / "moved") == first
     registry = ReplicaRegistry(FileStorage(tmp_path / "p"))
-    known = registry.find(first.id)
+    known = registry.find(first.key)
     assert known is not None
     assert (len(registry), known.acked.last_lsn) == (1, log.acked_lsn)
 
@@ -198,62 +185,24 @@ def test_a_name_is_a_label_and_moves_no_ones_claim(log: walkit.WriteAheadLog, tm
         assert len({f.id for f in primary.status().followers}) == 2
 
 
-def test_an_id_without_its_secret_gets_no_place(log: walkit.WriteAheadLog) -> None:
-    """Say an id that is served, with a wrong proof, none, and an old one: refused, and its session goes on."""
-    with Primary(log) as primary, Caller(primary.address) as honest:
+def test_a_client_with_all_that_is_shown_moves_no_claim(log: walkit.WriteAheadLog) -> None:
+    """Say hello with the key as the id, and acknowledge all: it is another replica, and the claim stays."""
+    with (
+        Primary(log, publisher=lambda: Publisher(batch_bytes=1)) as primary,
+        Caller(primary.address) as honest,
+    ):
         end = end_of(honest.welcomed("r"), log)
-        mine = honest.identity
-        assert mine is not None
-        hello = Hello(name="r", id=mine.id)
-        for answer in (Proof(mac=bytes(32)), Ack(end=LogEnd()), hello):
-            with Caller(primary.address) as thief:
-                assert isinstance(thief.say(hello).next(), Challenge)
-                refusal = thief.say(answer).next()
-                assert isinstance(refusal, Refusal)
-                assert refusal.reason == ("identity" if isinstance(answer, Proof) else "protocol")
-                assert thief.next() is None
-        assert "ipv4:127.0.0.1" in primary.status().trouble
-        assert [f.id for f in primary.status().followers] == [mine.key]
         honest.say(Ack(end=end))
-        until(lambda: held(log) == {"r": end.last_lsn + 1}, "the honest claim")
-
-
-def test_a_replayed_hello_and_proof_are_refused(log: walkit.WriteAheadLog, tmp_path: Path) -> None:
-    """Record what a replica says, and say it again: the nonce is another one, so the proof does not pass."""
-    said: list[bytes] = []
-
-    def record(call: int, message: int, data: bytes) -> bytes:
-        said.append(data)
-        return data
-
-    followed(log, tmp_path / "r")
-    with Primary(log) as primary:
-        with Relay(primary.address, up=record) as relay, Replica(tmp_path / "r", relay.address) as replica:
-            replica.wait_for(20, WAIT_S)
-            until(lambda: len(said) >= 2, "hello and proof")
-        until(lambda: not primary._sessions, "the end of the session")
+        assert honest.identity is not None
+        key = honest.identity.key
+        until(lambda: key in claims(log), "the claim")
         with Caller(primary.address) as thief:
-            refusal = thief.say(said[0]).say(said[1]).next_of(Refusal)
-            assert refusal.reason == "identity"
-            assert thief.next() is None
-
-
-def test_a_replica_with_another_secret_fails_by_name(log: walkit.WriteAheadLog, tmp_path: Path) -> None:
-    """Follow with the right id and another secret: an IdentityError after the second try, and nothing is lost."""
-    followed(log, tmp_path / "r")
-    own = load_identity(FileStorage(tmp_path / "r"))
-    assert own is not None
-    forged = OwnIdentity(Identity(own.identity.id, mint().secret), own.name)
-    keep_identity(FileStorage(tmp_path / "r"), forged)
-    log.append(b"more")
-    with Primary(log) as primary:
-        with Replica(tmp_path / "r", primary.address, backoff=Backoff(1, 2)) as replica:
-            with pytest.raises(IdentityError, match="new_identity=True") as refused:
-                replica.wait_for(21, WAIT_S)
-            assert refused.value.reason == "identity"
-            assert [r.lsn for r in replica.log.read()] == list(range(1, 21))
-        with Replica(tmp_path / "r", primary.address, new_identity=True) as replica:
-            assert replica.wait_for(21, WAIT_S) == 21
+            thief.hello("r", id=bytes.fromhex(key)).next_of(Welcome)
+            assert thief.identity is not None and thief.identity.key != key
+            thief.say(Ack(end=end_of(thief.next_of(Batch), log)))
+            until(lambda: len(claims(log)) == 2, "the other's claim")
+            assert claims(log)[key] == end.last_lsn + 1
+            assert len({follower.id for follower in primary.status().followers}) == 2
 
 
 def test_a_replica_that_was_put_back_is_refused(log: walkit.WriteAheadLog, tmp_path: Path) -> None:
@@ -290,7 +239,7 @@ def test_an_unknown_id_gets_a_new_identity(log: walkit.WriteAheadLog, tmp_path: 
     file.write_bytes(file.read_bytes()[:-1] + b"?")
     log.append(b"more")
     with Primary(log) as primary:
-        assert ReplicaRegistry(FileStorage(tmp_path / "p")).find(second.id) is None
+        assert ReplicaRegistry(FileStorage(tmp_path / "p")).find(second.key) is None
         with Replica(tmp_path / "r", primary.address) as replica:
             assert replica.wait_for(22, WAIT_S) == 22
     assert identity_in(tmp_path / "r") not in (first, second)
@@ -321,11 +270,11 @@ def sealed(name: str, body: bytes) -> bytes:
 def test_a_registry_of_impossible_values_is_made_anew(tmp_path: Path) -> None:
     """Put values that no registry has under a right checksum: it is damage, and the next replica gets its identity."""
     known = mint()
-    numbers = b'{"replicas":[{"id":"%s","secret":"%s","name":"x","acked":[%s],"seen_us":%s}]}'
-    who = known.id.hex().encode(), known.secret.hex().encode()
+    numbers = b'{"replicas":[{"key":"%s","name":"x","acked":[%s],"seen_us":%s}]}'
+    who = known.key.encode()
     bodies = [
-        numbers % (*who, b"Infinity,0,0", b"0"),
-        numbers % (*who, b"1,2,3", b"1e999"),
+        numbers % (who, b"Infinity,0,0", b"0"),
+        numbers % (who, b"1,2,3", b"1e999"),
         b'{"replicas":' + b"[" * 200_000,
         b'{"replicas":' + b"9" * 6000 + b"}",
         b'{"replicas":[null]}',
@@ -333,19 +282,19 @@ def test_a_registry_of_impossible_values_is_made_anew(tmp_path: Path) -> None:
     for body in bodies:
         (tmp_path / REGISTRY_NAME).write_bytes(sealed(REGISTRY_NAME, body))
         registry = ReplicaRegistry(FileStorage(tmp_path))
-        assert registry.find(known.id) is None and "damaged" in registry.trouble
+        assert registry.find(known.key) is None and "damaged" in registry.trouble
         identity = mint()
         assert registry.add(identity, "new", set())
-        found = ReplicaRegistry(FileStorage(tmp_path)).find(identity.id)
-        assert found is not None and found.identity == identity
+        found = ReplicaRegistry(FileStorage(tmp_path)).find(identity.key)
+        assert found is not None and found.key == identity.key
 
 
-def test_no_error_of_a_damaged_identity_has_the_secret(tmp_path: Path) -> None:
+def test_no_error_of_a_damaged_identity_has_the_id(tmp_path: Path) -> None:
     """Cut the file at each byte, with and without a right checksum: no word, field or cause has six bytes of it."""
     storage, own = FileStorage(tmp_path), OwnIdentity(mint(), "r")
     keep_identity(storage, own)
     text = (tmp_path / IDENTITY_NAME).read_bytes()
-    body, secret = text.partition(b"\n")[2], own.identity.secret.hex()
+    body, secret = text.partition(b"\n")[2], own.identity.id.hex()
     pieces = [secret[n : n + 12] for n in range(len(secret) - 11)]
     for at in range(1, len(text)):
         for spoiled in (text[at:], text[:at], sealed(IDENTITY_NAME, body[at:])):
@@ -396,18 +345,18 @@ def test_the_registry_is_bounded_and_forgets_who_never_acknowledged() -> None:
     one, two, three, four, five, six = (mint() for _ in range(6))
     end = LogEnd(last_lsn=9, position=640, chain=1)
     assert all(registry.add(i, "r", ()) for i in (one, two, three))
-    registry.acknowledged(two.id, end)
+    registry.acknowledged(two.key, end)
     registry.save(now=True)
     assert registry.add(four, "r", {one.key})
-    assert registry.find(three.id) is None
-    assert registry.find(one.id) is not None
-    registry.acknowledged(four.id, end)
+    assert registry.find(three.key) is None
+    assert registry.find(one.key) is not None
+    registry.acknowledged(four.key, end)
     again = ReplicaRegistry(storage, limit=3)
-    known = again.find(two.id)
+    known = again.find(two.key)
     assert known is not None
     assert known.acked == end
     assert registry.add(five, "r", {one.key})
-    assert registry.find(two.id) is None
+    assert registry.find(two.key) is None
     assert not registry.add(six, "r", {one.key, four.key, five.key})
     assert len(registry) == 3
 
@@ -431,7 +380,7 @@ def test_a_log_that_can_only_be_read_is_served_with_a_registry_elsewhere(tmp_pat
 
 
 def test_a_power_cut_while_the_registry_is_written_leaves_what_was_given_out() -> None:
-    """Cut the power after each identity that was kept: every one that was given out is known, with its secret."""
+    """Cut the power after each identity that was kept: every one that was given out is known."""
     storage = CrashingStorage()
     storage.create()
     registry, given = ReplicaRegistry(storage), []
@@ -440,8 +389,7 @@ def test_a_power_cut_while_the_registry_is_written_leaves_what_was_given_out() -
         assert registry.add(given[-1], "r", ())
         for seed in range(6):
             left = ReplicaRegistry(storage.crash(keep="random", seed=seed))
-            found = [left.find(identity.id) for identity in given]
-            assert [known and known.identity for known in found] == given
+            assert all(left.find(identity.key) for identity in given)
 
 
 def test_a_registry_that_another_process_writes_is_waited_for_and_then_refused(tmp_path: Path) -> None:
@@ -471,15 +419,3 @@ def test_two_primaries_of_one_log_share_the_registry(log: walkit.WriteAheadLog, 
                 until(lambda p=primary: not p._sessions, "the sessions to end")  # type: ignore[misc]
                 with Caller(primary.address) as caller:
                     assert isinstance(caller.prove(identity).next(), Welcome)
-
-
-def test_a_challenge_that_nothing_asked_for_is_not_answered() -> None:
-    """Challenge a subscriber without an identity, and one twice: the connection is given up, and no proof is said."""
-    history = history_of(9, 7, 8)
-    for identity, challenges in ((None, 1), (mint(), 2)):
-        subscriber = Subscriber("r", log_id=history.manifest.log_id, identity=identity)
-        subscriber.start(0)
-        subscriber.connected(0)
-        steps = [subscriber.receive(Challenge(nonce=new_nonce()), 0) for _ in range(challenges)]
-        assert not any(isinstance(step, SendToPublisher) for step in steps[-1])
-        assert (subscriber.state, subscriber.reason) == ("detached", "protocol")

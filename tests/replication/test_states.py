@@ -34,8 +34,8 @@ from walkit.replication.core.states import (
 )
 from walkit.replication.core.subscriber import Subscriber
 from walkit.replication.primary.status import FollowerStatus
-from walkit.replication.protocol.identity import KnownReplica, mint, new_nonce, proof_of
-from walkit.replication.protocol.messages import Ack, Batch, Heartbeat, Plan, Proof, Welcome
+from walkit.replication.protocol.identity import mint
+from walkit.replication.protocol.messages import Ack, Batch, Heartbeat, Plan, Welcome
 
 FAR = 7
 """An LSN that the replica of these tests does not have at first."""
@@ -44,7 +44,7 @@ FAR = 7
 def welcome(lsn: int) -> Welcome:
     """A welcome of a source that ends at this LSN."""
     return Welcome(
-        version=2, log_id=5, created_us=0, ack_order="append", source_lsn=lsn, source_position=lsn * 64
+        version=3, log_id=5, created_us=0, ack_order="append", source_lsn=lsn, source_position=lsn * 64
     )
 
 
@@ -107,8 +107,6 @@ class SessionDriver:
         self.states = self.core.states
         self.history = history_of(9, 7, 8)
         self.history.durable = len(self.history.frames) - 1
-        self.known, self.nonce = KnownReplica(mint()), new_nonce()
-        self.hello = hello_at(self.history, 0)
         self.steps: list[PublisherStep] = []
         self.core.began(0.0)
 
@@ -116,12 +114,7 @@ class SessionDriver:
         """Cause the edge from the state that it is in to `end`."""
         self.now += 1
         core, now, history = self.core, self.now, self.history
-        if end == "challenged":
-            self.hello = replace(self.hello, id=self.known.identity.id)
-            core.greeted(self.hello, self.known, self.nonce, now)
-        elif end == "waiting":
-            core.receive(Proof(mac=proof_of(self.known.identity, self.nonce, self.hello)), now)
-        elif end == "ended":
+        if end == "ended":
             core.gone(now, "the call is over")
         elif end == "planning":
             hello = replace(hello_at(history, 0), bootstrap=True)
@@ -162,7 +155,6 @@ PATHS = {
     ("replica", "failed"): ("connecting", "failed"),
     ("replica", "stopped"): ("connecting", "stopped"),
     ("session", "waiting"): (),
-    ("session", "challenged"): ("challenged",),
     ("session", "catching up"): ("catching up",),
     ("session", "streaming"): ("streaming",),
     ("session", "planning"): ("planning",),

@@ -26,7 +26,7 @@ class PrimaryDisk:
         self.starts: list[tuple[int, int]] = [(0, 0)]
         """(position, microseconds) of where each segment begins that is still there."""
         self.replica_claims: dict[str, ClaimFact] = {}
-        self.registry: dict[bytes, KnownReplica] = {}
+        self.registry: dict[str, KnownReplica] = {}
         self.snapshot = State()
         self.claims: dict[str, tuple[int, float]] = {}
         """By consumer: the first LSN that it needs, and until when its lease runs, in milliseconds."""

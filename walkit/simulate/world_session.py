@@ -9,7 +9,7 @@ from typing import Protocol
 from walkit.errors import GapError
 from walkit.replication.core.actions import Admit, MoveClaim, PublisherStep, Read, Send
 from walkit.replication.core.publisher import Publisher
-from walkit.replication.protocol.identity import Identity, KnownReplica
+from walkit.replication.protocol.identity import Identity, KnownReplica, key_of
 from walkit.replication.protocol.lineage import PrimaryState, why_refused
 from walkit.replication.protocol.messages import FromSubscriber, Hello, Refusal
 from walkit.segments.consumer_files import ClaimFact
@@ -60,7 +60,7 @@ class Session:
             batch_bytes=BATCH_BYTES,
         )
         self.claim: ClaimFact | None = None
-        self.replica_id = b""
+        self.key = ""
         self.alarm = Alarm(sessions.process, lambda: sessions.tick(self))
 
 
@@ -137,8 +137,8 @@ class Sessions:
     def _heard(self, session: Session, said: FromSubscriber) -> None:
         core, now_ms = session.core, self._now_ms
         if core.state == "waiting" and isinstance(said, Hello):
-            known = self._owner.disk.registry.get(said.id)
-            self._do(session, core.greeted(said, known, self._random.randbytes(32), now_ms))
+            known = self._owner.disk.registry.get(key_of(said.id))
+            self._do(session, core.greeted(said, known, now_ms))
         elif core.state != "waiting":
             self._do(session, core.receive(said, now_ms))
 
@@ -186,13 +186,14 @@ class Sessions:
 
     def _admit(self, session: Session, step: Admit) -> list[PublisherStep]:
         hello, disk, now_ms = step.hello, self._owner.disk, self._now_ms
-        if step.proved and any(s.replica_id == hello.id for s in self.live.values() if s is not session):
+        minted = None if step.is_known else Identity(self._random.randbytes(16))
+        key = key_of(hello.id) if minted is None else minted.key
+        if any(s.key == key for s in self.live.values() if s is not session):
             return session.core.refuse(Refusal(reason="busy", message="another session is live"), now_ms)
-        minted = None if step.proved else Identity(self._random.randbytes(16), self._random.randbytes(32))
         primary = self._primary_state(hello)
         if minted is not None and why_refused(hello, primary) is None:
-            disk.registry[minted.id] = KnownReplica(minted, hello.name)
-        session.replica_id = hello.id if minted is None else minted.id
+            disk.registry[key] = KnownReplica(key, hello.name)
+        session.key = key
         return session.core.admitted(hello, primary, now_ms, minted)
 
     def _primary_state(self, hello: Hello) -> PrimaryState:
@@ -223,9 +224,9 @@ class Sessions:
             self._owner.save_claims()
 
     def _note(self, session: Session) -> None:
-        registry, known = self._owner.disk.registry, self._owner.disk.registry.get(session.replica_id)
+        registry, known = self._owner.disk.registry, self._owner.disk.registry.get(session.key)
         if known is not None and session.core.acked.position > known.acked.position:
-            registry[session.replica_id] = replace(known, acked=session.core.acked)
+            registry[session.key] = replace(known, acked=session.core.acked)
 
     def _end(self, session: Session) -> None:
         """Forget a session; its claim stands until its lease is over."""

@@ -38,11 +38,11 @@ class SendToPublisher:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """The subscriber is the one that it says, or a new one: find a place for it, and answer its hello."""
+    """Find a place for the subscriber, and answer its hello."""
 
     hello: Hello
-    proved: bool
-    """Whether it has proved its id; otherwise it needs an identity."""
+    is_known: bool
+    """Whether its id is one that the primary has minted; otherwise it needs an identity."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from walkit.replication.protocol.messages import (
     FromSubscriber,
     Hello,
     Nack,
-    Proof,
     Refusal,
     Welcome,
 )
@@ -32,7 +31,6 @@ def welcome_of(primary: PrimaryState, version: int, minted: Identity | None) -> 
         source_lsn=primary.durable_lsn,
         source_position=primary.durable_position,
         id=b"" if minted is None else minted.id,
-        secret=b"" if minted is None else minted.secret,
     )
 
 
@@ -77,8 +75,6 @@ def wrong_after_hello(message: FromSubscriber, ends: Sequence[LogEnd], acked: Lo
     """
     if isinstance(message, Hello):
         return "says hello a second time"
-    if isinstance(message, Proof):
-        return "proves what it was not asked"
     if isinstance(message, Fetch):
         return "fetches of a plan that it was not sent"
     end, nack = message.end, isinstance(message, Nack)

@@ -27,7 +27,7 @@ from walkit.replication.core.lag import Lag
 from walkit.replication.core.states import StateTracker
 from walkit.replication.protocol.codecs import Traffic, chosen, pack
 from walkit.replication.protocol.frame_run import FrameRun
-from walkit.replication.protocol.identity import Identity, KnownReplica, proves
+from walkit.replication.protocol.identity import Identity, KnownReplica, key_of
 from walkit.replication.protocol.lineage import (
     PrimaryState,
     is_bootstrap,
@@ -42,14 +42,12 @@ from walkit.replication.protocol.messages import (
     PROTOCOL_MAX,
     PROTOCOL_MIN,
     Ack,
-    Challenge,
     Chunk,
     Fetch,
     FromSubscriber,
     Heartbeat,
     Hello,
     Plan,
-    Proof,
     Refusal,
 )
 
@@ -59,7 +57,7 @@ WINDOW_BYTES = 8 << 20
 BATCHES_MAX = 4096
 """Batches that may be sent and not acknowledged yet: so many ends are kept to compare acknowledgements with."""
 HELLO_MS = 2_000.0
-"""A subscriber says hello within this time, and has as long again for its proof."""
+"""A subscriber says hello within this time."""
 HEARTBEAT_MS = 2_000.0
 CONTACT_MS = 3 * HEARTBEAT_MS
 """A primary with nothing to send says so every `HEARTBEAT_MS`: after this time its end is not known any more."""
@@ -67,7 +65,7 @@ SILENCE_MS = 15_000.0
 HISTORY_EVENTS = 64
 HISTORY_CHARS = 2048
 
-CoreState = Literal["waiting", "challenged", "streaming", "planning", "bootstrapping", "ended"]
+CoreState = Literal["waiting", "streaming", "planning", "bootstrapping", "ended"]
 
 
 class Publisher:
@@ -99,7 +97,7 @@ class Publisher:
         self.lag = Lag()
         self.name = ""
         self.key = ""
-        """The subscriber's id as hexadecimal digits, once it is welcome."""
+        """The key of the subscriber's id, once it is welcome."""
         self.codec = ""
         self.log_id = 0
         """The log that the subscriber is welcome to."""
@@ -120,9 +118,7 @@ class Publisher:
         self._lineage_sent = False
         self._epoch: tuple[int, int] | None = None
         self._reading = False
-        self._hello: Hello | None = None
         self._known: KnownReplica | None = None
-        self._nonce = b""
         self._sizes: tuple[int, ...] = ()
         """Of the files of the plan that the subscriber was sent."""
         self._sent_ms = self._heard_ms = 0.0
@@ -137,7 +133,7 @@ class Publisher:
         """When to call `tick` at the latest."""
         if self.state == "ended":
             return None
-        if self.state in ("waiting", "challenged"):
+        if self.state == "waiting":
             return self._heard_ms + self.hello_ms
         return min(self._sent_ms + self.heartbeat_ms, self._heard_ms + self.silence_ms)
 
@@ -146,37 +142,17 @@ class Publisher:
         self._sent_ms = self._heard_ms = now_ms
         self.states.begin(now_ms)
 
-    def greeted(
-        self, hello: Hello, known: KnownReplica | None, nonce: bytes, now_ms: float
-    ) -> list[PublisherStep]:
-        """The subscriber has sent its hello; `known` is what is kept of its id, `nonce` what no one else was sent."""
+    def greeted(self, hello: Hello, known: KnownReplica | None, now_ms: float) -> list[PublisherStep]:
+        """The subscriber has sent its hello; `known` is what is kept of its id."""
         self._sent_ms = self._heard_ms = now_ms
         if self.state != "waiting":
             return self.refuse(Refusal(reason="protocol", message="a second hello"), now_ms)
         refusal = why_unservable(hello, self.versions)
         if refusal is not None:
             return self.refuse(refusal, now_ms)
-        self.name = hello.name
-        if known is None:
-            return self._note(hello, [Admit(hello, proved=False)], now_ms)
-        assert known.identity.id == hello.id
-        self._enter("challenged", now_ms)
-        self._hello, self._known, self._nonce = hello, known, nonce
-        return self._note(hello, [Send(Challenge(nonce=nonce))], now_ms)
-
-    def _proved(self, message: FromSubscriber, now_ms: float) -> list[PublisherStep]:
-        """The subscriber has answered the challenge; no answer is good for another one."""
-        hello, known, nonce = self._hello, self._known, self._nonce
-        assert hello is not None and known is not None
-        self._hello, self._nonce = None, b""
-        self._enter("waiting", now_ms)
-        if not isinstance(message, Proof):
-            text = f"replica {self.name!r} answers a challenge with {type(message).__name__}"
-            return self.refuse(Refusal(reason="protocol", message=text), now_ms)
-        if not proves(message.mac, known.identity, nonce, hello):
-            text = f"replica {self.name!r} has not proved that it is {known.identity.key}"
-            return self.refuse(Refusal(reason="identity", message=text), now_ms)
-        return self._note("proof", [Admit(hello, proved=True)], now_ms)
+        assert known is None or known.key == key_of(hello.id)
+        self.name, self._known = hello.name, known
+        return self._note(hello, [Admit(hello, is_known=known is not None)], now_ms)
 
     def admitted(
         self,
@@ -199,7 +175,7 @@ class Publisher:
         if refusal is not None:
             return self.refuse(refusal, now_ms)
         self.name = hello.name
-        self.key = hello.id.hex() if minted is None else minted.key
+        self.key = key_of(hello.id) if minted is None else minted.key
         self.codec, self.log_id = chosen(hello.codecs), primary.log_id
         self.sent = self.acked = hello.end
         self._ends = [hello.end]
@@ -238,15 +214,13 @@ class Publisher:
 
     def receive(self, message: FromSubscriber, now_ms: float) -> list[PublisherStep]:
         """The subscriber has said something after its hello."""
-        if self.state == "challenged":
-            return self._proved(message, now_ms)
         if self.state == "bootstrapping":
             return self._asked_for(message, now_ms)
         if self.state != "streaming":
             return []
         self._heard_ms = now_ms
         wrong = wrong_after_hello(message, self._ends, self.acked, self._furthest)
-        if wrong or isinstance(message, Hello | Proof | Fetch):
+        if wrong or isinstance(message, Hello | Fetch):
             return self.refuse(Refusal(reason="protocol", message=f"replica {self.name!r} {wrong}"), now_ms)
         end = message.end
         steps: list[PublisherStep] = []
@@ -312,15 +286,13 @@ class Publisher:
         """Send the subscriber the reason, and end."""
         if self.state == "ended":
             return []
-        self._nonce = b""
         self._enter("ended", now_ms, refusal.message)
         return self._note(refusal, [Send(refusal), End(refusal.message)], now_ms)
 
     def tick(self, now_ms: float) -> list[PublisherStep]:
         """Time has passed."""
-        if self.state in ("waiting", "challenged") and now_ms >= self._heard_ms + self.hello_ms:
-            what = "hello" if self.state == "waiting" else "its proof"
-            text = f"the subscriber has not said {what} within {self.hello_ms:,.0f} ms"
+        if self.state == "waiting" and now_ms >= self._heard_ms + self.hello_ms:
+            text = f"the subscriber has not said hello within {self.hello_ms:,.0f} ms"
             return self.refuse(Refusal(reason="protocol", message=text), now_ms)
         if self.state not in ("streaming", "bootstrapping"):
             return []
@@ -348,7 +320,6 @@ class Publisher:
     def gone(self, now_ms: float, why: str) -> None:
         """The call is over, for whatever reason. Where the core has ended before, that one stays."""
         if self.state != "ended":
-            self._nonce = b""
             self._enter("ended", now_ms, why)
 
     def heard_ago_ms(self, now_ms: float) -> float:
@@ -385,7 +356,6 @@ class Publisher:
         assert self.acked.last_lsn <= self.sent.last_lsn
         assert len(self._ends) <= BATCHES_MAX + 1
         assert not self._reading or self.state in ("streaming", "ended"), "it reads before anybody is welcome"
-        assert bool(self._nonce) == (self.state == "challenged")
 
     def _note(self, event: object, steps: list[PublisherStep], now_ms: float) -> list[PublisherStep]:
         self._update_states(now_ms)

@@ -71,8 +71,7 @@ STATES = (
     ),
     State("replica", "failed", "failed", "for good; `error` says why"),
     State("replica", "stopped", "stopped", "`stop` was called"),
-    State("session", "waiting", "greeting", "the replica has said no hello yet, or proves nothing more"),
-    State("session", "challenged", "greeting", "the replica has to prove its id"),
+    State("session", "waiting", "greeting", "the replica has said no hello yet"),
     State(
         "session",
         "catching up",
@@ -122,8 +121,6 @@ EDGES = (
         for s in (*_LIVE, "stopped")
     ),
     *(Edge("replica", s, "stopped", "`stop`", "walkit.replica.move") for s in (*_LIVE, "failed")),
-    Edge("session", "waiting", "challenged", "a hello with a known id", "walkit.session.move"),
-    Edge("session", "challenged", "waiting", "the id is proved", "walkit.session.move"),
     Edge("session", "waiting", "catching up", "admitted; the log has more", "walkit.session.move"),
     Edge("session", "waiting", "streaming", "admitted; nothing is missing", "walkit.session.move"),
     Edge("session", "catching up", "streaming", "what was missing is acknowledged", "walkit.session.move"),
@@ -132,7 +129,7 @@ EDGES = (
     Edge("session", "planning", "bootstrapping", "the plan is made", "walkit.session.move"),
     *(
         Edge("session", s, "ended", "refused, silent, or the call is over", "walkit.session.move")
-        for s in ("waiting", "challenged", "catching up", "streaming", "planning", "bootstrapping")
+        for s in ("waiting", "catching up", "streaming", "planning", "bootstrapping")
     ),
 )
 SHOWN = {(s.side, s.name): s.shown for s in STATES}

@@ -35,7 +35,7 @@ from walkit.replication.core.states import StateTracker
 from walkit.replication.protocol import checks
 from walkit.replication.protocol.codecs import Traffic
 from walkit.replication.protocol.failures import ProtocolError
-from walkit.replication.protocol.identity import Identity, proof_of
+from walkit.replication.protocol.identity import Identity
 from walkit.replication.protocol.messages import (
     LASTING,
     PROTOCOL_MAX,
@@ -43,14 +43,12 @@ from walkit.replication.protocol.messages import (
     REASONS,
     Ack,
     Batch,
-    Challenge,
     Chunk,
     FromPublisher,
     Heartbeat,
     Hello,
     Nack,
     Plan,
-    Proof,
     Refusal,
     Welcome,
 )
@@ -120,7 +118,6 @@ class Subscriber:
         self._backoff, self._silence_ms = backoff or Backoff(), silence_ms
         self._nacked: tuple[int, float] | None = None
         self.damaged_here, self._refused_for = 0, ""
-        self._hello: Hello | None = None
 
     def continue_as(self, before: Subscriber) -> None:
         """Go on with the name and the counts of a core whose log was opened again. Before `start`."""
@@ -142,7 +139,7 @@ class Subscriber:
         self._enter("greeting", now_ms)
         self.connections += 1
         self._note_contact(now_ms)
-        self._hello = Hello(
+        hello = Hello(
             name=self.name,
             version_min=self.versions[0],
             version_max=self.versions[1],
@@ -154,7 +151,7 @@ class Subscriber:
             id=b"" if self.identity is None else self.identity.id,
             bootstrap=self.bootstraps,
         )
-        return self._note("connected", [SendToPublisher(self._hello)], now_ms)
+        return self._note("connected", [SendToPublisher(hello)], now_ms)
 
     def lost(self, why: str, now_ms: float, reason: str = "connection") -> list[SubscriberStep]:
         """The connection is gone, or there was none to be had."""
@@ -177,8 +174,6 @@ class Subscriber:
             checks.check_content(message)
         except ProtocolError as error:
             return self.refused(error.code, error, now_ms)
-        if isinstance(message, Challenge):
-            return self._note(message, self._challenged(message, now_ms), now_ms)
         if isinstance(message, Welcome):
             return self._note(message, self._welcome(message, now_ms), now_ms)
         if isinstance(message, Plan | Chunk) or self.state == "bootstrapping":
@@ -272,14 +267,6 @@ class Subscriber:
         if self.heard_ms is not None or self.since_ms is None:
             self.heard_ms, self.since_ms = None, now_ms
 
-    def _challenged(self, challenge: Challenge, now_ms: float) -> list[SubscriberStep]:
-        """Prove the identity, once for each hello."""
-        hello, self._hello = self._hello, None
-        if hello is None or self.identity is None:
-            return self.lost("the publisher sent a challenge that nothing asked for", now_ms, "protocol")
-        self._note_contact(now_ms)
-        return [SendToPublisher(Proof(mac=proof_of(self.identity, challenge.nonce, hello)))]
-
     def _welcome(self, welcome: Welcome, now_ms: float) -> list[SubscriberStep]:
         if self.log_id not in (0, welcome.log_id):
             text = f"the replica is of log {self.log_id:016x}, the publisher welcomed it to {welcome.log_id:016x}"
@@ -296,7 +283,7 @@ class Subscriber:
         self._note_contact(now_ms)
         steps: list[SubscriberStep] = []
         if welcome.id and first:
-            self.identity = Identity(welcome.id, welcome.secret)
+            self.identity = Identity(welcome.id)
             steps.append(Keep(self.identity))
         if not self.log_id:
             self.log_id = welcome.log_id

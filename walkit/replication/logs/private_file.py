@@ -87,7 +87,7 @@ def read_private(storage: Storage, name: str) -> PrivateFacts | None:
         raise _damaged(
             where, "has a wrong checksum", words[2][:8].decode("ascii", "replace"), computed.decode()
         )
-    # Raised without the decoder's error, which has the whole text with it, and the secret in that.
+    # Raised without the decoder's error, which has the whole text with it, and the id in that.
     fault, facts = "", None
     try:
         facts = json.loads(body.decode("utf-8", "surrogatepass"))

@@ -1,4 +1,4 @@
-"""The replicas that a primary knows: their ids, what proves them, and how far each has acknowledged.
+"""The replicas that a primary knows, by their keys, and how far each has acknowledged.
 
 They are kept in the log's folder, for its owner alone, so that they survive a restart. A replica that is not known is
 given a new identity, so a registry that is lost costs what it remembered, and no replica.
@@ -42,23 +42,23 @@ class ReplicaRegistry:
         """What was wrong with the file when it was last read or written; "" where nothing was."""
         self._storage = storage
         self._lock, self._file_lock = threading.RLock(), threading.RLock()
-        self._known: dict[bytes, KnownReplica] = {}
-        self._moved: set[bytes] = set()
-        """Ids of which more is known than the file says."""
+        self._known: dict[str, KnownReplica] = {}
+        self._moved: set[str] = set()
+        """Keys of which more is known than the file says."""
         self._saved_at = time.monotonic()
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def find(self, replica_id: bytes) -> KnownReplica | None:
-        """Return what is known of this id; None where it is not known. StorageError where the file cannot be read."""
+    def find(self, key: str) -> KnownReplica | None:
+        """Return what is known of this key; None where it is not known. StorageError where the file cannot be read."""
         with once(self._lock), self._lock:
-            known = self._known.get(replica_id)
+            known = self._known.get(key)
         if known is None:  # another primary of this log may have minted it
             with once(self._file_lock), self._file_lock:
                 self._take_in(self._stored())
             with once(self._lock), self._lock:
-                known = self._known.get(replica_id)
+                known = self._known.get(key)
         return known
 
     def add(self, identity: Identity, name: str, keep: Collection[str]) -> bool:
@@ -76,7 +76,7 @@ class ReplicaRegistry:
                     if spare is None:
                         return False
                     del self._known[spare]
-                self._known[identity.id] = KnownReplica(identity, name, seen_us=_now_us())
+                self._known[identity.key] = KnownReplica(identity.key, name, seen_us=_now_us())
             try:
                 self._write()
             except BaseException:
@@ -85,15 +85,15 @@ class ReplicaRegistry:
                 raise
         return True
 
-    def seen(self, replica_id: bytes, name: str) -> None:
+    def seen(self, key: str, name: str) -> None:
         """Note that a known replica has come, under this label."""
-        self._move(replica_id, name=name)
+        self._move(key, name=name)
 
-    def acknowledged(self, replica_id: bytes, end: LogEnd) -> None:
+    def acknowledged(self, key: str, end: LogEnd) -> None:
         """Note how far a replica has acknowledged; saved by `save`."""
-        known = self._known.get(replica_id)
+        known = self._known.get(key)
         if known is not None and end.position > known.acked.position:
-            self._move(replica_id, acked=end)
+            self._move(key, acked=end)
 
     def save(self, *, now: bool = False) -> None:
         """Write what has moved, where that is due or must be `now`. An error is `trouble`, and tried again."""
@@ -112,7 +112,7 @@ class ReplicaRegistry:
         with once(self._file_lock), self._file_lock:
             self._take_in(self._stored())
         with once(self._lock), self._lock:
-            return {known.identity.key: known.name for known in self._known.values()}
+            return {known.key: known.name for known in self._known.values()}
 
     def stored(self) -> list[KnownReplica]:
         """Return the replicas that the file names; none where it is damaged. StorageError where it cannot be read."""
@@ -120,26 +120,26 @@ class ReplicaRegistry:
             return self._stored() or []
 
     def _check(self) -> None:
-        """Assert that each is known by its own id, and how many may be; needs the lock held.
+        """Assert that each is known by its own key, and how many may be; needs the lock held.
 
         Beside what the file says stands what has moved here, which may be as much again.
         """
         assert len(self._known) <= 2 * self.limit
-        assert all(key == known.identity.id for key, known in self._known.items())
+        assert all(key == known.key for key, known in self._known.items())
 
-    def _move(self, replica_id: bytes, **changes: Any) -> None:
+    def _move(self, key: str, **changes: Any) -> None:
         with once(self._lock), self._lock:
-            known = self._known.get(replica_id)
+            known = self._known.get(key)
             if known is not None:
-                self._known[replica_id] = replace(known, seen_us=_now_us(), **changes)
-                self._moved.add(replica_id)
+                self._known[key] = replace(known, seen_us=_now_us(), **changes)
+                self._moved.add(key)
 
-    def _spare(self, keep: Collection[str]) -> bytes | None:
-        """Return the id that makes room; None where none may. Needs the lock held."""
-        spare = [known for known in self._known.values() if known.identity.key not in keep]
+    def _spare(self, keep: Collection[str]) -> str | None:
+        """Return the key that makes room; None where none may. Needs the lock held."""
+        spare = [known for known in self._known.values() if known.key not in keep]
         if not spare:
             return None
-        return min(spare, key=lambda known: (known.acked.position > 0, known.seen_us)).identity.id
+        return min(spare, key=lambda known: (known.acked.position > 0, known.seen_us)).key
 
     # -- the file, with its lock held
 
@@ -158,11 +158,11 @@ class ReplicaRegistry:
             return
         with once(self._lock), self._lock:
             mine = {key: known for key, known in self._known.items() if key in self._moved}
-            self._known = {known.identity.id: known for known in stored[: self.limit]}
-            for replica_id, known in mine.items():
-                other = self._known.get(replica_id, known)
+            self._known = {known.key: known for known in stored[: self.limit]}
+            for key, known in mine.items():
+                other = self._known.get(key, known)
                 acked = max(known.acked, other.acked, key=lambda end: end.position)
-                self._known[replica_id] = replace(known, acked=acked)
+                self._known[key] = replace(known, acked=acked)
 
     def _write(self) -> None:
         with once(self._lock), self._lock:
@@ -197,8 +197,7 @@ class ReplicaRegistry:
 def _facts_of(known: KnownReplica) -> dict[str, Any]:
     acked = known.acked
     return {
-        "id": known.identity.id.hex(),
-        "secret": known.identity.secret.hex(),
+        "key": known.key,
         "name": known.name,
         "acked": [acked.last_lsn, acked.position, acked.chain],
         "seen_us": known.seen_us,
@@ -207,9 +206,8 @@ def _facts_of(known: KnownReplica) -> dict[str, Any]:
 
 def _known_of(facts: dict[str, Any]) -> KnownReplica:
     lsn, position, chain = map(int, facts["acked"])
-    identity = Identity(bytes.fromhex(facts["id"]), bytes.fromhex(facts["secret"]))
     end = LogEnd(last_lsn=lsn, position=position, chain=chain)
-    return KnownReplica(identity, str(facts["name"]), end, int(facts["seen_us"]))
+    return KnownReplica(str(facts["key"]), str(facts["name"]), end, int(facts["seen_us"]))
 
 
 def _now_us() -> int:

@@ -40,7 +40,7 @@ from walkit.replication.primary.range_service import refusal_of
 from walkit.replication.primary.registry import ReplicaRegistry
 from walkit.replication.primary.shared_runs import SharedRuns
 from walkit.replication.protocol.frame_run import FrameRun
-from walkit.replication.protocol.identity import Identity, mint, new_nonce
+from walkit.replication.protocol.identity import Identity, key_of, mint
 from walkit.replication.protocol.lineage import is_bootstrap, why_refused
 from walkit.replication.protocol.messages import Batch, FromPublisher, Hello, Refusal
 from walkit.replication.protocol.wire import (
@@ -60,7 +60,7 @@ INBOX_BYTES = 64 << 10
 """The session reads no more from its replica while so much was received and not handled."""
 NOTE_MS = 1_000.0
 """The registry of replicas gets acknowledgements this often, and at the end of the session."""
-PEER_FAULTS = ("protocol", "name", "damaged", "identity", "rewound", "full")
+PEER_FAULTS = ("protocol", "name", "damaged", "rewound", "full")
 """Reasons to refuse that the primary shows in its status, with the address of the peer."""
 
 
@@ -99,7 +99,7 @@ class Session:
         self._planned: BootstrapFiles | None = None
         self._has_fetched = False
         self._batch_ms = 0.0
-        self._id = b""
+        self._key = ""
         self._noted_ms = 0.0
         self._unwatch = source.watch(self._wake.set)
         shared.enter()  # last: nothing is to be left where the watch gets no thread
@@ -162,7 +162,8 @@ class Session:
             if not steps:
                 steps.extend(self._look())
             self._report()
-            if not steps:
+            # The clear may have taken the ring of the end.
+            if not steps and not self._gone:
                 self._wake.wait(self._pause_s())
             while steps and not self._gone:
                 step = steps.popleft()
@@ -213,7 +214,7 @@ class Session:
             steps = self.core.receive(decode_from_subscriber(data), at)
             if self.core.key and at - self._noted_ms >= NOTE_MS:
                 self._noted_ms = at
-                self._registry.acknowledged(self._id, self.core.acked)
+                self._registry.acknowledged(self._key, self.core.acked)
             return steps
         except DamagedMessageError as error:
             return self._refuse("damaged", str(error))
@@ -232,29 +233,29 @@ class Session:
             hello = decode_from_subscriber(data, epochs)
         if not isinstance(hello, Hello):
             return self._refuse("protocol", "the first message is no hello")
-        known = self._registry.find(hello.id) if hello.id else None
-        return self.core.greeted(hello, known, new_nonce(), now_ms())
+        known = self._registry.find(key_of(hello.id)) if hello.id else None
+        return self.core.greeted(hello, known, now_ms())
 
-    def _admit(self, hello: Hello, proved: bool) -> list[PublisherStep]:
+    def _admit(self, hello: Hello, is_known: bool) -> list[PublisherStep]:
         """Find a place for a subscriber, compare the histories, and keep the identity of a new one."""
         why = self._source.ended()
         if why:  # "nothing is missing" would not be true for long
             raise LogClosedError(why)
-        minted = None if proved else mint()
-        self._id = hello.id if minted is None else minted.id
-        refusal = self._calls.seat(self, self._id.hex(), hello.name, self._claimants())
+        minted = None if is_known else mint()
+        self._key = key_of(hello.id) if minted is None else minted.key
+        refusal = self._calls.seat(self, self._key, hello.name, self._claimants())
         if refusal is not None:
             return self.core.refuse(refusal, now_ms())
         primary = primary_state_of(self._source, hello)
         if minted is None:
-            self._registry.seen(hello.id, hello.name)
+            self._registry.seen(self._key, hello.name)
         elif (refusal := why_refused(hello, primary, self.core.versions)) is None or is_bootstrap(
             hello, refusal
         ):
             why = self._not_kept(minted, hello.name)
             if why:
                 return self._refuse("full", why)
-        given_up = claimed_lsn(self._source.storage, self._id.hex(), primary.log_id) if proved else 0
+        given_up = claimed_lsn(self._source.storage, self._key, primary.log_id) if is_known else 0
         return self.core.admitted(hello, primary, now_ms(), minted, given_up)
 
     def _not_kept(self, minted: Identity, name: str) -> str:
@@ -294,7 +295,7 @@ class Session:
             if isinstance(step, Read):
                 return self.core.frames(*self._read(step), now_ms())
             if isinstance(step, Admit):
-                return self._admit(step.hello, step.proved)
+                return self._admit(step.hello, step.is_known)
             if isinstance(step, MakePlan):
                 return self._plan()
             if isinstance(step, ReadPart):
@@ -382,7 +383,7 @@ class Session:
             self._report()
             self._inbox_budget.close()
             if self.core.key:
-                self._registry.acknowledged(self._id, self.core.acked)
+                self._registry.acknowledged(self._key, self.core.acked)
                 self._registry.save(now=True)
 
     def _close_reader(self) -> None:

@@ -23,7 +23,7 @@ class FollowerStatus:
     name: str
     """The label that it gives itself."""
     id: str
-    """Its id in hexadecimal digits, which is the name of its claim."""
+    """The key of its id, which is the name of its claim."""
     acked_lsn: int
     in_flight_bytes: int
     state: str

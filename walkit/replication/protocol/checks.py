@@ -120,7 +120,7 @@ def lasting_error(refusal: Refusal, versions: tuple[int, int]) -> WalkitError:
     if refusal.reason == "divergence":
         text = f"{said}. The first difference is LSN {refusal.lsn:,}; nothing was merged"
         return DivergenceError(text, first_lsn=refusal.lsn)
-    if refusal.reason in ("identity", "rewound"):
+    if refusal.reason == "rewound":
         text = f"the primary refused this replica: {said}. With new_identity=True (walkit follow --new-identity) "
         return IdentityError(f"{text}it follows as another one, with the data it has", reason=refusal.reason)
     if refusal.reason == "gap":

@@ -11,12 +11,11 @@ from typing import TypeAlias
 from walkit.format.layout import FRAME_BYTES_LIMIT
 from walkit.format.manifest import EpochRecord, LogEnd
 
-PROTOCOL_MIN = 2
-PROTOCOL_MAX = 2
+PROTOCOL_MIN = 3
+PROTOCOL_MAX = 3
 """The versions of the protocol that this walkit speaks."""
 NAME_CHARS_MAX = 128
 ID_BYTES = 16
-SECRET_BYTES = NONCE_BYTES = PROOF_BYTES = 32
 CODECS_MAX = 16
 LINEAGE_EPOCHS_MAX = 1 << 16
 """A log with more epochs is not replicated: its lineage would have to be taken in whole."""
@@ -49,24 +48,10 @@ class Hello:
     codecs: tuple[str, ...] = ()
     frame_bytes_max: int = FRAME_BYTES_LIMIT
     """The largest frame that it takes."""
-    id: bytes = b""
-    """16 bytes, which the publisher minted; b"" where it has none yet."""
+    id: bytes = field(default=b"", repr=False)
+    """16 bytes, which the publisher minted, and which prove the replica; b"" if it has none yet."""
     bootstrap: bool = False
     """Whether it takes a Plan where its log cannot be continued."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Challenge:
-    """The publisher's answer to a hello with an id that it knows: prove it over this nonce."""
-
-    nonce: bytes
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Proof:
-    """The subscriber's answer to the challenge."""
-
-    mac: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,9 +65,8 @@ class Welcome:
     source_lsn: int
     """How far the source is on stable storage."""
     source_position: int
-    id: bytes = b""
+    id: bytes = field(default=b"", repr=False)
     """The identity that the publisher has minted for a subscriber that had none, or one that it does not know."""
-    secret: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +89,6 @@ REASONS = {
     "divergence": "the logs differ from `lsn` on",
     "gap": "record `lsn` is gone; the oldest that can be had is `other_lsn`",
     "name": "a subscriber cannot have this name",
-    "identity": "the subscriber has not proved the id that it says it has",
     "rewound": "the subscriber ends below what it has acknowledged before",
     "frame": "the next frame is larger than the subscriber takes",
     "lineage": "the log has more epochs than can be sent",
@@ -117,7 +100,7 @@ REASONS = {
     "damaged": "a message was damaged on its way; try again",
     "protocol": "a message that makes no sense where it came; try again",
 }
-LASTING = ("version", "divergence", "gap", "name", "identity", "rewound", "frame", "lineage")
+LASTING = ("version", "divergence", "gap", "name", "rewound", "frame", "lineage")
 """Reasons that trying again does not mend. A subscriber tries once more all the same, and ends at the second one."""
 
 
@@ -197,5 +180,5 @@ class Chunk:
     data: bytes = field(repr=False)
 
 
-FromSubscriber: TypeAlias = Hello | Proof | Ack | Nack | Fetch
-FromPublisher: TypeAlias = Challenge | Welcome | Refusal | Batch | Heartbeat | Plan | Chunk
+FromSubscriber: TypeAlias = Hello | Ack | Nack | Fetch
+FromPublisher: TypeAlias = Welcome | Refusal | Batch | Heartbeat | Plan | Chunk

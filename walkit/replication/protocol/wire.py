@@ -19,13 +19,9 @@ from walkit.replication.protocol.messages import (
     CODECS_MAX,
     ID_BYTES,
     LINEAGE_EPOCHS_MAX,
-    NONCE_BYTES,
     PLAN_FILES_MAX,
-    PROOF_BYTES,
-    SECRET_BYTES,
     Ack,
     Batch,
-    Challenge,
     Chunk,
     Fetch,
     FromPublisher,
@@ -34,7 +30,6 @@ from walkit.replication.protocol.messages import (
     Hello,
     Nack,
     Plan,
-    Proof,
     Refusal,
     Welcome,
 )
@@ -98,8 +93,6 @@ def encode_from_subscriber(message: FromSubscriber) -> bytes:
             bootstrap=message.bootstrap,
         )
         outer = pb.SubscriberMessage(hello=hello)
-    elif isinstance(message, Proof):
-        outer = pb.SubscriberMessage(proof=pb.Proof(mac=message.mac))
     elif isinstance(message, Fetch):
         outer = pb.SubscriberMessage(fetch=pb.Fetch(**_facts(message, _FETCH_FACTS)))
     elif isinstance(message, Ack):
@@ -132,8 +125,6 @@ def decode_from_subscriber(data: bytes, epochs_max: int = LINEAGE_EPOCHS_MAX) ->
             id=_sized(m.id, "the id of a replica", 0, ID_BYTES),
             bootstrap=m.bootstrap,
         )
-    if kind == "proof":
-        return Proof(mac=_sized(outer.proof.mac, "a proof", PROOF_BYTES))
     if kind == "fetch":
         return Fetch(**_facts(outer.fetch, _FETCH_FACTS))
     if kind == "ack":
@@ -157,8 +148,6 @@ def encode_from_publisher(message: FromPublisher) -> bytes:
         outer = pb.PublisherMessage(chunk=pb.Chunk(**_facts(message, _CHUNK_FACTS)))
     elif isinstance(message, Plan):
         outer = pb.PublisherMessage(plan=pb.Plan(**_facts(message, _PLAN_FACTS)))
-    elif isinstance(message, Challenge):
-        outer = pb.PublisherMessage(challenge=pb.Challenge(nonce=message.nonce))
     else:
         facts = _facts(message, _REFUSAL_FACTS)
         text = message.message.encode("utf-8", "backslashreplace").decode()  # a path in it may be no UTF-8
@@ -174,14 +163,11 @@ def decode_from_publisher(data: bytes) -> FromPublisher:
     if kind == "batch":
         m = outer.batch
         return Batch(**_facts_in(m, _BATCH_FACTS), lineage=_lineage_in(m.lineage), data=m.data)
-    if kind == "challenge":
-        return Challenge(nonce=_sized(outer.challenge.nonce, "a nonce", NONCE_BYTES))
     if kind == "heartbeat":
         return Heartbeat(**_facts_in(outer.heartbeat, _HEARTBEAT_FACTS))
     if kind == "welcome":
         m = outer.welcome
         _sized(m.id, "the id of a replica", 0, ID_BYTES)
-        _sized(m.secret, "a secret", SECRET_BYTES if m.id else 0)
         return Welcome(**_facts_in(m, _WELCOME_FACTS))
     if kind == "chunk":
         if len(outer.chunk.data) > CHUNK_BYTES_MAX:
@@ -222,7 +208,6 @@ _WELCOME_FACTS = (
     "source_lsn",
     "source_position",
     "id",
-    "secret",
 )
 _REFUSAL_FACTS = ("reason", "message", "lsn", "other_lsn", "version_min", "version_max")
 

@@ -1,6 +1,6 @@
 """A replica's identity in its folder: for its owner alone, with the number of the very file it is written in.
 
-A copy of the folder has the id and the secret, too, but another file: two replicas with one identity would move each
+A copy of the folder has the id, too, but another file: two replicas with one identity would move each
 other's hold. So a file that is not the one that was written is taken for a copy, and refused.
 """
 
@@ -37,9 +37,7 @@ def load_identity(storage: Storage) -> OwnIdentity | None:
         return None
     facts = found.facts
     try:
-        own = OwnIdentity(
-            Identity(bytes.fromhex(facts["id"]), bytes.fromhex(facts["secret"])), str(facts["name"])
-        )
+        own = OwnIdentity(Identity(bytes.fromhex(facts["id"])), str(facts["name"]))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CorruptionError(
             f"{storage.location}/{IDENTITY_NAME} is no identity: {error!r}. {NEW_IDENTITY} mints another",
@@ -58,7 +56,7 @@ def load_identity(storage: Storage) -> OwnIdentity | None:
 
 def keep_identity(storage: Storage, own: OwnIdentity) -> None:
     """Write the identity that a primary has minted; durable on return."""
-    facts = {"id": own.identity.id.hex(), "secret": own.identity.secret.hex(), "name": own.name}
+    facts = {"id": own.identity.id.hex(), "name": own.name}
     write_private(storage, IDENTITY_NAME, facts, is_numbered=True)
 
 

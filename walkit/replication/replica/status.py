@@ -35,7 +35,7 @@ class ReplicaStatus:
     name: str
     """The replica's label."""
     id: str
-    """Its id in hexadecimal digits, as the primary minted it; "" before the first contact."""
+    """The key of its id, a digest in hexadecimal digits; "" before the first contact."""
     lsn: int
     """Last LSN on this replica's stable storage."""
     applied_lsn: int
