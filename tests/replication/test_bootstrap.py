@@ -352,6 +352,29 @@ def test_a_full_disk_is_tried_again(tmp_path: Path) -> None:
         assert_equal(log, replica)
 
 
+@pytest.mark.parametrize("operation", ["synced_write", "create"])
+def test_full_disk_under_a_streaming_replica_is_tried_again(tmp_path: Path, operation: Any) -> None:
+    """Fail the replica's writes with ENOSPC in the middle of a stream: the status names it; with room all comes."""
+    storage = FaultyStorage(FileStorage(str(tmp_path / "r")))
+    with (
+        walkit.open(tmp_path / "p", options=SMALL) as log,
+        Primary(log) as primary,
+        Replica(storage, primary.address, options=SMALL) as replica,
+    ):
+        replica.wait_for(log.append(b"first", key=b"k").last_lsn, WAIT_S)
+        full = storage.fail(operation, "*.segment", times=None, errno=errno.ENOSPC)
+        for n in range(200):
+            last = log.append(bytes(1000), key=b"%d" % n).last_lsn
+        until(lambda: "ENOSPC" in replica.status().trouble, "the full disk")
+        until(lambda: full.hits > 1, "the second try")
+        assert replica.error is None
+        waiting = Task(lambda: replica.wait_for(last, WAIT_S))
+        full.cancel()
+        assert waiting.result() == last
+        assert_equal(log, replica)
+    assert walkit.verify(tmp_path / "r").ok
+
+
 SWITCH = [
     ("synced_write", "bootstrap-*.part"),
     ("replace", "*.segment"),

@@ -16,6 +16,7 @@ from walkit.errors import (
     CorruptionError,
     DivergenceError,
     FormatVersionError,
+    LogFullError,
     OptionsError,
     SnapshotError,
     StorageError,
@@ -48,6 +49,7 @@ from walkit.replication.replica.opening import Opened, ReplicaOpening
 from walkit.replication.replica.store import ReplicaStore
 from walkit.replication.transport.connection import Connection, Destination, Received
 from walkit.replication.transport.threads import LoopThread, now_ms
+from walkit.storage.io_errors import BACK_PRESSURE
 
 IMPORT_BYTES = 4 << 20
 """Frames that have come already share a synced write of about this size."""
@@ -76,8 +78,9 @@ class ReplicaLoop:
         self._queued: list[Import] = []
         self._queued_bytes = 0
         self.gathering = Gathering(opened.log.storage)
-        self._replacing = self._reopened = False
-        """Whether another log is to take the place of this one, and whether it is open, but its state not made."""
+        self._replacing = self._reopened = self._is_full = False
+        """Whether the log is to be opened again, and whether it is open, but its state not made; and whether that is
+        because the disk was full, and not because another log takes its place."""
 
     @property
     def log(self) -> ImportedLog:
@@ -290,14 +293,15 @@ class ReplicaLoop:
         return core.published(self.log.end, self.log.manifest.lineage, now_ms())
 
     def _replace_log(self) -> None:
-        """Open what was gathered in the place of this log. After a StorageError the next connection waits for it."""
+        """Open the log again, or another in its place. After a StorageError the next connection waits for it."""
         self._replacing = True
         if not self._reopened:
             self.log.reopen()
             self._reopened = True
         self.store.reload()
-        self._replacing = self._reopened = False
-        self._report_bootstrap("finish", 0)
+        if not self._is_full:
+            self._report_bootstrap("finish", 0)
+        self._replacing = self._reopened = self._is_full = False
 
     def _report_bootstrap(self, what: str, missing_bytes: int) -> None:
         about = {"name": self.core.name, "source": self.destination.address, "lsn": self.log.end.last_lsn}
@@ -336,7 +340,14 @@ class ReplicaLoop:
         steps, self._queued, self._queued_bytes = self._queued, [], 0
         if steps:
             run = join_runs([step.run for step in steps])
-            end = self.log.import_run(run, steps[-1].lineage)
+            try:
+                end = self.log.import_run(run, steps[-1].lineage)
+            except (StorageError, LogFullError) as error:
+                if isinstance(error, StorageError) and error.errno not in BACK_PRESSURE:
+                    raise
+                self._replacing = self._is_full = True  # the failed write has poisoned the log
+                self._perform(self.core.lost(f"{type(error).__name__}: {error}", now_ms()))
+                return
             self._perform(self.core.imported(end, now_ms()))
             self.store.feed(run)
 
