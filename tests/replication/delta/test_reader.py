@@ -155,7 +155,7 @@ def test_status_of_a_reader_without_contact_knows_no_lag(stack: ExitStack, tmp_p
     log = stack.enter_context(walkit.open(tmp_path / "log"))
     primary = stack.enter_context(Primary(log, delta=DeltaOptions(buffer_bytes=0)))
     storage = FaultyStorage(FileStorage(str(tmp_path / "log")))
-    reader = DeltaReader(storage, primary.address, backoff=quick(), limits=ReplayLimits(tries_max=3))
+    reader = DeltaReader(storage, primary.address, backoff=quick())
     assert (reader.status().lag_records, reader.status().lag_bytes) == (None, None)
     stack.enter_context(reader)
     reader.wait_for(log.append(b"1", key=b"k").last_lsn, WAIT_S)
@@ -164,18 +164,41 @@ def test_status_of_a_reader_without_contact_knows_no_lag(stack: ExitStack, tmp_p
     primary.stop()
     wait_until(lambda: reader.status().lag_records is None)
     away = reader.status()
-    assert (away.state, away.lag_bytes, away.known_lsn) == ("connecting", None, 1) and away.trouble
+    assert (away.state, away.lag_bytes, away.known_lsn) == ("absent", None, 1) and away.trouble
     assert "lag unknown" in away.line() and "unknown" in reader._repr_html_()
     storage.clear()
     again = Primary(log, primary.address, delta=DeltaOptions(buffer_bytes=0))
     stack.enter_context(again)
     wait_until(lambda: reader.status().state == "following" and not reader.status().trouble)
     assert reader.status().lag_records == 0
-    storage.fail("read", "*", times=None)
-    log.append(b"2", key=b"k")
+    hang = storage.hang("read", "*.segment", times=None)
+    result = log.append(b"2", key=b"k")
+    (segment,) = (tmp_path / "log").glob("*1.segment")
+    with segment.open("r+b") as file:  # no promise of the frame is broken before the reader reads it
+        file.seek(4096 + result.next_position - 32)
+        file.write(b"damaged")
+    hang.release()
     wait_until(lambda: reader.error is not None)
     ended = reader.status()
     assert (ended.state, ended.applied_lsn, ended.known_lsn, ended.lag_records) == ("failed", 1, 2, None)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOENT, errno.ESTALE])
+def test_reader_waits_for_a_storage_that_is_away(stack: ExitStack, tmp_path: Path, code: int) -> None:
+    """Take the storage of a log away from its reader, and give it back: the state is "absent", and then all comes."""
+    log = stack.enter_context(walkit.open(tmp_path / "log", options=tiny()))
+    primary = stack.enter_context(Primary(log, delta=DeltaOptions(buffer_bytes=0)))
+    storage = FaultyStorage(FileStorage(str(tmp_path / "log")))
+    reader = stack.enter_context(DeltaReader(storage, primary.address, backoff=quick()))
+    reader.wait_for(log.append(b"1", key=b"k").last_lsn, WAIT_S)
+    for operation in ("open", "read"):
+        storage.fail(operation, "*", times=None, errno=code)
+    last = [log.append(bytes(1000), key=b"k") for _ in range(100)][-1].last_lsn
+    wait_until(lambda: reader.status().state == "absent" and reader.statistics().retries > 1)
+    assert reader.error is None and reader.applied_lsn < last
+    storage.clear()
+    assert reader.wait_for(last, WAIT_S) == last
+    wait_until(lambda: reader.status().state == "following")
 
 
 def test_a_transaction_larger_than_a_load_is_seen_all_or_not_at_all(stack: ExitStack, tmp_path: Path) -> None:

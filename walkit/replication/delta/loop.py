@@ -20,7 +20,14 @@ from walkit.replication.delta.loader import LoadedRange, RangeLoader, Workers, c
 from walkit.replication.delta.messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
 from walkit.replication.delta.opening import Opening
 from walkit.replication.delta.poller import DeltaPoller
-from walkit.replication.delta.replayer import ApplyRange, DeltaReplayer, EndReplay, LoadRange, ReplayStep
+from walkit.replication.delta.replayer import (
+    ApplyRange,
+    DeltaReplayer,
+    EndReplay,
+    LoadRange,
+    ReplayStep,
+    is_absent,
+)
 from walkit.replication.delta.state import ReaderFigures, ReaderState
 from walkit.replication.delta.upkeep import ReaderUpkeep
 from walkit.replication.logs.source import StoredSource
@@ -71,6 +78,8 @@ class DeltaLoop:
         self.error: WalkitError | None = None
         self.troubles: dict[str, str] = {}
         """By what failed last ("poll", "look", "load", "stop"): why. Its next success clears it."""
+        self._absent: set[str] = set()
+        """Which of "look" and "load" found the storage absent last."""
         self.polls = self.failures = self.refusals = self.looks = self.records = 0
         self.answered_ms: float | None = None
         self.seen_ms: float | None = None
@@ -106,6 +115,11 @@ class DeltaLoop:
         """Whether the primary, or the log itself, has said a short time ago how far the log is."""
         spoke_ms = max(self.answered_ms or 0.0, self.seen_ms or 0.0)
         return bool(spoke_ms) and not self.is_ended and now_ms() - spoke_ms < 5 * self._silence_ms
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether the storage was absent at the last look or load: it is tried again until it is back."""
+        return bool(self._absent)
 
     @property
     def trouble(self) -> str:
@@ -328,9 +342,9 @@ class DeltaLoop:
         if isinstance(end, DivergenceError):
             return [EndReplay(end)]
         if isinstance(end, WalkitError):
-            self.troubles["look"] = str(end)
+            self._note_failure("look", end)
             return ()
-        self.troubles.pop("look", None)
+        self._note_success("look")
         now, owed_lsn, self._owed_lsn = now_ms(), self._owed_lsn, end.lsn
         self.seen_ms = now
         in_contact = self.answered_ms is not None and now - self.answered_ms < self._silence_ms
@@ -345,6 +359,15 @@ class DeltaLoop:
             version=0, session_id=0, session_epoch=0, end=end, log_id=self._log_id, epoch_id=0
         )
         return self._replay(answer, came_ns, now)
+
+    def _note_failure(self, what: str, error: Exception) -> None:
+        self.troubles[what] = str(error)
+        if is_absent(error):
+            self._absent.add(what)
+
+    def _note_success(self, what: str) -> None:
+        self.troubles.pop(what, None)
+        self._absent.discard(what)
 
     # -- ranges
 
@@ -394,9 +417,9 @@ class DeltaLoop:
     def _loaded(self, step: LoadRange, found: LoadedRange | Exception, took_ns: int) -> Sequence[ReplayStep]:
         now = now_ms()
         if isinstance(found, Exception):
-            self.troubles["load"] = str(found)
+            self._note_failure("load", found)
             return self.replayer.load_failed(step.number, found, now)
-        self.troubles.pop("load", None)
+        self._note_success("load")
         self.figures.time("read", took_ns)
         return self.replayer.loaded(step.number, found.frames, found.size_bytes, found.end, now)
 

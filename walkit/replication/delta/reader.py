@@ -60,9 +60,9 @@ class DeltaReader:
     `checkpoint_s` seconds and at `stop`; a reader that begins again with that folder continues from it, or where what
     it needs next is gone from the log's newest snapshot.
 
-    A StorageError while reading is tried again, with growing delays, up to `limits.tries_max` times. Any other error
-    ends the reader: `error` has it, and `wait_for` raises it. Nothing is ever passed over. The state is in memory as a
-    whole; what waits to be applied is bounded by `limits`. Safe from any thread.
+    If the log's storage goes away, the reader waits for it, with pauses of up to 30 seconds: its state is "absent". Any
+    other error ends the reader: `error` has it, and `wait_for` raises it. Nothing is ever passed over. The state is in
+    memory as a whole; what waits to be applied is bounded by `limits`. Safe from any thread.
 
     LogNotFoundError; OptionsError for a log of durability "none", and for files of `tls` that cannot be used;
     LogLockedError where another reader has the checkpoint's folder; DivergenceError where it is of another log, or of a
@@ -310,6 +310,8 @@ class DeltaReader:
             return "stopped"
         if not loop.thread.begun:
             return "new"
+        if loop.is_absent:
+            return "absent"
         if loop.is_answered:
             return "following"
         return "reading the log" if loop.is_in_touch else "connecting"

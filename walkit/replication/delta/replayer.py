@@ -14,7 +14,14 @@ from dataclasses import dataclass, field, fields
 from typing import Literal, TypeAlias
 
 from walkit._internal.arguments import check_whole
-from walkit.errors import DivergenceError, StorageError, WalkitError
+from walkit.errors import (
+    CorruptionError,
+    DivergenceError,
+    LogNotFoundError,
+    NotALogError,
+    StorageError,
+    WalkitError,
+)
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.delta.messages import DeltaEnd, PollAnswer, delta_frames
 
@@ -59,6 +66,15 @@ class EndReplay:
 ReplayStep: TypeAlias = LoadRange | ApplyRange | EndReplay
 
 
+AFTER_ABSENT_MS, PAUSE_MOST_MS = 60_000.0, 30_000.0
+
+
+def is_absent(error: Exception) -> bool:
+    """Say whether an error means that the storage of the log is away for now: not there, or the system refuses it."""
+    refused = isinstance(error, StorageError) and error.errno is not None
+    return refused or isinstance(error, LogNotFoundError | NotALogError)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReplayLimits:
     """The bounds of a replay. One load more than `bytes_max` may be held, where everything waits for that one."""
@@ -72,7 +88,7 @@ class ReplayLimits:
     parts_max: int = 1024
     """Ranges that wait at the same time; above that a delta is not kept, and its range is loaded."""
     tries_max: int = 10
-    """How often a load is tried before its error ends the replay."""
+    """How often a range that the log should have is read short before that ends the replay."""
 
     def __post_init__(self) -> None:
         """OptionsError for a number out of its bounds: with no load nothing would ever come."""
@@ -139,6 +155,8 @@ class DeltaReplayer:
         self._log_id, self._chance, self._check_delta = log_id, chance, frames_of
         self._parts: list[_Part] = []
         self._numbers = 0
+        self._absent_ms = -math.inf
+        """When the storage was absent last."""
         self._pumped_ms = -math.inf
         """When it was last looked at what may be loaded."""
 
@@ -208,13 +226,22 @@ class DeltaReplayer:
         return self._pump(now_ms)
 
     def load_failed(self, number: int, error: Exception, now_ms: float) -> list[ReplayStep]:
-        """A load has failed: a StorageError is tried again after a while, any other error ends the replay."""
+        """A load has failed: it is tried again after a while, without an end as long as the storage is absent.
+
+        A StorageError that names no error of the system is tried `tries_max` times. Damage within a minute after the
+        storage was absent is tried again too: it may be half there. Any other error ends the replay.
+        """
         part = self._part(number, "loading")
         if part is None:
             return []
-        if not isinstance(error, StorageError) or part.tries >= self.limits.tries_max:
+        if is_absent(error):
+            self._absent_ms = now_ms
+        elif isinstance(error, CorruptionError):
+            if now_ms - self._absent_ms >= AFTER_ABSENT_MS:
+                return self._fail(error)
+        elif not isinstance(error, StorageError) or part.tries >= self.limits.tries_max:
             return self._fail(error)
-        part.backoff = part.backoff or Backoff(chance=self._chance)
+        part.backoff = part.backoff or Backoff(most_ms=PAUSE_MOST_MS, chance=self._chance)
         part.state, part.size_bytes = "waiting", 0
         part.retry_at_ms = now_ms + part.backoff.next_ms()
         self.counts.retries += 1

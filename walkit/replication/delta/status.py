@@ -14,7 +14,8 @@ class DeltaReaderStatus:
     """One moment of a delta reader.
 
     `state`: "new", "connecting" (neither the primary nor the log has said how far the log is), "following" (polls are
-    answered), "reading the log" (no poll is answered, and the reader looks at the log itself), "failed" (for good:
+    answered), "reading the log" (no poll is answered, and the reader looks at the log itself), "absent" (the storage is
+    away; it is tried again until it is back), "failed" (for good:
     `error` says why), "stopped".
     """
 

@@ -49,7 +49,7 @@ from walkit.replication.replica.opening import Opened, ReplicaOpening
 from walkit.replication.replica.store import ReplicaStore
 from walkit.replication.transport.connection import Connection, Destination, Received
 from walkit.replication.transport.threads import LoopThread, now_ms
-from walkit.storage.io_errors import BACK_PRESSURE
+from walkit.storage.interface import BACK_PRESSURE
 
 IMPORT_BYTES = 4 << 20
 """Frames that have come already share a synced write of about this size."""
