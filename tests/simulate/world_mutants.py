@@ -117,7 +117,7 @@ MUTANTS = (
     Mutant(
         "an error counted as progress",
         f"{REPLAYER}.load_failed",
-        "part.backoff = part.backoff or Backoff(chance=self._chance)",
+        "part.backoff = part.backoff or Backoff(most_ms=PAUSE_MOST_MS, chance=self._chance)",
         "return self.loaded(number, (part.first.lsn + 1, []), 0, part.end, now_ms)",
     ),
     Mutant(
