@@ -218,10 +218,6 @@ def test_a_snapshot_makes_its_log_durable_first(durability: str) -> None:
         assert (again.log.acked_lsn, len(again), again.statistics().snapshot_lsn) == (20, 20, 20)
 
 
-def _note(events: list[tuple[str, object]], name: str, attributes: object) -> None:
-    events.append((name, attributes))
-
-
 def trimmed(storage: CrashingStorage) -> None:
     """Fill a store of two snapshots over several segments, and trim the log up to the newest."""
     with memory_store(storage) as store:

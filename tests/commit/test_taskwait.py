@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -15,8 +14,6 @@ from tests.support.logs import SEGMENTS, faulty_log, memory_log, values
 from tests.support.threads import GUARD_S, Task, wait_until
 from walkit import WriteAheadLog
 from walkit.commit.asyncio_wait import TaskWait, done_future, waits_of, wake_all
-
-Waiting = Callable[[str], Coroutine[Any, Any, str]]
 
 
 def tasks_of(count: int) -> tuple[list[TaskWait], list[asyncio.Task[str]], list[str]]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import array
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -56,29 +55,6 @@ def test_a_tombstone_has_a_key_and_no_value(log: walkit.WriteAheadLog) -> None:
         log.delete(None)
     expected = [Record(1, Kind.DELETE, b"k", None, stamp), Record(2, Kind.DELETE, b"", None, None)]
     assert list(log.read()) == expected
-
-
-BUFFERS: dict[str, Callable[[], Any]] = {
-    "bytes": lambda: b"abc",
-    "bytearray": lambda: bytearray(b"abc"),
-    "memoryview": lambda: memoryview(bytearray(b"abc")),
-    "strided memoryview": lambda: memoryview(bytearray(b"a-b-c"))[::2],
-    "array": lambda: array.array("B", b"abc"),
-    "numpy": lambda: np.frombuffer(b"abc", np.uint8).copy(),
-    "strided numpy": lambda: np.frombuffer(b"a-b-c-", np.uint8).copy()[::2],
-    "arrow buffer": lambda: pa.py_buffer(b"abc"),
-    "bytes subclass": lambda: type("Bytes", (bytes,), {"__len__": lambda _: 99})(b"abc"),
-}
-
-
-WRONG: dict[str, Any] = {
-    "text": "text",
-    "number": 7,
-    "list": [1, 2],
-    "object": object(),
-    "dates": np.array(["2020-01-01"], "M8[s]"),
-    "objects": np.array([object()]),
-}
 
 
 def test_text_gets_a_hint(log: walkit.WriteAheadLog) -> None:

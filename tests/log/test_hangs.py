@@ -17,7 +17,6 @@ from walkit.errors import CommitFailedError, LogClosedError, LogLockedError, Log
 from walkit.segments.manifest_store import LOCK_NAME
 
 LIMIT_MS = 60
-FOREVER_MS = 86_400_000
 
 
 def hung_log(**options: Any) -> tuple[FaultyMemory, walkit.WriteAheadLog]:

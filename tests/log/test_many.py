@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -49,24 +48,6 @@ def log() -> Iterator[walkit.WriteAheadLog]:
 
 PLAIN = [b"a", b"", b"ccc"]
 HOLED = [b"a", None, b"", None]
-
-COLUMNS: dict[str, tuple[Any, Sequence[bytes | None]]] = {
-    "list": (PLAIN, PLAIN),
-    "tuple": (tuple(PLAIN), PLAIN),
-    "list with None": (HOLED, HOLED),
-    "only None": ([None, None], [None, None]),
-    "generator": ((bytes(n) for n in range(3)), [b"", b"\0", b"\0\0"]),
-    "bytearrays": ([bytearray(b"x"), memoryview(b"yz")], [b"x", b"yz"]),
-    "rows of numpy": (np.frombuffer(b"abcdef", np.uint8).reshape(3, 2), [b"ab", b"cd", b"ef"]),
-    "arrow binary": (pa.array(HOLED, pa.binary()), HOLED),
-    "arrow large binary": (pa.array(HOLED, pa.large_binary()), HOLED),
-    "arrow fixed size": (pa.array([b"ab", None, b"cd"], pa.binary(2)), [b"ab", None, b"cd"]),
-    "arrow dictionary": (pa.array([b"q", b"r", b"q"]).dictionary_encode(), [b"q", b"r", b"q"]),
-    "arrow slice": (pa.array([b"0", b"1", None, b"3"], pa.binary()).slice(1, 2), [b"1", None]),
-    "arrow chunks": (pa.chunked_array([[b"1"], [], [None, b"2"]], pa.binary()), [b"1", None, b"2"]),
-    "arrow without rows": (pa.array([], pa.binary()), []),
-    "arrow nulls": (pa.nulls(2, pa.binary()), [None, None]),
-}
 
 
 @pytest.mark.parametrize(

@@ -109,16 +109,6 @@ def test_an_observer_may_use_the_log(log: walkit.WriteAheadLog) -> None:
     assert done.wait(GUARD_S)
 
 
-def test_a_follower_gets_old_and_new_records_in_order(log: walkit.WriteAheadLog) -> None:
-    """Follow from the beginning while others append over many segments: every LSN once, in order."""
-    log.append_many([bytes(3000)] * 40)
-    following = Task(lambda: lsns(islice(log.follow(1), 400)))
-    tasks = [Task(lambda: [log.append(bytes(500)) for _ in range(90)]) for _ in range(4)]
-    for task in tasks:
-        task.result()
-    assert following.result() == list(range(1, 401))
-
-
 def test_followers_begin_where_they_are_told(log: walkit.WriteAheadLog) -> None:
     """Follow from the middle, from the next record and from one that is not there yet."""
     log.append_many([b"%d" % n for n in range(1, 11)])

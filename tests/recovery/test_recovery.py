@@ -382,6 +382,3 @@ def test_an_opening_syncs_its_folder_first(operation: str) -> None:
         log_of(opening).close()
     assert isinstance(opening.inner, CrashingStorage)
     assert contents(opening.inner.crash(keep="none"))[MANIFEST_NAME].startswith(newest.rstrip(b"\0"))
-
-
-OPERATIONS = ("write", "synced_write", "sync", "allocate", "create", "replace", "sync_directory", "remove")

@@ -79,8 +79,6 @@ def test_repair_does_what_the_salvaging_opening_does(damage: Damage) -> None:
 
 
 MANIFESTS = {"missing": without_manifest, "damaged": with_damaged_manifest}
-UNTOLD = ("the last segment missing", "killed: the open segment missing")
-"""Without a manifest nothing tells what these lost but the durable slot."""
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,6 @@ from walkit.record import STAMP_MAX
 from walkit.recovery.scan_report import FrameRow, ScanReport, Verdict, frame_time
 from walkit.recovery.verify import scan, verify
 
-IN_ORDER = {Verdict.INTACT, Verdict.UNUSED}
-
 
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:

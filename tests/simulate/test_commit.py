@@ -186,16 +186,6 @@ class Halves:
         return Take(max(queue.records // 2, 1)) if queue.in_flight % 2 == 0 else Wait(50)
 
 
-POLICIES: list[Policy | None] = [
-    None,
-    OneRecordPerFrame(),
-    CappedFrames(records=3),
-    Linger(200, 1000),
-    Adaptive(),
-    Halves(),
-]
-
-
 @given(
     writers=st.integers(1, 12),
     arrivals=st.lists(st.integers(0, 5_000), max_size=30),

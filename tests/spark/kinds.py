@@ -22,7 +22,6 @@ import walkit.spark
 
 RECORDS, KEYS, EARLY = 60, 6, 30
 PUTS = "kind = 1"
-RECORD = "lsn bigint, kind tinyint, key binary, value binary"
 
 Change = Callable[[DataFrame], DataFrame]
 

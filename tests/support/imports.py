@@ -82,8 +82,3 @@ def import_all(log: ImportedLog, primary: Storage, frames_max: int = 3) -> int:
 
 def bytes_of(storage: Storage) -> list[tuple[FrameHeader, bytes]]:
     return [(header, data) for _, header, data in frames_of(storage)]
-
-
-def without_promise(data: bytes) -> bytes:
-    """The bytes of a segment without its promise of a manifest, which a header made by a repair does not have."""
-    return data[:120] + bytes(8) + data[128:4092] + bytes(4) + data[4096:]
