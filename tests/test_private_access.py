@@ -12,7 +12,7 @@ from tests.test_architecture import python_files
 if TYPE_CHECKING:
     from tests.conftest import Checkout
 
-ACCESSES_MAX = 115
+ACCESSES_MAX = 105
 """At most so many in all tests. Where a test needs one more, another means (`log.parts`, an event, a metric) is due."""
 CONVENTIONS = frozenset(
     (
