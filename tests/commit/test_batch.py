@@ -55,19 +55,6 @@ def awaited(
     return ticket
 
 
-def test_records_that_follow_each_other_are_one_submission() -> None:
-    """Submit a hundred records behind a write: one submission, one frame, and LSNs in the order of the calls."""
-    harness, leader = held()
-    tickets = [harness.putted(b"%d" % n) for n in range(100)]
-    assert [s.count for s in harness.core.pending] == [100] and harness.core.pending_records == 100
-    harness.place.release()
-    assert [t.result(GUARD_S).first_lsn for t in tickets] == list(range(2, 102))
-    assert {t.frame for t in tickets} == {harness.place.frames[1]}
-    assert {t.result(0).position for t in tickets} == {harness.place.frames[1].position}
-    leader.join()
-    harness.driver.stop(LogClosedError())
-
-
 JOINING = {
     "equal kinds": (["put", "put", "put", "put"], [4]),
     "a caller shares none that another thread fills": (["put", "put", "caller", "put", "caller"], [2, 3]),
@@ -442,28 +429,6 @@ def test_a_lone_caller_and_the_main_thread_have_a_submission_of_their_own() -> N
     assert Task(harness.put, b"lone").result().first_lsn == 1
     assert harness.put(b"main").first_lsn == 2
     assert not batches and len(harness.place.frames) == 2
-    harness.driver.stop(LogClosedError())
-
-
-def test_many_ways_at_once() -> None:
-    """Append puts, submit puts and append tickets on nine threads: LSNs are dense and in each thread's order."""
-    harness = DriverHarness()
-    found: dict[str, list[int]] = {}
-
-    def append(name: str) -> None:
-        found[name] = [harness.put(b"v").first_lsn for _ in range(100)]
-
-    def submit(name: str) -> None:
-        found[name] = [t.result(GUARD_S).first_lsn for t in [harness.putted(b"v", b"k") for _ in range(100)]]
-
-    def own(name: str) -> None:
-        found[name] = [harness.append(b"v").result(GUARD_S).first_lsn for _ in range(100)]
-
-    tasks = [Task(way, f"{way.__name__} {n}") for way in (append, submit, own) for n in range(3)]
-    for task in tasks:
-        task.result()
-    assert sorted(lsn for lsns in found.values() for lsn in lsns) == list(range(1, 901))
-    assert all(lsns == sorted(lsns) for lsns in found.values())
     harness.driver.stop(LogClosedError())
 
 
