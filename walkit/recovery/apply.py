@@ -99,7 +99,7 @@ def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> No
         store.update(lambda _: plan.manifest)
     changed, salvage = False, plan.policy == "salvage"
     for name in plan.foreign:
-        changed |= _set_aside(storage, name, keep=True, unreadable=True, stray=True)
+        changed |= _set_aside(storage, name, keep=True, unreadable=True, orphan=True)
     for finding in plan.findings.sealed:
         changed |= _cut_tail(storage, finding, finding.end_position, tolerant=salvage)
     for step in plan.steps:
@@ -109,9 +109,9 @@ def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> No
         else:
             keep = step.row.decision not in (Decision.DROP, Decision.SEAL)
             changed |= _set_aside(
-                storage, finding.name, keep=keep, unreadable=salvage, stray=finding.other is not None
+                storage, finding.name, keep=keep, unreadable=salvage, orphan=finding.other is not None
             )
-    for name in plan.findings.strays:
+    for name in plan.findings.orphans:
         try:
             leftover = _is_leftover(storage, name, plan.manifest)
         except StorageError:
@@ -120,9 +120,9 @@ def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> No
             leftover = False
         # It was found not to be needed, so that one that cannot be read goes as it is, by any policy.
         changed |= _set_aside(
-            storage, name, keep=salvage or plan.keeps_strays or not leftover, unreadable=True, stray=True
+            storage, name, keep=salvage or plan.keeps_orphans or not leftover, unreadable=True, orphan=True
         )
-    for name in (*plan.findings.orphan_indexes, *plan.findings.unfinished):
+    for name in plan.findings.obsolete:
         with suppress(StorageError):  # it costs its bytes, and nothing reads it
             storage.remove(name)
     if changed:
@@ -175,20 +175,21 @@ def _is_room(storage: Storage, name: str, file: Readable, start: int, until: int
 
 
 def _set_aside(
-    storage: Storage, name: str, *, keep: bool, unreadable: bool = False, stray: bool = False
+    storage: Storage, name: str, *, keep: bool, unreadable: bool = False, orphan: bool = False
 ) -> bool:
     """Take a whole file out of the log: under lost+found where it holds anything to keep, else away.
 
-    With `unreadable` one that cannot be read goes there by being renamed, as it is. A `stray` may be another history's.
+    With `unreadable` one that cannot be read goes there by being renamed, as it is. An `orphan` may belong to another
+    history.
     """
     try:
         file = storage.open(name, "read")
         try:
             until = nonzero_until(file, 0, file.size()) if keep else 0
             # A step that was interrupted may have kept it already, up to its last byte that is not zero.
-            kept = not until or (stray and is_kept(storage, f"{LOST_FOLDER}/{name}", file, 0, until))
+            kept = not until or (orphan and is_kept(storage, f"{LOST_FOLDER}/{name}", file, 0, until))
             # The last frame of another history ends in zeros, and has to stay readable in lost+found.
-            if not kept and not _is_room(storage, name, file, 0, file.size() if stray else until):
+            if not kept and not _is_room(storage, name, file, 0, file.size() if orphan else until):
                 return False
         finally:
             file.close()

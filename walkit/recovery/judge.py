@@ -74,7 +74,7 @@ class Judge:
         self.storage, self.manifest, self.slot = storage, manifest, slot
         self.live, self.bodies, self.decode = live, bodies, decode
         self.slot_known = slot.epoch_id in {e.id for e in manifest.lineage}
-        self.promised = max(manifest.end.position, slot.position if self.slot_known else 0)
+        self.promised = LogFindings(manifest=manifest, slot=slot).promised_position
         """How far anything that can be trusted promises the log to be on stable storage."""
         self.end = manifest.end
         """Where the intact log ends, as far as it has been judged."""

@@ -176,12 +176,10 @@ class LogFindings:
     slot: DurableSlot
     sealed: list[SegmentFinding] = field(default_factory=list)
     unsealed: list[SegmentFinding] = field(default_factory=list)
-    strays: list[str] = field(default_factory=list)
+    orphans: list[str] = field(default_factory=list)
     """Segment files that the manifest does not name."""
-    orphan_indexes: list[str] = field(default_factory=list)
-    """Indexes of segments that are not in the log."""
-    unfinished: list[str] = field(default_factory=list)
-    """Files that a writer left half written: see `unfinished_in`."""
+    obsolete: list[str] = field(default_factory=list)
+    """Files that nothing reads: indexes of segments that are not in the log, and temporary files of a dead writer."""
 
     @property
     def verify_s(self) -> float:
@@ -630,9 +628,8 @@ def scan_folder(
     findings = LogFindings(manifest=manifest, slot=slot)
     named = {s.name for s in manifest.segments}
     names = storage.names()
-    findings.strays = [n for n in names if n.endswith(".segment") and n not in named]
-    findings.orphan_indexes = orphan_indexes(names, manifest)
-    findings.unfinished = unfinished_in(storage, names)
+    findings.orphans = [n for n in names if n.endswith(".segment") and n not in named]
+    findings.obsolete = [*orphan_indexes(names, manifest), *unfinished_in(storage, names)]
     _refuse_an_older_manifest(storage, findings, salvage)
     return findings
 
@@ -644,13 +641,13 @@ def _refuse_an_older_manifest(storage: Storage, findings: LogFindings, salvage: 
     used segment with a number that the manifest has not given yet, or a slot of an unknown epoch, is newer than it.
     """
     manifest, slot, promise = findings.manifest, findings.slot, findings.slot.promise
-    gathered = gathered_in(storage, manifest) if findings.strays else NOTHING_GATHERED
+    gathered = gathered_in(storage, manifest) if findings.orphans else NOTHING_GATHERED
     if slot.generation and not is_known(manifest, slot):
         raise _older_manifest(DURABLE_NAME, f"epoch {slot.epoch}, durable up to position {slot.position:,}")
     if promise.generation and not is_known(manifest, promise):
         raise _older_manifest(DURABLE_NAME, f"epoch {promise.epoch}, manifest {promise.generation:,}")
     refuse_broken_promise(storage, manifest, promise.generation, DURABLE_NAME)
-    for name in findings.strays:
+    for name in findings.orphans:
         try:
             header = header_of(storage, name)
         except CorruptionError:

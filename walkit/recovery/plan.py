@@ -583,7 +583,7 @@ class RecoveryPlan:
     steps: tuple[PlanStep, ...]
     manifest: Manifest
     """The manifest after the plan."""
-    keeps_strays: bool = False
+    keeps_orphans: bool = False
     """Whether segments that the manifest does not name are kept in lost+found, even if they look like leftovers."""
     foreign: tuple[str, ...] = ()
     """Other files that belong to another history: they go to lost+found."""

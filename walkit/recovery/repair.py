@@ -392,7 +392,7 @@ def _is_contradicted(
                 check_identity(manifest, record, found[record.name])
             except CorruptionError:
                 return True
-    strays = [h for n, h in found.items() if n not in named and leftover_of(h, manifest) != "trimming"]
+    orphans = [h for n, h in found.items() if n not in named and leftover_of(h, manifest) != "trimming"]
     if any(_continues(storage, s, found[s.name]) for s in manifest.sealed if s.name in found):
         return True
     there, gathered = set(storage.names()), gathered_in(storage, manifest)
@@ -400,7 +400,7 @@ def _is_contradicted(
     return any(
         s.first_lsn <= h.first_lsn <= s.last_lsn and not gathered.has(h.name, h)
         for s in absent
-        for h in strays
+        for h in orphans
     )
 
 
@@ -586,7 +586,7 @@ def _plan(
         return replace(plan, foreign=choice.foreign)
     # Made anew it is written in any case, and nothing that it does not name goes without being kept.
     made = completed(plan.manifest)
-    return replace(plan, manifest=made.next(), keeps_strays=True, foreign=choice.foreign)
+    return replace(plan, manifest=made.next(), keeps_orphans=True, foreign=choice.foreign)
 
 
 def _keep_manifest(storage: Storage) -> None:
@@ -611,9 +611,7 @@ def _report(
     found = plan.findings
     tails = any(f.nonzero_until > f.end_offset or f.file_bytes > f.end_offset for f in found.sealed)
     changed = (
-        rebuilt is not None
-        or tails
-        or bool(plan.steps or found.strays or found.orphan_indexes or found.unfinished or plan.foreign)
+        rebuilt is not None or tails or bool(plan.steps or found.orphans or found.obsolete or plan.foreign)
     )
     return RepairReport(
         **plan.outcome(storage),

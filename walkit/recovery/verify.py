@@ -289,22 +289,22 @@ def _lsn_at(results: ScanResults, position: int) -> int | None:
     return None
 
 
-def note_strays(results: ScanResults) -> None:
+def note_orphans(results: ScanResults) -> None:
     """Note segment files that the manifest does not name. One that promises more than the log holds is a problem."""
     storage = results.storage
     named = {s.name for s in results.manifest.segments}
-    strays = [n for n in storage.names() if n.endswith(".segment") and n not in named]
-    if strays and results.live:
+    orphans = [n for n in storage.names() if n.endswith(".segment") and n not in named]
+    if orphans and results.live:
         named = {s.name for s in load_manifest(storage).segments}  # a writer makes a file before it names it
-        strays = [n for n in strays if n not in named]
-    for name in strays:
+        orphans = [n for n in orphans if n not in named]
+    for name in orphans:
         try:
-            _note_stray(results, name)
+            _note_orphan(results, name)
         except StorageError as error:
             results.notes.append(f"{name} is not named in the manifest, and could not be read: {error}")
 
 
-def _note_stray(results: ScanResults, name: str) -> None:
+def _note_orphan(results: ScanResults, name: str) -> None:
     file = results.storage.open(name, "read")
     try:
         size, block = file.size(), file.read(0, SEGMENT_HEADER_BYTES)
@@ -317,7 +317,7 @@ def _note_stray(results: ScanResults, name: str) -> None:
             what = _what(block, header or other, results.manifest)
             results.notes.append(f"{name} is not named in the manifest: {what}")
             if nonzero_until(file, 0, size) or not results.live:
-                _add_stray(results, name, header or other, size, [])
+                _add_orphan(results, name, header or other, size, [])
             return
         stop = header.start_position + size - SEGMENT_HEADER_BYTES
         begin = start_of(header)
@@ -341,7 +341,7 @@ def _note_stray(results: ScanResults, name: str) -> None:
     finally:
         file.close()
     results.ranges += ranges
-    _add_stray(results, name, header, size, ranges)
+    _add_orphan(results, name, header, size, ranges)
     if gathered_in(results.storage, results.manifest).has(name, header):
         results.notes.append(
             f"{name} is of a log that a replica gathered, to put it in the place of this one: the next opening as a "
@@ -381,7 +381,7 @@ def _what(block: bytes, header: SegmentHeader | None, manifest: Manifest) -> str
     return f"it holds segment {header.number} of this log under another name"
 
 
-def _add_stray(
+def _add_orphan(
     results: ScanResults, name: str, header: SegmentHeader | None, size: int, ranges: list[RangeVerdict]
 ) -> None:
     record = SegmentRecord(number=0, state=SegmentState.PREPARED, epoch=0 if header is None else header.epoch)
@@ -500,7 +500,7 @@ def _examine(
         if damage is not None:
             results.problem(_damage_of(manifest, damage), segment=MANIFEST_NAME)
         results.take_segments()
-        note_strays(results)
+        note_orphans(results)
         if damage is None and not live:
             _note_refusal(results)
         if decode:
