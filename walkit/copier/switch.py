@@ -17,10 +17,10 @@ from walkit.format.index import index_name
 from walkit.format.layout import MANIFEST_BYTES_MAX, SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, decode_manifest
 from walkit.format.names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME, snapshot_name
-from walkit.format.segment import SegmentHeader, segment_name
+from walkit.format.segment import segment_name
 from walkit.recovery.apply import move_whole
 from walkit.segments.consumer_files import claim_facts, claims_locked, remove_claims
-from walkit.segments.identity import header_of
+from walkit.segments.identity import header_of, whole_header
 from walkit.segments.manifest_store import load_manifest, write_manifest
 from walkit.segments.orphan_files import SNAPSHOT_KEY, gathered_in
 from walkit.storage.bulk import read_if_there
@@ -77,14 +77,14 @@ def place(storage: Storage, names: Mapping[str, str]) -> None:
 
 
 def _placed(storage: Storage, own: Manifest, ready: Manifest) -> bool:
-    """Give the parts their numbers and names in the log; False where one is gone. No manifest names them yet."""
+    """Give the parts their numbers and names in the log; False if one is gone or torn. No manifest names them yet."""
     segments, lsn, there = _renumbered(own, ready), ready.extra.get(SNAPSHOT_KEY, 0), set(storage.names())
     names = part_names(segments, [lsn] if lsn else [])
     if not all(there & {*pair} for pair in names.items()):
         return False  # before the first one is renamed: a segment that no manifest knows is refused by an opening
     for record, new in segments:
-        if part_name(record.number) in there:
-            _renumber(storage, part_name(record.number), new)
+        if part_name(record.number) in there and not _renumber(storage, part_name(record.number), new):
+            return False
     place(storage, names)
     return True
 
@@ -124,17 +124,18 @@ def _set_aside(storage: Storage, own: Manifest) -> None:
         move_whole(storage, name)
 
 
-def _renumber(storage: Storage, part: str, new: SegmentRecord) -> None:
-    """Write the new number of a segment into the header of its part, durably.
+def _renumber(storage: Storage, part: str, new: SegmentRecord) -> bool:
+    """Write the new number of a segment into the header of its part, durably; False if a power cut has torn it.
 
     One that has it already is written again: an earlier write may be in the page cache only.
     """
     file = storage.open(part, "write")
     try:
-        header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES))
-        assert header is not None, "it was checked"
-        # The promise is about the primary's manifest.
-        file.write(0, [replace(header, number=new.number, manifest_generation=0).encode()], sync=True)
+        header = whole_header(file.read(0, SEGMENT_HEADER_BYTES))
+        if header is not None:
+            # The promise is about the primary's manifest.
+            file.write(0, [replace(header, number=new.number, manifest_generation=0).encode()], sync=True)
+        return header is not None
     finally:
         file.close()
 
