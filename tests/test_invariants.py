@@ -65,7 +65,7 @@ from walkit.segments.manifest_store import ManifestStore
 from walkit.state import KeyedTable
 from walkit.state.admission import Admission
 from walkit.state.journal import Ring
-from walkit.storage.direct import AlignedBuffers
+from walkit.storage.file import AlignedBuffers
 
 SMALL = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_marker_ms=0)
 OWNER = uuid.UUID(int=1)

@@ -74,9 +74,9 @@ if TYPE_CHECKING:
     from walkit.measure.health import doctor as doctor
     from walkit.read.claim import Claim as Claim
     from walkit.read.claim import claim as claim
-    from walkit.read.counting import lsn_at as lsn_at
     from walkit.read.cursor import Cursor as Cursor
-    from walkit.read.describe import LogInventory as LogInventory
+    from walkit.read.inventory import LogInventory as LogInventory
+    from walkit.read.record_count import lsn_at as lsn_at
     from walkit.record import RECORD_SCHEMA as RECORD_SCHEMA
     from walkit.recovery.decision import recovery_table as recovery_table
     from walkit.recovery.repair import repair as repair
@@ -122,7 +122,7 @@ _LATER = {
     "CompactionReport": "compaction.report",
     "CopyReport": "copier.copy_report",
     "Cursor": "read.cursor",
-    "LogInventory": "read.describe",
+    "LogInventory": "read.inventory",
     "MachineRecovery": "state.machine_recovery",
     "PastState": "state.state_at",
     "RetentionReport": "log.retention",
@@ -135,7 +135,7 @@ _LATER = {
     "diff": "state.diff",
     "recover": "state.machine_recovery",
     "doctor": "measure.health",
-    "lsn_at": "read.counting",
+    "lsn_at": "read.record_count",
     "recovery_table": "recovery.decision",
     "repair": "recovery.repair",
     "replay": "state.replay",

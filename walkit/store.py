@@ -33,7 +33,7 @@ from walkit.log.scratch import open_scratch
 from walkit.log.validate import Values
 from walkit.log.wal import WriteAheadLog
 from walkit.metrics import StoreStatistics
-from walkit.read.describe import LogInventory
+from walkit.read.inventory import LogInventory
 from walkit.record import AppendResult
 from walkit.recovery.report import Phase, RecoveryReport, report_html
 from walkit.state.admission import Admission

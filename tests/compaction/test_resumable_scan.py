@@ -18,7 +18,7 @@ from walkit.read.resumable_scan import ResumableScan
 from walkit.read.view import LogView
 from walkit.record import Batch, Record
 from walkit.state import KeyedTable
-from walkit.state.exact_state import exact_state
+from walkit.state.state_at import exact_state
 from walkit.store import Store
 
 VALUE = 9000

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.format.plain_reader import PlainRecord, fields_of
 from tests.support.makers import flipped, forged, frame_of, record_lists
-from walkit.format.anatomy import frame_fields, header_layout
+from walkit.format.frame_fields import frame_fields, header_layout
 from walkit.format.layout import FRAME_HEADER_BYTES
 
 ROWS = [

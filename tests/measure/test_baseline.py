@@ -14,7 +14,7 @@ from walkit.errors import StorageError
 from walkit.measure import raw_baseline
 from walkit.measure.baseline import REGION_BYTES_MAX
 from walkit.storage import FileStorage
-from walkit.storage.direct import O_DIRECT
+from walkit.storage.file import O_DIRECT
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "O_DSYNC"), reason="no O_DSYNC on this platform")
 

@@ -11,7 +11,7 @@ import pytest
 
 import walkit
 from tests.support.makers import flipped
-from walkit.format.anatomy import frame_fields
+from walkit.format.frame_fields import frame_fields
 from walkit.models import CrashingStorage
 from walkit.plots import frame_bytes
 from walkit.plots.style import COLOURS

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import walkit
-from walkit.read.counting import count_records, lsn_at
+from walkit.read.record_count import count_records, lsn_at
 
 OPTIONS = walkit.LogOptions(segment_bytes=64 * 1024)
 

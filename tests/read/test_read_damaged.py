@@ -16,8 +16,8 @@ import walkit
 from tests.support.damaged import Copy, kill_log, value_of
 from walkit.errors import CorruptionError, OptionsError
 from walkit.format.body import Columns
-from walkit.format.damaged_frame import records_left
 from walkit.format.frame import FrameHeader, FrameIdentity, prepare_body, seal_frame
+from walkit.format.frame_fields import records_left
 from walkit.format.layout import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
 from walkit.record import UnverifiedRecord
 

@@ -33,7 +33,7 @@ from walkit.errors import (
     SegmentMissingError,
     StorageError,
 )
-from walkit.format.anatomy import frame_fields
+from walkit.format.frame_fields import frame_fields
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.models import CrashingStorage
 from walkit.models.faults import FaultyStorage

@@ -13,8 +13,8 @@ import pytest
 from tests.storage.test_file import FileHooks
 from walkit.errors import StorageError
 from walkit.storage import DirectStorage, FileStorage, MemoryStorage, Storage, StorageFile
-from walkit.storage import direct as direct_module
-from walkit.storage.direct import BUFFER_BYTES_MAX, O_DIRECT, AlignedBuffers
+from walkit.storage import file as direct_module
+from walkit.storage.file import BUFFER_BYTES_MAX, O_DIRECT, AlignedBuffers
 from walkit.storage.interface import OpenMode
 from walkit.testing.storage import FileTests, NameTests, SpaceTests
 

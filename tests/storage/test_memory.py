@@ -8,7 +8,7 @@ import walkit
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.storage import MemoryStorage, Storage
 from walkit.storage.address import storage_at
-from walkit.storage.memory_tree import Content
+from walkit.storage.memory import Content
 from walkit.testing import StorageTests
 from walkit.testing.storage_crash import CrashTests
 

@@ -26,7 +26,7 @@ from walkit.spark.counting import count
 from walkit.spark.diff import diff
 from walkit.spark.replay import pick_newest, replay, replay_rows
 from walkit.spark.verify import verify_pair
-from walkit.state.exact_state import exact_state
+from walkit.state.state_at import exact_state
 from walkit.storage.address import storage_at
 
 Answer: TypeAlias = tuple[Any, ...]

@@ -24,7 +24,7 @@ from walkit.commit.ticket import Ticket
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import LatencyHistogram, ThreadRecorder, raw_baseline
 from walkit.metrics import LogStatistics
-from walkit.storage.direct import DIRECT_BYTES
+from walkit.storage.file import DIRECT_BYTES
 from walkit.workload.closedloop import WARM_UP_SHARE, appending, drive_threads
 
 RECORDS_PER_CALL = 10_000

@@ -36,13 +36,82 @@ from walkit.format.layout import FRAME_HEADER_BYTES, LSN_LAST, LSN_MAX, POSITION
 S = TypeVar("S", bound=Submission)
 
 
-class SubmissionQueue(Generic[S]):
-    """Submissions, oldest first, and the policy that is asked about them. Part of the ordering core."""
+class OrderingCore(Generic[S]):
+    """State of the commit path. See the module's docstring for which thread may call what."""
 
-    def __init__(self, *, body_bytes_max: int, in_flight_max: int, policy: Policy | None) -> None:
-        self.body_bytes_max = body_bytes_max
+    def __init__(
+        self,
+        identity: FrameIdentity,
+        *,
+        last_lsn: int,
+        position: int,
+        chain: int,
+        alignment: int,
+        frame_bytes_max: int,
+        in_flight_max: int = 1,
+        completion_order: bool = False,
+        reorder_window_bytes: int | None = None,
+        policy: Policy | None = None,
+        ack_when_durable: bool = True,
+        idle_marker_us: int = 0,
+        interval_us: int = 0,
+        ack_sink: Callable[[SealedFrame], object] | None = None,
+    ) -> None:
+        self.body_bytes_max = frame_bytes_max - FRAME_HEADER_BYTES - alignment
         self.in_flight_max = in_flight_max
         self.policy = policy
+        self._begin_queue()
+        self.identity = identity
+        self.alignment = alignment
+        self.frame_bytes_max = frame_bytes_max
+        self.completion_order = completion_order
+        self.reorder_window_bytes = (
+            in_flight_max * frame_bytes_max if reorder_window_bytes is None else reorder_window_bytes
+        )
+        self.ack_when_durable = ack_when_durable
+        self.idle_marker_us = idle_marker_us
+        self.interval_us = interval_us
+        self.sealed_at_us = 0
+        # Written by `seal` if all before it is durable, and by `synced`: since when something lacks a sync.
+        self.unsynced_since_us = 0
+        # Written by `flush` under the commit lock; only grows. No policy holds back a record up to it.
+        self.flush_lsn = 0
+        # Appended by `seal`, taken from the left by `written` and from the right by `begin_failure`, which are
+        # under the commit lock.
+        self.in_flight: deque[SealedFrame] = deque()
+        """Frames that are sealed and not yet passed by the contiguous written prefix, in append order."""
+        self.landed = 0
+        """How many of them are written, and wait for one before them."""
+        # The marks: `seal`, whose calls are serial, writes the first five, and `segment_ready` segment_end before it;
+        # `written` and `synced` write the others under the commit lock. Between two steps:
+        # - position <= segment_end
+        # - promised_position <= durable_position <= written_position <= position
+        # - durable_lsn <= written_lsn == acked_lsn <= appended_lsn
+        self.position = position
+        self.chain = chain
+        self.promised_position = position
+        self.record_end_position = position
+        self.appended_lsn = last_lsn
+        self.segment_end = position
+        self.acked_lsn = last_lsn
+        self.durable_lsn = last_lsn
+        self.written_lsn = last_lsn
+        self.written_position = position
+        self.durable_position = position
+        # Written once, by `begin_failure` under the commit lock: then `take` returns nothing, and no sync counts.
+        self.failure: BaseException | None = None
+        self.failed_from: int | None = None
+        """Position from which on nothing is acknowledged any more."""
+        self.on_prefix: Callable[[SealedFrame], object] | None = None
+        """Completion order: given each frame, marks too, when the contiguous prefix has passed it, in order."""
+        self.ack_sink = ack_sink
+        """See `commit.ports.AcknowledgementSink`."""
+        self.ack_sink_failure: tuple[BaseException, SealedFrame] | None = None
+        """What the sink has raised, and at which frame: that one, and all after it, are to be failed."""
+
+    # -- the queue
+
+    def _begin_queue(self) -> None:
         self.policy_error: BaseException | None = None
         """What a policy raised, or why its time cannot be waited for; it is not asked any more."""
         self.seal_at_us: int | None = None
@@ -177,13 +246,6 @@ class SubmissionQueue(Generic[S]):
             self.pending.popleft()
         return group
 
-    def _check(self) -> None:
-        """Assert that the counts are those of what waits."""
-        counted = [submission for submission in self.pending if submission is not self.batch]
-        assert self._bytes == sum(submission.size_bytes for submission in counted)
-        assert self._records == sum(submission.count for submission in counted)
-        assert self.batch is None or self.batch is self.pending[-1], "only the last may grow"
-
     def _ask(self, policy: Policy, writing: int, flushing: bool, now_us: int) -> Take | None:
         """Return what the policy takes now; None where it waits, with `seal_at_us` as the time to ask again."""
         queue = QueueState(
@@ -253,82 +315,7 @@ class SubmissionQueue(Generic[S]):
         self.pending.clear()
         self._bytes = self._records = self.taken_records = self.taken_frames = 0
 
-
-class OrderingCore(SubmissionQueue[S]):
-    """State of the commit path. See the module's docstring for which thread may call what."""
-
-    def __init__(
-        self,
-        identity: FrameIdentity,
-        *,
-        last_lsn: int,
-        position: int,
-        chain: int,
-        alignment: int,
-        frame_bytes_max: int,
-        in_flight_max: int = 1,
-        completion_order: bool = False,
-        reorder_window_bytes: int | None = None,
-        policy: Policy | None = None,
-        ack_when_durable: bool = True,
-        idle_marker_us: int = 0,
-        interval_us: int = 0,
-        ack_sink: Callable[[SealedFrame], object] | None = None,
-    ) -> None:
-        super().__init__(
-            body_bytes_max=frame_bytes_max - FRAME_HEADER_BYTES - alignment,
-            in_flight_max=in_flight_max,
-            policy=policy,
-        )
-        self.identity = identity
-        self.alignment = alignment
-        self.frame_bytes_max = frame_bytes_max
-        self.completion_order = completion_order
-        self.reorder_window_bytes = (
-            in_flight_max * frame_bytes_max if reorder_window_bytes is None else reorder_window_bytes
-        )
-        self.ack_when_durable = ack_when_durable
-        self.idle_marker_us = idle_marker_us
-        self.interval_us = interval_us
-        self.sealed_at_us = 0
-        # Written by `seal` if all before it is durable, and by `synced`: since when something lacks a sync.
-        self.unsynced_since_us = 0
-        # Written by `flush` under the commit lock; only grows. No policy holds back a record up to it.
-        self.flush_lsn = 0
-        # Appended by `seal`, taken from the left by `written` and from the right by `begin_failure`, which are
-        # under the commit lock.
-        self.in_flight: deque[SealedFrame] = deque()
-        """Frames that are sealed and not yet passed by the contiguous written prefix, in append order."""
-        self.landed = 0
-        """How many of them are written, and wait for one before them."""
-        # The marks: `seal`, whose calls are serial, writes the first five, and `segment_ready` segment_end before it;
-        # `written` and `synced` write the others under the commit lock. Between two steps:
-        # - position <= segment_end
-        # - promised_position <= durable_position <= written_position <= position
-        # - durable_lsn <= written_lsn == acked_lsn <= appended_lsn
-        self.position = position
-        self.chain = chain
-        self.promised_position = position
-        self.record_end_position = position
-        self.appended_lsn = last_lsn
-        self.segment_end = position
-        self.acked_lsn = last_lsn
-        self.durable_lsn = last_lsn
-        self.written_lsn = last_lsn
-        self.written_position = position
-        self.durable_position = position
-        # Written once, by `begin_failure` under the commit lock: then `take` returns nothing, and no sync counts.
-        self.failure: BaseException | None = None
-        self.failed_from: int | None = None
-        """Position from which on nothing is acknowledged any more."""
-        self.on_prefix: Callable[[SealedFrame], object] | None = None
-        """Completion order: given each frame, marks too, when the contiguous prefix has passed it, in order."""
-        self.ack_sink = ack_sink
-        """See `commit.ports.AcknowledgementSink`."""
-        self.ack_sink_failure: tuple[BaseException, SealedFrame] | None = None
-        """What the sink has raised, and at which frame: that one, and all after it, are to be failed."""
-
-    # -- on the way in: see also `submit` and `withdraw` of the queue
+    # -- on the way in
 
     @property
     def writing(self) -> int:
@@ -611,7 +598,10 @@ class OrderingCore(SubmissionQueue[S]):
 
     def _check(self) -> None:
         """Assert what holds between two steps, where no other thread is in one: for tests and the end of a log."""
-        super()._check()
+        counted = [submission for submission in self.pending if submission is not self.batch]
+        assert self._bytes == sum(submission.size_bytes for submission in counted)
+        assert self._records == sum(submission.count for submission in counted)
+        assert self.batch is None or self.batch is self.pending[-1], "only the last may grow"
         self._check_marks()
         assert self.position <= self.segment_end
         position = self.written_position

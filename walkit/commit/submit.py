@@ -64,7 +64,7 @@ class Submitter:
     def enqueue(self, ticket: SingleTicket) -> bool:
         """Queue the ticket and return at once; False where the queue has no room. Raises what refuses the log.
 
-        An interrupt (Ctrl-C) strikes before the ticket is queued or after it: `SubmissionQueue.submit` sees to that. So
+        An interrupt (Ctrl-C) strikes before the ticket is queued or after it: `OrderingCore.submit` sees to that. So
         the writer threads ask the policy, which may set the timer: that could not be interrupted anywhere.
         """
         mark = HERE.__dict__.get(STEP)

@@ -482,7 +482,7 @@ class BatchQueue:
         A batch that grows is in the queue, so that the log takes records, the queue has room, and a leader will take
         it: no more needs to be looked at. Without the lock it may end meanwhile: the caller looks afterwards.
 
-        As in `SubmissionQueue.submit`, the call that makes the record part of the queue comes last: an interrupt
+        As in `OrderingCore.submit`, the call that makes the record part of the queue comes last: an interrupt
         strikes before it, and what was noted by then is of no record, or after it.
         """
         batch: Batch | None = self._core.batch

@@ -13,8 +13,8 @@ from walkit.format.segment import SegmentHeader
 from walkit.models.faults import Operation
 from walkit.recovery.verify import verify
 from walkit.state.diff import diff
-from walkit.state.exact_state import exact_state
 from walkit.state.snapshot import snapshot_lsns
+from walkit.state.state_at import exact_state
 from walkit.store import Store
 
 

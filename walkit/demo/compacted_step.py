@@ -12,7 +12,7 @@ from walkit.compaction import CompactionReport
 from walkit.config import LogOptions
 from walkit.demo.parts import Parts
 from walkit.demo.progress_printer import ProgressPrinter
-from walkit.read.describe import LogInventory
+from walkit.read.inventory import LogInventory
 from walkit.recovery.report import RecoveryReport
 from walkit.replication.primary.server import Primary
 from walkit.replication.replica.follower import Replica

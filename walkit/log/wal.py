@@ -32,7 +32,7 @@ from walkit.log.validate import DELETE, PUT, Values, make_ticket
 from walkit.metrics import LogStatistics
 from walkit.read.claim import LEASE_S_DEFAULT, Claim
 from walkit.read.cursor import CursorApi, CursorPlace
-from walkit.read.html import SegmentShown, segments_html
+from walkit.read.inventory import SegmentShown, segments_html
 from walkit.read.view import LogView
 from walkit.record import AppendResult, Kind, Record
 from walkit.recovery.report import Cut, RecoveryReport

@@ -23,7 +23,7 @@ import numpy as np
 from walkit._internal.html import Markup, tag
 from walkit.errors import StorageError
 from walkit.measure.histogram import LatencyHistogram
-from walkit.storage.direct import DIRECT_BYTES, O_DIRECT
+from walkit.storage.file import DIRECT_BYTES, O_DIRECT
 
 REGION_BYTES_MAX = 16 * 1024 * 1024
 """The loop goes round and round in at most this many pre-zeroed bytes (at least one block a thread)."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from walkit.models.page_cache import LOST, Fates, Inode, Keep, numbers
 from walkit.storage.interface import parent_folder
-from walkit.storage.memory_tree import MemoryNames, NameChangeKind, change_name
+from walkit.storage.memory import MemoryNames, NameChangeKind, change_name
 
 
 @dataclass(frozen=True, slots=True)

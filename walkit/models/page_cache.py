@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from walkit.storage.memory_tree import ChangeKind, Content, MemoryInode
+from walkit.storage.memory import ChangeKind, Content, MemoryInode
 
 Keep = Literal["none", "all", "random"]
 

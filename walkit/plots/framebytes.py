@@ -7,7 +7,7 @@ from html import escape
 
 import numpy as np
 
-from walkit.format.anatomy import FrameField, frame_fields
+from walkit.format.frame_fields import FrameField, frame_fields
 from walkit.log.observe import ObservedFrames
 from walkit.plots.style import COLOURS, Figure, Theme, figure, go
 from walkit.record import Buffer

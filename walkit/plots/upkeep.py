@@ -11,7 +11,7 @@ from walkit.plots.facts import drawn_by, short_name
 from walkit.plots.rows import FLAG, Box, Look, Mark, RowPanel, draw_rows
 from walkit.plots.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, SKY, VERMILION, WINE, Figure, Theme
 from walkit.plots.units import bytes_text
-from walkit.read.describe import LogInventory, SegmentStock
+from walkit.read.inventory import LogInventory, SegmentStock
 
 _STATES = {"sealed": Look(BLUE, 0), "compacted": Look(GREEN, 1), "open": Look(ORANGE, 5)}
 _GOING = Look(WINE, 2)

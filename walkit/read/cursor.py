@@ -39,7 +39,7 @@ from walkit.storage.bulk import write_whole
 from walkit.storage.interface import Storage, remove_if_there
 
 if TYPE_CHECKING:
-    from walkit.read.describe import LogInventory
+    from walkit.read.inventory import LogInventory
 
 
 class CursorPlace(NamedTuple):
@@ -90,7 +90,7 @@ class CursorApi(ReadApi):
 
     def inventory(self) -> LogInventory:
         """Return what the log holds at this moment, and what needs it: segments, marks, claims, cursors."""
-        from walkit.read.describe import inventory_of
+        from walkit.read.inventory import inventory_of
 
         storage = self._cursor_place().storage
         view, newest = self._now()

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from walkit._internal.arrow import numbers_of, pa
-from walkit.format.damaged_frame import header_left, records_left
 from walkit.format.frame import FrameHeader
+from walkit.format.frame_fields import header_left, records_left
 from walkit.format.layout import FRAME_BYTES_LIMIT, FRAME_HEADER_BYTES, LSN_MAX
 from walkit.format.manifest import HoleRecord
 from walkit.format.segment import SegmentHeader

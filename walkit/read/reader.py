@@ -18,7 +18,7 @@ from walkit.format.manifest import MANIFEST_NAME, Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
 from walkit.read.cursor import CursorApi, CursorPlace
 from walkit.read.damage_seen import DamageSeen, Seen
-from walkit.read.html import reader_html
+from walkit.read.inventory import reader_html
 from walkit.read.view import LogView, Span
 from walkit.record import Record
 from walkit.recovery.log_scan import LogFindings, read_durable_slot

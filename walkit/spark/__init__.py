@@ -27,7 +27,7 @@ from walkit.errors import MissingExtraError
 if importlib.util.find_spec("pyspark") is None:
     raise MissingExtraError("spark", "pyspark")
 
-from walkit.read.counting import lsn_at
+from walkit.read.record_count import lsn_at
 from walkit.spark.changes import changes
 from walkit.spark.counting import LogStats, count, stats
 from walkit.spark.diff import diff

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from walkit._internal.arguments import as_lsn, refuse
-from walkit.read.counting import count_records
+from walkit.read.record_count import count_records
 from walkit.spark.facts import SOURCE_NAME
 from walkit.spark.options import local_path
 from walkit.spark.session import session

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from walkit.errors import GapError
-from walkit.read.counting import lsn_at
 from walkit.read.reader import view_of
+from walkit.read.record_count import lsn_at
 from walkit.storage.address import storage_at
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from walkit._internal.arrow import numbers_of, validated
 from walkit.read.read_api import ReadApi
 from walkit.read.reader import LogReader
 from walkit.recovery.report import report_html
-from walkit.state.exact_state import StateProgress, deletions, exact_state
 from walkit.state.mapping_api import MappingApi
 from walkit.state.reconcile import DELETE, Mask
+from walkit.state.state_at import StateProgress, deletions, exact_state
 from walkit.state.table import KeyedTable
 from walkit.storage.address import Place, storage_at
 

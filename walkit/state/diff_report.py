@@ -32,8 +32,8 @@ from walkit.state.diff import (
     narrowed,
     parts_of_side,
 )
-from walkit.state.exact_state import StateProgress
 from walkit.state.reconcile import DELETE
+from walkit.state.state_at import StateProgress
 from walkit.state.value_decoder import Columns, Decoder, Undecoded
 
 CELL_MAX = 40

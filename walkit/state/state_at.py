@@ -1,18 +1,113 @@
-"""Time travel: the state as it was at an LSN, from the nearest snapshot and a replay, or from the log alone."""
+"""The state as it was at an LSN: a keyed table, or columns without an object for each key.
+
+It comes from the nearest snapshot and a replay, or from the log alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
-from walkit._internal.arguments import as_lsn, refuse
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from walkit._internal.arguments import as_lsn, check_whole, refuse
 from walkit._internal.text import counted
 from walkit.errors import FormatVersionError, GapError, HistoryTrimmedError, SnapshotError
 from walkit.read.read_api import ReadApi
+from walkit.read.view import LogView
 from walkit.recovery.report import report_html
+from walkit.state.latest_reducer import FinalState
+from walkit.state.load_snapshot import base_at, base_of_all
+from walkit.state.reconcile import DELETE
 from walkit.state.replay import replay
-from walkit.state.snapshot import identity_at, read_snapshot, snapshot_lsns
+from walkit.state.snapshot import identity_at, read_snapshot, snapshot_batches, snapshot_lsns
 from walkit.state.table import KeyedTable
 from walkit.storage.interface import Storage
+
+StateProgress = Callable[[int, int], None]
+"""Called after each batch with (LSNs passed, LSNs to pass). What it raises ends the work."""
+
+
+class ExactState(NamedTuple):
+    """A state of a log, and the snapshot that it begins with."""
+
+    records: FinalState
+    """The newest record of each key; a snapshot's are all puts, those of the log deletes, too."""
+    base_lsn: int
+    """LSN of the snapshot; 0 where the state comes from the log alone."""
+
+
+def exact_state(log: ReadApi, at_lsn: int | None = None, progress: StateProgress | None = None) -> ExactState:
+    """Return the state of a log after `at_lsn` (default: its newest record; 0: before the first).
+
+    Made of the records from the log's first one on where they are all there, else of the newest usable snapshot at or
+    below `at_lsn` and the records after it. HistoryTrimmedError where neither gives it exactly; OptionsError for an
+    LSN that the log has not reached; the newest snapshot's own error where every one that would do is damaged.
+    """
+    while True:
+        view, newest = log._now()
+        try:
+            return _state_of(view, _wanted(view, newest, at_lsn), progress)
+        except (GapError, SnapshotError):
+            # A trim, a compaction or a checkpoint has removed a file of the view. What is left has the state, or not.
+            if log._now()[0].manifest.generation == view.manifest.generation:
+                raise
+
+
+def _state_of(view: LogView, wanted: int, progress: StateProgress | None) -> ExactState:
+    state = FinalState()
+    if wanted == 0:
+        return ExactState(state, 0)
+    base = base_at(view, wanted)
+    if base:
+        for batch in snapshot_batches(view.storage, base, identity_at(view.manifest, base)):
+            state.add(batch)
+    if base < wanted:
+        for batch in view.batches(base + 1, wanted):
+            state.add(batch)
+            if progress is not None and len(batch):
+                progress(batch.column("lsn")[-1].as_py() - base, wanted - base)
+    return ExactState(state, base)
+
+
+DELETIONS_SCHEMA: pa.Schema = pa.schema([("key", pa.large_binary()), ("lsn", pa.int64())])
+
+
+def deletions(log: ReadApi, keys: pa.Array, up_to: int) -> pa.Table:
+    """Return key and LSN of the newest delete of each of `keys` that the log has up to `up_to`, in no order.
+
+    It is looked for from the log's first record on, or from the oldest snapshot from which the log continues: as far
+    back as the log holds states. What trimming or compaction has dropped is not found, and is no error.
+    """
+    while True:
+        view, newest = log._now()
+        try:
+            return _deletions_in(view, base_of_all(view, newest), up_to, keys)
+        except (HistoryTrimmedError, SnapshotError, FormatVersionError):
+            return DELETIONS_SCHEMA.empty_table()
+        except GapError:
+            if log._now()[0].manifest.generation == view.manifest.generation:
+                raise
+
+
+def _deletions_in(view: LogView, base: int, up_to: int, keys: pa.Array) -> pa.Table:
+    found = [DELETIONS_SCHEMA.empty_table()]
+    for batch in view.batches(base + 1, up_to) if base < up_to else ():
+        deletes = pa.Table.from_batches([batch]).filter(pc.equal(batch.column("kind"), DELETE))
+        part = deletes.select(DELETIONS_SCHEMA.names).cast(DELETIONS_SCHEMA)
+        found.append(part.filter(pc.is_in(part["key"], value_set=keys)))
+    newest = pa.concat_tables(found).group_by("key").aggregate([("lsn", "max")])
+    return newest.select(["key", "lsn_max"]).rename_columns(DELETIONS_SCHEMA.names)
+
+
+def _wanted(view: LogView, newest: int, at_lsn: int | None) -> int:
+    if at_lsn is None:
+        return newest
+    check_whole(at_lsn, "at_lsn", 0)
+    if at_lsn > newest:
+        refuse("at_lsn", at_lsn, f"the log at {view.storage.location} ends at {newest:,}", newest)
+    return at_lsn
 
 
 class PastState(Mapping[bytes, bytes | None]):

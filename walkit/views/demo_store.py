@@ -16,7 +16,7 @@ from walkit.errors import OptionsError, WalkitError
 from walkit.log.trim import TrimPreview, TrimReport
 from walkit.plots import Amplification
 from walkit.read.claim import Claim
-from walkit.read.describe import LogInventory
+from walkit.read.inventory import LogInventory
 from walkit.state.checkpoint import CheckpointReport
 from walkit.store import Store
 

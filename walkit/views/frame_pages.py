@@ -14,8 +14,8 @@ from typing import NamedTuple, TypeAlias
 
 from walkit._internal.arguments import refuse
 from walkit.errors import WalkitError
-from walkit.format.damaged_frame import records_left
 from walkit.format.frame import FrameFault, FrameHeader, check_body, check_header
+from walkit.format.frame_fields import records_left
 from walkit.format.layout import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
 from walkit.format.segment import SegmentHeader
 from walkit.read.damaged import unverified

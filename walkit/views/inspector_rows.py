@@ -8,8 +8,8 @@ from pathlib import Path
 
 from walkit._internal.html import Markup, join, table, tag
 from walkit._internal.text import bounds, counted
-from walkit.format.anatomy import frame_fields
 from walkit.format.frame import FrameHeader
+from walkit.format.frame_fields import frame_fields
 from walkit.format.layout import CODEC_NAMES, FRAME_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.recovery.scan_report import ScanReport, Verdict, frame_time, lsn_text

@@ -20,7 +20,7 @@ from walkit.format.layout import FRAME_HEADER_BYTES
 from walkit.measure import FrameSample, LatencyHistogram, RawRate
 from walkit.metrics import LogStatistics
 from walkit.models.device import PRESETS
-from walkit.storage.direct import DIRECT_BYTES
+from walkit.storage.file import DIRECT_BYTES
 from walkit.workload.policies import policy_named
 from walkit.workload.process import TalkingChild
 
