@@ -49,104 +49,16 @@ LED: Final = object()
 
 LEAD: Final = object()
 FULL: Final = object()
-"""What `CallerQueue.queue_locked` returns where there is nothing to wait at: see there."""
+"""What `Leader._queue_locked` returns where there is nothing to wait at: see there."""
 RECHECK_S = 0.2
 """How often a caller that was interrupted while it waited looks whether its ticket is done."""
 
 
-class CallerQueue:
-    """Callers that wait, among others that do. Methods that end in `_locked` need the lock held."""
-
-    def __init__(
-        self,
-        writer: FrameWriter,
-        election: LeaderElection,
-        batches: BatchQueue,
-        lead: Callable[[], object],
-    ) -> None:
-        """`lead` writes the frame of a caller that was elected."""
-        self._core = writer.core
-        self._clock = writer.clock
-        self._election = election
-        self._batches = batches
-        self._lead = lead
-        self._queue_bytes_max = batches.queue_bytes_max
-        self._plain = election.plain
-        self._asks_time = election.asks_time
-
-    def queue_put_locked(
-        self, thread: int, kind: int, key: bytes | None, value: bytes, size_bytes: int
-    ) -> WaitingCaller | None:
-        """Queue a put among others; None without room. The caller leads at once if `lead` is not CAN_LEAD."""
-        core, election = self._core, self._election
-        if core.inbox:
-            core.take_in()
-        caller, latch = WaitingCaller(), new_latch()
-        caller.lead, caller.thread = NO_LEADER, thread
-        batch = self._batches.join(caller, kind, ANY_THREAD, key, value, size_bytes)
-        if batch is None:
-            if core.pending_bytes + size_bytes > self._queue_bytes_max and core.pending:
-                return None
-            batch = self._batches.begin_locked(caller, kind, ANY_THREAD, key, value, size_bytes)
-        if len(election.leading) < election.places and (self._plain or election.ready_locked()):
-            election.leading[thread] = True
-        else:
-            caller.next_latch, caller.latch = None, latch
-            batch.callers.append(caller)
-            caller.lead = CAN_LEAD
-        return caller
-
-    def queue_locked(self, thread: int, ticket: SingleTicket, lead: LeaderState) -> Any:
-        """Queue a ticket among others; return LEAD with a place taken, FULL, or the latch of its caller."""
-        core, election = self._core, self._election
-        now_us = self._clock.us() if self._asks_time else 0
-        if core.inbox:
-            core.take_in(now_us)
-        if core.pending_bytes + ticket.size_bytes > self._queue_bytes_max and core.pending:
-            return FULL
-        latch = new_latch()
-        core.submit(ticket, now_us)
-        if len(election.leading) < election.places and (self._plain or election.ready_locked()):
-            election.leading[thread] = True
-            return LEAD
-        ticket.thread, ticket.next_latch = thread, None
-        ticket.latch, ticket.lead = latch, lead
-        return latch
-
-    def wait_to_lead(self, ticket: Caller, latch: Any) -> None:
-        """Wait at the latch of a caller that can lead, until its ticket is done; then wake the next caller."""
-        try:
-            latch.acquire()
-            if ticket.lead == CAN_LEAD:
-                if ticket.next_latch is not None:
-                    ticket.next_latch.release()
-                ticket.lead = HAS_LEFT
-        finally:
-            if ticket.lead != HAS_LEFT:
-                self._leave_queue(ticket, latch)
-
-    def _leave_queue(self, ticket: Caller, latch: Any) -> None:
-        """Lead, if the latch was opened for that, until the ticket is done; then wake the next caller.
-
-        Also if an exception came from another thread while the caller waited: others may wait for its step.
-        """
-        while True:
-            if ticket.lead == TO_LEAD:
-                ticket.lead = HAS_LED
-                self._lead()
-            # It may have been done before it led: another leader had taken it.
-            if ticket.frame is not None and (
-                ticket.frame.notified or (ticket.lead == HAS_LED and ticket.done())
-            ):
-                break
-            latch.acquire(timeout=RECHECK_S)
-        if ticket.next_latch is not None and ticket.lead == CAN_LEAD:
-            open_latch(ticket.next_latch)
-        ticket.lead = HAS_LEFT
-
-
 class Leader:
-    """The ways in for callers that wait, and what a thread does that leads. Safe from any thread."""
+    """The ways in for callers that wait, and the work of a thread that leads. Safe from any thread.
+
+    Methods that end in `_locked` need the lock held.
+    """
 
     def __init__(
         self,
@@ -162,10 +74,11 @@ class Leader:
         self._core = core = writer.core
         self._writer = writer
         self._election = election
-        self._waiting = CallerQueue(writer, election, batches, self.lead)
+        self._batches = batches
         self._enqueue = enqueue
         self._events = events
         self._completion = writer.completion
+        self._queue_bytes_max = batches.queue_bytes_max
         self._record_bytes_max = min(core.body_bytes_max, batches.queue_bytes_max)
         self._plain = election.plain
         self._asks_time = election.asks_time
@@ -221,14 +134,14 @@ class Leader:
                     leading[thread] = single
                     group = self._taken[0] = core.submit_and_take(single)
                 else:
-                    caller = self._waiting.queue_put_locked(thread, kind, key, value, size_bytes)
+                    caller = self._queue_put_locked(thread, kind, key, value, size_bytes)
                     if caller is None:
                         return None
                     waits = caller.lead == CAN_LEAD
             if caller is None:
                 return self._write_alone(thread, single, group) or single.result(0)
             if waits:
-                self._waiting.wait_to_lead(caller, caller.latch)
+                self._wait_to_lead(caller, caller.latch)
                 return caller.result(0)
             self.lead()
         except BaseException as error:
@@ -266,7 +179,7 @@ class Leader:
             return True
         if not ticket.lead:
             return self._wait_done(ticket, entered)
-        self._waiting.wait_to_lead(ticket, entered)
+        self._wait_to_lead(ticket, entered)
         return True
 
     def _append_on_main(self, ticket: SingleTicket) -> bool:
@@ -303,7 +216,7 @@ class Leader:
                     leading[thread] = ticket
                     group = self._taken[0] = core.submit_and_take(ticket)
                 else:
-                    entered = self._waiting.queue_locked(thread, ticket, lead)
+                    entered = self._queue_locked(thread, ticket, lead)
                     if entered is not LEAD:
                         return entered
             if group:
@@ -316,6 +229,76 @@ class Leader:
         return LEAD
 
     # -- waiting
+
+    def _queue_put_locked(
+        self, thread: int, kind: int, key: bytes | None, value: bytes, size_bytes: int
+    ) -> WaitingCaller | None:
+        """Queue a put among others; None without room. The caller leads at once if `lead` is not CAN_LEAD."""
+        core, election = self._core, self._election
+        if core.inbox:
+            core.take_in()
+        caller, latch = WaitingCaller(), new_latch()
+        caller.lead, caller.thread = NO_LEADER, thread
+        batch = self._batches.join(caller, kind, ANY_THREAD, key, value, size_bytes)
+        if batch is None:
+            if core.pending_bytes + size_bytes > self._queue_bytes_max and core.pending:
+                return None
+            batch = self._batches.begin_locked(caller, kind, ANY_THREAD, key, value, size_bytes)
+        if len(election.leading) < election.places and (self._plain or election.ready_locked()):
+            election.leading[thread] = True
+        else:
+            caller.next_latch, caller.latch = None, latch
+            batch.callers.append(caller)
+            caller.lead = CAN_LEAD
+        return caller
+
+    def _queue_locked(self, thread: int, ticket: SingleTicket, lead: LeaderState) -> Any:
+        """Queue a ticket among others; return LEAD with a place taken, FULL, or the latch of its caller."""
+        core, election = self._core, self._election
+        now_us = self._writer.clock.us() if self._asks_time else 0
+        if core.inbox:
+            core.take_in(now_us)
+        if core.pending_bytes + ticket.size_bytes > self._queue_bytes_max and core.pending:
+            return FULL
+        latch = new_latch()
+        core.submit(ticket, now_us)
+        if len(election.leading) < election.places and (self._plain or election.ready_locked()):
+            election.leading[thread] = True
+            return LEAD
+        ticket.thread, ticket.next_latch = thread, None
+        ticket.latch, ticket.lead = latch, lead
+        return latch
+
+    def _wait_to_lead(self, ticket: Caller, latch: Any) -> None:
+        """Wait at the latch of a caller that can lead, until its ticket is done; then wake the next caller."""
+        try:
+            latch.acquire()
+            if ticket.lead == CAN_LEAD:
+                if ticket.next_latch is not None:
+                    ticket.next_latch.release()
+                ticket.lead = HAS_LEFT
+        finally:
+            if ticket.lead != HAS_LEFT:
+                self._leave_queue(ticket, latch)
+
+    def _leave_queue(self, ticket: Caller, latch: Any) -> None:
+        """Lead, if the latch was opened for that, until the ticket is done; then wake the next caller.
+
+        Also if an exception came from another thread while the caller waited: others may wait for its step.
+        """
+        while True:
+            if ticket.lead == TO_LEAD:
+                ticket.lead = HAS_LED
+                self.lead()
+            # It may have been done before it led: another leader had taken it.
+            if ticket.frame is not None and (
+                ticket.frame.notified or (ticket.lead == HAS_LED and ticket.done())
+            ):
+                break
+            latch.acquire(timeout=RECHECK_S)
+        if ticket.next_latch is not None and ticket.lead == CAN_LEAD:
+            open_latch(ticket.next_latch)
+        ticket.lead = HAS_LEFT
 
     def _wait_done(self, ticket: Ticket, entered: object) -> bool:
         """Wait for the ticket of a caller that has led: another frame may have it. False where the queue was full."""
