@@ -249,7 +249,7 @@ def test_closing_ends_a_rewriting_and_waits_for_it() -> None:
         trim = Task(lambda log=log: log.trim(13))
         assert hang.entered.wait(30)
         close = Task(log.close)
-        wait_until(lambda log=log: log.parts.trimmer.rewriter._ended, "the log begins to close")  # type: ignore[misc]
+        wait_until(lambda log=log: log.parts.trimmer._ended, "the log begins to close")  # type: ignore[misc]
         assert storage.is_locked("lock")
         hang.release()
         assert trim.result() == 13

@@ -156,11 +156,18 @@ class TicketList:
         return self.result(0)
 
 
+MANY_FRAME_BYTES = 2 << 20
+"""A frame of many records is about so large: writing costs more than beginning to write, and the queue stays short."""
+
+
 class Appender:
     """Brings tickets into the queue of one log as its options say. Safe from any thread."""
 
-    def __init__(self, driver: CommitDriver, options: LogOptions) -> None:
+    def __init__(self, driver: CommitDriver, options: LogOptions, limit_bytes: int, records_max: int) -> None:
+        """`records_max` records stay together at most: fewer than a frame takes where a gate lets in fewer."""
         self._driver = driver
+        self._limit_bytes = limit_bytes
+        self._records_max = records_max
         self._queue_bytes_max = options.queue_bytes_max
         self._refuses = options.on_full == "raise"
 
@@ -236,33 +243,20 @@ class Appender:
         self._driver.on_room(lambda: wake(asyncio_wait.waits_of(wait)))
         await wait
 
+    # -- many records, as checked columns
 
-MANY_FRAME_BYTES = 2 << 20
-"""A frame of many records is about so large: writing costs more than beginning to write, and the queue stays short."""
-
-
-class BulkAppender:
-    """Appends checked columns of records to one log. Safe from any thread."""
-
-    def __init__(self, driver: CommitDriver, appender: Appender, limit_bytes: int, records_max: int) -> None:
-        """`records_max` records stay together at most: fewer than a frame takes where a gate lets in fewer."""
-        self._driver = driver
-        self._appender = appender
-        self._limit_bytes = limit_bytes
-        self._records_max = records_max
-
-    def submit(self, rows: Rows) -> TicketList:
+    def submit_rows(self, rows: Rows) -> TicketList:
         """Queue the records and return one ticket for all; see `WriteAheadLog.submit_many`."""
         return self._queue(self._tickets(rows), wait=False)
 
-    def append(self, rows: Rows) -> AppendResult:
+    def append_rows(self, rows: Rows) -> AppendResult:
         """Append the records and return when all are acknowledged; see `WriteAheadLog.append_many`."""
         tickets = self._tickets(rows)
         first = list(islice(tickets, 2))
         if len(first) == 1:
             # One frame: the caller writes it itself, if no other is writing, and no thread has to be woken.
             try:
-                return self._appender.append(first[0], None)
+                return self.append(first[0], None)
             except WalkitError as error:
                 vars(error)["acknowledged_prefix"] = 0
                 raise
@@ -278,7 +272,7 @@ class BulkAppender:
             if tickets:
                 ticket.after = tickets[-1]  # must not be written without it, where the disk is full
             try:
-                self._appender.enqueue(ticket, wait=wait and bool(tickets))
+                self.enqueue(ticket, wait=wait and bool(tickets))
             except WalkitError as error:
                 if not tickets:
                     raise

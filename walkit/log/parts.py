@@ -24,7 +24,7 @@ from walkit.log.claims import ClaimTable, OwnClaims
 from walkit.log.live_log import Lifetime, LogContents
 from walkit.log.observe import acknowledged_frames
 from walkit.log.retention import BoundedSink, Retainer
-from walkit.log.trim import Trimmer, TrimRewriter
+from walkit.log.trim import Trimmer
 from walkit.record import wall_us
 from walkit.recovery.apply import apply_plan
 from walkit.recovery.plan import RecoveryPlan
@@ -93,12 +93,11 @@ def compose(
     lifetime, orphan_files = Lifetime(), OrphanFiles(storage, manifest_store)
     claims = ClaimTable(storage, manifest_store, events)
     own_claims = OwnClaims(claims, contents, core, lifetime, segments.maintenance)
-    rewriter = TrimRewriter(storage, manifest_store, orphan_files, lifetime, events)
-    trimmer = Trimmer(manifest_store, core, segments.maintenance, claims, orphan_files, rewriter, events)
-    limits = options.retention
-    retention = Retainer(
-        limits, storage.location, manifest_store, segments, claims, trimmer, orphan_files, events
+    trimmer = Trimmer(
+        storage, manifest_store, core, segments.maintenance, claims, orphan_files, lifetime, events
     )
+    limits = options.retention
+    retention = Retainer(limits, manifest_store, segments, claims, trimmer, orphan_files, events)
     is_bounded = limits.at_capacity == "refuse"
     frame_sink = BoundedSink(segments, contents, options, retention, events) if is_bounded else segments
     driver = _driver(core, frame_sink, segments, contents, options, events)

@@ -180,7 +180,6 @@ class Retainer:
     def __init__(
         self,
         limits: Retention,
-        location: str,
         manifest_store: ManifestStore,
         segments: SegmentSet,
         claims: ClaimTable,
@@ -189,7 +188,6 @@ class Retainer:
         events: EventSink,
     ) -> None:
         self._limits = limits
-        self._location = location
         self._manifest_store = manifest_store
         self._segments = segments
         self._claims = claims
@@ -249,7 +247,7 @@ class Retainer:
                 shut.reopen()
             self._orphan_files.remove(progress)
         report = RetentionReport(
-            location=self._location,
+            location=self._segments.storage.location,
             low_watermark=trimmed.low_watermark,
             segments=len(trimmed.segments),
             records=sum(s.records for s in trimmed.segments),

@@ -20,7 +20,7 @@ from walkit.config import LogOptions, Retention
 from walkit.errors import CallbackError, GapError
 from walkit.events import EventSink
 from walkit.format.manifest import Manifest
-from walkit.log.append import Appender, BulkAppender, TicketList, Transaction
+from walkit.log.append import Appender, TicketList, Transaction
 from walkit.log.columns import bundle_of, rows_of, rows_of_arrow
 from walkit.log.live_log import segments_now
 from walkit.log.observe import Observation, ObservedFrames
@@ -125,8 +125,7 @@ class WriteAheadLog(CursorApi):
         self._lifetime, self._core = parts.lifetime, parts.core
         self._driver = parts.driver
         self._limit_bytes = min(parts.core.body_bytes_max, parts.options.queue_bytes_max)
-        self._appender = Appender(parts.driver, parts.options)
-        self._bulk = BulkAppender(parts.driver, self._appender, self._limit_bytes, parts.records_max)
+        self._appender = Appender(parts.driver, parts.options, self._limit_bytes, parts.records_max)
         self._finalizer = weakref.finalize(self, close_dropped, resources)
         watch_exit()
         _open_logs.add(self)
@@ -202,7 +201,7 @@ class WriteAheadLog(CursorApi):
         Blocks and refuses as `submit` does; once a part is queued, the ticket reports a refusal of the rest.
         """
         self._refuse_closed()
-        return self._bulk.submit(rows_of(values, keys, self._limit_bytes))
+        return self._appender.submit_rows(rows_of(values, keys, self._limit_bytes))
 
     def append_many(self, values: Values, keys: Values | None = None) -> AppendResult:
         """Append many records (a list of bytes, or an Arrow binary array) and return when all are acknowledged.
@@ -212,7 +211,7 @@ class WriteAheadLog(CursorApi):
         is full before any of these records is in it.
         """
         self._refuse_closed()
-        return self._bulk.append(rows_of(values, keys, self._limit_bytes))
+        return self._appender.append_rows(rows_of(values, keys, self._limit_bytes))
 
     def append_arrow(self, records: Any) -> AppendResult:
         """Append the records of an Arrow table or batch, one a row, and return when all are acknowledged.
@@ -228,7 +227,7 @@ class WriteAheadLog(CursorApi):
         written.
         """
         self._refuse_closed()
-        return self._bulk.append(rows_of_arrow(records))
+        return self._appender.append_rows(rows_of_arrow(records))
 
     def append_bundle(self, batch: pa.RecordBatch, key: Any = None) -> AppendResult:
         """Append any Arrow batch as one record of kind bundle; `record.arrow()` gives the same batch back.

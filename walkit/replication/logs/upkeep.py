@@ -14,7 +14,7 @@ from walkit.events import EventSink
 from walkit.log.claims import ClaimTable, OwnClaims
 from walkit.log.live_log import Lifetime, LogContents, LogMarks
 from walkit.log.retention import Retainer
-from walkit.log.trim import Trimmer, TrimRewriter
+from walkit.log.trim import Trimmer
 from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.orphan_files import OrphanFiles
 from walkit.segments.segment_set import SegmentSet
@@ -48,12 +48,11 @@ class ReplicaUpkeep:
         leftovers = OrphanFiles(storage, manifest_store)
         claims = ClaimTable(storage, manifest_store, events)
         own_claims = OwnClaims(claims, contents, marks, lifetime, segments.maintenance)
-        straddle = TrimRewriter(storage, manifest_store, leftovers, lifetime, events)
-        trimmer = Trimmer(manifest_store, marks, segments.maintenance, claims, leftovers, straddle, events)
-        trimmer.state_lsn = 0  # a replica keeps a state: nothing goes that is in no snapshot
-        retention = Retainer(
-            options.retention, storage.location, manifest_store, segments, claims, trimmer, leftovers, events
+        trimmer = Trimmer(
+            storage, manifest_store, marks, segments.maintenance, claims, leftovers, lifetime, events
         )
+        trimmer.state_lsn = 0  # a replica keeps a state: nothing goes that is in no snapshot
+        retention = Retainer(options.retention, manifest_store, segments, claims, trimmer, leftovers, events)
         retention.begin()
         return cls(
             contents=contents,
