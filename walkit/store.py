@@ -18,6 +18,7 @@ import numpy as np
 
 from walkit._internal.arguments import check_choice, check_kind, check_progress, refuse
 from walkit._internal.locks import STATE, alone
+from walkit._internal.report import Phase, report_html
 from walkit._internal.text import counted
 from walkit._main_thread import ending_early, run_uninterrupted
 from walkit.commit.ports import LogPorts
@@ -35,7 +36,7 @@ from walkit.log.wal import WriteAheadLog
 from walkit.metrics import StoreStatistics
 from walkit.read.inventory import LogInventory
 from walkit.record import AppendResult
-from walkit.recovery.report import Phase, RecoveryReport, report_html
+from walkit.recovery.report import RecoveryReport
 from walkit.state.admission import Admission
 from walkit.state.applier import Follower, FrameFeed
 from walkit.state.checkpoint import Checkpointer, CheckpointReport, checkpointer_on

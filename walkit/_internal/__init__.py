@@ -6,7 +6,7 @@
 - `locks`: marks of threads that have locks: such a thread waits for no other
 - `plugins`: objects that other packages offer by name
 - `progress`: progress bars
-- `report`: the base of reports that are a table: text, HTML, dictionary
+- `report`: timed phases, facts as HTML, and the base of reports that are a table
 - `tables`: DataFrames that a notebook shows whole
 - `text`: tables, counts and ranges for people
 - `threads`: threads that can be waited for, and how to wake one without Python code under a lock

@@ -1,13 +1,28 @@
-"""One base of the reports that are a table: a report says its rows once, and is text, HTML and a dictionary by them."""
+"""Reports: timed phases, facts as HTML, and the base of those that are a table, as text, HTML and a dictionary."""
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from walkit._internal.html import Markup, join, red_lines, table, tag
+from walkit._internal.html import COLOURS, Markup, Part, bar, join, red_lines, swatch, table, tag
+from walkit._internal.html import facts as facts_html
 from walkit._internal.text import aligned
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Phase:
+    """One timed part of a report. Seconds, from the beginning."""
+
+    name: str
+    started_s: float
+    duration_s: float
+    detail: dict[str, Any] = field(default_factory=dict)
+
 
 Cells = tuple[str, ...]
 
@@ -26,7 +41,7 @@ class TableReport(ABC):
 
     @property
     def notes(self) -> list[str]:
-        """What the numbers were taken on, and what makes them mean less."""
+        """The conditions of the measurement, and facts that weaken its numbers."""
         return []
 
     def _head(self) -> Cells:
@@ -86,3 +101,52 @@ class TableReport(ABC):
 def rounded(value: float | None, digits: int) -> float | None:
     """Round, with None for what is not known: JSON has no nan."""
     return None if value is None or value != value else round(value, digits)
+
+
+def report_html(
+    title: str,
+    facts: list[tuple[str, str]],
+    *,
+    phases: tuple[Phase, ...] = (),
+    lines: Sequence[str] = (),
+) -> str:
+    """Return a table of facts, a bar of phases and lines of text below; readable on dark and on light."""
+    parts = [tag("b", title), facts_html(facts)]
+    if phases:
+        paint = [COLOURS[i % len(COLOURS)] for i in range(len(phases))]
+        names = [f"{p.name} {p.duration_s * 1000:.2f} ms" for p in phases]
+        parts.append(bar([Part(p.duration_s, c, n) for p, c, n in zip(phases, paint, names, strict=True)]))
+        parts.append(
+            tag("small", *(join([swatch(c), " ", n, " "]) for c, n in zip(paint, names, strict=True)))
+        )
+    parts += [tag("div", line) for line in lines]
+    return tag("div", *parts)
+
+
+class PhaseClock:
+    """Collects phases while they happen."""
+
+    def __init__(self) -> None:
+        self.began = time.perf_counter()
+        self.phases: list[Phase] = []
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[dict[str, Any]]:
+        """Time a block; facts put into the yielded dict stand in the report."""
+        started = time.perf_counter()
+        detail: dict[str, Any] = {}
+        try:
+            yield detail
+        finally:
+            now = time.perf_counter()
+            self.phases.append(
+                Phase(name=name, started_s=started - self.began, duration_s=now - started, detail=detail)
+            )
+
+    def split_off(self, name: str, duration_s: float) -> None:
+        """Make a phase of its own of so many seconds of the last one, which went on in turns with it."""
+        last = self.phases.pop()
+        duration_s = min(max(duration_s, 0.0), last.duration_s)
+        first_s = last.duration_s - duration_s
+        self.phases.append(replace(last, duration_s=first_s))
+        self.phases.append(Phase(name=name, started_s=last.started_s + first_s, duration_s=duration_s))

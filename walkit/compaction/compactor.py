@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from walkit._internal.arguments import check_number, check_progress, check_whole
 from walkit._internal.locks import WORK, alone, marked, once
+from walkit._internal.report import PhaseClock
 from walkit._internal.threads import Latch
 from walkit._main_thread import end_if_abandoned, ending_early, run_uninterrupted
 from walkit.compaction.planner import (
@@ -39,7 +40,6 @@ from walkit.format.names import COMPACTION_NEW_NAME
 from walkit.log.claims import ClaimTable
 from walkit.log.live_log import Lifetime, LogContents
 from walkit.read.view import LogView
-from walkit.recovery.report import PhaseClock
 from walkit.segments.index_file import index_segment
 from walkit.segments.maintenance_worker import MaintenanceWorker
 from walkit.segments.manifest_store import ManifestStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from walkit.recovery.report import Phase, report_html
+from walkit._internal.report import Phase, report_html
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

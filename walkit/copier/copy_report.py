@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from walkit._internal.report import report_html
 from walkit._internal.text import bounds, counted
-from walkit.recovery.report import report_html
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

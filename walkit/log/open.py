@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Literal, overload
 
 from walkit._internal.arguments import check_choice, check_kind, check_progress, refuse
+from walkit._internal.report import PhaseClock
 from walkit._main_thread import ending_early, run_uninterrupted
 from walkit.commit.ports import LogPorts
 from walkit.config import LogOptions
@@ -24,7 +25,7 @@ from walkit.record import wall_us
 from walkit.recovery.apply import sync_unsealed
 from walkit.recovery.log_scan import Progress, read_durable_slot
 from walkit.recovery.plan import RecoveryPlan, emit_recovery, plan_recovery
-from walkit.recovery.report import PhaseClock, RecoveryReport
+from walkit.recovery.report import RecoveryReport
 from walkit.segments.consumer_files import claims_locked
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest_file, settle_manifest, write_manifest
 from walkit.segments.writer_lock import take_writer_lock

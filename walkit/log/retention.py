@@ -18,6 +18,7 @@ from itertools import pairwise
 
 from walkit._internal.arguments import check_kind, check_progress
 from walkit._internal.locks import once
+from walkit._internal.report import report_html
 from walkit._main_thread import ending_early, run_uninterrupted
 from walkit.config import LogOptions, Retention
 from walkit.errors import LogFullError
@@ -27,7 +28,6 @@ from walkit.format.manifest import SegmentRecord
 from walkit.log.claims import BACKGROUND_WAIT_S, ClaimTable
 from walkit.log.live_log import LogContents, segments_now
 from walkit.log.trim import Trimmed, Trimmer
-from walkit.recovery.report import report_html
 from walkit.segments.consumer_files import ClaimFact
 from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.orphan_files import OrphanFiles

@@ -10,6 +10,7 @@ from typing import Self
 
 from walkit._internal.arguments import check_number
 from walkit._internal.locks import marked, once
+from walkit._internal.report import report_html
 from walkit._internal.text import counted
 from walkit._main_thread import run_uninterrupted
 from walkit.errors import LogClosedError, StorageError, WalkitError
@@ -22,7 +23,6 @@ from walkit.log.claims import ClaimTable
 from walkit.log.live_log import Lifetime, LogMarks
 from walkit.read.view import LogView
 from walkit.record import Record
-from walkit.recovery.report import report_html
 from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.identity import check_identity, open_segment
 from walkit.segments.index_file import files_of, index_segment

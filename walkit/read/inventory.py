@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from walkit._internal.html import CYAN, RED, YELLOW, Mark, Markup, Part, bar, facts, join, swatch, table, tag
+from walkit._internal.report import report_html
 from walkit._internal.text import bounds, counted, lsn_range
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import SegmentState
 from walkit.read.view import LogView
 from walkit.record import wall_us
-from walkit.recovery.report import Cut, report_html
+from walkit.recovery.report import Cut
 from walkit.segments.consumer_files import ClaimFact, CursorFact
 
 if TYPE_CHECKING:

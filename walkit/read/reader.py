@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from walkit._internal.arguments import as_lsn
+from walkit._internal.report import report_html
 from walkit._internal.threads import Bell
 from walkit.errors import CorruptionError, GapError, LogClosedError, SegmentMissingError
 from walkit.events import EventSink
@@ -23,7 +24,6 @@ from walkit.read.view import LogView, Span
 from walkit.record import Record
 from walkit.recovery.log_scan import LogFindings, read_durable_slot
 from walkit.recovery.plan import plan_recovery
-from walkit.recovery.report import report_html
 from walkit.segments.identity import LogPoint, open_segment
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
 from walkit.segments.writer_lock import has_writer

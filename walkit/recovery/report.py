@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-from walkit._internal.html import COLOURS, Part, bar, join, swatch, tag
-from walkit._internal.html import facts as fact_table
+from walkit._internal.report import Phase, report_html
 from walkit._internal.text import counted, lsn_range
 from walkit.format.manifest import HoleRecord, LostRecord
 
 LOST_SHOWN_MAX = 3
 """Most lost ranges that the first line of a salvage names; the lines below it name all."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Phase:
-    """One timed part of a recovery. Seconds, from the beginning of the recovery."""
-
-    name: str
-    started_s: float
-    duration_s: float
-    detail: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +23,12 @@ class Cut:
     reason: str
     kept_as: str | None = None
     """Name of the file in lost+found that keeps the bytes; None where they were all zero."""
+
+    def text(self) -> str:
+        """Return the cut for people, in one line."""
+        kept = f"; kept as {self.kept_as}" if self.kept_as else ""
+        where = f"cut at position {self.position:,} of {self.segment} ({counted(self.bytes, 'byte')})"
+        return f"{where}: {self.reason}{kept}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,57 +173,5 @@ class RecoveryReport(Outcome):
                 ("time", f"{self.duration_s * 1000:.1f} ms"),
             ],
             phases=self.phases,
-            cuts=self.cuts,
+            lines=[cut.text() for cut in self.cuts],
         )
-
-
-class PhaseClock:
-    """Collects phases while they happen."""
-
-    def __init__(self) -> None:
-        self.began = time.perf_counter()
-        self.phases: list[Phase] = []
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[dict[str, Any]]:
-        """Time a block; facts put into the yielded dict stand in the report."""
-        started = time.perf_counter()
-        detail: dict[str, Any] = {}
-        try:
-            yield detail
-        finally:
-            now = time.perf_counter()
-            self.phases.append(
-                Phase(name=name, started_s=started - self.began, duration_s=now - started, detail=detail)
-            )
-
-    def split_off(self, name: str, duration_s: float) -> None:
-        """Make a phase of its own of so many seconds of the last one, which went on in turns with it."""
-        last = self.phases.pop()
-        duration_s = min(max(duration_s, 0.0), last.duration_s)
-        first_s = last.duration_s - duration_s
-        self.phases.append(replace(last, duration_s=first_s))
-        self.phases.append(Phase(name=name, started_s=last.started_s + first_s, duration_s=duration_s))
-
-
-def report_html(
-    title: str,
-    facts: list[tuple[str, str]],
-    *,
-    phases: tuple[Phase, ...] = (),
-    cuts: tuple[Cut, ...] = (),
-) -> str:
-    """Return a table of facts, a bar of phases and the list of cuts; readable on dark and on light."""
-    parts = [tag("b", title), fact_table(facts)]
-    if phases:
-        paint = [COLOURS[i % len(COLOURS)] for i in range(len(phases))]
-        names = [f"{p.name} {p.duration_s * 1000:.2f} ms" for p in phases]
-        parts.append(bar([Part(p.duration_s, c, n) for p, c, n in zip(phases, paint, names, strict=True)]))
-        parts.append(
-            tag("small", *(join([swatch(c), " ", n, " "]) for c, n in zip(paint, names, strict=True)))
-        )
-    for cut in cuts:
-        kept = f"; kept as {cut.kept_as}" if cut.kept_as else ""
-        where = f"cut at position {cut.position:,} of {cut.segment} ({counted(cut.bytes, 'byte')})"
-        parts.append(tag("div", f"{where}: {cut.reason}{kept}"))
-    return tag("div", *parts)

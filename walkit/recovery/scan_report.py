@@ -24,12 +24,12 @@ from walkit._internal.html import (
     table,
     tag,
 )
+from walkit._internal.report import report_html
 from walkit._internal.text import bounds, counted, lsn_range, unread
 from walkit.errors import MissingExtraError, StorageError, WalkitError
 from walkit.format.frame import FrameHeader
 from walkit.format.layout import CODEC_NAMES
 from walkit.record import calendar_us, to_datetime
-from walkit.recovery.report import report_html
 from walkit.recovery.survey import FrameSpan, SegmentSurvey
 from walkit.storage.file import FileStorage
 from walkit.storage.interface import Storage

@@ -34,6 +34,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from walkit._internal.arguments import NUMBER_MAX
+from walkit._internal.report import report_html
 from walkit.errors import CorruptionError
 from walkit.format.body import to_arrow
 from walkit.format.checksum import crc32c
@@ -47,7 +48,6 @@ from walkit.format.layout import (
 )
 from walkit.format.names import snapshot_name
 from walkit.format.segment import SegmentHeader, refuse_newer
-from walkit.recovery.report import report_html
 from walkit.segments.frame_walk import FrameWalk
 from walkit.storage.interface import StorageFile
 

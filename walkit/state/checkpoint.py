@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from walkit._internal.locks import STATE, alone, marked, once
+from walkit._internal.report import Phase, PhaseClock, report_html
 from walkit._internal.threads import Bell, LogThread
 from walkit._main_thread import run_uninterrupted
 from walkit.commit.driver import CommitDriver
@@ -20,7 +21,6 @@ from walkit.events import EventSink
 from walkit.log.live_log import Lifetime, LogMarks
 from walkit.log.parts import LogParts
 from walkit.log.trim import Trimmed, Trimmer
-from walkit.recovery.report import Phase, PhaseClock, report_html
 from walkit.segments.maintenance_worker import MaintenanceWorker
 from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.orphan_files import OrphanFiles

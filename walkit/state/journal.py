@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from walkit._internal.arguments import refuse
+from walkit._internal.report import report_html
 from walkit._internal.text import counted
 from walkit.commit.frame import SealedFrame
 from walkit.config import StoreOptions
@@ -23,7 +24,6 @@ from walkit.log.live_log import LogContents
 from walkit.log.parts import LogParts
 from walkit.read.view import LogView, frames_to_batches
 from walkit.record import Batch, Record
-from walkit.recovery.report import report_html
 from walkit.segments.frame_walk import FrameWalk
 from walkit.state.admission import Admission
 from walkit.state.applier import FrameFeed

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from walkit._internal.arguments import refuse
 from walkit._internal.locks import STATE, alone
+from walkit._internal.report import report_html
 from walkit._main_thread import run_uninterrupted
 from walkit.errors import CorruptionError, FormatVersionError, GapError, HistoryTrimmedError, SnapshotError
 from walkit.events import EventSink
 from walkit.log.wal import WriteAheadLog
 from walkit.read.read_api import ReadApi
 from walkit.read.view import LogView
-from walkit.recovery.report import report_html
 from walkit.state.applier import Follower
 from walkit.state.checkpoint import CheckpointReport, checkpointer_on
 from walkit.state.load_snapshot import Restored, restore_newest

@@ -12,6 +12,7 @@ from typing import TypeVar, cast
 import pyarrow as pa
 
 from walkit._internal.arguments import as_lsn, check_progress, refuse
+from walkit._internal.report import report_html
 from walkit._internal.threads import LogThread
 from walkit._main_thread import Uninterrupted, on_main_thread, uninterrupted
 from walkit.errors import GapError, HistoryTrimmedError
@@ -20,7 +21,6 @@ from walkit.read.resumable_scan import ResumableScan
 from walkit.read.vectorised import row_batches
 from walkit.read.view import LogView
 from walkit.record import Batch
-from walkit.recovery.report import report_html
 from walkit.state.machine import ArrowStateMachine, StateMachine
 from walkit.state.table import KeyedTable
 

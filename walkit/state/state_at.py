@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from walkit._internal.arguments import as_lsn, check_whole, refuse
+from walkit._internal.report import report_html
 from walkit._internal.text import counted
 from walkit.errors import FormatVersionError, GapError, HistoryTrimmedError, SnapshotError
 from walkit.read.read_api import ReadApi
 from walkit.read.view import LogView
-from walkit.recovery.report import report_html
 from walkit.state.latest_reducer import FinalState
 from walkit.state.load_snapshot import base_at, base_of_all
 from walkit.state.reconcile import DELETE

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from walkit._internal.locks import STATE, alone, marked
+from walkit._internal.report import report_html
 from walkit._internal.text import counted
 from walkit.commit.latches import CommitSignal
 from walkit.errors import DivergenceError, GapError
 from walkit.format.frame import FrameHeader
 from walkit.read.view import frames_to_batches
-from walkit.recovery.report import report_html
 from walkit.replication.delta.loader import Frames, Reached
 from walkit.replication.protocol.failures import ReplicaFailedError
 from walkit.state.applier import Follower

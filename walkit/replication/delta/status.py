@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from walkit._internal.report import report_html
 from walkit._internal.text import counted
 from walkit.metrics import DeltaReaderStatistics
-from walkit.recovery.report import report_html
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

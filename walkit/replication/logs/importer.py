@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from walkit._internal.locks import marked
+from walkit._internal.report import PhaseClock
 from walkit._internal.threads import MEMORY_TRIES
 from walkit._main_thread import run_uninterrupted
 from walkit.commit.latches import CommitSignal
@@ -30,7 +31,7 @@ from walkit.read.view import LogView
 from walkit.recovery.apply import apply_plan, sync_unsealed
 from walkit.recovery.log_scan import read_durable_slot
 from walkit.recovery.plan import emit_recovery, plan_recovery
-from walkit.recovery.report import PhaseClock, RecoveryReport
+from walkit.recovery.report import RecoveryReport
 from walkit.replication.logs.imported_segments import ImportedSegments
 from walkit.replication.logs.upkeep import ReplicaUpkeep
 from walkit.replication.protocol.frame_run import FrameRun

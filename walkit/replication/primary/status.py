@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from walkit._internal.report import report_html
 from walkit._internal.text import counted
-from walkit.recovery.report import report_html
 from walkit.replication.core.lag import lag_text
 from walkit.replication.core.publisher import CONTACT_MS, Publisher
 from walkit.replication.core.states import StateSpan, spans_of

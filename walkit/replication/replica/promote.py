@@ -12,12 +12,12 @@ from typing import Any
 
 from walkit._internal.arguments import refuse
 from walkit._internal.html import Markup, join, tag
+from walkit._internal.report import report_html
 from walkit._main_thread import run_uninterrupted
 from walkit.config import LogOptions
 from walkit.copier.gathering import Gathering
 from walkit.events import EventCallback, EventSink
 from walkit.format.manifest import EpochRecord, Manifest
-from walkit.recovery.report import report_html
 from walkit.replication.logs.importer import Importer
 from walkit.replication.logs.role import PROMOTED_KEY, as_promoted, is_promoted, is_replica
 from walkit.replication.replica.identity_file import drop_identity

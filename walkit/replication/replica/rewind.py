@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from walkit._internal.locks import once
+from walkit._internal.report import report_html
 from walkit._internal.text import counted
 from walkit._main_thread import run_uninterrupted
 from walkit.config import LogOptions
@@ -20,7 +21,6 @@ from walkit.events import EventCallback, EventSink
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.names import snapshot_name
 from walkit.recovery.apply import keep_part
-from walkit.recovery.report import report_html
 from walkit.replication.logs.importer import Importer
 from walkit.replication.logs.private_file import remove_private
 from walkit.replication.logs.role import as_replica

@@ -6,12 +6,12 @@ import threading
 from collections.abc import Callable
 
 from walkit._internal.locks import STATE, alone, marked, once
+from walkit._internal.report import report_html
 from walkit._internal.text import counted
 from walkit.commit.latches import CommitSignal
 from walkit.config import StoreOptions
 from walkit.errors import HistoryTrimmedError, LogClosedError
 from walkit.read.view import frames_to_batches
-from walkit.recovery.report import report_html
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.replication.protocol.frame_run import FrameRun
 from walkit.state.applier import Follower
