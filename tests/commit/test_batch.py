@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.fake_segments import DriverHarness, Sink, io_error
 from tests.support.threads import GUARD_S, Task, raise_in_thread, wait_until
-from walkit.commit import submit
+from walkit.commit import ways_in
 from walkit.commit.frame import SealedFrame
 from walkit.commit.policy import CappedFrames
 from walkit.commit.ticket import ANY_THREAD, BATCH_BYTES_MAX, HAS_LEFT, Batch, BatchSlot, SingleTicket
@@ -436,7 +436,7 @@ def test_a_batch_is_filled_with_the_lock_where_the_interpreter_has_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Queue as an interpreter without its lock would: records share a batch of anyone's, a task has a ticket."""
-    monkeypatch.setattr(submit, "ALONE", False)
+    monkeypatch.setattr(ways_in, "ALONE", False)
     harness, leader = held()
     first, second = harness.putted(b"a"), harness.putted(b"b")
     assert first.batch is second.batch and first.batch.owner == ANY_THREAD

@@ -13,14 +13,7 @@ import pytest
 import walkit
 from tests.support.logs import SEGMENTS, FaultyMemory, tiny
 from tests.support.threads import wait_until
-from walkit.commit import (
-    delivery,
-    election,
-    frame_writer,
-    latches,
-    submit,
-    ticket,
-)
+from walkit.commit import delivery, election, frame_writer, latches, ticket, ways_in
 from walkit.commit.background import DeviceWorker
 from walkit.commit.core import OrderingCore
 from walkit.commit.delivery import Delivery
@@ -55,7 +48,7 @@ class Watched:
         self._patch = monkeypatch.setattr
         for name in CORE:
             self._calls(OrderingCore, name)
-        for module in (delivery, election, frame_writer, latches, submit, ticket):
+        for module in (delivery, election, frame_writer, latches, ticket, ways_in):
             for owner in vars(module).values():
                 if isinstance(owner, type) and owner.__module__ == module.__name__:
                     for name in [n for n in vars(owner) if n.endswith("_locked") or n == "add_waiter"]:

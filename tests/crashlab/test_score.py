@@ -45,7 +45,7 @@ def test_a_draw_is_that_of_its_seed_and_even_over_kinds(sites: list[Site]) -> No
 @pytest.mark.parametrize(
     ("kind", "file", "before", "scenario"),
     [
-        ("sync, dropped", "walkit/commit/leader.py", "self._sync_writes", "append"),
+        ("sync, dropped", "walkit/commit/ways_in.py", "self._sync_writes", "append"),
         (
             "sync of a directory, dropped",
             "walkit/segments/segment_set.py",

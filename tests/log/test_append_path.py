@@ -25,7 +25,7 @@ def test_an_append_enters_few_modules(tmp_path: Path) -> None:
     assert len(trace.modules) <= MODULES_MAX, trace
     assert trace.file_changes <= FILE_CHANGES_MAX, trace
     assert {file for file in trace.modules if file.startswith("commit/")} == {
-        "commit/leader.py",
+        "commit/ways_in.py",
         "commit/core.py",
         "commit/frame.py",
         "commit/ticket.py",

@@ -9,7 +9,7 @@ Callbacks and observers run on the delivery thread.
 What is under the lock is small: queueing, taking, marking. Encoding, writing, syncing and completing are not.
 
 Each part has fields of its own and is handed to those that need it: the core with the queue (`core`), the leader
-election and the writer threads (`election`), callers that wait and lead (`leader`), callers that do not (`submit`),
+election and the writer threads (`election`), callers that wait and lead, and callers that do not (`ways_in`),
 the frame writer and failure (`frame_writer`), syncs and marker frames in the background (`background`, `timer`),
 completion and delivery (`delivery`). Threads wait for one another by `latches`.
 """
@@ -26,11 +26,10 @@ from walkit.commit.delivery import Completion, Delivery
 from walkit.commit.election import LeaderElection, WriterPool
 from walkit.commit.frame_writer import CommitCounters, CommitFailure, FrameWriter
 from walkit.commit.latches import CommitSignal, call_all
-from walkit.commit.leader import Leader
 from walkit.commit.ports import AdmissionGate, FrameObserver, FrameSink
-from walkit.commit.submit import Submitter
 from walkit.commit.ticket import BatchQueue, SingleTicket, Submitted
 from walkit.commit.timer import CommitClock, CommitTimer, DeviceWatch
+from walkit.commit.ways_in import Leader, Submitter
 from walkit.errors import WalkitError
 from walkit.events import EventSink
 
