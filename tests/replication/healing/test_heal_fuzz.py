@@ -80,7 +80,7 @@ def test_what_is_called_whole_has_all_that_was_promised(tmp_path: Path, peer_has
                 with Primary(log) as primary, Replica(tmp_path / "r", primary.address, options=options) as r:
                     r.wait_for(peer_has, WAIT_S)
         log.wait_idle()
-        shutil.copytree(tmp_path / "log", killed)
+        shutil.copytree(tmp_path / "log", killed, ignore=shutil.ignore_patterns("*.new"))
     with Primary(tmp_path / "r") as primary:
         for number in range(LOGS):
             folder = Path(shutil.copytree(killed, tmp_path / f"turn {number}"))
