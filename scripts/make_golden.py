@@ -20,7 +20,7 @@ if not __package__:  # run as a script: the checkout is what it is about, instal
 
 from walkit.format import layout  # noqa: E402
 from walkit.format.body import Columns  # noqa: E402
-from walkit.format.consumer_file import ClaimMark, whole_claim  # noqa: E402
+from walkit.format.consumer_file import ClaimRecord, whole_claim  # noqa: E402
 from walkit.format.durable_slot import DurableSlot, ManifestPromise, encode_promise, encode_slot  # noqa: E402
 from walkit.format.frame import FrameHeader, FrameIdentity, prepare_body, seal_frame  # noqa: E402
 from walkit.format.manifest import (  # noqa: E402
@@ -306,10 +306,10 @@ def manifest_file(whole: Manifest) -> bytes:
     return bytes(data)
 
 
-def claim() -> ClaimMark:
+def claim() -> ClaimRecord:
     """Return the claim on the golden log: from LSN 4 on, for an hour."""
     owner = bytes.fromhex("00112233445566778899aabbccddeeff")
-    return ClaimMark(3, LOG_ID, owner, 1, EPOCHS[1], 4, 3600 * 10**6, SEALED_US)
+    return ClaimRecord(3, LOG_ID, owner, 1, EPOCHS[1], 4, 3600 * 10**6, SEALED_US)
 
 
 def durable_slots(first_end: int, second: SegmentMaker) -> bytes:

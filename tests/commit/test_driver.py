@@ -85,7 +85,7 @@ def test_a_caller_that_got_the_lead_and_a_failure_at_once_gives_the_lead_back(
             harness.driver.sync()
         failed.append(caught.value)
 
-    harness.driver.on_room(fail_now)
+    harness.driver.on_space(fail_now)
     harness.place.release()
     leader.result()
     with pytest.raises(LogPoisonedError):
@@ -180,11 +180,11 @@ def test_waiting_for_what_was_queued_does_not_wait_for_what_comes_later(
         if waiting.thread.is_alive():
             if harness.core.pending_records < 4:
                 harness.queued(bytes(3000))
-            harness.driver.on_room(refill)
+            harness.driver.on_space(refill)
 
     for _ in range(3):
         harness.queued(bytes(3000))
-    harness.driver.on_room(refill)
+    harness.driver.on_space(refill)
     harness.place.release()
     leader.result()
     waiting.result()
@@ -203,7 +203,7 @@ def test_a_full_queue_takes_no_more_and_one_record_always_fits_an_empty_one(
     assert not harness.driver.wait_for_room(22, 0.01)
     room = Task(harness.driver.wait_for_room, 22, GUARD_S)
     told: list[str] = []
-    harness.driver.on_room(lambda: told.append("room"))
+    harness.driver.on_space(lambda: told.append("room"))
     assert told == []
     harness.place.release()
     leader.result()

@@ -12,7 +12,7 @@ from tests.format.plain_reader import crc, fields_of
 from tests.support.makers import flipped
 from walkit.errors import CorruptionError, FormatVersionError
 from walkit.format.checksum import crc32c
-from walkit.format.consumer_file import ClaimMark, decode_claim, encode_claim, whole_claim
+from walkit.format.consumer_file import ClaimRecord, decode_claim, encode_claim, whole_claim
 from walkit.format.layout import (
     CLAIM_FILE_BYTES,
     CLAIM_LEASE_US_MAX,
@@ -24,7 +24,7 @@ from walkit.format.names import claim_file_name, claim_of_name, cursor_of_name, 
 
 U64 = st.integers(0, (1 << 64) - 1)
 MARKS = st.builds(
-    ClaimMark,
+    ClaimRecord,
     U64,
     U64,
     st.binary(min_size=16, max_size=16),
@@ -34,11 +34,11 @@ MARKS = st.builds(
     st.integers(1, CLAIM_LEASE_US_MAX),
     U64,
 )
-MARK = ClaimMark(7, 0x1111, bytes(range(16)), 3, 0xE1E1, 42, 3_600_000_000, 1_357_034_400_000_000)
+MARK = ClaimRecord(7, 0x1111, bytes(range(16)), 3, 0xE1E1, 42, 3_600_000_000, 1_357_034_400_000_000)
 SIZE = 96
 
 
-def file_of(*marks: ClaimMark) -> bytes:
+def file_of(*marks: ClaimRecord) -> bytes:
     """The file after these writings."""
     data = bytearray(whole_claim(marks[0]))
     for mark in marks[1:]:
@@ -48,7 +48,7 @@ def file_of(*marks: ClaimMark) -> bytes:
 
 
 @given(mark=MARKS)
-def test_round_trip(mark: ClaimMark) -> None:
+def test_round_trip(mark: ClaimRecord) -> None:
     """F-18.1: what is encoded comes back, and every field stands where FORMAT.md says."""
     offset, data = encode_claim(mark)
     assert len(data) == SIZE == CLAIM_PLACE.size and offset == 4096 * (mark.generation % 2)
@@ -58,7 +58,7 @@ def test_round_trip(mark: ClaimMark) -> None:
     plain = {name: data[at : at + size] for at, size, name in fields_of("claim place")}
     assert plain["magic"] == b"WALKITCL" and int.from_bytes(plain["place_bytes"], "little") == SIZE
     assert plain["owner"] == mark.owner
-    for name in set(ClaimMark._fields) - {"owner"}:
+    for name in set(ClaimRecord._fields) - {"owner"}:
         assert int.from_bytes(plain[name], "little") == getattr(mark, name)
     assert int.from_bytes(plain["crc"], "little") == crc(data[: SIZE - 4])
     assert mark.lease_until_us == mark.written_us + mark.lease_us
@@ -103,7 +103,7 @@ def test_every_other_length_is_damage() -> None:
 
 @pytest.mark.parametrize(("offset", "value"), [(8, 1), (10, 104), (12, 1)])
 @pytest.mark.parametrize("other", [MARK._replace(generation=7), MARK._replace(generation=9)])
-def test_a_newer_version_is_told_from_damage(offset: int, value: int, other: ClaimMark) -> None:
+def test_a_newer_version_is_told_from_damage(offset: int, value: int, other: ClaimRecord) -> None:
     """F-18.1: another version, size or critical feature under a right checksum, beside any: a FormatVersionError."""
     data = bytearray(file_of(other, MARK._replace(generation=8)))
     data[offset] = value

@@ -10,22 +10,22 @@ from tests.format.plain_reader import crc, fields_of
 from tests.support.makers import flipped
 from walkit.errors import CorruptionError, FormatVersionError
 from walkit.format.checksum import crc32c
-from walkit.format.consumer_file import CursorMark, decode_cursor, encode_cursor
+from walkit.format.consumer_file import CursorRecord, decode_cursor, encode_cursor
 from walkit.format.layout import LSN_MAX
 
 U64 = st.integers(0, (1 << 64) - 1)
-MARKS = st.builds(CursorMark, U64, U64, U64, st.integers(0, LSN_MAX), U64)
-MARK = CursorMark(0x1111, 3, 0xE1E1, 42, 1_357_034_400_000_000)
+MARKS = st.builds(CursorRecord, U64, U64, U64, st.integers(0, LSN_MAX), U64)
+MARK = CursorRecord(0x1111, 3, 0xE1E1, 42, 1_357_034_400_000_000)
 
 
 @given(mark=MARKS)
-def test_round_trip(mark: CursorMark) -> None:
+def test_round_trip(mark: CursorRecord) -> None:
     """F-17.1: what is encoded comes back, and every field stands where FORMAT.md says."""
     data = encode_cursor(mark)
     assert len(data) == 64 and decode_cursor(data, "c") == mark
     plain = {name: data[at : at + size] for at, size, name in fields_of("cursor file")}
     assert plain["magic"] == b"WALKITCU" and int.from_bytes(plain["file_bytes"], "little") == 64
-    for name in CursorMark._fields:
+    for name in CursorRecord._fields:
         assert int.from_bytes(plain[name], "little") == getattr(mark, name)
     assert int.from_bytes(plain["crc"], "little") == crc(data[:60])
 

@@ -276,7 +276,7 @@ class LateGate:
     def wait(self, timeout: float | None) -> bool:
         return False
 
-    def on_room(self, callback: object) -> bool:
+    def on_space(self, callback: object) -> bool:
         return False
 
 

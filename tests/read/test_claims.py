@@ -28,7 +28,7 @@ from walkit.errors import (
     StorageError,
 )
 from walkit.format.checksum import crc32c
-from walkit.format.consumer_file import ClaimMark, whole_claim
+from walkit.format.consumer_file import ClaimRecord, whole_claim
 from walkit.format.layout import CLAIM_LEASE_US_MAX, CLAIMS_MAX
 from walkit.format.names import CLAIMS_LOCK_NAME
 from walkit.log.claims import ClaimTable
@@ -77,11 +77,11 @@ def of_claims(seen: Events) -> list[str]:
     return [name.removeprefix("walkit.claim.") for name, _ in seen if name.startswith("walkit.claim.")]
 
 
-def put_claim(log: walkit.WriteAheadLog, name: str, **changed: Any) -> ClaimMark:
+def put_claim(log: walkit.WriteAheadLog, name: str, **changed: Any) -> ClaimRecord:
     """Write the file of a claim as another process would, an hour's lease from now on unless `changed` says more."""
     manifest = load_manifest(place_of(log))
     now_us = time.time_ns() // 1000
-    mark = ClaimMark(1, manifest.log_id, b"another consumer", 0, 0, 1, 3_600_000_000, now_us)._replace(
+    mark = ClaimRecord(1, manifest.log_id, b"another consumer", 0, 0, 1, 3_600_000_000, now_us)._replace(
         **changed
     )
     write_claim(place_of(log), name, mark)
@@ -432,7 +432,7 @@ def test_how_a_claim_stands_is_pure(log: walkit.WriteAheadLog) -> None:
     """F-18.5: judge a claim at the edges of its lease, below the low watermark, and of another log."""
     log.trim(20)
     manifest = log.parts.manifest_store.current
-    mark = ClaimMark(1, manifest.log_id, bytes(16), 1, 1, 21, 100, 1000)
+    mark = ClaimRecord(1, manifest.log_id, bytes(16), 1, 1, 21, 100, 1000)
     states = [state_of(mark, manifest, now) for now in (0, 1000, 1099, 1100, 5000)]
     assert states == ["live", "live", "live", "expired", "expired"]
     assert state_of(mark._replace(first_lsn=20), manifest, 1000) == "passed"
@@ -566,7 +566,7 @@ def cut_log(reopened: bool) -> tuple[CrashingStorage, Claim]:
             again.append_many([b"new"] * 20)
     owner = uuid.UUID(int=1)
     found = load_manifest(before)
-    claimed = ClaimMark(
+    claimed = ClaimRecord(
         1, found.log_id, owner.bytes, mark.number, mark.id, 12, 60_000_000, time.time_ns() // 1000
     )
     write_claim(before, "c", claimed)

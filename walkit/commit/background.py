@@ -32,15 +32,15 @@ class DeviceWorker:
     """Does jobs one after the other on a thread of its own, which starts with the first. Safe from any thread."""
 
     def __init__(
-        self, name: str, broken: Callable[[BaseException], object], serving: set[int] | None = None
+        self, name: str, on_failure: Callable[[BaseException], object], serving: set[int] | None = None
     ) -> None:
-        """`broken` is called with an error that a job raised all the same, and raises nothing.
+        """`on_failure` is called with an error that a job raised all the same, and raises nothing.
 
         `serving` gets the thread's number while it runs.
         """
         self._name = name
         self._serving: set[int] = set() if serving is None else serving
-        self._broken = broken
+        self._on_failure = on_failure
         # Guards `_jobs`, `_doing`, `_closing` and the start of the thread. Taken alone, never around a job.
         self._guard = threading.RLock()
         self._bell = new_latch()
@@ -100,7 +100,7 @@ class DeviceWorker:
                 try:
                     job()
                 except BaseException as error:  # noqa: BLE001 - what comes later is waited for, too
-                    self._broken(error)
+                    self._on_failure(error)
 
     def _check(self) -> None:
         """Assert that a thread is there for what is queued or under way; needs the guard held."""

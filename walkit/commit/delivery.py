@@ -74,7 +74,7 @@ def name_of(callback: Any) -> str:
     return f"{getattr(named, '__module__', None) or 'builtins'}.{named.__qualname__}"
 
 
-class UnkeptFrames:
+class SpilledFrames:
     """Acknowledged frames that observers have not seen and of which nothing but the LSNs is kept."""
 
     __slots__ = ("first_lsn", "frames", "last_lsn", "taken")
@@ -93,7 +93,7 @@ class Delivery:
     def __init__(self, name: str, events: EventSink) -> None:
         self._name = name
         self._events = events
-        self.broken: Callable[[BaseException], object] = lambda _: None
+        self.on_failure: Callable[[BaseException], object] = lambda _: None
         """Called with an error that is not of user code; raises nothing."""
         # Any thread appends, the delivery thread alone takes from the left; each by one call, so no lock guards it.
         self._queue: deque[tuple[Any, Any]] = deque()
@@ -120,17 +120,17 @@ class Delivery:
         self._raised: dict[Observer, ErrorCount] = {}
         self.errors = 0
         """How many errors observers and callbacks have raised."""
-        # Guards the last UnkeptFrames of the queue and `_unkept_frames`: one thread adds to it while the other
+        # Guards the last SpilledFrames of the queue and `_spilled_frames`: one thread adds to it while the other
         # takes it. Taken alone.
-        self._unkept_lock = threading.RLock()
-        self._unkept_frames = 0
+        self._spilled_lock = threading.RLock()
+        self._spilled_frames = 0
         # Each is moved by one thread: the one that puts, and the delivery thread.
         self._put_bytes = self._done_bytes = 0
 
     @property
     def waiting(self) -> int:
         """Deliveries that have not been made yet."""
-        return len(self._queue) + self._busy + self._unkept_frames
+        return len(self._queue) + self._busy + self._spilled_frames
 
     @property
     def waiting_bytes(self) -> int:
@@ -155,22 +155,22 @@ class Delivery:
             return
         self.put_tickets(with_callbacks(frame.submissions))
         if seen:
-            self._put_unkept(frame, observers)
+            self._put_spilled(frame, observers)
         frame.forget()
 
-    def _put_unkept(self, frame: SealedFrame, observers: tuple[Observer, ...]) -> None:
+    def _put_spilled(self, frame: SealedFrame, observers: tuple[Observer, ...]) -> None:
         """Keep no more of the frame than that it is there; one after the other, they are one thing to keep."""
-        with once(self._unkept_lock), self._unkept_lock:
+        with once(self._spilled_lock), self._spilled_lock:
             try:
                 last, receiver = self._queue[-1]
             except IndexError:  # another thread has just taken the last one
                 last = receiver = None
-            if isinstance(last, UnkeptFrames) and receiver == observers and not last.taken:
+            if isinstance(last, SpilledFrames) and receiver == observers and not last.taken:
                 last.last_lsn = frame.last_lsn
                 last.frames += 1
-                self._unkept_frames += 1
+                self._spilled_frames += 1
                 return
-        self._put(UnkeptFrames(frame), observers)
+        self._put(SpilledFrames(frame), observers)
 
     def put_tickets(self, tickets: list[Ticket]) -> None:
         """Queue tickets that are done and have callbacks."""
@@ -217,7 +217,7 @@ class Delivery:
     def _check(self) -> None:
         """Assert that all is kept of each observer; needs the lock held. Ctrl-C may leave more, of one that went."""
         assert set(self.observers) <= self._lost.keys() & self._raised.keys()
-        assert self.errors >= 0 and self._unkept_frames >= 0
+        assert self.errors >= 0 and self._spilled_frames >= 0
 
     def remove_observer(self, observer: Observer) -> None:
         """End what `add_observer` began; on return no new call begins."""
@@ -272,7 +272,7 @@ class Delivery:
                 return
             except RuntimeError as error:  # the system has none to give
                 missing = error
-        self.broken(missing)
+        self.on_failure(missing)
 
     def _run(self) -> None:
         queue, me = self._queue, cast(LogThread, threading.current_thread())
@@ -284,7 +284,7 @@ class Delivery:
                 try:
                     self._make(item, receiver)
                 except BaseException as error:  # noqa: BLE001 - later deliveries are made all the same
-                    self.broken(error)
+                    self.on_failure(error)
                 del item, receiver
             with once(self._lock), self._lock:
                 self._busy = bool(queue)
@@ -299,7 +299,7 @@ class Delivery:
 
     def _make(self, item: Any, receiver: Any) -> None:
         """Make one delivery: of frames not kept, of a frame, to tickets, to a task, or of an argument to a callback."""
-        if isinstance(item, UnkeptFrames):
+        if isinstance(item, SpilledFrames):
             self._catch_up(item, receiver)
         elif isinstance(receiver, tuple):
             self._deliver(item, receiver)
@@ -321,16 +321,16 @@ class Delivery:
             frame.forget()
             self._done_bytes += frame.footprint
 
-    def _catch_up(self, unkept: UnkeptFrames, observers: tuple[Observer, ...]) -> None:
+    def _catch_up(self, spilled: SpilledFrames, observers: tuple[Observer, ...]) -> None:
         """Give observers from the log what was not kept for them."""
-        with once(self._unkept_lock), self._unkept_lock:
-            unkept.taken = True
-            self._unkept_frames -= unkept.frames - 1
-        after = unkept.first_lsn - 1
+        with once(self._spilled_lock), self._spilled_lock:
+            spilled.taken = True
+            self._spilled_frames -= spilled.frames - 1
+        after = spilled.first_lsn - 1
         try:
             if self.reread is None or not self._readers(observers):
                 return
-            for frame in self.reread(unkept.first_lsn, unkept.last_lsn):
+            for frame in self.reread(spilled.first_lsn, spilled.last_lsn):
                 for observer in self._readers(observers):
                     self._observe(observer, frame)
                 after = frame.last_lsn

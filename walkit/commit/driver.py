@@ -92,10 +92,10 @@ class CommitDriver:
         self.delivery = Delivery(name, events)
         completion = Completion(core, lock, signal=self.signal, delivery=self.delivery, watch=self.watch)
         self.failure = failure = CommitFailure(completion, events)
-        self.poison = self.delivery.broken = failure.poison
+        self.poison = self.delivery.on_failure = failure.poison
         self.timer: CommitTimer | None = None
         if core.idle_marker_us or core.interval_us or write_timeout_us or core.policy is not None:
-            self.timer = CommitTimer(name, broken=failure.poison, serving=self.watch.serving)
+            self.timer = CommitTimer(name, on_failure=failure.poison, serving=self.watch.serving)
             self.watch.on_wake = self.timer.wake
         self.syncer = BackgroundSyncer(
             core,
@@ -182,9 +182,9 @@ class CommitDriver:
             timeout,
         )
 
-    def on_room(self, callback: Callable[[], object]) -> None:
+    def on_space(self, callback: Callable[[], object]) -> None:
         """Call back once when there may be room (from the leader: it must only wake something)."""
-        if self._gate is not None and self._gate.on_room(callback):
+        if self._gate is not None and self._gate.on_space(callback):
             return
         with self.lock:
             if self.core.pending and self.failure.refusal is None:

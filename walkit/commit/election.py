@@ -35,16 +35,16 @@ class WriterPool:
         name: str,
         count: int,
         look: Callable[[], None],
-        broken: Callable[[BaseException], object] = lambda _: None,
+        on_failure: Callable[[BaseException], object] = lambda _: None,
         serving: set[int] | None = None,
     ) -> None:
-        """`broken` is called with what a look raised, or why there is no thread to look, and raises nothing.
+        """`on_failure` is called with what a look raised, or why there is no thread to look, and raises nothing.
 
         `serving` gets the numbers of the threads while they run.
         """
         self._serving: set[int] = set() if serving is None else serving
         self._name = name
-        self._broken = broken
+        self._on_failure = on_failure
         self._count = count
         self._look = look
         self.calls: SimpleQueue[bool] = SimpleQueue()
@@ -62,8 +62,8 @@ class WriterPool:
     def wake(self) -> None:
         """Let one of them look whether there is something to lead for. Once too often does no harm.
 
-        Where the system has no thread to give, those that run will do; where none runs, `broken` gets the RuntimeError:
-        what waits must not wait for ever.
+        If the system has no thread to give, those that run will do; if none runs, `on_failure` gets the RuntimeError:
+        no record may wait forever.
         """
         self.calls.put(True)
         if (len(self._threads) < self._count or not self.running) and not self.calls.empty():
@@ -90,7 +90,7 @@ class WriterPool:
 
     def _miss(self, error: RuntimeError) -> None:
         if not self._threads:
-            self._broken(error)
+            self._on_failure(error)
 
     def prepare(self) -> None:
         """Start the first thread before it is needed; does nothing where the system has none to give."""
@@ -133,7 +133,7 @@ class WriterPool:
             try:
                 self._look()
             except BaseException as error:  # noqa: BLE001 - it counts as running, and is asked to look again
-                self._broken(error)
+                self._on_failure(error)
 
     def close(self, *, wait: bool = True) -> None:
         """End the threads; `wake` may not be called any more. May be called again where it was interrupted."""

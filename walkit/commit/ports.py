@@ -42,7 +42,7 @@ class AdmissionGate(Protocol):
         """Take the queue that this gate guards. Called once, before anything is queued."""
 
     def admit(self, count: int) -> bool:
-        """Let so many records in, all or none; False where the calling thread may wait by `wait` or `on_room`.
+        """Let so many records in, all or none; False where the calling thread may wait by `wait` or `on_space`.
 
         `entered` follows on the same thread where they are let in. Raises what refuses them for good.
         """
@@ -56,7 +56,7 @@ class AdmissionGate(Protocol):
         False at once where this gate has kept nothing of this thread out: then the queue has no room.
         """
 
-    def on_room(self, callback: Callable[[], object]) -> bool:
+    def on_space(self, callback: Callable[[], object]) -> bool:
         """Call back once when what this thread was not let in with may have room; from any thread.
 
         The callback must only wake something. False as in `wait`: then it is not called.

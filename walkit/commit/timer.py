@@ -171,15 +171,15 @@ class CommitTimer:
     """Set before the first `wake`."""
 
     def __init__(
-        self, name: str, *, broken: Callable[[BaseException], object], serving: set[int] | None = None
+        self, name: str, *, on_failure: Callable[[BaseException], object], serving: set[int] | None = None
     ) -> None:
-        """`broken` is called with what a look or an act raised, and raises nothing.
+        """`on_failure` is called with what a look or an act raised, and raises nothing.
 
         `serving` gets the thread's number while it runs.
         """
         self._name = name
         self._serving: set[int] = set() if serving is None else serving
-        self._broken = broken
+        self._on_failure = on_failure
         self._bell = new_latch()
         """A latch and not an Event, whose lock an interrupt of the main thread could leave locked."""
         # Guards the start of the thread. May be taken under the commit lock, and no lock is taken under it.
@@ -225,7 +225,7 @@ class CommitTimer:
             try:
                 wait_us = self._look()
             except BaseException as error:  # noqa: BLE001 - without the timer nothing is synced, nor found to hang
-                self._broken(error)
+                self._on_failure(error)
                 wait_us = RETRY_US
             self._bell.acquire(
                 timeout=-1 if wait_us is None else min(max(wait_us, 0) / 1e6, threading.TIMEOUT_MAX)

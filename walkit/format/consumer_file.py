@@ -74,7 +74,7 @@ class ConsumerFile:
 _PLACE = ConsumerFile("claim", CLAIM_PLACE, CLAIM_MAGIC)
 
 
-class ClaimMark(NamedTuple):
+class ClaimRecord(NamedTuple):
     """Records from `first_lsn` on are needed until `written_us + lease_us`, microseconds since 1970.
 
     `generation` grows by one with each writing. `epoch` and `epoch_id` are of the record before `first_lsn` (0 where
@@ -96,25 +96,25 @@ class ClaimMark(NamedTuple):
         return self.written_us + self.lease_us
 
 
-def encode_claim(mark: ClaimMark) -> tuple[int, bytes]:
+def encode_claim(mark: ClaimRecord) -> tuple[int, bytes]:
     """Return (offset in the file, bytes): one place; struct.error where a number is not in 64 bits."""
     assert len(mark.owner) == 16
     return mark.generation % 2 * CLAIM_PLACE_STRIDE, _PLACE.encode(mark)
 
 
-def whole_claim(mark: ClaimMark) -> bytes:
+def whole_claim(mark: ClaimRecord) -> bytes:
     """Return the bytes of a new claim file: this mark in its place, and zeros."""
     offset, data = encode_claim(mark)
     return (bytes(offset) + data).ljust(CLAIM_FILE_BYTES, b"\0")
 
 
-def decode_claim(data: bytes, name: str) -> ClaimMark:
+def decode_claim(data: bytes, name: str) -> ClaimRecord:
     """Return the newest mark that is whole in a claim file; `name` is the file's.
 
     CorruptionError where no place has one, or the file is too long or too short; FormatVersionError where a newer
     walkit has written a place.
     """
-    found, fault = list[ClaimMark](), None
+    found, fault = list[ClaimRecord](), None
     for offset in (0, CLAIM_PLACE_STRIDE):
         place = data[offset : offset + CLAIM_PLACE.size]
         try:
@@ -132,8 +132,8 @@ def decode_claim(data: bytes, name: str) -> ClaimMark:
     raise fault
 
 
-def _decode_place(data: bytes, name: str) -> ClaimMark:
-    mark = ClaimMark._make(_PLACE.decode(data, name))
+def _decode_place(data: bytes, name: str) -> ClaimRecord:
+    mark = ClaimRecord._make(_PLACE.decode(data, name))
     if not 1 <= mark.first_lsn <= LSN_MAX:
         raise _PLACE.damaged(name, "names an LSN that no record has", f"1 to {LSN_MAX}", mark.first_lsn)
     if not 1 <= mark.lease_us <= CLAIM_LEASE_US_MAX:
@@ -144,7 +144,7 @@ def _decode_place(data: bytes, name: str) -> ClaimMark:
 _FILE = ConsumerFile("cursor", CURSOR_FILE, CURSOR_MAGIC)
 
 
-class CursorMark(NamedTuple):
+class CursorRecord(NamedTuple):
     """All up to `lsn` is done; `epoch` and `epoch_id` are of the record at that LSN (0 at LSN 0)."""
 
     log_id: int
@@ -154,18 +154,18 @@ class CursorMark(NamedTuple):
     moved_us: int
 
 
-def encode_cursor(mark: CursorMark) -> bytes:
+def encode_cursor(mark: CursorRecord) -> bytes:
     """Return the bytes of a cursor file; struct.error where a number is not in 64 bits."""
     return _FILE.encode(mark)
 
 
-def decode_cursor(data: bytes, name: str) -> CursorMark:
+def decode_cursor(data: bytes, name: str) -> CursorRecord:
     """Return what a cursor file says; `name` is the file's.
 
     CorruptionError where it is damaged, cut short, too long or no cursor; FormatVersionError where a newer walkit has
     written it.
     """
-    mark = CursorMark._make(_FILE.decode(data, name))
+    mark = CursorRecord._make(_FILE.decode(data, name))
     if mark.lsn > LSN_MAX:
         raise _FILE.damaged(name, "names an LSN that no record has", f"at most {LSN_MAX}", mark.lsn)
     return mark

@@ -240,7 +240,7 @@ class Appender:
         """Wait until there may be room, without blocking the event loop."""
         wait = asyncio_wait.TaskWait(asyncio_wait.running_loop())
         wake = self._driver.delivery.wake_tasks
-        self._driver.on_room(lambda: wake(asyncio_wait.waits_of(wait)))
+        self._driver.on_space(lambda: wake(asyncio_wait.waits_of(wait)))
         await wait
 
     # -- many records, as checked columns

@@ -21,7 +21,7 @@ from walkit._internal.locks import once
 from walkit._main_thread import run_uninterrupted
 from walkit.errors import ClaimError, GapError, LogClosedError, StorageError, WalkitError
 from walkit.events import EventSink
-from walkit.format.consumer_file import ClaimMark
+from walkit.format.consumer_file import ClaimRecord
 from walkit.format.layout import CLAIM_LEASE_US_MAX
 from walkit.format.manifest import Manifest
 from walkit.log.live_log import Lifetime, LogContents, LogMarks
@@ -61,7 +61,7 @@ class Mine(Claim):
     """A claim of this process: see `OwnClaim`."""
 
     @property
-    def mark(self) -> ClaimMark:
+    def mark(self) -> ClaimRecord:
         """The mark in its file."""
         return self._last
 
@@ -77,7 +77,7 @@ class Mine(Claim):
 class _Seen(NamedTuple):
     """A claim as it was when it was seen for the first time, and when that was by the clock of this process."""
 
-    mark: ClaimMark | None
+    mark: ClaimRecord | None
     at_s: float
 
 
@@ -437,7 +437,7 @@ class OwnClaim(Mine):
                 before.ended = "lost"
             claims.mine[self.name] = self
 
-    def _save(self, found: ClaimMark | None) -> None:
+    def _save(self, found: ClaimRecord | None) -> None:
         """Write the value, as far as the log is durable. Needs the claims' lock."""
         self._write(min(self._value, self._own.marks.durable_lsn + 1), self._own.claims.manifest, found)
 

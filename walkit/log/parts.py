@@ -200,7 +200,7 @@ def _driver(
         write_timeout_us=(options.write_timeout_ms or 0) * 1000,
     )
     segments.watched = driver.watched
-    segments.poison = segments.maintenance.broken = driver.poison
+    segments.poison = segments.maintenance.on_failure = driver.poison
     driver.delivery.bytes_max = options.queue_bytes_max
     driver.delivery.reread = lambda first_lsn, last_lsn: acknowledged_frames(contents, first_lsn, last_lsn)
     return driver

@@ -20,7 +20,7 @@ from walkit._internal.html import titled
 from walkit._main_thread import run_uninterrupted
 from walkit.errors import ClaimError, CorruptionError, DivergenceError, GapError
 from walkit.events import EventCallback, EventSink
-from walkit.format.consumer_file import ClaimMark
+from walkit.format.consumer_file import ClaimRecord
 from walkit.format.layout import CLAIM_LEASE_US_MAX, CLAIMS_MAX, LSN_MAX, OWN_CLAIMS_MAX
 from walkit.format.manifest import Manifest
 from walkit.format.names import claim_file_name, claim_of_name
@@ -114,7 +114,7 @@ def _last_lsn(storage: Storage, manifest: Manifest, wanted: int) -> int:
     return known if wanted <= known else max(known, reader_view_of(storage).last_lsn)
 
 
-def refuse_another_history(storage: Storage, name: str, mark: ClaimMark, manifest: Manifest) -> None:
+def refuse_another_history(storage: Storage, name: str, mark: ClaimRecord, manifest: Manifest) -> None:
     """DivergenceError where the record before the position of a claim is not the one that its consumer knows."""
     if mark.log_id != manifest.log_id:
         raise DivergenceError(
@@ -138,7 +138,7 @@ def refuse_another_epoch(name: str, first_lsn: int, epoch_id: int, manifest: Man
     )
 
 
-def taken(name: str, found: ClaimMark, whose: str) -> ClaimError:
+def taken(name: str, found: ClaimRecord, whose: str) -> ClaimError:
     """Return the error of a claim whose file is another's."""
     until = time_text(found.lease_until_us)
     return ClaimError(
@@ -151,7 +151,7 @@ def taken(name: str, found: ClaimMark, whose: str) -> ClaimError:
     )
 
 
-def refuse_taken(name: str, found: ClaimMark, storage: Storage, *, take_over: bool) -> None:
+def refuse_taken(name: str, found: ClaimRecord, storage: Storage, *, take_over: bool) -> None:
     """ClaimError if another owner has the claim, and its lease, or the process of the log's own writer, lives."""
     if found.owner == OWN and storage.is_locked(LOCK_NAME):
         raise own_error(name)
@@ -292,10 +292,10 @@ class Claim:
         self._storage, self._events = storage, events
         self._name, self._owner, self._lease_us = name, owner, lease_us
         self._complete, self._wait_s = complete, wait_s
-        self._mark: ClaimMark | None = None
-        self._before: ClaimMark | None = None
+        self._mark: ClaimRecord | None = None
+        self._before: ClaimRecord | None = None
         """The mark before: it counts again if the newer place was damaged."""
-        self._unsure: list[ClaimMark] = []
+        self._unsure: list[ClaimRecord] = []
         """Marks that failed to be written since then: any of them may be on storage."""
         self.ended: Literal["", "released", "lost"] = ""
 
@@ -399,7 +399,7 @@ class Claim:
     # -- the file
 
     @property
-    def _last(self) -> ClaimMark:
+    def _last(self) -> ClaimRecord:
         """The mark that this object has written last."""
         assert self._mark is not None, "a claim is taken before it is given away"
         return self._mark
@@ -456,7 +456,7 @@ class Claim:
                 remove_claims(self._storage, [self._name])
         self.ended = "released"
 
-    def _write(self, first_lsn: int, manifest: Manifest, found: ClaimMark | None) -> None:
+    def _write(self, first_lsn: int, manifest: Manifest, found: ClaimRecord | None) -> None:
         """Write the claim after what was `found`; GapError if it could not be kept, ClaimError without room."""
         self._refuse_gap(first_lsn, manifest)
         make_room(self._storage, self._name, self._owner.bytes == OWN, manifest, self._events)
@@ -464,7 +464,7 @@ class Claim:
         generation = 1 if found is None else found.generation + (found not in self._unsure)
         log_id, epoch, epoch_id = identity_at(manifest, first_lsn - 1)
         at_us = self._clock_us()
-        mark = ClaimMark(
+        mark = ClaimRecord(
             generation, log_id, self._owner.bytes, epoch, epoch_id, first_lsn, self._lease_us, at_us
         )
         self._unsure.append(mark)
@@ -488,7 +488,7 @@ class Claim:
             self.ended = "lost"
             raise GapError(first_lsn, oldest)
 
-    def _is_mine(self, mark: ClaimMark) -> bool:
+    def _is_mine(self, mark: ClaimRecord) -> bool:
         known = (self._mark, self._before, *self._unsure)
         # The log's writer gives one that was written while the clock was ahead an earlier time.
         return any(
@@ -498,7 +498,7 @@ class Claim:
             for k in known
         )
 
-    def _found(self) -> ClaimMark | None:
+    def _found(self) -> ClaimRecord | None:
         """Return what stands under this name; None for nothing, and with an event for what cannot be read."""
         try:
             return stored_claim(self._storage, self._name)
@@ -506,7 +506,7 @@ class Claim:
             self._events.emit("walkit.claim.damage", name=self._name, error=str(error))
             return None
 
-    def _refuse_loss(self, found: ClaimMark | None) -> None:
+    def _refuse_loss(self, found: ClaimRecord | None) -> None:
         """Refuse a claim that another has, or that was dropped: a lease that is over, or damage, loses none."""
         if found is not None:
             self.ended = "lost"

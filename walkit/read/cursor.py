@@ -18,7 +18,7 @@ from walkit._internal.locks import STATE, alone
 from walkit._main_thread import run_uninterrupted
 from walkit.errors import CorruptionError, CursorDivergedError, CursorError, GapError
 from walkit.events import EventSink
-from walkit.format.consumer_file import CursorMark, encode_cursor
+from walkit.format.consumer_file import CursorRecord, encode_cursor
 from walkit.format.manifest import Manifest
 from walkit.format.names import cursor_file_name, is_cursor_name
 from walkit.read.read_api import ReadApi
@@ -146,7 +146,7 @@ class Cursor:
         # Guards `_lsn`, `_found` and `_unsure`, and is held through one save; before the locks that making records
         # durable takes. Its rank is STATE.
         self._lock = threading.Lock()
-        self._unsure: list[CursorMark] = []
+        self._unsure: list[CursorRecord] = []
         """What was tried to save since the last success: any of it may be on storage."""
         storage, events = log._cursor_place()
         view, newest = log._now()
@@ -258,7 +258,7 @@ class Cursor:
 
     def _save(self, storage: Storage, view: LogView, lsn: int) -> None:
         log_id, epoch, epoch_id = identity_at(view.manifest, lsn)
-        mark = CursorMark(log_id, epoch, epoch_id, lsn, wall_us())
+        mark = CursorRecord(log_id, epoch, epoch_id, lsn, wall_us())
         self._unsure.append(mark)
         write_whole(
             storage, cursor_file_name(self.name), cursor_file_name(self.name, new=True), encode_cursor(mark)
@@ -286,12 +286,12 @@ def _last_of(manifest: Manifest, newest: int) -> int:
     return max(newest, manifest.vouched_lsn)
 
 
-def _place_of(mark: CursorMark | None) -> tuple[int, ...]:
+def _place_of(mark: CursorRecord | None) -> tuple[int, ...]:
     """Return where a mark stands, whenever it was saved: its record's full identity; () without a mark or a record."""
     return () if mark is None or not mark.lsn else (mark.log_id, mark.epoch, mark.epoch_id, mark.lsn)
 
 
-def _refuse_another(mark: CursorMark, name: str, manifest: Manifest, last: int | None) -> None:
+def _refuse_another(mark: CursorRecord, name: str, manifest: Manifest, last: int | None) -> None:
     """CursorError where the log cannot be continued from this mark without a guess; `last` is its last LSN, if known.
 
     It is a CursorDivergedError where what came before the mark was cut.

@@ -18,8 +18,8 @@ from typing import Any, Literal, TypeAlias
 from walkit._internal.locks import marked
 from walkit.errors import ClaimError, StorageError, WalkitError
 from walkit.format.consumer_file import (
-    ClaimMark,
-    CursorMark,
+    ClaimRecord,
+    CursorRecord,
     decode_claim,
     decode_cursor,
     encode_claim,
@@ -73,7 +73,7 @@ class ClaimFact:
     """When the lease is over, microseconds since 1970."""
     fault: str | None = None
     """Why the file cannot be read, in words."""
-    mark: ClaimMark | None = field(default=None, repr=False)
+    mark: ClaimRecord | None = field(default=None, repr=False)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Show the claim in IPython, also within a list, as a person reads it."""
@@ -125,7 +125,7 @@ def claim_facts(storage: Storage, manifest: Manifest, now_us: int | None = None)
     return facts
 
 
-def fact_of(name: str, mark: ClaimMark, state: ClaimState, first_lsn: int | None = None) -> ClaimFact:
+def fact_of(name: str, mark: ClaimRecord, state: ClaimState, first_lsn: int | None = None) -> ClaimFact:
     """Return what a mark says, or the position that its owner has in memory."""
     return ClaimFact(
         name=name,
@@ -148,7 +148,7 @@ def own_error(name: str) -> ClaimError:
     )
 
 
-def state_of(mark: ClaimMark, manifest: Manifest, now_us: int) -> ClaimState:
+def state_of(mark: ClaimRecord, manifest: Manifest, now_us: int) -> ClaimState:
     """Return how a claim stands at a moment of the wall clock. Pure."""
     if mark.log_id != manifest.log_id:
         return "foreign"
@@ -157,7 +157,7 @@ def state_of(mark: ClaimMark, manifest: Manifest, now_us: int) -> ClaimState:
     return "passed" if mark.first_lsn <= manifest.low_watermark else "live"
 
 
-def stored_claim(storage: Storage, name: str) -> ClaimMark | None:
+def stored_claim(storage: Storage, name: str) -> ClaimRecord | None:
     """Return what a claim's file says; None where there is none. StorageError, and what `decode_claim` raises."""
     file_name = claim_file_name(name)
     data = read_if_there(storage, file_name, CLAIM_FILE_BYTES + 1)
@@ -206,7 +206,7 @@ def busy(storage: Storage, wait_s: float, holder: LockHolder | None) -> StorageE
     )
 
 
-def write_claim(storage: Storage, name: str, mark: ClaimMark) -> None:
+def write_claim(storage: Storage, name: str, mark: ClaimRecord) -> None:
     """Write a claim, durably. Needs the claims' lock held.
 
     Generation 1 makes the file, or takes the place of one that cannot be read, atomically; what a consumer that died
@@ -289,7 +289,7 @@ def cursor_facts(storage: Storage) -> list[CursorFact]:
     return facts
 
 
-def stored_cursor(storage: Storage, name: str) -> CursorMark | None:
+def stored_cursor(storage: Storage, name: str) -> CursorRecord | None:
     """Return what a cursor's file says; None where there is none."""
     file_name = cursor_file_name(name)
     data = read_if_there(storage, file_name, CURSOR_FILE.size + 1)

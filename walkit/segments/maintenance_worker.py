@@ -34,7 +34,7 @@ class MaintenanceWorker:
 
     A job that fails with a WalkitError is reported as an event and dropped: a caller that needs its result does the
     work again, and gets the error then. (A file with frames that has failed is reported to the log by its sync.) Any
-    other error is unforeseen: the log gets it by `broken`, and the jobs that are left are done.
+    other error is unforeseen: the log gets it by `on_failure`, and the jobs that are left are done.
     """
 
     def __init__(self, name: str, events: EventSink, limit_ms: int | None = None) -> None:
@@ -52,7 +52,7 @@ class MaintenanceWorker:
         self._limit_ms = limit_ms
         self._periodic: dict[str, _Periodic] = {}
         """By kind."""
-        self.broken: Callable[[BaseException], object] = lambda _: None
+        self.on_failure: Callable[[BaseException], object] = lambda _: None
         """Called with an error that is no WalkitError; raises nothing."""
 
     def every(self, period_s: float, job: Callable[[], None], kind: str = "retain") -> None:
@@ -115,7 +115,7 @@ class MaintenanceWorker:
             try:
                 self._do(*taken)
             except BaseException as error:  # noqa: BLE001 - no job may end the thread: nothing would be sealed any more
-                self.broken(error)
+                self.on_failure(error)
 
     def _do(self, kind: str, job: Callable[[], None]) -> None:
         try:

@@ -105,7 +105,7 @@ class Admission:
                 return True
         raise self._refusal(count)
 
-    def on_room(self, callback: Callable[[], object]) -> bool:
+    def on_space(self, callback: Callable[[], object]) -> bool:
         """See AdmissionGate."""
         count = self._wanting.pop(get_ident(), 0)
         if not count:

@@ -121,7 +121,7 @@ class Importer:
             events=self.events,
             name=os.path.basename(self.storage.location.rstrip("/")) or "replica",
         )
-        self.segments.poison = self.segments.maintenance.broken = self._poison
+        self.segments.poison = self.segments.maintenance.on_failure = self._poison
         self._lock.watch(self.segments, self._poison)
         self._lock.recovered()
         self.upkeep = ReplicaUpkeep.on(
