@@ -469,8 +469,11 @@ class EventSink:
             self._sender.start(self._send_one)
 
     def send_kept(self) -> None:
-        """Send what threads have kept that led a frame or held a lock; this one does neither. Raises as `emit` does."""
-        if on_log_thread():
+        """Send the events that threads kept while they led a frame or held a lock. Raises as `emit` does.
+
+        Not on this thread if it is still busy: foreign code that ran inside a call may come here before the call ends.
+        """
+        if on_log_thread() or self.is_busy() or holds(WORK):
             self._sender.start(self._send_one)
         else:
             self._sender.send_here(self._send_one)

@@ -90,7 +90,7 @@ def test_no_lock_that_others_wait_for_is_made_of_python_code() -> None:
     rooms = ["commit", "compaction", "log", "metrics", "read", "recovery", "replication", "segments", "state"]
     files = [*ROOT.glob("walkit/*.py"), *(f for room in rooms for f in ROOT.glob(f"walkit/{room}/**/*.py"))]
     found = [f"{file.relative_to(ROOT)}: {m[0]}" for file in files for m in made.finditer(file.read_text())]
-    assert len(files) > 200 and found == []
+    assert len(files) > 150 and found == []
 
 
 def test_marks_end_with_their_thread() -> None:
