@@ -11,12 +11,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 
 from walkit._internal.locks import once
 from walkit.commit.frame import SealedFrame
 from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
-from walkit.errors import LogFullError, StorageError
+from walkit.errors import LogFullError, StorageError, WalkitError
 from walkit.events import EventSink
 from walkit.format.frame import FrameIdentity
 from walkit.format.index import has_index
@@ -36,6 +36,7 @@ from walkit.segments.maintenance_worker import MaintenanceWorker
 from walkit.segments.manifest_store import (
     ManifestStore,
     SlotStore,
+    load_manifest,
     record_of,
     replaced_error,
     with_prepared,
@@ -313,10 +314,19 @@ class SegmentSet:
             self.maintenance.steps += 1
         except StorageError:
             file.close()
-            self.storage.remove(segment_name(number))
+            self._remove_unnamed(number)
             raise
         self.events.emit("walkit.segment.prepare", number=number, bytes=self.options.segment_bytes)
         return segment
+
+    def _remove_unnamed(self, number: int) -> None:
+        """Remove the file of a segment that could not be made, unless the manifest on disk names it (FORMAT.md F-9.1).
+
+        A change of the manifest that failed may have landed. The next opening removes a file that stays.
+        """
+        with suppress(WalkitError):
+            if all(record.number != number for record in load_manifest(self.storage).segments):
+                self.storage.remove(segment_name(number))
 
     def _open(self, number: int, mode: OpenMode) -> StorageFile:
         return open_segment_file(self.storage, number, mode, direct=self._alignment == ALIGNMENT_DIRECT)
