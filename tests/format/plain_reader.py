@@ -216,7 +216,7 @@ def apply_edit(plain: dict[str, Any], edit: dict[str, Any]) -> None:
 
 
 def was_cut_short(segment: dict[str, Any], data: bytes) -> bool:
-    """Say whether the file of a prepared segment is shorter than it was, where frames may have stood (F-9.10)."""
+    """Say whether the file of a prepared segment, b"" if absent, is shorter than it was and held frames (F-9.10)."""
     if segment["state"] != "prepared" or len(data) >= segment["reserved_bytes"]:
         return False
     return len(data) < 4096 or any(data[:4096])

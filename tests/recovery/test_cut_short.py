@@ -1,4 +1,4 @@
-"""A file that is shorter than the space that was reserved for it: no crash does that, and every reader tells it."""
+"""A file that is absent or shorter than the space that was reserved for it: no crash does that, all readers tell it."""
 
 from __future__ import annotations
 
@@ -40,8 +40,12 @@ def killed(records: int, size: int = 900, **options: Any) -> CrashingStorage:
     return image
 
 
-def cut(image: CrashingStorage, name: str, size: int) -> None:
-    """Cut a file short, durably."""
+def cut(image: CrashingStorage, name: str, size: int | None) -> None:
+    """Cut a file short, or remove it, durably."""
+    if size is None:
+        image.remove(name)
+        image.sync_directory()
+        return
     file = image.open(name, "write")
     file.shorten(size)
     file.sync()
@@ -58,7 +62,7 @@ def last_used(image: CrashingStorage) -> tuple[str, SegmentHeader, int]:
     raise AssertionError("no segment is in use")
 
 
-CUTS: dict[str, Callable[[int, int], int]] = {
+CUTS: dict[str, Callable[[int, int], int | None]] = {
     "one byte": lambda end, size: size - 1,
     "to the end of the last frame": lambda end, size: end,
     "the last frame": lambda end, size: end - 1024,
@@ -67,6 +71,7 @@ CUTS: dict[str, Callable[[int, int], int]] = {
     "all frames": lambda end, size: SEGMENT_HEADER_BYTES,
     "within the header": lambda end, size: 1000,
     "everything": lambda end, size: 0,
+    "the file": lambda end, size: None,
 }
 
 
@@ -84,8 +89,9 @@ def test_a_cut_of_the_last_file_is_refused(where: str) -> None:
     error = refused.value
     assert (error.segment, error.expected, error.found) == (name, size, CUTS[where](end, size))
     first_lost = {"the last frame": 60, "within the last frame": 60, "several frames": 41}.get(where, 61)
-    if where in ("all frames", "within the header", "everything"):
+    if where in ("all frames", "within the header", "everything", "the file"):
         first_lost = header.first_lsn
+    assert ("is missing" in str(error)) == (where == "the file")
     assert error.first_lost_lsn == first_lost
     with walkit.open(storage=image, mode="r") as reader, pytest.raises(SegmentMissingError):
         list(reader.read())
@@ -106,10 +112,11 @@ def test_salvage_keeps_what_is_left_and_says_that_more_may_have_been_there(where
     report = walkit.repair(image, policy="salvage")
     assert (dry.lost, dry.end_position) == (report.lost, report.end_position)
     (lost,) = report.lost
-    assert not report.ok and lost.segment == name and "cut short" in lost.reason and lost.lsns == 0
+    why = "is missing" if where == "the file" else "cut short"
+    assert not report.ok and lost.segment == name and why in lost.reason and lost.lsns == 0
     left = lost.first_lsn - 1
     assert left == {"the last frame": 59, "within the last frame": 59, "several frames": 40}.get(
-        where, header.first_lsn - 1 if CUTS[where](end, size) <= SEGMENT_HEADER_BYTES else 60
+        where, header.first_lsn - 1 if (CUTS[where](end, size) or 0) <= SEGMENT_HEADER_BYTES else 60
     )
     again = walkit.repair(image, policy="salvage")
     assert again.ok and not again.changed

@@ -151,7 +151,7 @@ def _settled_view_of(storage: Storage, manifest: Manifest, slot: DurableSlot) ->
 
 
 def _begun_header(storage: Storage, record: SegmentRecord) -> SegmentHeader | None:
-    """Return the header of a segment that is in use; None where it was only named, on a disk that then was full."""
+    """Return the header of a segment that is in use; None if it has none yet, or its file is gone."""
     try:
         file = open_segment(storage, record)
     except SegmentMissingError:

@@ -47,7 +47,9 @@ class Decision(Enum):
     REFUSE = "something in it was promised and is not intact: corruption of acknowledged data"
     REFUSE_TAIL = "the policy refuses any damage, also that of a tail that was never promised"
     VOUCHED = "a seal vouches for its frames, and its size and header are as the manifest says: the rest is not read"
-    REFUSE_SHORT = "its file was cut short, which no crash does: acknowledged frames may have stood there"
+    REFUSE_SHORT = (
+        "its file is absent or cut short, which no crash does: acknowledged frames may have stood there"
+    )
 
 
 SEALING = frozenset({Decision.SEAL, Decision.CUT, Decision.KEEP, Decision.SKIP, Decision.MEND})
@@ -77,8 +79,8 @@ MEANINGS = {
     "with salvage: it has any intact frame after damage, or after what is missing",
     "absolute": "the policy is absolute",
     "salvage": "the policy is salvage",
-    "cut_short": "its file is shorter than the space that was reserved for it, and the log does not continue after its "
-    "frames",
+    "cut_short": "its file is absent or shorter than the space that was reserved for it, and the log does not continue "
+    "after its frames",
     "not_read": "it is sealed, and of its file only presence, size and header were read",
 }
 """What each fact says, in a few words."""

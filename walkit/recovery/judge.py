@@ -421,7 +421,7 @@ class Judge:
         yield from self._fault(self._range(name, at, max(until, at), verdict, reason, lsns), finding.error)
 
     def _absent(self, found: list[SegmentFinding]) -> Rows:
-        """Judge what was promised and is in no file, and files that were cut short."""
+        """Judge what was promised and is in no file, and files that are absent or were cut short."""
         covered = max(self._covered, self.end.position)
         if covered < self.promised:
             yield from self._missing(found, covered, self.promised)
@@ -434,7 +434,9 @@ class Judge:
             at, reserved = self.end.position, finding.record.reserved_bytes
             until = at + reserved - max(finding.file_bytes, SEGMENT_HEADER_BYTES)
             lsns = self.end.last_lsn + 1, None
-            reason = f"its file was cut short: {finding.file_bytes:,} of {reserved:,} reserved bytes"
+            reason = "its file is missing"
+            if finding.present:
+                reason = f"its file was cut short: {finding.file_bytes:,} of {reserved:,} reserved bytes"
             yield from self._fault(self._range(finding.name, at, until, Verdict.MISSING, reason, lsns))
 
     def _missing(self, found: list[SegmentFinding], start: int, until: int) -> Rows:

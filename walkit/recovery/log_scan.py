@@ -119,9 +119,8 @@ class SegmentFinding:
 
     @property
     def cut_short(self) -> bool:
-        """Whether the file is there and shorter than the space that was reserved, which no crash leaves."""
-        there = self.present and not self.unopenable and self.file_bytes < self.record.reserved_bytes
-        return there and not self.unused
+        """Whether the file is absent or shorter than the space that was reserved, which no crash leaves."""
+        return not (self.unopenable or self.unused) and self.file_bytes < self.record.reserved_bytes
 
     @property
     def end_offset(self) -> int:

@@ -99,7 +99,7 @@ class _Planner:
         self.headless = [f for f in findings.unsealed if f.header is None]
         """Segments of which nothing can be placed: what is missing elsewhere may have been in them."""
         self.short = names_cut_short(self.unsealed)
-        """Segments whose file was cut short, where the log does not go on after their frames."""
+        """Segments whose file is absent or cut short, where the log does not go on after their frames."""
         self.whole = True
         """Whether the log has no hole so far."""
         self.stopped = False
@@ -355,9 +355,9 @@ class _Planner:
         reason = "the log ends before what was promised"
         if self.short:
             named = max(self.short)
-            reason = (
-                "the file was cut short: it was larger before it was used, and records may have stood there"
-            )
+            absent = any(f.name == named and not f.present for f in self.headless)
+            lost = "is missing" if absent else "was cut short: it was larger before it was used"
+            reason = f"the file {lost}, and records may have stood there"
         log.gaps.append(lost_range(end, to, named, reason))
         log.end = to
 
@@ -443,7 +443,7 @@ def policy_for(findings: LogFindings, policy: str) -> str:
 
 
 def names_cut_short(unsealed: Sequence[SegmentFinding]) -> set[str]:
-    """Return the names of the segments whose file was cut short where the log does not go on after their frames.
+    """Return the segments whose file is absent or cut short if the log does not continue after their frames.
 
     Of one after which the next segment follows nothing is missing but space.
     """
@@ -635,15 +635,17 @@ class RecoveryPlan:
 
 
 def missing_end(finding: SegmentFinding, end: LogEnd) -> SegmentMissingError:
-    """Return the error for a segment whose file was cut short; the log before it ends at `end`."""
+    """Return the error for a segment whose file is absent or cut short; the log before it ends at `end`."""
     size, reserved = finding.file_bytes, finding.record.reserved_bytes
+    cut = f"was cut short: {size:,} bytes of the {reserved:,} that were reserved for it"
+    fault, place = (cut, "the rest") if finding.present else ("is missing", "it")
     return SegmentMissingError(
-        f"segment {finding.name} was cut short: {size:,} bytes of the {reserved:,} that were reserved for it. "
-        f"Acknowledged records from LSN {end.last_lsn + 1:,} on may have stood in the rest. Nothing was changed",
+        f"segment {finding.name} {fault}. "
+        f"Acknowledged records from LSN {end.last_lsn + 1:,} on may have stood in {place}. Nothing was changed",
         segment=finding.name,
         position=end.position,
         expected=reserved,
-        found=size,
+        found=size if finding.present else None,
         first_lost_lsn=end.last_lsn + 1,
     )
 
