@@ -79,13 +79,15 @@ def test_repair_does_what_the_salvaging_opening_does(damage: Damage) -> None:
 
 
 MANIFESTS = {"missing": without_manifest, "damaged": with_damaged_manifest}
+PLACED = ("the header of another segment", "the header of a segment that is missing")
+"""Only a manifest knows where the frames after such a header belong."""
 
 
 @pytest.mark.parametrize(
     ("damage", "spoil"),
     [
         pytest.param(damage, spoil, id=f"{damage.name}, {spoil}")
-        for damage, spoil in zip(DAMAGES, cycle(MANIFESTS), strict=False)
+        for damage, spoil in zip((d for d in DAMAGES if d.name not in PLACED), cycle(MANIFESTS), strict=False)
     ],
 )
 def test_a_manifest_is_made_anew_beside_every_damage(damage: Damage, spoil: str) -> None:

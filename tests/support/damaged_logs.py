@@ -253,6 +253,15 @@ DAMAGES: tuple[Damage, ...] = (
         mended=True,
     ),
     Damage(
+        name="the header of another segment",
+        do=lambda s: patch(s, segment_name(2), 0, read(s, segment_name(1))[:4096]), rows=("N",), mended=True,
+    ),
+    Damage(
+        name="the header of a segment that is missing",
+        do=both(lambda s: patch(s, segment_name(2), 0, read(s, segment_name(1))[:4096]), gone(1)),
+        lost=(1, 2), rows=("L", "N"), mended=True,
+    ),
+    Damage(
         name="a segment header and a frame",
         do=both(in_frame(3, 0, 300), lambda s: flip(s, segment_name(3), HEAD)),
         lost=(5,), rows=("N",), mended=True,

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from time import perf_counter_ns
 
 from walkit.errors import CorruptionError, FormatVersionError, SegmentMissingError, StorageError, WalkitError
@@ -291,9 +292,19 @@ def _inspect_file(
         finding.nonzero_until = nonzero_until(file, 0, size)
     if finding.header is None and finding.nonzero_until and not isinstance(finding.error, FormatVersionError):
         fitting, promised = header_from_frames(file, manifest, record, finding.nonzero_until)
-        if mend and finding.other is None and fitting is not None:
+        if mend and fitting is not None and not _is_replaced(finding, fitting):
             finding.header, finding.mended = fitting, True
         finding.promised_position = max(finding.promised_position, promised)
+
+
+def _is_replaced(finding: SegmentFinding, fitting: SegmentHeader) -> bool:
+    """Say whether the whole file may be another segment's, and not only its header.
+
+    The manifest knows where a sealed segment begins: frames that stand from there on are its own, unless the other
+    segment begins there, too.
+    """
+    place = attrgetter("log_id", "epoch_id", "start_position")
+    return finding.other is not None and (not finding.sealed or place(finding.other) == place(fitting))
 
 
 def survey_segment(
@@ -738,7 +749,7 @@ def refuse_misnamed(manifest: Manifest, found: list[SegmentFinding]) -> None:
     whole = {f.name for f in found if f.header is not None and not f.mended}
     absent = {f.name: f.record for f in found if f.name not in whole}
     for finding in found:
-        other = finding.other
+        other = None if finding.mended else finding.other
         record = None if other is None or other.name == finding.name else absent.get(other.name)
         if other is not None and record is not None and _is_ours(manifest, record, other):
             raise CorruptionError(
