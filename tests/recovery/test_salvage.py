@@ -97,16 +97,22 @@ def test_what_is_removed_is_kept() -> None:
             assert before[changed[0]].rstrip(b"\0") == kept[0].rstrip(b"\0")
 
 
-def test_segments_under_each_others_names_are_refused_and_not_lost() -> None:
-    """Swap two segments: salvage names both instead of giving up what is whole, and changes nothing."""
-    image = crash_image(closed=True)
-    one, two = read(image, segment_name(1)), read(image, segment_name(2))
-    overwrite(image, segment_name(1), two)
-    overwrite(image, segment_name(2), one)
+@pytest.mark.parametrize(("closed", "name"), [(True, 1), (True, 90), (False, 90)])
+def test_segments_under_other_names_are_refused_and_not_lost(closed: bool, name: int) -> None:
+    """Swap two segments, or rename one: salvage names both instead of giving up what is whole, and changes nothing."""
+    image = crash_image(closed=closed)
+    number = 2 if closed else 4
+    if name == 1:
+        one, two = read(image, segment_name(1)), read(image, segment_name(number))
+        overwrite(image, segment_name(1), two)
+        overwrite(image, segment_name(number), one)
+    else:
+        image.replace(segment_name(number), segment_name(name))
+        image.sync_directory()
     before = contents(image)
     with pytest.raises(CorruptionError, match="right names") as refused:
         opened(image, "salvage")
-    assert (refused.value.segment, refused.value.found) == (segment_name(1), segment_name(2))
+    assert (refused.value.segment, refused.value.found) == (segment_name(name), segment_name(number))
     assert contents(image) == before
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from time import perf_counter_ns
@@ -709,7 +709,7 @@ def survey_all(storage: Storage, findings: LogFindings, progress: Progress | Non
     """Look at everything, because a later frame may promise an earlier one."""
     manifest = findings.manifest
     found = [salvaged_segment(storage, manifest, record) for record in manifest.segments]
-    refuse_misnamed(manifest, found)
+    refuse_misnamed(storage, findings, found)
     findings.sealed = [f for f in found if f.sealed]
     findings.unsealed = [f for f in found if not f.sealed]
     in_order = placed(findings.unsealed)
@@ -744,22 +744,35 @@ def survey_salvaged(storage: Storage, manifest: Manifest, finding: SegmentFindin
     finding.bytes_scanned = sum(r.end_position - r.start_position for r in finding.regions)
 
 
-def refuse_misnamed(manifest: Manifest, found: list[SegmentFinding]) -> None:
+def refuse_misnamed(storage: Storage, findings: LogFindings, found: list[SegmentFinding]) -> None:
     """Refuse where a segment stands whole under another name: nothing of it is lost, and a person can rename it."""
+    manifest = findings.manifest
     whole = {f.name for f in found if f.header is not None and not f.mended}
     absent = {f.name: f.record for f in found if f.name not in whole}
-    for finding in found:
-        other = None if finding.mended else finding.other
-        record = None if other is None or other.name == finding.name else absent.get(other.name)
+    others = [(f.name, f.other) for f in found if not f.mended]
+    others += [(name, _whole_header_in(storage, name)) for name in findings.orphans if absent]
+    at = {f.name: f.record.start_position for f in found}
+    for name, other in others:
+        record = None if other is None or other.name == name else absent.get(other.name)
         if other is not None and record is not None and _is_ours(manifest, record, other):
             raise CorruptionError(
-                f"segment {finding.name} holds segment {other.name} of this log, which is not in its own place: "
+                f"segment {name} holds segment {other.name} of this log, which is not in its own place: "
                 "nothing of it is lost. Give the files their right names; nothing was changed",
-                segment=finding.name,
-                position=finding.record.start_position,
-                expected=finding.name,
+                segment=name,
+                position=at.get(name, record.start_position),
+                expected=name,
                 found=other.name,
             )
+
+
+def _whole_header_in(storage: Storage, name: str) -> SegmentHeader | None:
+    try:
+        with closing(storage.open(name, "read")) as file:
+            return whole_header(file.read(0, SEGMENT_HEADER_BYTES))
+    except StorageError as error:
+        if error.errno in PASSING_ERRNOS:
+            raise
+        return None
 
 
 def _is_ours(manifest: Manifest, record: SegmentRecord, header: SegmentHeader) -> bool:
