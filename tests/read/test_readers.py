@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,10 @@ from tests.support.threads import GUARD_S, Task
 from walkit import GapError
 from walkit.errors import CorruptionError, LogClosedError, LogNotFoundError
 from walkit.models import CrashingStorage
+from walkit.models.passing import PassingStorage
 from walkit.read import reader as logreader
 from walkit.segments.manifest_store import load_manifest
+from walkit.storage.interface import OpenMode, Storage, StorageFile
 
 
 @pytest.fixture
@@ -88,6 +92,54 @@ def test_a_writer_that_begins_in_the_midst_of_reading_is_not_damage(
     assert lsns(reader.read()) == list(range(26, 51))
     assert (reader.first_lsn, writers[0].durable_lsn) == (26, 50)
     writers[0].close()
+
+
+class TrimmedMeanwhile(PassingStorage):
+    """A killed log that another process opens, trims and closes before the `at`-th opening of a segment to read it."""
+
+    def __init__(self, inner: CrashingStorage, at: int) -> None:
+        super().__init__(inner)
+        self.left = at
+
+    def open(self, name: str, mode: OpenMode) -> StorageFile:
+        """Open a file."""
+        if name.endswith(".segment") and mode == "read":
+            self.left -= 1
+            if self.left == 0:
+                with walkit.open(storage=self.inner, options=tiny()) as log:
+                    log.append(b"new")
+                    log.trim(log.acked_lsn - 1, waste_ratio=0)
+        return super().open(name, mode)
+
+
+READINGS: dict[str, Callable[[Storage, Path], object]] = {
+    "read": lambda storage, _: lsns(walkit.open(storage=storage, mode="r").read()),
+    "read damaged": lambda storage, _: lsns(
+        walkit.open(storage=storage, mode="r").read(damaged="unverified")
+    ),
+    "scan": lambda storage, _: walkit.scan(storage).problems,
+    "verify": lambda storage, _: walkit.verify(storage).problems,
+    "copy": lambda storage, place: walkit.copy(storage, place).last_lsn,
+}
+
+
+@pytest.mark.parametrize("how", READINGS)
+def test_a_trim_before_any_opening_of_a_file_is_read_past(how: str, tmp_path: Path) -> None:
+    """Trim a log at each place where a reading opens a segment: it reads what was or what is there, or has a gap."""
+    killed = CrashingStorage()
+    log = walkit.open(storage=killed, options=tiny())
+    log.append_many([bytes(7000)] * 20)
+    image = killed.process_kill()
+    log.close()
+    whole, at, ended = list(range(1, 21)), 0, False
+    while not ended:
+        at += 1
+        storage = TrimmedMeanwhile(image.process_kill(), at)
+        with suppress(GapError):
+            found = READINGS[how](storage, tmp_path / f"{at}")
+            assert found in ((), 20, 21, whole, [21]) or how == "read damaged", (at, found)
+        ended = storage.left > 0
+    assert at > 3
 
 
 def test_a_reader_pausing_over_a_trim_has_a_gap_or_all(storage: CrashingStorage) -> None:

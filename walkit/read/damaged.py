@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from walkit._internal.arrow import numbers_of, pa
+from walkit.errors import SegmentMissingError
 from walkit.format.frame import FrameHeader
 from walkit.format.frame_fields import header_left, records_left
 from walkit.format.layout import FRAME_BYTES_LIMIT, FRAME_HEADER_BYTES, LSN_MAX
@@ -23,6 +24,7 @@ from walkit.record import Batch, Kind, Record, UnverifiedRecord, to_datetime
 from walkit.recovery.log_scan import salvaged_segment, survey_segment
 from walkit.recovery.survey import Region, TolerantFile, frame_headers
 from walkit.segments.frame_walk import FrameWalk
+from walkit.segments.identity import open_segment
 
 BATCH_RECORDS = 4096
 _ELSEWHERE = "it belongs to another place"
@@ -86,8 +88,12 @@ class _Reading:
             self.seen(DamageSeen(name, start, start, first_lsn, 0, finding.reason))
             # A fitted header knows the intact frames alone, and a damaged one may be larger.
             finding.header = replace(finding.header, frame_bytes_max=FRAME_BYTES_LIMIT)
-        survey_segment(storage, manifest, finding, until=span.end_position, decode=True, tolerant=True)
-        file = TolerantFile(storage.open(name, "read"))
+        try:
+            survey_segment(storage, manifest, finding, until=span.end_position, decode=True, tolerant=True)
+            file = TolerantFile(open_segment(storage, span.record))
+        except SegmentMissingError as error:  # a trim has removed it since it was looked at
+            self.seen(DamageSeen(name, start, span.end_position, first_lsn, 0, str(error)))
+            return
         try:
             for region in finding.regions:
                 start = region.end_position

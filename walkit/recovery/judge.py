@@ -96,13 +96,13 @@ class Judge:
         for record in manifest.sealed:
             yield None, self._gaps(record.name, record.start_position)
             finding = inspect_segment(self.storage, manifest, record, mend=True)
-            if not finding.present and self.live and self._was_trimmed(finding):
-                yield None, iter([f"segment {record.name} was trimmed while the log was read"])
-                continue
             if finding.header is not None and finding.mended:
                 # A damaged frame may be larger than every intact one.
                 finding.header = replace(finding.header, frame_bytes_max=FRAME_BYTES_LIMIT)
             self._survey(finding)
+            if not finding.present and self.live and self._was_trimmed(finding):
+                yield None, iter([f"segment {record.name} was trimmed while the log was read"])
+                continue
             yield finding, self._sealed(finding)
         yield None, self._gaps("", manifest.end.position + 1)
         found = self._read_unsealed()
@@ -129,6 +129,8 @@ class Judge:
                     decode=self.decode,
                     reached=self._counter.within_segment(),
                 )
+            except SegmentMissingError:  # a trim has removed it since it was looked at
+                finding.header, finding.present = None, False
             except StorageError as error:
                 finding.header, finding.error = None, error
         self.promised = max(self.promised, finding.promised_position)
@@ -147,7 +149,8 @@ class Judge:
         findings = LogFindings(manifest=self.manifest, slot=self.slot, unsealed=found)
         self._keeps = policy_for(findings, "prefix") == "holes"
         if not self.live:
-            with suppress(StorageError):  # the segment that cannot be read has a problem of its own
+            # The segment that cannot be read has a problem of its own.
+            with suppress(StorageError, SegmentMissingError):
                 link_unsealed(self.storage, findings)
             try:
                 make_plan(findings, "prefix")

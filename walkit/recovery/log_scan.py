@@ -7,7 +7,6 @@ and at every frame of the unsealed ones. The facts that the decision table asks 
 
 from __future__ import annotations
 
-import errno
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -40,7 +39,7 @@ from walkit.recovery.survey import (
     nonzero_until,
 )
 from walkit.segments.frame_walk import Readable, last_chain_of
-from walkit.segments.identity import check_identity, header_of, missing_segment, whole_header
+from walkit.segments.identity import check_identity, header_of, missing_segment, open_segment, whole_header
 from walkit.segments.index_file import orphan_indexes
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 from walkit.segments.orphan_files import NOTHING_GATHERED, gathered_in, leftover_of, unfinished_in
@@ -216,7 +215,7 @@ def region_within(storage: Storage, finding: SegmentFinding, region: Region, pos
         return region if region.end_position <= position else None
     header, before = finding.header, region.before
     assert header is not None
-    file = storage.open(finding.name, "read")
+    file = open_segment(storage, finding.record)
     try:
         span = FrameSpan(name=finding.name, header=header, begin=before, end_position=position, bodies=False)
         first = next(iter(SegmentSurvey(file, span)))
@@ -250,9 +249,10 @@ def inspect_segment(
     try:
         with _opened(storage, finding, tolerant) as file:
             _inspect_file(file, manifest, finding, mend, live)
+    except SegmentMissingError:
+        finding.present = False
     except StorageError as error:
-        finding.present = error.errno != errno.ENOENT
-        finding.error = (finding.error or error) if finding.present else None
+        finding.error = finding.error or error
     return finding
 
 
@@ -260,8 +260,8 @@ def inspect_segment(
 def _opened(
     storage: Storage, finding: SegmentFinding, tolerant: bool
 ) -> Iterator[StorageFile | TolerantFile]:
-    """Open a segment for the block. With `tolerant` its pages that cannot be read are noted."""
-    file = storage.open(finding.name, "read")
+    """Open a segment for the block; SegmentMissingError. With `tolerant` its pages that cannot be read are noted."""
+    file = open_segment(storage, finding.record)
     source = TolerantFile(file) if tolerant else file
     try:
         yield source
@@ -320,7 +320,7 @@ def survey_segment(
 ) -> None:
     """Note every region of a segment with a header, up to position `until` where that is known, and what it promises.
 
-    Raises StorageError where the file does not open any more.
+    Raises SegmentMissingError if the file has gone meanwhile, and StorageError if it does not open.
     """
     header, record, sealed = finding.header, finding.record, finding.sealed
     assert header is not None
