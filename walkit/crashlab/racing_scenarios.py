@@ -10,7 +10,7 @@ from time import monotonic, sleep
 from walkit.config import StoreOptions
 from walkit.crashlab.scenario import SMALL, Scenario
 from walkit.crashlab.script import Script
-from walkit.errors import JournalFullError, StorageError
+from walkit.errors import JournalFullError, OptionsError, StorageError
 from walkit.format.names import COMPACTION_NEW_NAME
 from walkit.store import Store
 
@@ -103,6 +103,9 @@ def _journal(script: Script) -> None:
         for number in range(26):
             script.may_drop(number + 1)  # a checkpoint may be taken at any moment
             script.put(store, b"key %d" % (number % 4), 5_000)
+        with suppress(OptionsError):  # larger than the journal: refused at once
+            script.transaction(store, 9, 100)
+        script.ledger.take_back(26)
 
 
 def _refusing_journal(script: Script) -> None:

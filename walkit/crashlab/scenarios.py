@@ -18,7 +18,7 @@ from walkit.crashlab.scenario import Scenario as Scenario
 from walkit.crashlab.script import Script
 from walkit.errors import CommitFailedError, MissingExtraError
 from walkit.record import Kind
-from walkit.segments.manifest_store import DURABLE_NAME
+from walkit.segments.manifest_store import DURABLE_NAME, level_of, load_manifest
 
 try:
     from walkit.crashlab.replica_scenarios import REPLICA_SCENARIOS
@@ -55,6 +55,8 @@ def _groups(script: Script) -> None:
 
 def _unsynced(script: Script) -> None:
     with script.open() as log:
+        # Readers of the folder take this level.
+        assert (level_of(load_manifest(script.storage)) == "none") == (script.options.durability == "none")
         for number in range(24):
             script.append(log, 9_000 if number % 3 else 100)
             if number % 5 == 3:
