@@ -53,9 +53,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "slots alternate": ("format/test_durable::test_slots_alternate",),
     "a damaged slot": ("recovery/test_every_bit::test_a_flip_in_the_durable_slots_is_harmless",),
     "what may be replayed": ("read/test_readers::test_a_reader_sees_what_is_durable_and_nothing_more",),
-    "foreign identity": (
-        "recovery/test_salvage::test_segments_under_other_names_are_refused_and_not_lost",
-    ),
+    "foreign identity": ("recovery/test_salvage::test_segments_under_other_names_are_refused_and_not_lost",),
     # -- Quiver's WAL
     "round trip": ("log/test_append::test_what_goes_in_comes_out",),
     "flush policies": (
