@@ -473,7 +473,7 @@ class EventSink:
 
         Not on this thread if it is still busy: foreign code that ran inside a call may come here before the call ends.
         """
-        if on_log_thread() or self.is_busy() or holds(WORK):
+        if on_log_thread() or holds(WORK):
             self._sender.start(self._send_one)
         else:
             self._sender.send_here(self._send_one)
