@@ -17,6 +17,7 @@ from walkit.crashlab.ledger import Ledger, Row
 from walkit.crashlab.oracle import quiet, repaired_in
 from walkit.crashlab.recording import RecordingStorage
 from walkit.crashlab.turns import Turns
+from walkit.format.segment import segment_name
 from walkit.log.open import open_log
 from walkit.log.trim import TrimReport
 from walkit.log.wal import WriteAheadLog
@@ -244,10 +245,11 @@ class Script:
         return log
 
     def check_segments(self, opened: WriteAheadLog | Store) -> None:
-        """Assert that the manifest names each segment, except an empty one of a creation that failed."""
+        """Assert that the manifest names each segment, except those of creations that failed."""
         self.settle(opened)
         disk, log = self.storage.inner, opened.log if isinstance(opened, Store) else opened
         named = {segment.name for segment in log.parts.manifest_store.current.segments}
+        named |= {segment_name(number) for number in log.parts.segments.left}
         left = {name for name in disk.names() if name.endswith(".segment")} - named
         assert not any(disk.open(name, "read").size() for name in left), f"no manifest names {left}"
 

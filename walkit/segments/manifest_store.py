@@ -77,7 +77,9 @@ def with_sealed(manifest: Manifest, record: SegmentRecord) -> Manifest:
     if record.size_bytes == 0:
         return without_segment(manifest, record.number)
     segments = list(manifest.segments)  # copied once: there may be thousands
-    del segments[_place_of(manifest.segments, record.number)]
+    last = range(len(segments) - 1, -1, -1)  # it is one of the last
+    place = next((i for i in last if segments[i].number == record.number), len(segments))
+    del segments[place : place + 1]
     insort(segments, record, key=segment_order)
     end = manifest.end
     if record.end_position >= end.position:
@@ -87,17 +89,7 @@ def with_sealed(manifest: Manifest, record: SegmentRecord) -> Manifest:
 
 def without_segment(manifest: Manifest, number: int) -> Manifest:
     """Return the manifest without the segment of this number."""
-    segments = list(manifest.segments)
-    del segments[_place_of(manifest.segments, number)]
-    return manifest.next(segments=tuple(segments))
-
-
-def _place_of(segments: tuple[SegmentRecord, ...], number: int) -> slice:
-    """Return the place of the segment of this number, which is one of the last; an empty one without it."""
-    for i in reversed(range(len(segments))):
-        if segments[i].number == number:
-            return slice(i, i + 1)
-    return slice(0)
+    return manifest.next(segments=tuple(s for s in manifest.segments if s.number != number))
 
 
 def gaps_where(manifest: Manifest, keep: Callable[[Gap], bool]) -> dict[str, Any]:

@@ -106,6 +106,8 @@ class SegmentSet:
         # Appended by `begin_segment`, whose calls are serial, and shortened by the one thread that seals; others read
         # copies.
         self.open_segments: list[OpenSegment] = []
+        self.left: list[int] = []
+        """Numbers of files that could not become segments, and that are to be removed."""
         self.rotations = 0
         self.watched: Callable[[SealedFrame], AbstractContextManager[None]] = lambda _: nullcontext()
         """Watches what the calling thread waits for on a frame's behalf."""
@@ -314,19 +316,21 @@ class SegmentSet:
             self.maintenance.steps += 1
         except StorageError:
             file.close()
-            self._remove_unnamed(number)
+            self.left.append(number)
+            self._remove_left()
             raise
+        self._remove_left()
         self.events.emit("walkit.segment.prepare", number=number, bytes=self.options.segment_bytes)
         return segment
 
-    def _remove_unnamed(self, number: int) -> None:
-        """Remove the file of a segment that could not be made, unless the manifest on disk names it (FORMAT.md F-9.1).
+    def _remove_left(self) -> None:
+        """Remove files of segments that could not be made, unless the manifest on disk names them (FORMAT.md F-9.1).
 
-        A change of the manifest that failed may have landed. The next opening removes a file that stays.
+        A change of the manifest that failed may have landed. The next change, or the next opening, removes the rest.
         """
         with suppress(WalkitError):
-            if all(record.number != number for record in load_manifest(self.storage).segments):
-                self.storage.remove(segment_name(number))
+            while self.left and self.left[-1] not in {r.number for r in load_manifest(self.storage).segments}:
+                self.storage.remove(segment_name(self.left.pop()))
 
     def _open(self, number: int, mode: OpenMode) -> StorageFile:
         return open_segment_file(self.storage, number, mode, direct=self._alignment == ALIGNMENT_DIRECT)
@@ -392,6 +396,7 @@ class SegmentSet:
         segment.seal(header.offset_of(segment.end_position))
         self.maintenance.steps += 1
         write_index(self.storage, self.identity.log_id, record, segment.index)
+        self._remove_left()
         self.maintenance.steps += 1
         if self.on_seal is not None:
             self.on_seal()
