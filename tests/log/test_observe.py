@@ -234,7 +234,7 @@ def test_closing_from_an_events_callback_closes_once_it_has_returned(when: str) 
     opened = walkit.open(storage=storage, options=tiny(), events=close)
     for n in range(60):
         if when == "walkit.log.poison" and n == 30:
-            storage.fail("synced_write", SEGMENTS)
+            storage.fail("synced_write", SEGMENTS, times=None)
         if Task(opened.append, bytes(4000)).join().error is not None:
             break
     wait_until(lambda: opened.parts.lifetime.ended, "the close")
