@@ -15,7 +15,7 @@ from tests.support.threads import GUARD_S, Task
 from walkit.errors import GapError, HistoryTrimmedError
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.read.resumable_scan import ResumableScan
-from walkit.read.view import LogView
+from walkit.read.view import View
 from walkit.record import Batch, Record
 from walkit.state import KeyedTable
 from walkit.state.state_at import exact_state
@@ -72,7 +72,7 @@ def state_of(state: State, records: Iterable[Record]) -> State:
     return after
 
 
-def pairs(view: LogView, first_lsn: int, last_lsn: int) -> Iterator[pa.RecordBatch]:
+def pairs(view: View, first_lsn: int, last_lsn: int) -> Iterator[pa.RecordBatch]:
     """Batches of one or two frames, so that a reader has to come back for the next segment."""
     return view.batches(first_lsn, last_lsn, records=2)
 

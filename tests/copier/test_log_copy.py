@@ -36,6 +36,7 @@ from walkit.events import EventSink
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import OperationName
 from walkit.read.reader import ReaderView, reader_view_of
+from walkit.read.view import LogView
 from walkit.replication.logs.plan_check import gather_plan
 from walkit.replication.logs.source import source_of
 from walkit.replication.primary.bootstrap_plan import BootstrapFiles, SnapshotChecks
@@ -329,7 +330,7 @@ def test_a_segment_that_is_rewritten_under_the_copier_is_looked_at_again(
         assert log.trim(30, waste_ratio=1.0) == 30
         sights, saved = [], []
 
-        def sight(source: Storage) -> ReaderView:
+        def sight(source: Storage) -> ReaderView[LogView]:
             sights.append(reader_view_of(source))
             if len(sights) == 1:
                 saved.append(log.trim(30, waste_ratio=0.01).rewritten.bytes_after)

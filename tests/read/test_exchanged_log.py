@@ -19,7 +19,7 @@ from walkit.read.claim import Claim
 from walkit.read.cursor import Cursor
 from walkit.read.reader import LogReader, view_of
 from walkit.read.resumable_scan import ResumableScan
-from walkit.read.view import LogView
+from walkit.read.view import View
 from walkit.storage import FileStorage
 
 DONE = 10
@@ -108,7 +108,7 @@ def test_a_scan_does_not_continue_in_another_history(tmp_path: Path, other: Path
     view, newest = view_of(FileStorage(tmp_path / "log"))
     there = view_of(FileStorage(other))
 
-    def until_gone(seen: LogView, first_lsn: int, last_lsn: int) -> Iterator[pa.RecordBatch]:
+    def until_gone(seen: View, first_lsn: int, last_lsn: int) -> Iterator[pa.RecordBatch]:
         yield from seen.batches(first_lsn, 7 if seen is view else last_lsn, records=1)
         if seen is view:
             raise GapError(8, 9)

@@ -379,18 +379,17 @@ def test_a_compacted_segment_has_an_index() -> None:
 def test_ranges_of_a_view_with_bounds_agree() -> None:
     """Bounds inside of segments: the ranges of a view with indexes cover the same LSNs as those without."""
     storage = made()
-    with walkit.open(storage=storage, mode="r") as reader:
-        view, newest = reader._now()
-        found = []
-        for _ in range(2):
-            ranges = ranges_of(view, newest, parts=5, first_lsn=333, last_lsn=RECORDS - 333)
-            read = [
-                lsn
-                for r in ranges
-                for b in read_range(storage, r, first_lsn=333, last_lsn=RECORDS - 333)
-                for lsn in b.column("lsn").to_pylist()
-            ]
-            found.append(read)
-            for name in indexes(storage):
-                storage.remove(name)
+    view, newest = view_of(storage)
+    found = []
+    for _ in range(2):
+        ranges = ranges_of(view, newest, parts=5, first_lsn=333, last_lsn=RECORDS - 333)
+        read = [
+            lsn
+            for r in ranges
+            for b in read_range(storage, r, first_lsn=333, last_lsn=RECORDS - 333)
+            for lsn in b.column("lsn").to_pylist()
+        ]
+        found.append(read)
+        for name in indexes(storage):
+            storage.remove(name)
     assert found[0] == found[1] == list(range(333, RECORDS - 332))

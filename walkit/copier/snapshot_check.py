@@ -9,18 +9,18 @@ from walkit.errors import CorruptionError, FormatVersionError, SnapshotError, St
 from walkit.format.frame import FrameIdentity
 from walkit.format.names import lsn_of_name, snapshot_name
 from walkit.recovery.snapshot_reader import SnapshotInfo, read_frames, read_header
-from walkit.storage.interface import Storage, StorageFile
+from walkit.storage.interface import ReadableFiles, StorageFile
 
 _RETRY_READ = "use an older snapshot, or replay the log from its beginning"
 
 
-def snapshot_lsns(storage: Storage) -> list[int]:
+def snapshot_lsns(storage: ReadableFiles) -> list[int]:
     """Return the LSNs of the snapshots of a storage, oldest first. Reads none of them."""
     return sorted(lsn for name in storage.names() if (lsn := lsn_of_name(name)) is not None)
 
 
 def verify_snapshot(
-    storage: Storage, lsn: int, *, identity: FrameIdentity | None = None, name: str | None = None
+    storage: ReadableFiles, lsn: int, *, identity: FrameIdentity | None = None, name: str | None = None
 ) -> SnapshotInfo:
     """Check every byte of the snapshot at this LSN, in bounded memory, and return what its header says.
 

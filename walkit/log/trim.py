@@ -21,7 +21,7 @@ from walkit.format.names import TRIM_NEW_NAME
 from walkit.format.segment import SegmentHeader
 from walkit.log.claims import ClaimTable
 from walkit.log.live_log import Lifetime, LogMarks
-from walkit.read.view import LogView
+from walkit.read.view import View
 from walkit.record import Record
 from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.identity import check_identity, open_segment
@@ -330,7 +330,7 @@ class Trimmer:
                 low_watermark=trimmed.low_watermark,
             )
 
-    def drain(self, view: LogView, last_lsn: int) -> Iterator[Record]:
+    def drain(self, view: View, last_lsn: int) -> Iterator[Record]:
         """Yield the records of a view up to `last_lsn`; when the last has been taken, trim up to there."""
         yield from view.records(view.first_lsn, last_lsn)
         self.trim(last_lsn)

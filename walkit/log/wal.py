@@ -31,14 +31,15 @@ from walkit.log.trim import WASTE_RATIO_DEFAULT, TrimReport
 from walkit.log.validate import DELETE, PUT, Values, make_ticket
 from walkit.metrics import LogStatistics
 from walkit.read.claim import LEASE_S_DEFAULT, Claim
-from walkit.read.cursor import CursorApi, CursorPlace
+from walkit.read.cursor import CursorApi
 from walkit.read.inventory import SegmentShown, segments_html
-from walkit.read.view import LogView
+from walkit.read.view import View
 from walkit.record import AppendResult, Kind, Record
 from walkit.recovery.report import Cut, RecoveryReport
 from walkit.segments.consumer_files import ClaimFact
 from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.segment_set import SegmentSet
+from walkit.storage.interface import Storage
 
 
 def statistics_of(parts: LogParts) -> LogStatistics:
@@ -255,14 +256,14 @@ class WriteAheadLog(CursorApi):
 
     # -- reading
 
-    def _now(self) -> tuple[LogView, int]:
+    def _now(self) -> tuple[View, int]:
         self._refuse_closed()
         newest = self.acked_lsn
         return self.parts.contents.view(), newest
 
-    def _cursor_place(self) -> CursorPlace:
+    def _cursor_storage(self) -> Storage:
         self._refuse_closed()
-        return CursorPlace(self.parts.storage, self.parts.events)
+        return self.parts.storage
 
     def _claims_of(self, manifest: Manifest) -> list[ClaimFact]:
         return self.parts.claims.facts(manifest)

@@ -10,19 +10,18 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from walkit._internal.arguments import as_lsn, refuse
 from walkit._internal.html import join, red_lines, titled
 from walkit._internal.locks import STATE, alone
 from walkit._main_thread import run_uninterrupted
 from walkit.errors import CorruptionError, CursorDivergedError, CursorError, GapError
-from walkit.events import EventSink
 from walkit.format.consumer_file import CursorRecord, encode_cursor
 from walkit.format.manifest import Manifest
 from walkit.format.names import cursor_file_name, is_cursor_name
 from walkit.read.read_api import ReadApi
-from walkit.read.view import LogView
+from walkit.read.view import View, segments_of
 from walkit.record import Record, wall_us
 from walkit.segments.consumer_files import (
     ClaimFact,
@@ -42,25 +41,18 @@ if TYPE_CHECKING:
     from walkit.read.inventory import LogInventory
 
 
-class CursorPlace(NamedTuple):
-    """Where the cursors of a log are kept, and the events for damaged ones."""
-
-    storage: Storage
-    events: EventSink
-
-
 class CursorApi(ReadApi):
     """What a log can be asked about cursors: the same for the writer's object and for readers in other processes."""
 
     @abstractmethod
-    def _cursor_place(self) -> CursorPlace:
-        """Return where the cursors are; LogClosedError once closed."""
+    def _cursor_storage(self) -> Storage:
+        """Return where the cursors and claims are; LogClosedError once closed."""
 
     @abstractmethod
     def _make_durable(self, lsn: int) -> int:
         """Make the log durable up to `lsn`, where this object can; return how far it is on stable storage."""
 
-    def _for_consumers(self) -> tuple[LogView, int]:
+    def _for_consumers(self) -> tuple[View, int]:
         """Return what a consumer with saved progress is shown, and its last LSN: what can be read and made durable."""
         return self._now()
 
@@ -85,32 +77,33 @@ class CursorApi(ReadApi):
 
     def cursors(self) -> list[CursorFact]:
         """Return what the cursor files of this log say, by name; a damaged one says what is wrong with it."""
-        storage = self._cursor_place().storage
+        storage = self._cursor_storage()
         return cursor_facts(storage)
 
     def inventory(self) -> LogInventory:
         """Return what the log holds at this moment, and what needs it: segments, marks, claims, cursors."""
         from walkit.read.inventory import inventory_of
 
-        storage = self._cursor_place().storage
-        view, newest = self._now()
+        storage = self._cursor_storage()
+        now, newest = self._now()
+        view = segments_of(now, "an inventory lists them")
         claims, cursors = tuple(self._claims_of(view.manifest)), tuple(cursor_facts(storage))
         return inventory_of(storage.location, view, newest, cursors, claims)
 
     def _claims_of(self, manifest: Manifest) -> list[ClaimFact]:
         """Return the claims as they are now."""
-        return claim_facts(self._cursor_place().storage, manifest)
+        return claim_facts(self._cursor_storage(), manifest)
 
     def _drop_claim(self, name: str) -> bool:
         """Remove a claim; False if it was not there."""
-        return drop_claim(self._cursor_place().storage, name)
+        return drop_claim(self._cursor_storage(), name)
 
     def claims(self) -> list[ClaimFact]:
         """Return the claims of consumers, by name, as they are now; see `walkit.claim` and `log.hold`.
 
         One that cannot be read says what is wrong with it. Those whose lease is over stay listed until the next trim.
         """
-        return self._claims_of(load_manifest(self._cursor_place().storage))
+        return self._claims_of(load_manifest(self._cursor_storage()))
 
     def drop_claim(self, name: str) -> bool:
         """Remove a claim, durably; False where there is none. For consumers that never return.
@@ -118,12 +111,11 @@ class CursorApi(ReadApi):
         One that does return gets a ClaimError ("dropped") while its lease runs. ClaimError for a claim of `log.hold`
         in another process that lives. StorageError (ETIMEDOUT) where the claims' lock is not free in time.
         """
-        events = self._cursor_place().events
-        return run_uninterrupted(lambda: self._drop_claim(name), "claim", events=events)
+        return run_uninterrupted(lambda: self._drop_claim(name), "claim", events=self.events)
 
     def drop_cursor(self, name: str) -> bool:
         """Remove the saved progress of a consumer, durably; False where there was none."""
-        storage = self._cursor_place().storage
+        storage = self._cursor_storage()
         if not remove_if_there(storage, cursor_file_name(name)):
             return False
         storage.sync_directory()
@@ -148,7 +140,7 @@ class Cursor:
         self._lock = threading.Lock()
         self._unsure: list[CursorRecord] = []
         """What was tried to save since the last success: any of it may be on storage."""
-        storage, events = log._cursor_place()
+        storage, events = log._cursor_storage(), log.events
         view, newest = log._now()
         last = _last_of(view.manifest, newest)
         try:
@@ -204,7 +196,7 @@ class Cursor:
         CursorError as with `read`. LogClosedError. StorageError: either LSN may be saved, and advancing again is right.
         """
         with alone(STATE), self._lock:
-            storage = self._log._cursor_place().storage
+            storage = self._log._cursor_storage()
             view, newest = self._log._now()
             self._refuse_exchanged(view.manifest)
             last = _last_of(view.manifest, newest)
@@ -256,7 +248,7 @@ class Cursor:
             found=now,
         )
 
-    def _save(self, storage: Storage, view: LogView, lsn: int) -> None:
+    def _save(self, storage: Storage, view: View, lsn: int) -> None:
         log_id, epoch, epoch_id = identity_at(view.manifest, lsn)
         mark = CursorRecord(log_id, epoch, epoch_id, lsn, wall_us())
         self._unsure.append(mark)

@@ -7,6 +7,7 @@ through `LogView`, which raises at damage.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -94,7 +95,7 @@ class _Reading:
         except SegmentMissingError as error:  # a trim has removed it since it was looked at
             self.seen(DamageSeen(name, start, span.end_position, first_lsn, 0, str(error)))
             return
-        try:
+        with closing(file):
             for region in finding.regions:
                 start = region.end_position
                 if not self.wants(region.first_lsn, region.last_lsn) or isinstance(region.gap, HoleRecord):
@@ -107,8 +108,6 @@ class _Reading:
                     self.reached = max(self.reached, region.after.last_lsn)
                 elif region.end_position > region.start_position:
                     yield from self._damaged(file, finding.header, region)
-        finally:
-            file.close()
         if start < span.end_position:
             why = "the file ends before its frames do"
             self.seen(DamageSeen(name, start, span.end_position, self.reached + 1, 0, why))

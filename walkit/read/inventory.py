@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from walkit._internal.html import CYAN, RED, YELLOW, Mark, Markup, Part, bar, facts, join, swatch, table, tag
 from walkit._internal.report import report_html
 from walkit._internal.text import bounds, counted, lsn_range
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import SegmentState
-from walkit.read.view import LogView
+from walkit.read.view import LogView, View
 from walkit.record import wall_us
 from walkit.recovery.report import Cut
 from walkit.segments.consumer_files import ClaimFact, CursorFact
-
-if TYPE_CHECKING:
-    from walkit.read.view import LogView
 
 
 class SegmentShown(NamedTuple):
@@ -42,7 +39,7 @@ class SegmentShown(NamedTuple):
         )
 
 
-def reader_html(location: str, view: LogView, last_lsn: int) -> str:
+def reader_html(location: str, view: View, last_lsn: int) -> str:
     """Return what a reader sees as HTML: the marks, and the segments up to the last record it may read."""
     segments = [
         SegmentShown(
@@ -53,7 +50,7 @@ def reader_html(location: str, view: LogView, last_lsn: int) -> str:
             last_lsn if s.last_lsn is None else s.last_lsn,
             s.last_lsn is not None,
         )
-        for s in view.spans
+        for s in (view.spans if isinstance(view, LogView) else ())
     ]
     return tag(
         "div",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -278,7 +278,7 @@ def _steps_in(
 ) -> Iterator[None]:
     (span,) = view.spans
     file, segment = view.opened(span)
-    try:
+    with closing(file):
         if frames.start_position < segment.start_position:
             raise GapError(frames.first_lsn, max(view.manifest.complete_from_lsn, view.manifest.first_lsn))
         last_chain = last_chain_of(span.record, segment, frames.end_position)
@@ -295,8 +295,6 @@ def _steps_in(
             if last_lsn is not None and rows.last_lsn >= last_lsn:
                 break
         view.refuse(walk, span)
-    finally:
-        file.close()
 
 
 def _walk_from(

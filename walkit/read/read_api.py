@@ -12,7 +12,7 @@ from walkit.errors import GapError
 from walkit.events import EventSink
 from walkit.read.damage_seen import DamageSeen, Seen
 from walkit.read.resumable_scan import Batches, ResumableScan
-from walkit.read.view import LogView
+from walkit.read.view import LogView, View, segments_of
 from walkit.record import Batch, Record, record_schema
 
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ class ReadApi(ABC):
     """What every log can be asked to read. Bounds are LSNs, inclusive; None is the oldest and the newest there is."""
 
     @abstractmethod
-    def _now(self) -> tuple[LogView, int]:
+    def _now(self) -> tuple[View, int]:
         """Return what can be read at this moment, and its last LSN; LogClosedError once closed."""
 
     @property
-    @abstractmethod
     def first_lsn(self) -> int:
         """The oldest LSN that can still be read; one more than the last where the log is empty."""
+        return self._now()[0].first_lsn
 
     @property
     def exact_from_lsn(self) -> int:
@@ -44,7 +44,7 @@ class ReadApi(ABC):
         """From this LSN on every record is still there; below, compaction may have left only the newest of each key."""
         return self._now()[0].manifest.complete_from_lsn
 
-    def _range(self, first_lsn: int | None, last_lsn: int | None) -> tuple[LogView, int, int]:
+    def _range(self, first_lsn: int | None, last_lsn: int | None) -> tuple[View, int, int]:
         """Return (view, first, last): all of one moment, so that a trim in between is a GapError and never a skip."""
         view, newest = self._now()
         oldest = view.first_lsn
@@ -60,7 +60,7 @@ class ReadApi(ABC):
 
     def _with_damage(self, seen: Seen) -> LogView:
         """Return the segments in which the records of damaged frames are looked for."""
-        return self._now()[0]
+        return segments_of(self._now()[0], "damaged frames are looked for in them")
 
     def read(
         self,
@@ -109,7 +109,7 @@ class ReadApi(ABC):
 
     def read_batches(self, first_lsn: int | None = None, last_lsn: int | None = None) -> pa.RecordBatchReader:
         """Return the same records as Arrow batches of `walkit.RECORD_SCHEMA`, streamed."""
-        batches = self._scan(first_lsn, last_lsn, LogView.batches)
+        batches = self._scan(first_lsn, last_lsn, View.batches)
         return pa.RecordBatchReader.from_batches(record_schema(), iter(batches))
 
     def _scan(self, first_lsn: int | None, last_lsn: int | None, batches: Batches) -> ResumableScan:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from walkit._internal.arguments import as_lsn
 from walkit._internal.report import report_html
 from walkit._internal.threads import Bell
-from walkit.errors import CorruptionError, GapError, LogClosedError, SegmentMissingError
+from walkit.errors import CorruptionError, GapError, LogClosedError
 from walkit.events import EventSink
 from walkit.format.durable_slot import DurableSlot
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME, Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
-from walkit.read.cursor import CursorApi, CursorPlace
+from walkit.read.cursor import CursorApi
 from walkit.read.damage_seen import DamageSeen, Seen
 from walkit.read.inventory import reader_html
-from walkit.read.view import LogView, Span
+from walkit.read.view import LogView, Span, View
 from walkit.record import Record
 from walkit.recovery.log_scan import LogFindings, read_durable_slot
 from walkit.recovery.plan import plan_recovery
@@ -33,11 +34,14 @@ POLL_S = 0.01
 VIEW_TRIES = 3
 
 
+V_co = TypeVar("V_co", bound=View, covariant=True)
+
+
 @dataclass(frozen=True, slots=True)
-class ReaderView:
+class ReaderView(Generic[V_co]):
     """What a reader sees at one moment, and how much of it is known to be on stable storage (FORMAT.md F-17.2)."""
 
-    view: LogView
+    view: V_co
     last_lsn: int
     """The last LSN that can be read."""
     end_position: int
@@ -64,7 +68,7 @@ def view_of(storage: Storage) -> tuple[LogView, int]:
     return seen.view, seen.last_lsn
 
 
-def reader_view_of(storage: Storage, *, written: bool = False) -> ReaderView:
+def reader_view_of(storage: Storage, *, written: bool = False) -> ReaderView[LogView]:
     """Return what a reader may see now, as `view_of` says, and how much of it is on stable storage.
 
     With `written` as if a writer lived: what the durable slot and the manifest say is on stable storage, and no more.
@@ -119,7 +123,7 @@ def view_with_damage(storage: Storage, seen: Seen) -> LogView:
         return LogView(storage, manifest, tuple(sorted(spans, key=lambda span: span.record.start_position)))
 
 
-def _live_view_of(storage: Storage, manifest: Manifest, slot: DurableSlot) -> ReaderView:
+def _live_view_of(storage: Storage, manifest: Manifest, slot: DurableSlot) -> ReaderView[LogView]:
     known = {e.id for e in manifest.lineage}
     end, last_lsn = manifest.end.position, manifest.end.last_lsn
     if slot.epoch_id in known and slot.position > end:
@@ -143,7 +147,7 @@ def _live_view_of(storage: Storage, manifest: Manifest, slot: DurableSlot) -> Re
     return ReaderView(LogView(storage, manifest, tuple(spans)), last_lsn, end, end)
 
 
-def _settled_view_of(storage: Storage, manifest: Manifest, slot: DurableSlot) -> ReaderView:
+def _settled_view_of(storage: Storage, manifest: Manifest, slot: DurableSlot) -> ReaderView[LogView]:
     plan = plan_recovery(storage, manifest, slot, "prefix")
     spans = tuple(Span(s, s.end_position, s.last_lsn) for s in plan.manifest.sealed)
     view = LogView(storage, plan.manifest, spans)
@@ -153,16 +157,10 @@ def _settled_view_of(storage: Storage, manifest: Manifest, slot: DurableSlot) ->
 def _begun_header(storage: Storage, record: SegmentRecord) -> SegmentHeader | None:
     """Return the header of a segment that is in use; None if it has none yet, or its file is gone."""
     try:
-        file = open_segment(storage, record)
-    except SegmentMissingError:
-        return None
-    try:
-        block = file.read(0, SEGMENT_HEADER_BYTES)
-        return SegmentHeader.decode(block, record.name) if len(block) == SEGMENT_HEADER_BYTES else None
+        with closing(open_segment(storage, record)) as file:
+            return SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
     except CorruptionError:
         return None  # the writer is just writing it; nothing in it is durable yet
-    finally:
-        file.close()
 
 
 def record_of(record: SegmentRecord, header: SegmentHeader) -> SegmentRecord:
@@ -174,6 +172,34 @@ def record_of(record: SegmentRecord, header: SegmentHeader) -> SegmentRecord:
         start_position=header.start_position,
         first_lsn=header.first_lsn,
     )
+
+
+@runtime_checkable
+class ViewSource(Protocol):
+    """Where a reader's views come from. Safe from any thread."""
+
+    @property
+    def storage(self) -> Storage:
+        """The folder of the log, with its cursors; OptionsError for a log that has none."""
+
+    @property
+    def location(self) -> str:
+        """Where the log is: a path or a URL."""
+
+    def now(self) -> ReaderView[View]:
+        """Return what a reader may see now."""
+
+
+class FolderViews:
+    """The views of a log in a folder."""
+
+    def __init__(self, storage: Storage) -> None:
+        load_manifest(storage)
+        self.storage, self.location = storage, storage.location
+
+    def now(self) -> ReaderView[LogView]:
+        """See ViewSource."""
+        return reader_view_of(self.storage)
 
 
 class LogReader(CursorApi):
@@ -188,17 +214,16 @@ class LogReader(CursorApi):
     A cursor is its consumer's own file, and the one thing that is written through a reader.
     """
 
-    def __init__(self, storage: Storage, events: EventSink | None = None) -> None:
-        self._storage = storage
+    def __init__(self, place: Storage | ViewSource, events: EventSink | None = None) -> None:
+        self._views = place if isinstance(place, ViewSource) else FolderViews(place)
         self._events = events or EventSink()
         self._closed = False
         self._closing = Bell()
-        load_manifest(storage)
 
     @property
     def location(self) -> str:
         """Where the log is: a path or a URL."""
-        return self._storage.location
+        return self._views.location
 
     @property
     def events(self) -> EventSink:
@@ -210,40 +235,33 @@ class LogReader(CursorApi):
         """Whether this reader has been closed."""
         return self._closed
 
-    def _view(self) -> ReaderView:
+    @property
+    def source(self) -> ViewSource:
+        """Where its views come from; LogClosedError once closed."""
         if self.closed:
             raise LogClosedError(f"the reader of {self.location} is closed")
-        return reader_view_of(self._storage)
+        return self._views
 
-    def _now(self) -> tuple[LogView, int]:
+    def _now(self) -> tuple[View, int]:
         """See ReadApi."""
-        seen = self._view()
+        seen = self.source.now()
         return seen.view, seen.last_lsn
 
     def _with_damage(self, seen: Seen) -> LogView:
         """See ReadApi. Without an open log a damaged tail makes a reader refuse it, and is read here."""
-        if self.closed:
-            raise LogClosedError(f"the reader of {self.location} is closed")
-        return view_with_damage(self._storage, seen)
+        return view_with_damage(self.source.storage, seen)
 
-    def _for_consumers(self) -> tuple[LogView, int]:
+    def _for_consumers(self) -> tuple[View, int]:
         """See CursorApi."""
-        seen = self._view()
+        seen = self.source.now()
         return seen.view, seen.durable_lsn()
 
     def _make_durable(self, lsn: int) -> int:
         """See CursorApi. A reader makes nothing durable."""
         return self.durable_lsn
 
-    def _cursor_place(self) -> CursorPlace:
-        if self.closed:
-            raise LogClosedError(f"the reader of {self.location} is closed")
-        return CursorPlace(self._storage, self._events)
-
-    @property
-    def first_lsn(self) -> int:
-        """The oldest LSN that can be read now."""
-        return self._now()[0].first_lsn
+    def _cursor_storage(self) -> Storage:
+        return self.source.storage
 
     @property
     def last_lsn(self) -> int:
@@ -253,7 +271,7 @@ class LogReader(CursorApi):
     @property
     def durable_lsn(self) -> int:
         """The last LSN that is known to be on stable storage, with all before it."""
-        return self._view().durable_lsn()
+        return self.source.now().durable_lsn()
 
     def follow(self, first_lsn: int, timeout: float | None = None) -> Iterator[Record]:
         """Yield records from `first_lsn` on, and continue as the writer makes more durable; polls its durable slot.
@@ -267,7 +285,7 @@ class LogReader(CursorApi):
         reached: LogPoint | None = None
         news_at = time.monotonic()
         while not self.closed:
-            seen = self._view()
+            seen = self.source.now()
             view = seen.view
             if reached is not None:
                 reached.require(view.manifest, self.location)

@@ -14,12 +14,12 @@ import numpy as np
 
 from walkit._internal.arrow import numbers_of, pa
 from walkit.errors import GapError
-from walkit.read.view import LogView
+from walkit.read.view import View
 from walkit.segments.identity import LogPoint
 
-Now = Callable[[], tuple[LogView, int]]
+Now = Callable[[], tuple[View, int]]
 """Returns what can be read at this moment, and its last LSN."""
-Batches: TypeAlias = "Callable[[LogView, int, int], Iterator[pa.RecordBatch]]"
+Batches: TypeAlias = "Callable[[View, int, int], Iterator[pa.RecordBatch]]"
 """Yields the batches of a view in LSN order, within bounds, and what is before an error before it is raised."""
 
 
@@ -37,7 +37,7 @@ class ResumableScan:
     def __init__(
         self,
         now: Now,
-        view: LogView,
+        view: View,
         first_lsn: int,
         last_lsn: int,
         batches: Batches,

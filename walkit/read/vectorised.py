@@ -13,20 +13,23 @@ from walkit.errors import WalkitError
 from walkit.format.batch_builder import BatchBuilder
 from walkit.format.batch_verify import VerifiedFrames
 from walkit.format.frame import FrameHeader, decode_frame
-from walkit.read.view import LogView
+from walkit.read.view import LogView, View
 
 LARGE_BYTES = 256 << 10
 """Frames of so many bytes are read one by one: rows save little, and a frame that fills a batch is not copied."""
 
 
 def row_batches(
-    view: LogView, first_lsn: int, last_lsn: int, *, records: int, whole_bytes: int
+    view: View, first_lsn: int, last_lsn: int, *, records: int, whole_bytes: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of RECORD_SCHEMA in LSN order, of so many records or bytes, or of what one read had.
 
     Bounds are inclusive; no batch has as many as twice `records`. What is before a damage is yielded before the
-    damage is raised.
+    damage is raised. A view without segments has no rows, and gives its own batches.
     """
+    if not isinstance(view, LogView):
+        yield from view.batches(first_lsn, last_lsn, records=records, whole_bytes=whole_bytes)
+        return
     rows = FrameRows(
         first_lsn, last_lsn, BatchBuilder(first_lsn, last_lsn, records=records, whole_bytes=whole_bytes)
     )

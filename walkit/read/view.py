@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
+from walkit._internal.arguments import refuse
 from walkit._internal.arrow import pa
 from walkit.errors import CorruptionError, GapError, SegmentMissingError, WalkitError
 from walkit.format.batch_builder import BatchBuilder
@@ -20,10 +22,59 @@ from walkit.segments.frame_walk import HOP_BYTES, READ_BYTES, FrameWalk, RowSeen
 from walkit.segments.identity import check_identity, open_segment
 from walkit.segments.index_file import frame_at, read_index
 from walkit.segments.manifest_store import load_manifest
-from walkit.storage.interface import Storage, StorageFile
+from walkit.storage.interface import ReadableFiles, Storage, StorageFile
 
 BATCH_RECORDS = 64 * 1024
 BATCH_BYTES = 16 << 20
+
+
+class View(ABC):
+    """What can be read of a log at one moment, wherever the log is. Immutable; later appends are not in it."""
+
+    __slots__ = ()
+    manifest: Manifest
+    storage: ReadableFiles
+    """Where the log is, and the snapshots beside it."""
+
+    @property
+    @abstractmethod
+    def first_lsn(self) -> int:
+        """The oldest LSN in the view; one more than the last where it is empty."""
+
+    @property
+    def complete_from_lsn(self) -> int:
+        """From here on every record is there."""
+        return max(self.first_lsn, self.manifest.complete_from_lsn)
+
+    @abstractmethod
+    def frames(
+        self, first_lsn: int, last_lsn: int | None = None, *, body: bool = True
+    ) -> Iterator[tuple[FrameHeader, memoryview, str]]:
+        """Yield (header, frame bytes, file name) of every frame that holds an LSN from `first_lsn` to `last_lsn`.
+
+        CorruptionError or SegmentMissingError where a frame within the view is not intact.
+        """
+
+    @abstractmethod
+    def lsn_at(self, position: int) -> int:
+        """Return the last LSN of the frames that end at or below a position; 0 where the view has none of them."""
+
+    def batches(
+        self,
+        first_lsn: int,
+        last_lsn: int | None = None,
+        *,
+        records: int = BATCH_RECORDS,
+        whole_bytes: int = BATCH_BYTES,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield batches of RECORD_SCHEMA in LSN order, of about `records` records or `whole_bytes` bytes each."""
+        frames = ((header, frame) for header, frame, _ in self.frames(first_lsn, last_lsn))
+        return frames_to_batches(frames, first_lsn, last_lsn, records=records, whole_bytes=whole_bytes)
+
+    def records(self, first_lsn: int, last_lsn: int | None = None) -> Iterator[Record]:
+        """Yield records in LSN order."""
+        for batch in self.batches(first_lsn, last_lsn, records=4096):
+            yield from Batch.from_arrow(batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +88,8 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class LogView:
-    """What can be read at one moment: spans in position order. Immutable; later appends are not in it."""
+class LogView(View):
+    """The `View` of a log in segments: spans in position order."""
 
     storage: Storage
     manifest: Manifest
@@ -46,22 +97,14 @@ class LogView:
 
     @property
     def first_lsn(self) -> int:
-        """The oldest LSN in the view; one more than the last where it is empty."""
+        """See View."""
         oldest = self.spans[0].record.first_lsn if self.spans else self.manifest.end.last_lsn + 1
         return max(oldest, self.manifest.low_watermark + 1)
-
-    @property
-    def complete_from_lsn(self) -> int:
-        """From here on every record is there."""
-        return max(self.first_lsn, self.manifest.complete_from_lsn)
 
     def frames(
         self, first_lsn: int, last_lsn: int | None = None, *, body: bool = True
     ) -> Iterator[tuple[FrameHeader, memoryview, str]]:
-        """Yield (header, frame bytes, segment name) of every frame that holds an LSN from `first_lsn` to `last_lsn`.
-
-        CorruptionError or SegmentMissingError where a frame within the view is not intact.
-        """
+        """See View."""
         for span in self.spans:
             if span.last_lsn is not None and span.last_lsn < first_lsn:
                 continue
@@ -91,7 +134,7 @@ class LogView:
     ) -> Generator[tuple[FrameHeader, memoryview] | None, None, None]:
         """Yield the frames of one span from about `first_lsn` on; with `row_seen` as the steps of a `FrameWalk`."""
         file, segment = self.opened(span, first_lsn)
-        try:
+        with closing(file):
             if first_lsn < segment.first_lsn > span.record.first_lsn:
                 raise self._gap(max(first_lsn, span.record.first_lsn), load_manifest(self.storage))
             gaps = self.manifest.gaps_of(span.record)
@@ -129,8 +172,6 @@ class LogView:
             )
             yield from walk.steps()
             self.refuse(walk, span)
-        finally:
-            file.close()
 
     def opened(self, span: Span, wanted_lsn: int = 0) -> tuple[StorageFile, SegmentHeader]:
         """Open a segment of the view, and read its header. The caller closes the file.
@@ -166,9 +207,9 @@ class LogView:
         return GapError(wanted, max(manifest.complete_from_lsn, manifest.first_lsn))
 
     def lsn_at(self, position: int) -> int:
-        """Return the last LSN of the frames that end at or below a position; 0 where the view has none of them.
+        """See View. Reads the frame headers of the segment that the position is in.
 
-        Reads the frame headers of the segment that the position is in. CorruptionError where one before is damaged.
+        CorruptionError where one before is damaged.
         """
         found = 0
         for span in self.spans:
@@ -179,13 +220,11 @@ class LogView:
                 found = span.last_lsn
                 continue
             file, segment = self.opened(span)
-            try:
+            with closing(file):
                 end, gaps = min(position, span.end_position), self.manifest.gaps_of(record)
                 walk = walk_segment(file, segment, record, end, gaps=gaps, body=False)
                 for _ in walk:
                     pass
-            finally:
-                file.close()
             if walk.fault is not FrameFault.SHORT:  # a frame that ends after the position is not below it
                 self.refuse(walk, span)
             found = (walk.next_lsn or 1) - 1
@@ -211,27 +250,12 @@ class LogView:
             first_lost_lsn=walk.next_lsn,
         )
 
-    def batches(
-        self,
-        first_lsn: int,
-        last_lsn: int | None = None,
-        *,
-        records: int = BATCH_RECORDS,
-        whole_bytes: int = BATCH_BYTES,
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield batches of RECORD_SCHEMA in LSN order, of about `records` records or `whole_bytes` bytes each."""
-        return frames_to_batches(
-            ((header, frame) for header, frame, _ in self.frames(first_lsn, last_lsn)),
-            first_lsn,
-            last_lsn,
-            records=records,
-            whole_bytes=whole_bytes,
-        )
 
-    def records(self, first_lsn: int, last_lsn: int | None = None) -> Iterator[Record]:
-        """Yield records in LSN order."""
-        for batch in self.batches(first_lsn, last_lsn, records=4096):
-            yield from Batch.from_arrow(batch)
+def segments_of(view: View, needs: str) -> LogView:
+    """Return a view that is one of segments; OptionsError if the log has none, where `needs` says who reads them."""
+    if not isinstance(view, LogView):
+        refuse("log", view.storage.location, f"a log in segments: {needs}")
+    return view
 
 
 def _nearest(

@@ -21,7 +21,7 @@ from walkit.format.names import BOOTSTRAP_READY_NAME, UNFINISHED_NAMES
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.segments.manifest_store import LOST_FOLDER, NEW_NAME, ManifestStore
 from walkit.storage.bulk import read_if_there
-from walkit.storage.interface import Storage, remove_if_there
+from walkit.storage.interface import ReadableFiles, Storage, remove_if_there
 
 KEPT_NEW_NAME: Final = f"{LOST_FOLDER}/kept.new"
 """Bytes that are being kept, until they are whole and durable."""
@@ -142,7 +142,7 @@ class Gathered:
 NOTHING_GATHERED: Final = Gathered()
 
 
-def gathered_in(storage: Storage, manifest: Manifest) -> Gathered:
+def gathered_in(storage: ReadableFiles, manifest: Manifest) -> Gathered:
     """Return what is ready to take the place of the log of this manifest; nothing where none is. StorageError."""
     data = read_if_there(storage, BOOTSTRAP_READY_NAME, MANIFEST_BYTES_MAX + 1)
     if data is None:

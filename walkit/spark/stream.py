@@ -192,7 +192,7 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         assert all(limit is None or end.lsn <= limit for limit in (self._until, self.options.last_lsn))
 
-    def _look_from(self, start: dict[str, Any], owner: str = "") -> tuple[StreamOffset, ReaderView]:
+    def _look_from(self, start: dict[str, Any], owner: str = "") -> tuple[StreamOffset, ReaderView[LogView]]:
         """Return an offset and the log as it is now, its claim in force; `owner` is for a start without one."""
         require_streamable(self.options, self.schema)
         offset = StreamOffset.of(start)

@@ -61,7 +61,7 @@ def epoch_at(manifest: Manifest, lsn: int) -> str:
     return f"{identity_at(manifest, lsn).epoch_id:016x}"
 
 
-def require_here(offset: StreamOffset, seen: ReaderView, path: str) -> None:
+def require_here(offset: StreamOffset, seen: ReaderView[LogView], path: str) -> None:
     """Raise where the log at `path` does not continue from an offset.
 
     DivergenceError: it is another log, or what the query has read was cut. GapError: records that the query has not

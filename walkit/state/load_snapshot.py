@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from walkit.errors import CorruptionError, FormatVersionError, HistoryTrimmedError, SnapshotError
 from walkit.events import EventSink
 from walkit.format.manifest import Manifest
-from walkit.read.view import LogView
+from walkit.read.view import View
 from walkit.segments.orphan_files import gathered_in
 from walkit.state.machine import StateMachine
 from walkit.state.snapshot import SnapshotInfo, identity_at, read_snapshot, snapshot_lsns, verify_snapshot
 from walkit.state.table import KeyedTable
-from walkit.storage.interface import Storage
+from walkit.storage.interface import ReadableFiles
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,7 @@ class Restored:
 
 
 def restore_newest(
-    storage: Storage,
+    storage: ReadableFiles,
     manifest: Manifest,
     machine: StateMachine,
     events: EventSink,
@@ -96,7 +96,7 @@ def _log_too_short(snapshot_lsn: int, last_lsn: int) -> CorruptionError:
     )
 
 
-def base_at(view: LogView, wanted: int) -> int:
+def base_at(view: View, wanted: int) -> int:
     """Return the LSN of the snapshot with which the state at `wanted` begins; 0 for the log's beginning.
 
     A snapshot at the very LSN needs no history. From any other base on the log has to be there, and the state has to be
@@ -119,7 +119,7 @@ def base_at(view: LogView, wanted: int) -> int:
     raise HistoryTrimmedError(wanted, view.manifest.exact_from_lsn)
 
 
-def base_of_all(view: LogView, newest: int) -> int:
+def base_of_all(view: View, newest: int) -> int:
     """Return the LSN of the snapshot with which every state begins that the log still holds; 0 for the log's beginning.
 
     It is the oldest one from which the log continues. `newest` is the view's last LSN. HistoryTrimmedError where there
@@ -132,12 +132,12 @@ def base_of_all(view: LogView, newest: int) -> int:
     return base_at(view, newest) if base is None else base
 
 
-def _reached(view: LogView) -> int:
+def _reached(view: View) -> int:
     """Return the LSN of the oldest state that could be brought on from this log."""
     return max(view.first_lsn, view.manifest.tombstones_from_lsn) - 1
 
 
-def _first_good(view: LogView, lsns: Iterable[int]) -> int | None:
+def _first_good(view: View, lsns: Iterable[int]) -> int | None:
     """Return the first LSN whose snapshot of a keyed table can be used; None where there is none to be looked at."""
     refused: list[SnapshotError | FormatVersionError] = []
     for lsn in lsns:

@@ -18,7 +18,7 @@ from walkit.errors import CorruptionError, FormatVersionError, GapError, History
 from walkit.events import EventSink
 from walkit.log.wal import WriteAheadLog
 from walkit.read.read_api import ReadApi
-from walkit.read.view import LogView
+from walkit.read.view import View
 from walkit.state.applier import Follower
 from walkit.state.checkpoint import CheckpointReport, checkpointer_on
 from walkit.state.load_snapshot import Restored, restore_newest
@@ -98,7 +98,7 @@ def recover(log: ReadApi, machine: StateMachine, progress: ReplayProgress | None
 class _Seen(NamedTuple):
     """What could be read of a log at one moment."""
 
-    view: LogView
+    view: View
     newest_lsn: int
 
     def is_outdated(self, log: ReadApi) -> bool:

@@ -19,7 +19,7 @@ from walkit.errors import GapError, HistoryTrimmedError
 from walkit.read.read_api import ReadApi
 from walkit.read.resumable_scan import ResumableScan
 from walkit.read.vectorised import row_batches
-from walkit.read.view import LogView
+from walkit.read.view import View
 from walkit.record import Batch
 from walkit.state.machine import ArrowStateMachine, StateMachine
 from walkit.state.table import KeyedTable
@@ -164,7 +164,7 @@ def replay(
             view,
             first,
             last,
-            _row_batches if pieces.arrow else LogView.batches,
+            _row_batches if pieces.arrow else View.batches,
             to_newest=last_lsn is None,
             exact=True,
             begun=machine.applied_lsn > 0,
@@ -218,7 +218,7 @@ def check_arguments(log: object, machine: object, progress: object) -> None:
     check_progress(progress, "(LSNs passed, LSNs to pass)")
 
 
-def _row_batches(view: LogView, first_lsn: int, last_lsn: int) -> Iterator[pa.RecordBatch]:
+def _row_batches(view: View, first_lsn: int, last_lsn: int) -> Iterator[pa.RecordBatch]:
     return row_batches(view, first_lsn, last_lsn, records=ARROW_RECORDS, whole_bytes=ARROW_BYTES)
 
 
@@ -263,7 +263,7 @@ class Pieces:
             self.records = min(max(fitting, PIECE_RECORDS_MIN), ARROW_RECORDS)
 
 
-def _require_exact(view: LogView, applied_lsn: int, last_lsn: int) -> None:
+def _require_exact(view: View, applied_lsn: int, last_lsn: int) -> None:
     """Refuse what a compacted log gives wrong: states below the exact ones, and bases older than dropped tombstones."""
     manifest = view.manifest
     if last_lsn < manifest.exact_from_lsn:
@@ -274,7 +274,7 @@ def _require_exact(view: LogView, applied_lsn: int, last_lsn: int) -> None:
 
 def _range(
     log: ReadApi, applied_lsn: int, first_lsn: int | None, last_lsn: int | None
-) -> tuple[LogView, int, int]:
+) -> tuple[View, int, int]:
     """Return what to read, or refuse a beginning that cannot give the right state."""
     if first_lsn is None:
         try:

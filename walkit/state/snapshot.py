@@ -35,7 +35,14 @@ from walkit.recovery.snapshot_reader import HEADER, HEADER_BYTES, SnapshotInfo, 
 from walkit.segments.identity import identity_at
 from walkit.state.batch_columns import columns_of, part_of
 from walkit.state.machine import StateImage, StateMachine
-from walkit.storage.interface import BACK_PRESSURE, Buffer, Storage, StorageFile, remove_if_there
+from walkit.storage.interface import (
+    BACK_PRESSURE,
+    Buffer,
+    ReadableFiles,
+    Storage,
+    StorageFile,
+    remove_if_there,
+)
 
 __all__ = [
     "FRAME_GOAL_BYTES",
@@ -364,7 +371,7 @@ def refuse_other_machines(storage: Storage, machine: StateMachine) -> None:
 
 
 def read_snapshot(
-    storage: Storage, lsn: int, machine: StateMachine, *, identity: FrameIdentity | None = None
+    storage: ReadableFiles, lsn: int, machine: StateMachine, *, identity: FrameIdentity | None = None
 ) -> SnapshotInfo:
     """Verify the whole snapshot at this LSN, then restore `machine` from it. Reads the file twice, frame by frame.
 
@@ -391,7 +398,7 @@ def read_snapshot(
 
 
 def snapshot_batches(
-    storage: Storage, lsn: int, identity: FrameIdentity | None = None
+    storage: ReadableFiles, lsn: int, identity: FrameIdentity | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of the snapshot at this LSN as batches of `walkit.RECORD_SCHEMA`, in order of keys.
 

@@ -16,14 +16,14 @@ from walkit._internal.report import report_html
 from walkit._internal.text import counted
 from walkit.errors import FormatVersionError, GapError, HistoryTrimmedError, SnapshotError
 from walkit.read.read_api import ReadApi
-from walkit.read.view import LogView
+from walkit.read.view import View
 from walkit.state.latest_reducer import FinalState
 from walkit.state.load_snapshot import base_at, base_of_all
 from walkit.state.reconcile import DELETE
 from walkit.state.replay import replay
 from walkit.state.snapshot import identity_at, read_snapshot, snapshot_batches, snapshot_lsns
 from walkit.state.table import KeyedTable
-from walkit.storage.interface import Storage
+from walkit.storage.interface import ReadableFiles
 
 StateProgress = Callable[[int, int], None]
 """Called after each batch with (LSNs passed, LSNs to pass). What it raises ends the work."""
@@ -55,7 +55,7 @@ def exact_state(log: ReadApi, at_lsn: int | None = None, progress: StateProgress
                 raise
 
 
-def _state_of(view: LogView, wanted: int, progress: StateProgress | None) -> ExactState:
+def _state_of(view: View, wanted: int, progress: StateProgress | None) -> ExactState:
     state = FinalState()
     if wanted == 0:
         return ExactState(state, 0)
@@ -91,7 +91,7 @@ def deletions(log: ReadApi, keys: pa.Array, up_to: int) -> pa.Table:
                 raise
 
 
-def _deletions_in(view: LogView, base: int, up_to: int, keys: pa.Array) -> pa.Table:
+def _deletions_in(view: View, base: int, up_to: int, keys: pa.Array) -> pa.Table:
     found = [DELETIONS_SCHEMA.empty_table()]
     for batch in view.batches(base + 1, up_to) if base < up_to else ():
         deletes = pa.Table.from_batches([batch]).filter(pc.equal(batch.column("kind"), DELETE))
@@ -101,7 +101,7 @@ def _deletions_in(view: LogView, base: int, up_to: int, keys: pa.Array) -> pa.Ta
     return newest.select(["key", "lsn_max"]).rename_columns(DELETIONS_SCHEMA.names)
 
 
-def _wanted(view: LogView, newest: int, at_lsn: int | None) -> int:
+def _wanted(view: View, newest: int, at_lsn: int | None) -> int:
     if at_lsn is None:
         return newest
     check_whole(at_lsn, "at_lsn", 0)
@@ -154,7 +154,7 @@ class PastState(Mapping[bytes, bytes | None]):
         )
 
 
-def state_at(log: ReadApi, storage: Storage, lsn: int, newest_lsn: int) -> PastState:
+def state_at(log: ReadApi, storage: ReadableFiles, lsn: int, newest_lsn: int) -> PastState:
     """Return the keyed state with everything up to `lsn`, and nothing after it.
 
     OptionsError for an LSN that is not a record's yet; HistoryTrimmedError where the state is no longer known;
@@ -182,7 +182,7 @@ def state_at(log: ReadApi, storage: Storage, lsn: int, newest_lsn: int) -> PastS
     raise refused
 
 
-def exact_from(log: ReadApi, storage: Storage) -> int:
+def exact_from(log: ReadApi, storage: ReadableFiles) -> int:
     """Return the LSN from which on every state is known: from the whole log, or from a snapshot that it reaches."""
     manifest = log._now()[0].manifest
     if not manifest.low_watermark:

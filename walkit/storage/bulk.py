@@ -6,7 +6,7 @@ import errno
 from typing import Protocol, TypeGuard
 
 from walkit.errors import StorageError
-from walkit.storage.interface import BulkReads, Storage, remove_if_there
+from walkit.storage.interface import BulkReads, ReadableFiles, Storage, remove_if_there
 
 
 class PlainReads(Protocol):
@@ -89,7 +89,7 @@ def write_whole(storage: Storage, name: str, temporary: str, data: bytes) -> Non
     storage.sync_directory(name.rpartition("/")[0])
 
 
-def read_if_there(storage: Storage, name: str, bytes_max: int) -> bytes | None:
+def read_if_there(storage: ReadableFiles, name: str, bytes_max: int) -> bytes | None:
     """Return at most so many bytes from the beginning of a file; None if the file is missing. StorageError."""
     try:
         file = storage.open(name, "read")

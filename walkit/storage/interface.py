@@ -115,6 +115,20 @@ class StorageLock(Protocol):
         """In a forked child: drop this copy without releasing what the parent holds."""
 
 
+class ReadableFiles(Protocol):
+    """Named files that can be listed and read: all that a reader of snapshots needs of a storage."""
+
+    @property
+    def location(self) -> str:
+        """Where they are, for people: a path or a URL."""
+
+    def names(self, folder: str = "") -> list[str]:
+        """See `Storage`."""
+
+    def open(self, name: str, mode: Literal["read"]) -> StorageFile:
+        """See `Storage`."""
+
+
 class Storage(Protocol):
     """One folder of files, with one lock and small shared cells."""
 

@@ -17,6 +17,7 @@ from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
 from walkit.read.reader import ReaderView, reader_view_of
+from walkit.read.view import LogView
 from walkit.recovery.rebuild import manifest_from_headers
 from walkit.segments.identity import open_segment
 from walkit.segments.manifest_store import load_manifest
@@ -95,7 +96,7 @@ def outline_of(path: Path) -> Outline:
     storage = storage_at(path)
     manifest, problem = _manifest_of(storage)
     live = has_writer(storage, manifest if problem is None else None)
-    seen: ReaderView | None = None
+    seen: ReaderView[LogView] | None = None
     if problem is None:
         try:
             seen = reader_view_of(storage)
@@ -142,7 +143,9 @@ def _sealed(record: SegmentRecord) -> SegmentLine:
     )
 
 
-def _unsealed(storage: Storage, record: SegmentRecord, seen: ReaderView | None, live: bool) -> SegmentLine:
+def _unsealed(
+    storage: Storage, record: SegmentRecord, seen: ReaderView[LogView] | None, live: bool
+) -> SegmentLine:
     """Return what is known of a segment that may be in use: its header, and as far as it goes the reader's view."""
     try:
         file = open_segment(storage, record)
