@@ -33,7 +33,7 @@ ROOMS = (
         "config",
     ),
     *("format", "storage", "commit", "policy", "segments", "recovery", "read", "log"),
-    *("copier", "state", "compaction", "store", "replication", "spark"),
+    *("objects", "copier", "state", "compaction", "store", "replication", "spark"),
     *("models", "measure", "simulate", "workload", "bench", "crashlab", "plots", "views", "demo", "cli"),
 )
 UPSTAIRS = ("testing", "__main__")  # may import every room; no room imports them

@@ -15,6 +15,7 @@ from walkit.format import layout
 from walkit.format.checksum import crc32c, crc32c_of
 from walkit.format.durable_slot import DurableSlot
 from walkit.format.frame import FrameFault, FrameHeader
+from walkit.objects.layout import BULK_HEADER
 from walkit.state import snapshot
 
 CODEC_SECTIONS = (1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 17, 18)
@@ -76,6 +77,7 @@ def sizes_of(code: struct.Struct) -> list[int]:
         ("snapshot header", snapshot.HEADER, [4068, 4]),
         ("cursor file", layout.CURSOR_FILE, []),
         ("claim place", layout.CLAIM_PLACE, []),
+        ("bulk header", BULK_HEADER, []),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

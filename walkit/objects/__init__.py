@@ -1,0 +1,1 @@
+"""A log on object storage: one object per bulk of frames, fenced by conditional writes."""
