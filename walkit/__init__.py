@@ -70,6 +70,8 @@ if TYPE_CHECKING:
     from walkit.compaction.report import CompactionReport as CompactionReport
     from walkit.copier.copy_report import CopyReport as CopyReport
     from walkit.copier.log_copy import copy as copy
+    from walkit.log.async_log import AsyncLog as AsyncLog
+    from walkit.log.async_log import open_async as open_async
     from walkit.log.retention import RetentionReport as RetentionReport
     from walkit.measure.health import doctor as doctor
     from walkit.read.claim import Claim as Claim
@@ -117,6 +119,7 @@ _ROOMS = (
 # Where each name lives that is loaded on first use: what keeps state or examines a log takes as long as all the rest.
 _LATER = {
     "RECORD_SCHEMA": "record",
+    "AsyncLog": "log.async_log",
     "CheckpointReport": "state.checkpoint",
     "Claim": "read.claim",
     "CompactionReport": "compaction.report",
@@ -136,6 +139,7 @@ _LATER = {
     "recover": "state.machine_recovery",
     "doctor": "measure.health",
     "lsn_at": "read.record_count",
+    "open_async": "log.async_log",
     "recovery_table": "recovery.decision",
     "repair": "recovery.repair",
     "replay": "state.replay",
@@ -147,6 +151,7 @@ __all__ = [
     "RECORD_SCHEMA",
     "AppendResult",
     "AppendTimeoutError",
+    "AsyncLog",
     "Batch",
     "CallbackError",
     "CheckpointReport",
@@ -208,6 +213,7 @@ __all__ = [
     "doctor",
     "lsn_at",
     "open",
+    "open_async",
     "open_logs",
     "policy",
     "recover",

@@ -31,18 +31,17 @@ from walkit.record import AppendResult
 
 
 class Transaction:
-    """Operations that are appended together when the `with` block ends: all or nothing.
+    """Operations that are appended together when the `with` or `async with` block ends: all or nothing.
 
     They share one frame, so a crash keeps all of them or none. An exception in the block appends nothing. One thread at
-    a time may use it. After the block `result` says where the operations are (None where there were none).
+    a time may use it. After the block `result` says where the operations are (None where there were none). Cancelling
+    the end of an `async with` block stops the waiting: once its frame has its place, it may still become durable.
     """
 
-    def __init__(
-        self, host: TicketHost, limit_bytes: int, append: Callable[[SingleTicket], AppendResult]
-    ) -> None:
+    def __init__(self, host: TicketHost, limit_bytes: int, appender: Appender) -> None:
         self._host = host
         self._limit_bytes = limit_bytes
-        self._append = append
+        self._appender = appender
         self._operations: list[tuple[int, bytes | None, bytes | None, int | None]] = []
         self._open = self._used = False
         self.result: AppendResult | None = None
@@ -92,9 +91,26 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        ticket = self._end(kind)
+        if ticket is not None:
+            self.result = self._appender.append(ticket, None)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        ticket = self._end(kind)
+        if ticket is not None:
+            self.result = await self._appender.append_async(ticket)
+
+    def _end(self, kind: type[BaseException] | None) -> SingleTicket | None:
+        """End the block; return the ticket to append, or None after an error or without operations."""
         self._open = False
-        if kind is None and self._operations:
-            self.result = self._append(transaction_ticket(self._host, self._limit_bytes, self._operations))
+        if kind is not None or not self._operations:
+            return None
+        return transaction_ticket(self._host, self._limit_bytes, self._operations)
 
 
 class TicketList:
@@ -231,10 +247,11 @@ class Appender:
             if driver.enqueue(ticket):
                 return
 
-    async def enqueue_async(self, ticket: SingleTicket) -> None:
-        """Queue a ticket, without blocking the event loop while there is no room."""
+    async def append_async(self, ticket: SingleTicket) -> AppendResult:
+        """Queue a ticket, and return when it is acknowledged; the event loop is blocked by neither."""
         while not self._driver.enqueue(ticket):
             await self.room_async()
+        return await ticket
 
     async def room_async(self) -> None:
         """Wait until there may be room, without blocking the event loop."""

@@ -17,11 +17,12 @@ from walkit._internal.threads import Bell, reserve_stack
 from walkit.commit.ports import FrameObserver
 from walkit.commit.ticket import BatchSlot, Ticket
 from walkit.config import LogOptions, Retention
-from walkit.errors import CallbackError, GapError
+from walkit.errors import CallbackError
 from walkit.events import EventSink
 from walkit.format.manifest import Manifest
 from walkit.log.append import Appender, TicketList, Transaction
 from walkit.log.columns import bundle_of, rows_of, rows_of_arrow
+from walkit.log.follow import followed, rung
 from walkit.log.live_log import segments_now
 from walkit.log.observe import Observation, ObservedFrames
 from walkit.log.parts import LogParts
@@ -193,8 +194,7 @@ class WriteAheadLog(CursorApi):
                 await self._appender.room_async()
             return await queued
         ticket = make_ticket(self._driver, self._limit_bytes, PUT, key, value, timestamp)
-        await self._appender.enqueue_async(ticket)
-        return await ticket
+        return await self._appender.append_async(ticket)
 
     def submit_many(self, values: Values, keys: Values | None = None) -> TicketList:
         """Queue many records and return one ticket for all of them; not atomic where they need several frames.
@@ -242,10 +242,11 @@ class WriteAheadLog(CursorApi):
         return self._appender.append(ticket, None)
 
     def transaction(self) -> Transaction:
-        """Return a context manager that appends its operations all or nothing; nothing on an exception."""
-        return Transaction(
-            self._driver, self._limit_bytes, lambda ticket: self._appender.append(ticket, None)
-        )
+        """Return a context manager that appends its operations all or nothing; nothing on an exception.
+
+        `async with` takes it, too, and then its end does not block the event loop.
+        """
+        return Transaction(self._driver, self._limit_bytes, self._appender)
 
     def sync(self) -> int:
         """Make everything that was appended before this call durable; return the durable LSN."""
@@ -288,31 +289,8 @@ class WriteAheadLog(CursorApi):
         was trimmed or compacted away before it was yielded: never a skip.
         """
         self._refuse_closed()
-        return self._follow(max(as_lsn(first_lsn, "first_lsn"), 1), timeout)
-
-    def _follow(self, wanted: int, timeout: float | None) -> Iterator[Record]:
-        lifetime, core, bell = self._lifetime, self._core, Bell()
-        delivery, ring = self._driver.delivery, bell.set
-        try:
-            lifetime.end_watchers.add(bell)
-            delivery.add_bell(ring)
-            while True:
-                bell.clear()
-                ended, failed = lifetime.ended, core.failure is not None and not core.in_flight
-                newest = core.acked_lsn
-                view = self.parts.contents.view()
-                if wanted < view.complete_from_lsn:
-                    raise GapError(wanted, view.complete_from_lsn)
-                if wanted <= newest:
-                    yield from view.records(wanted, newest)
-                    wanted = newest + 1
-                elif failed:
-                    raise self._driver.refused()
-                elif ended or not bell.wait(timeout):
-                    return
-        finally:
-            lifetime.end_watchers.discard(bell)
-            delivery.remove_bell(ring)
+        bell = Bell()
+        return rung(followed(self.parts, max(as_lsn(first_lsn, "first_lsn"), 1), bell), bell, timeout)
 
     # -- marks
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from types import TracebackType
@@ -281,24 +281,17 @@ class LogReader(CursorApi):
         a record was trimmed or compacted away before it was yielded: never a skip. DivergenceError where another log is
         there now, or the last record that was yielded was cut.
         """
-        wanted = max(as_lsn(first_lsn, "first_lsn"), 1)
-        reached: LogPoint | None = None
-        news_at = time.monotonic()
-        while not self.closed:
-            seen = self.source.now()
-            view = seen.view
-            if reached is not None:
-                reached.require(view.manifest, self.location)
-            if wanted < view.complete_from_lsn:
-                raise GapError(wanted, view.complete_from_lsn)
-            newest = seen.durable_lsn() if wanted <= seen.last_lsn else seen.last_lsn
-            if wanted <= newest:
-                yield from view.records(wanted, newest)
-                wanted, reached = newest + 1, LogPoint.of(view.manifest, newest)
-                news_at = time.monotonic()
-            elif timeout is not None and time.monotonic() - news_at >= timeout:
-                return
-            else:
+        silent_since: float | None = None
+        with closing(followed_by(self, max(as_lsn(first_lsn, "first_lsn"), 1))) as steps:
+            for record in steps:
+                if record is not None:
+                    silent_since = None
+                    yield record
+                    continue
+                now = time.monotonic()
+                silent_since = now if silent_since is None else silent_since
+                if timeout is not None and now - silent_since >= timeout:
+                    return
                 self._closing.wait(POLL_S)
 
     def close(self) -> None:
@@ -322,3 +315,21 @@ class LogReader(CursorApi):
             return report_html(f"reader of {self.location} (closed)", [])
         view, last_lsn = self._now()
         return reader_html(self.location, view, last_lsn)
+
+
+def followed_by(reader: LogReader, wanted: int) -> Generator[Record | None]:
+    """Yield the records of `LogReader.follow`, and None after the newest one: look again after `POLL_S`."""
+    reached: LogPoint | None = None
+    while not reader.closed:
+        seen = reader.source.now()
+        view = seen.view
+        if reached is not None:
+            reached.require(view.manifest, reader.location)
+        if wanted < view.complete_from_lsn:
+            raise GapError(wanted, view.complete_from_lsn)
+        newest = seen.durable_lsn() if wanted <= seen.last_lsn else seen.last_lsn
+        if wanted <= newest:
+            yield from view.records(wanted, newest)
+            wanted, reached = newest + 1, LogPoint.of(view.manifest, newest)
+        else:
+            yield None
