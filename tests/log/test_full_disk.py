@@ -14,7 +14,9 @@ import pytest
 
 import walkit
 from tests.support.mounts import mounted
+from tests.support.threads import Task, wait_until
 from walkit.errors import LogFullError, SnapshotError
+from walkit.format.manifest import MANIFEST_NAME
 from walkit.format.segment import segment_name
 from walkit.models import CrashingStorage, FaultyStorage
 
@@ -177,3 +179,21 @@ def test_a_checkpoint_without_room_says_how_much_it_needs() -> None:
         assert "snapshot.new" not in storage.names()
         storage.clear()
         assert store.checkpoint().snapshot_bytes == full.value.needed_bytes > 300_000
+
+
+def test_two_threads_remove_one_file_that_is_left() -> None:
+    """Let a leader and the maintenance thread find the same file of a failed creation: one of them removes it."""
+    storage = FaultyStorage(CrashingStorage())
+    with walkit.open(storage=storage, options=OPTIONS) as log:
+        segments = log.parts.segments
+        log.append(RECORD)
+        log.wait_idle()
+        storage.inner.open(segment_name(900), "create").close()
+        segments.left.append(900)
+        hang = storage.hang("open", MANIFEST_NAME, times=2)
+        removals = [Task(segments._remove_left) for _ in range(2)]
+        wait_until(lambda: hang.hits == 2, "both to look into the manifest")
+        hang.release()
+        for removal in removals:
+            removal.result()
+        assert not segments.left and segment_name(900) not in storage.names()

@@ -328,9 +328,14 @@ class SegmentSet:
 
         A change of the manifest that failed may have landed. The next change, or the next opening, removes the rest.
         """
-        with suppress(WalkitError):
-            while self.left and self.left[-1] not in {r.number for r in load_manifest(self.storage).segments}:
-                self.storage.remove(segment_name(self.left.pop()))
+        with suppress(WalkitError, ValueError):
+            named = {record.number for record in load_manifest(self.storage).segments} if self.left else set()
+            for number in tuple(self.left):
+                if number not in named:
+                    self.left.remove(
+                        number
+                    )  # ValueError: another thread has just taken it, and removes the rest
+                    self.storage.remove(segment_name(number))
 
     def _open(self, number: int, mode: OpenMode) -> StorageFile:
         return open_segment_file(self.storage, number, mode, direct=self._alignment == ALIGNMENT_DIRECT)
