@@ -19,6 +19,15 @@
     ├── CorruptionError                     stop; keep the files; verify, repair or restore
     │   └── SegmentMissingError
     ├── StorageError(OSError)               mend the place, open again
+    │   └── ObjectStoreError                the answer of an object store; see its subclass
+    │       ├── ObjectExistsError           read the object: it decides
+    │       ├── ObjectConflictError         read the object: it decides
+    │       ├── ObjectMissingError          there is no such object
+    │       ├── ObjectRangeError            the object ends before this range
+    │       ├── ObjectDeniedError           correct the credentials or the rights
+    │       ├── ObjectThrottledError        wait, then ask again
+    │       ├── ObjectUnknownError          outcome unknown: read the object
+    │       └── ObjectUnsupportedError      use another store
     ├── LogFullError                        wait or make room, then try again
     │   └── JournalFullError                take a checkpoint, then try again
     ├── LogExhaustedError                   nothing was written: continue in a new log
@@ -45,7 +54,7 @@ Every error is picklable and carries its facts as attributes, so that a handler 
 
 from __future__ import annotations
 
-from errno import EEXIST, ENOENT
+from errno import EACCES, EAGAIN, EEXIST, EINVAL, EIO, ENOENT, EOPNOTSUPP, ESTALE
 from typing import Any, ClassVar
 
 
@@ -273,6 +282,103 @@ class StorageError(WalkitError, OSError):
     def __init__(self, message: str, *, errno: int | None = None, name: str | None = None) -> None:
         super().__init__(message)
         self.errno, self.name = errno, name
+
+
+class ObjectStoreError(StorageError):
+    """An object store did not do a request. This class: an answer that none of the others describes.
+
+    `store` is the URL of the store, without credentials; `key` the object ("" for the store itself). `status` is the
+    HTTP status, `retry_after_s` the time that the store asks to wait; None if the answer has none.
+    """
+
+    code = "object-store"
+    NUMBER: ClassVar[int | None] = None
+    """The errno of the class."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        store: str = "",
+        key: str = "",
+        status: int | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message, errno=self.NUMBER, name=key)
+        self.store, self.key, self.status, self.retry_after_s = store, key, status, retry_after_s
+
+
+class ObjectExistsError(ObjectStoreError):
+    """An object was to be created, and its key is taken, or another put of the key was under way.
+
+    It may be another writer's, or one's own whose answer was lost. Read the object: its content decides. After a
+    conflict with a put under way there may be no object.
+    """
+
+    code = "object-exists"
+    NUMBER = EEXIST
+
+
+class ObjectConflictError(ObjectStoreError):
+    """An object was to be replaced, and it has another tag, is missing, or another put of it was under way.
+
+    The other content may be one's own whose answer was lost. Read the object: its content decides.
+    """
+
+    code = "object-conflict"
+    NUMBER = ESTALE
+
+
+class ObjectMissingError(ObjectStoreError):
+    """There is no such object. From a put: there is no such bucket, container or folder."""
+
+    code = "object-missing"
+    NUMBER = ENOENT
+
+
+class ObjectRangeError(ObjectStoreError):
+    """A range begins at the end of the object or after it: there is nothing to read there."""
+
+    code = "object-range"
+    NUMBER = EINVAL
+
+
+class ObjectDeniedError(ObjectStoreError):
+    """The store refuses the credentials, or this request with them. It says nothing about the object: it may exist."""
+
+    code = "object-denied"
+    NUMBER = EACCES
+
+
+class ObjectThrottledError(ObjectStoreError):
+    """The store is busy (429 or 503): wait `retry_after_s` or longer, then ask again.
+
+    A put was refused. If its repetition finds the key taken or the tag changed, read the object all the same.
+    """
+
+    code = "object-throttled"
+    NUMBER = EAGAIN
+
+
+class ObjectUnknownError(ObjectStoreError):
+    """The store gave no clear answer: a time-out, a broken connection, a failure within the store.
+
+    A put or a deletion may have happened, may still happen, or never. Read the object: its content decides.
+    """
+
+    code = "object-unknown"
+    NUMBER = EIO
+
+
+class ObjectUnsupportedError(ObjectStoreError):
+    """The store cannot do it: it has no listing, or it ignores the conditions of a put. `what` names the ability."""
+
+    code = "object-unsupported"
+    NUMBER = EOPNOTSUPP
+
+    def __init__(self, message: str, *, what: str = "", **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.what = what
 
 
 class LogFullError(WalkitError):

@@ -37,6 +37,8 @@ ERRORS: list[WalkitError] = [
     errors.CorruptionError("text", segment="s", position=5, expected=1, found=2, first_lost_lsn=3),
     errors.SegmentMissingError("text", segment="s", position=5),
     errors.StorageError("text", errno=28, name="file"),
+    errors.ObjectStoreError("text", store="s3://bucket", key="k", status=400, retry_after_s=2.0),
+    *(each("text", key="k") for each in errors.ObjectStoreError.__subclasses__()),
     errors.LogFullError("text", reason="queue", limit_bytes=9, acknowledged_prefix=3),
     errors.JournalFullError(8, 5, failed="a disk", acknowledged_prefix=1),
     errors.LogExhaustedError("LSN", 7, 6),

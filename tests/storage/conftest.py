@@ -9,6 +9,7 @@ import pytest
 from walkit.storage import FileStorage
 
 pytest.register_assert_rewrite(
+    "walkit.testing.object_store",
     "walkit.testing.storage_crash",
     "walkit.testing.storage_files",
     "walkit.testing.storage_hooks",

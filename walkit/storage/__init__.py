@@ -1,4 +1,4 @@
-"""Places: where bytes are kept, and what "durable" means there.
+"""Places: where bytes are kept, and what "durable" means there; files in a folder, or objects in a store.
 
 The names load on first use: a log on a file system needs no memory. What crashes, fails, delays or throttles is
 in `models`.
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from walkit.storage.memory import MemoryStorage as MemoryStorage
     from walkit.storage.mounts import Mount as Mount
     from walkit.storage.mounts import mount_of as mount_of
+    from walkit.storage.object_memory import MemoryObjectStore as MemoryObjectStore
+    from walkit.storage.object_memory import ObjectFault as ObjectFault
+    from walkit.storage.object_memory import ObjectRequest as ObjectRequest
+    from walkit.storage.object_store import ObjectBytes as ObjectBytes
+    from walkit.storage.object_store import ObjectEntry as ObjectEntry
+    from walkit.storage.object_store import ObjectStore as ObjectStore
 
 _HOMES = {
     "interface": (
@@ -38,6 +44,8 @@ _HOMES = {
     "file": ("FileStorage",),
     "memory": ("MemoryStorage",),
     "mounts": ("Mount", "mount_of"),
+    "object_memory": ("MemoryObjectStore", "ObjectFault", "ObjectRequest"),
+    "object_store": ("ObjectBytes", "ObjectEntry", "ObjectStore"),
 }
 
 __all__ = [
@@ -47,8 +55,14 @@ __all__ = [
     "DirectStorage",
     "FileStorage",
     "LockHolder",
+    "MemoryObjectStore",
     "MemoryStorage",
     "Mount",
+    "ObjectBytes",
+    "ObjectEntry",
+    "ObjectFault",
+    "ObjectRequest",
+    "ObjectStore",
     "Storage",
     "StorageFile",
     "StorageLock",
