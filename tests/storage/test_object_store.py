@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import signal
+from collections.abc import Callable
+from contextlib import closing, suppress
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from walkit.errors import ObjectExistsError, ObjectMissingError, ObjectThrottledError, ObjectUnknownError
-from walkit.errors import ObjectUnsupportedError as Unsupported
-from walkit.storage import MemoryObjectStore, ObjectFault, ObjectRequest, ObjectStore
+from tests.support.crash_recorder import CHANGES, Filmed
+from walkit.errors import (
+    ObjectConflictError,
+    ObjectDeniedError,
+    ObjectExistsError,
+    ObjectMissingError,
+    ObjectThrottledError,
+    ObjectUnknownError,
+    ObjectUnsupportedError,
+    StorageError,
+)
+from walkit.models import CrashingStorage, FaultyStorage
+from walkit.models.faults import Operation, OperationName
+from walkit.storage import (
+    FileObjectStore,
+    FileStorage,
+    MemoryObjectStore,
+    MemoryStorage,
+    ObjectFault,
+    ObjectRequest,
+    ObjectStore,
+    Storage,
+)
+from walkit.storage.interface import ExclusiveNames
 from walkit.testing import ObjectStoreTests
+from walkit.testing.storage_hooks import Refused
 
 
 class TestMemory(ObjectStoreTests):
@@ -21,6 +50,23 @@ class TestMemory(ObjectStoreTests):
     def reopen(self, store: ObjectStore) -> ObjectStore:
         assert isinstance(store, MemoryObjectStore)
         return store.client()
+
+
+class TestFiles(ObjectStoreTests):
+    """The suite on real files."""
+
+    def make_store(self, place: Path) -> ObjectStore:
+        return FileObjectStore(place / "deep" / "objects")
+
+    def reopen(self, store: ObjectStore) -> ObjectStore:
+        return FileObjectStore(store.location.removeprefix("objects:"))
+
+
+class TestFilesInMemory(ObjectStoreTests):
+    """The suite on files of a storage that is given."""
+
+    def make_store(self, place: Path) -> ObjectStore:
+        return FileObjectStore(CrashingStorage())
 
 
 THROTTLED = ObjectFault(before=ObjectThrottledError, status=503, retry_after_s=2.0)
@@ -68,5 +114,177 @@ def test_lists_lag_hide_and_are_missing() -> None:
     hiding = store.client(lambda request: ObjectFault(hidden=frozenset("b")))
     assert {entry.key for entry in hiding.list_after("", "a")} == {"c", "d"}
     hiding.can_list = False
-    with pytest.raises(Unsupported):
+    with pytest.raises(ObjectUnsupportedError):
         next(hiding.list_after(""))
+
+
+Expected = dict[str, bytes | None]
+
+
+def states(store: ObjectStore, keys: str) -> Expected:
+    """Return the bytes of each key, or None."""
+    found: Expected = {}
+    for key in keys:
+        try:
+            found[key] = store.get(key).data
+        except ObjectMissingError:
+            found[key] = None
+    return found
+
+
+STEPS: list[tuple[Expected, Callable[[ObjectStore], object]]] = [
+    ({"a": None, "b": None}, lambda store: store.put_if_absent("a", b"old")),
+    ({"a": b"old", "b": None}, lambda store: store.put_if_match("a", b"new", store.get("a").tag)),
+    ({"a": b"new", "b": None}, lambda store: store.put_if_absent("b", b"other")),
+    ({"a": b"new", "b": b"other"}, lambda store: store.delete_many(["b", "c"])),
+    ({"a": b"new", "b": None}, lambda store: None),
+]
+"""Objects before a step, and the step."""
+
+
+def check_rest(place: Path | Storage, before: Expected, after: Expected, where: object) -> None:
+    """Check a folder after a death: old or new, and the next process puts and replaces, and leaves no temporary."""
+    store = FileObjectStore(place)
+    found = states(store, "ab")
+    assert found in (before, after), where
+    tag = store.put_if_absent("next", b"1")
+    assert store.put_if_match("next", b"2", tag) not in ("", tag), where
+    assert states(store, "ab") == found, where
+    store.close()
+    storage = FileStorage(place) if isinstance(place, Path) else place
+    assert not [name for name in storage.names() if name.startswith("=put-")], where
+
+
+def test_a_power_cut_leaves_old_or_new() -> None:
+    """Cut the power before each operation of each step, in three ways: old or new, and the acknowledged afterwards."""
+    inner = CrashingStorage()
+    filmed = Filmed(inner, every_way=True)
+    store = FileObjectStore(filmed)
+    for (before, step), (after, _) in pairwise(STEPS):
+        filmed.running, filmed.images = True, []
+        step(store)
+        filmed.running = False
+        assert len(filmed.images) >= 6
+        for where, image in filmed.images:
+            check_rest(image, before, after, where)
+        check_rest(inner.crash(keep="none"), after, after, step)
+    store.close()
+
+
+class Killed(FaultyStorage):
+    """Kills the process before an operation that changes a file."""
+
+    def __init__(self, inner: Storage, at: int) -> None:
+        super().__init__(inner)
+        self.at = at
+
+    def perform(self, operation: Operation, *how: Any, **else_: Any) -> Any:
+        if operation.name in CHANGES:
+            self.at -= 1
+            if self.at < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().perform(operation, *how, **else_)
+
+
+@pytest.mark.parametrize("number", range(len(STEPS) - 1))
+def test_a_kill_leaves_old_or_new(number: int, tmp_path: Path) -> None:
+    """Kill a process before each operation of a step: old or new, the lock is free, and the temporary is removed."""
+    (before, step), (after, _) = STEPS[number : number + 2]
+    for at in range(100):
+        place = tmp_path / str(at)
+        if number:
+            with closing(FileObjectStore(place)) as store:
+                for _, earlier in STEPS[:number]:
+                    earlier(store)
+        child = os.fork()
+        if not child:
+            step(FileObjectStore(Killed(FileStorage(place), at)))
+            os._exit(0)
+        if os.waitpid(child, 0)[1] == 0:
+            break
+        check_rest(place, before, after, at)
+    assert at >= 2
+    check_rest(place, after, after, "not killed")
+
+
+def test_a_living_process_keeps_its_temporary(tmp_path: Path) -> None:
+    """Open a folder whose other user is at work on a put: its temporary stays, its numbers and those here differ."""
+    first, second = FileObjectStore(tmp_path), FileObjectStore(tmp_path)
+    tag = first.put_if_absent("a", b"1")
+    mine = FileStorage(tmp_path).open(f"=put-{int(tag) + 1:016x}", "create")
+    other = second.put_if_absent("b", b"1")
+    assert int(other) >> 32 == (int(tag) >> 32) + 1
+    assert any(name.startswith("=put-") for name in FileStorage(tmp_path).names())
+    mine.close()
+    first.close()
+    second.close()
+    with closing(FileObjectStore(tmp_path)) as third:
+        third.put_if_absent("c", b"1")
+    assert not any(name.startswith("=put-") for name in FileStorage(tmp_path).names())
+
+
+def test_two_processes_replace_in_turn(tmp_path: Path) -> None:
+    """Add 1 to an object from four processes, each again after a Conflict: no addition is lost."""
+    with closing(FileObjectStore(tmp_path)) as store:
+        store.put_if_absent("n", b"0")
+        children = []
+        for _ in range(4):
+            child = os.fork()
+            if not child:
+                own = FileObjectStore(tmp_path)
+                done = 0
+                while done < 25:
+                    data, tag = own.get("n")
+                    with suppress(ObjectConflictError):
+                        own.put_if_match("n", b"%d" % (int(data) + 1), tag)
+                        done += 1
+                os._exit(0)
+            children.append(child)
+        assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+        assert store.get("n").data == b"100"
+
+
+def test_what_a_folder_refuses_is_an_answer(tmp_path: Path) -> None:
+    """Fail the operations of a put: Denied, Unknown once the name is there, and a full disk as it is."""
+    table: list[tuple[OperationName, int, type[StorageError], bytes | None]] = [
+        ("create", errno.EACCES, ObjectDeniedError, None),
+        ("create", errno.EROFS, ObjectDeniedError, None),
+        ("write", errno.ENOSPC, StorageError, None),
+        ("sync", errno.EIO, StorageError, None),
+        ("replace", errno.EOPNOTSUPP, StorageError, None),
+        ("sync_directory", errno.EIO, ObjectUnknownError, b"1"),
+    ]
+    faulty = FaultyStorage(FileStorage(tmp_path))
+    with closing(FileObjectStore(faulty)) as store:
+        store.put_if_absent("first", b"")
+        for name, code, kind, left in table:
+            faulty.fail(name, errno=code)
+            with pytest.raises(StorageError) as refused:
+                store.put_if_absent("a", b"1")
+            assert type(refused.value) is kind, name
+            faulty.clear()
+            assert states(store, "a") == {"a": left}
+        assert not any(name.startswith("=put-") for name in faulty.names())
+        (tmp_path / "strange").write_bytes(b"text")
+        with pytest.raises(StorageError, match="no object"):
+            store.get("strange")
+
+
+@pytest.mark.parametrize("kind", [MemoryStorage, FileStorage, FaultyStorage])
+def test_a_new_name_is_given_once(kind: type, tmp_path: Path) -> None:
+    """Rename to a free name, a taken one, and from a missing one: only a free name is given, and nothing is lost."""
+    storage: Storage = MemoryStorage() if kind is MemoryStorage else FileStorage(tmp_path)
+    storage = FaultyStorage(storage) if kind is FaultyStorage else storage
+    assert isinstance(storage, ExclusiveNames)
+    storage.create()
+    for name in ("a", "b"):
+        storage.open(name, "create").close()
+    storage.rename_new("a", "c")
+    for source, target, code in (
+        ("b", "c", errno.EEXIST),
+        ("a", "d", errno.ENOENT),
+        ("b", "../x", errno.EINVAL),
+    ):
+        with Refused(code):
+            storage.rename_new(source, target)
+    assert storage.names() == ["b", "c"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno as errno_codes
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from walkit._internal.locks import once
@@ -24,6 +25,7 @@ from walkit.storage.interface import (
     Buffer,
     Cell,
     DirectStorage,
+    ExclusiveNames,
     LockHolder,
     OpenMode,
     Storage,
@@ -168,6 +170,12 @@ class FaultyStorage(PassingStorage):
         """Rename `source` to `target`."""
         operation = Operation(name="replace", file=target, source=source)
         self.perform(operation, lambda: self.inner.replace(source, target))
+
+    def rename_new(self, source: str, target: str) -> None:
+        """Rename `source` to `target` in a storage that has `ExclusiveNames`; a fault of "replace" meets it, too."""
+        assert isinstance(self.inner, ExclusiveNames)
+        operation = Operation(name="replace", file=target, source=source)
+        self.perform(operation, partial(self.inner.rename_new, source, target))
 
     def remove(self, name: str) -> None:
         """Remove a file."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from walkit.storage.memory import MemoryStorage as MemoryStorage
     from walkit.storage.mounts import Mount as Mount
     from walkit.storage.mounts import mount_of as mount_of
+    from walkit.storage.object_files import FileObjectStore as FileObjectStore
     from walkit.storage.object_memory import MemoryObjectStore as MemoryObjectStore
     from walkit.storage.object_memory import ObjectFault as ObjectFault
     from walkit.storage.object_memory import ObjectRequest as ObjectRequest
@@ -44,6 +45,7 @@ _HOMES = {
     "file": ("FileStorage",),
     "memory": ("MemoryStorage",),
     "mounts": ("Mount", "mount_of"),
+    "object_files": ("FileObjectStore",),
     "object_memory": ("MemoryObjectStore", "ObjectFault", "ObjectRequest"),
     "object_store": ("ObjectBytes", "ObjectEntry", "ObjectStore"),
 }
@@ -53,6 +55,7 @@ __all__ = [
     "BulkReads",
     "Cell",
     "DirectStorage",
+    "FileObjectStore",
     "FileStorage",
     "LockHolder",
     "MemoryObjectStore",

@@ -322,6 +322,21 @@ class FileStorage:
                 _make_parents(folder, target)
                 _rename(folder, source, target)
 
+    def rename_new(self, source: str, target: str) -> None:
+        """Rename by a second link, which is made only if the name is free: see `ExclusiveNames`."""
+        folder = self._folder
+        checked_name(source, self._root)
+        checked_name(target, self._root)
+        with Translated(f"rename to {target!r} the file", source, self._root):
+            os.link(
+                folder.at(source),
+                folder.at(target),
+                src_dir_fd=folder.fd,
+                dst_dir_fd=folder.fd,
+                follow_symlinks=False,
+            )
+            os.unlink(folder.at(source), dir_fd=folder.fd)
+
     def remove(self, name: str) -> None:
         """Remove a file."""
         folder = self._folder

@@ -276,6 +276,17 @@ class HoldableStorage(Protocol):
 
 
 @runtime_checkable
+class ExclusiveNames(Protocol):
+    """A storage that can give a file a name only if it is free. Optional: objects in files need it."""
+
+    def rename_new(self, source: str, target: str) -> None:
+        """Rename `source` to `target`, unless something has that name: StorageError with errno EEXIST.
+
+        A power cut may leave the file under both names.
+        """
+
+
+@runtime_checkable
 class PrivateFiles(Protocol):
     """A storage whose files have an owner. Optional: through any other, a private file is a plain one."""
 

@@ -317,6 +317,15 @@ class MemoryStorage:
         with once(self._guard), self._guard:
             self._names.replace(source, target)
 
+    def rename_new(self, source: str, target: str) -> None:
+        """Rename, unless the name is taken: see `walkit.storage.interface.ExclusiveNames`."""
+        checked_name(source, self._location)
+        checked_name(target, self._location)
+        with once(self._guard), self._guard:
+            if target in self._names.current:
+                raise storage_error(f"rename to {target!r} the file", source, self._location, errno.EEXIST)
+            self._names.replace(source, target)
+
     def remove(self, name: str) -> None:
         """Remove a file."""
         checked_name(name, self._location)

@@ -46,15 +46,24 @@ class ObjectStoreTests(ABC):
 
     @abstractmethod
     def make_store(self, place: Path) -> ObjectStore:
-        """Return a store without objects."""
+        """Return a store without objects; the test closes it."""
 
     def reopen(self, store: ObjectStore) -> ObjectStore:
-        """Return another opening of the same objects, as another process has it."""
+        """Return another opening of the same objects, as another process has it; only to read from."""
         return store
+
+    def opened(self, place: Path) -> ObjectStore:
+        """Return a store without objects, to be closed after the test."""
+        self._store = self.make_store(place)
+        return self._store
+
+    def teardown_method(self) -> None:
+        """Close the store of the test (called by pytest)."""
+        self._store.close()
 
     def test_create_then_read(self, tmp_path: Path) -> None:
         """Put objects of several sizes and kinds of buffers: `get` of another opening has the bytes and the tag."""
-        store = self.make_store(tmp_path)
+        store = self.opened(tmp_path)
         kinds: tuple[Buffer, ...] = (b"", bytes(range(256)) * 5000, bytearray(b"ab"), memoryview(b"cd"))
         for number, data in enumerate(kinds):
             tag = store.put_if_absent(f"a/b{number}", data)
@@ -62,7 +71,7 @@ class ObjectStoreTests(ABC):
 
     def test_a_key_is_created_once(self, tmp_path: Path) -> None:
         """Create a key twice, and again after its deletion: Exists, the first bytes stay, then a new tag."""
-        store = self.make_store(tmp_path)
+        store = self.opened(tmp_path)
         tag = store.put_if_absent("key", b"first")
         error = refused(ObjectExistsError, store.put_if_absent, "key", b"second")
         assert isinstance(error, ObjectStoreError) and (error.key, error.store) == ("key", store.location)
@@ -72,7 +81,7 @@ class ObjectStoreTests(ABC):
 
     def test_a_tag_is_good_once(self, tmp_path: Path) -> None:
         """Replace by tag, by the stale tag, by a foreign one, and for an absent key: only the first succeeds."""
-        store = self.make_store(tmp_path)
+        store = self.opened(tmp_path)
         first = store.put_if_absent("key", b"1")
         second = store.put_if_match("key", b"2", first)
         assert second != first and store.get("key") == (b"2", second)
@@ -87,7 +96,7 @@ class ObjectStoreTests(ABC):
 
     def test_a_missing_object_is_missing(self, tmp_path: Path) -> None:
         """Read, cut and delete keys that are absent, also below an object: Missing for reads, nothing for deletions."""
-        store = self.make_store(tmp_path)
+        store = self.opened(tmp_path)
         store.put_if_absent("a/b", b"x")
         for key in ("a", "b", "a/c", "ab"):
             refused(ObjectMissingError, store.get, key)
@@ -99,7 +108,7 @@ class ObjectStoreTests(ABC):
 
     def test_ranges(self, tmp_path: Path) -> None:
         """Ranges within, over and beyond the end: the bytes that are there, or one typed answer."""
-        store = self.make_store(tmp_path)
+        store = self.opened(tmp_path)
         data = bytes(range(100))
         tag = store.put_if_absent("key", data)
         store.put_if_absent("empty", b"")
@@ -112,7 +121,7 @@ class ObjectStoreTests(ABC):
 
     def test_lists(self, tmp_path: Path) -> None:
         """List folders of keys, after keys, in no order: each object once, with its size and tag."""
-        store = self.make_store(tmp_path)
+        store = self.opened(tmp_path)
         keys = [f"log/objects/{number:020}" for number in (1, 2, 3, 10)]
         keys += ["log/manifest", "logs/x", "other", "log-2/y"]
         tags = {key: store.put_if_absent(key, key.encode()) for key in keys}
@@ -132,7 +141,7 @@ class ObjectStoreTests(ABC):
 
     def test_deletions(self, tmp_path: Path) -> None:
         """Delete one object, and many at once: they are gone for reads and lists, and the others stay."""
-        store = self.make_store(tmp_path)
+        store = self.opened(tmp_path)
         for number in range(30):
             store.put_if_absent(f"a/{number}", b"x")
         store.delete("a/3")
@@ -142,7 +151,7 @@ class ObjectStoreTests(ABC):
 
     def test_keys_stay_within_the_store(self, tmp_path: Path) -> None:
         """Give bad keys to each method: StorageError, and nothing is put; odd characters are kept."""
-        store = self.make_store(tmp_path)
+        store = self.opened(tmp_path)
         for key in BAD_KEYS:
             for method, more in (
                 (store.put_if_absent, (b"x",)),
@@ -161,7 +170,7 @@ class ObjectStoreTests(ABC):
 
     def test_one_of_many_creators_wins(self, tmp_path: Path) -> None:
         """Create one key from eight threads, in rounds: one succeeds, the others get Exists, its bytes are there."""
-        store = self.make_store(tmp_path)
+        store = self.opened(tmp_path)
         with ThreadPoolExecutor(THREADS) as pool:
             for turn in range(self.race_rounds):
                 key = f"race/{turn}"
@@ -169,7 +178,7 @@ class ObjectStoreTests(ABC):
 
     def test_one_of_many_replacers_wins(self, tmp_path: Path) -> None:
         """Replace one object by one tag from eight threads, in rounds: one succeeds, the others get Conflict."""
-        store = self.make_store(tmp_path)
+        store = self.opened(tmp_path)
         tag = store.put_if_absent("key", b"start")
         with ThreadPoolExecutor(THREADS) as pool:
             for _ in range(self.race_rounds):
