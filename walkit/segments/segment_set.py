@@ -21,7 +21,7 @@ from walkit.events import EventSink
 from walkit.format.frame import FrameIdentity
 from walkit.format.index import has_index
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
-from walkit.format.manifest import LogEnd, Manifest
+from walkit.format.manifest import LogEnd
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.record import wall_us
 from walkit.segments.active_segment import (
@@ -312,7 +312,8 @@ class SegmentSet:
             segment.hold_size()
             self.maintenance.steps += 1
             self.storage.sync_directory()  # the file has its name before anything is written to it
-            self.store.update(lambda m: self._with_prepared(m, number))
+            size = self.options.segment_bytes
+            self.store.update(lambda m: with_prepared(m, number, self.identity, self.epoch_began, size))
             self.maintenance.steps += 1
         except StorageError:
             file.close()
@@ -339,10 +340,6 @@ class SegmentSet:
 
     def _open(self, number: int, mode: OpenMode) -> StorageFile:
         return open_segment_file(self.storage, number, mode, direct=self._alignment == ALIGNMENT_DIRECT)
-
-    def _with_prepared(self, manifest: Manifest, number: int) -> Manifest:
-        size = self.options.segment_bytes
-        return with_prepared(manifest, number, self.identity, self.epoch_began, size)
 
     def _zero_ahead(self, segment: OpenSegment, goal: int) -> None:
         """Zero one more step, then queue the next, so that sealing and preparing are not kept waiting."""
@@ -419,11 +416,10 @@ class SegmentSet:
         self._index_steps.close()
         prepared, self._prepared = self._prepared, None
         try:
-            if not poisoned:
-                for segment in list(self.open_segments):
-                    self.seal(segment)
-                if prepared is not None:
-                    self._drop_prepared(prepared)
+            for segment in () if poisoned else list(self.open_segments):
+                self.seal(segment)
+            if prepared is not None and not poisoned:
+                self._drop_prepared(prepared)
         finally:
             with ExitStack() as closing:  # all of them, also where one raises
                 for segment in [*self.open_segments, *([prepared] if prepared is not None else [])]:
