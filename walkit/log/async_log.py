@@ -17,7 +17,7 @@ from walkit.log.append import Transaction
 from walkit.log.follow import followed
 from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
-from walkit.read.reader import POLL_S, LogReader, followed_by
+from walkit.read.reader import LogReader, followed_by
 from walkit.record import AppendResult, Record
 from walkit.storage.address import Place
 from walkit.storage.interface import Storage
@@ -104,19 +104,19 @@ class AsyncLog:
         hand are read. Nothing is marked as read by that: continue after the last record that was handled.
         """
         log, bell, wanted = self.log, _LoopBell(), max(as_lsn(first_lsn, "first_lsn"), 1)
-        is_writer = isinstance(log, WriteAheadLog)
-        steps = (
-            followed(log.parts, wanted, bell) if isinstance(log, WriteAheadLog) else followed_by(log, wanted)
-        )
+        if isinstance(log, WriteAheadLog):
+            steps, pause_s = followed(log.parts, wanted, bell), None
+        else:
+            steps, pause_s = followed_by(log, wanted), log.source.poll_s
         with closing(steps):
             while chunk := await _to_end(lambda: _taken(steps)):
                 for record in chunk:
                     if record is not None:
                         yield record
-                    elif is_writer:
+                    elif pause_s is None:
                         await bell.wait()
                     else:
-                        await asyncio.sleep(POLL_S)
+                        await asyncio.sleep(pause_s)
 
 
 def open_async(

@@ -178,9 +178,11 @@ def record_of(record: SegmentRecord, header: SegmentHeader) -> SegmentRecord:
 class ViewSource(Protocol):
     """Where a reader's views come from. Safe from any thread."""
 
-    @property
-    def storage(self) -> Storage:
-        """The folder of the log, with its cursors; OptionsError for a log that has none."""
+    poll_s: float
+    """How long who follows waits before the next look."""
+
+    def folder(self) -> Storage:
+        """Return the folder of the log, with its cursors; OptionsError for a log that has none."""
 
     @property
     def location(self) -> str:
@@ -193,13 +195,19 @@ class ViewSource(Protocol):
 class FolderViews:
     """The views of a log in a folder."""
 
+    poll_s = POLL_S
+
     def __init__(self, storage: Storage) -> None:
         load_manifest(storage)
-        self.storage, self.location = storage, storage.location
+        self._storage, self.location = storage, storage.location
+
+    def folder(self) -> Storage:
+        """See ViewSource."""
+        return self._storage
 
     def now(self) -> ReaderView[LogView]:
         """See ViewSource."""
-        return reader_view_of(self.storage)
+        return reader_view_of(self._storage)
 
 
 class LogReader(CursorApi):
@@ -249,7 +257,7 @@ class LogReader(CursorApi):
 
     def _with_damage(self, seen: Seen) -> LogView:
         """See ReadApi. Without an open log a damaged tail makes a reader refuse it, and is read here."""
-        return view_with_damage(self.source.storage, seen)
+        return view_with_damage(self.source.folder(), seen)
 
     def _for_consumers(self) -> tuple[View, int]:
         """See CursorApi."""
@@ -261,7 +269,7 @@ class LogReader(CursorApi):
         return self.durable_lsn
 
     def _cursor_storage(self) -> Storage:
-        return self.source.storage
+        return self.source.folder()
 
     @property
     def last_lsn(self) -> int:
@@ -292,7 +300,7 @@ class LogReader(CursorApi):
                 silent_since = now if silent_since is None else silent_since
                 if timeout is not None and now - silent_since >= timeout:
                     return
-                self._closing.wait(POLL_S)
+                self._closing.wait(self._views.poll_s)
 
     def close(self) -> None:
         """Release the log. Closing twice does nothing."""
@@ -318,7 +326,7 @@ class LogReader(CursorApi):
 
 
 def followed_by(reader: LogReader, wanted: int) -> Generator[Record | None]:
-    """Yield the records of `LogReader.follow`, and None after the newest one: look again after `POLL_S`."""
+    """Yield the records of `LogReader.follow`, and None after the newest one: look again after `poll_s`."""
     reached: LogPoint | None = None
     while not reader.closed:
         seen = reader.source.now()

@@ -277,7 +277,7 @@ def source_of(what: WriteAheadLog | Store | ImportedLog | LogReader | Place) -> 
     if isinstance(what, WriteAheadLog):
         return OpenSource(what)
     if isinstance(what, LogReader):
-        return StoredSource(what.source.storage)
+        return StoredSource(what.source.folder())
     return StoredSource(storage_at(what))
 
 

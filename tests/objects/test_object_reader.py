@@ -1,0 +1,320 @@
+"""Reading a log on object storage: its end, views of it, and missing, foreign, stale or damaged bulks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import walkit
+from tests.objects.made_log import MadeLog
+from tests.support.makers import flipped
+from walkit.errors import (
+    CorruptionError,
+    DivergenceError,
+    GapError,
+    LogNotFoundError,
+    OptionsError,
+    SegmentMissingError,
+    WalkitError,
+)
+from walkit.objects.layout import BULK_HEADER_BYTES, CLAIMS_KEY, MANIFEST_KEY, BulkHeader, object_key
+from walkit.objects.view import LOOK_EVERY, ObjectEnd
+from walkit.read.reader import LogReader
+from walkit.state import Counter, KeyedTable
+from walkit.state.state_at import exact_state, state_at
+from walkit.storage.object_memory import MemoryObjectStore
+from walkit.storage.object_store import ObjectBytes
+
+
+def values(first: int, last: int) -> list[bytes]:
+    return [b"%d" % lsn for lsn in range(first, last + 1)]
+
+
+@contextmanager
+def reader(made: MadeLog) -> Iterator[LogReader]:
+    """A reader of a made log, as another process has it."""
+    with LogReader(ObjectEnd(made.store.client())) as log:
+        yield log
+
+
+def polled(look: Callable[[], object]) -> None:
+    """Look twenty-one times: the vouched end and the floor are read meanwhile."""
+    for _ in range(2 * LOOK_EVERY + 1):
+        look()
+
+
+def three_epochs(per_bulk: int = 3, bulks: int = 40) -> MadeLog:
+    """A log of three openings, each with so many bulks; LSN n has the value n."""
+    made = MadeLog()
+    for epoch in range(3):
+        if epoch:
+            made.fence()
+        for _ in range(bulks):
+            made.append(values(made.place.lsn + 1, made.place.lsn + per_bulk))
+    return made
+
+
+def test_a_reader_sees_every_record() -> None:
+    """Read a log of three epochs whole and between pairs of LSNs: the records that were put."""
+    made = three_epochs()
+    with reader(made) as log:
+        assert (log.first_lsn, log.last_lsn, log.durable_lsn) == (1, 360, 360)
+        assert [(r.lsn, r.value) for r in log] == list(enumerate(values(1, 360), 1))
+        for first in range(1, 361, 40):
+            for last in range(first, 361, 40):
+                assert [r.lsn for r in log.read(first, last)] == list(range(first, last + 1))
+        assert log.to_arrow().column("lsn").to_pylist() == list(range(1, 361))
+        assert list(log.read(400)) == [] and "LSN" in log._repr_html_() and made.store.location in repr(log)
+
+
+def test_a_view_knows_lsns_by_position() -> None:
+    """At each frame's end the last LSN below it is that frame's; between two frames it is the one before."""
+    made = three_epochs(bulks=9)
+    with reader(made) as log:
+        view = log.source.now().view
+        for header, _, key in view.frames(1):
+            assert view.lsn_at(header.end_position) == header.last_lsn == view.lsn_at(header.end_position + 1)
+            assert view.lsn_at(header.end_position - 1) == header.last_lsn - 1 and key.startswith("log/")
+
+
+def test_a_place_is_found_with_few_requests() -> None:
+    """One record of 3,000 bulks costs headers by bisection and one bulk, and again less; all of them one GET each."""
+    made = MadeLog()
+    for _ in range(3000):
+        made.append(values(made.place.lsn + 1, made.place.lsn + 1))
+    made.save()
+    store = made.store.client()
+    with LogReader(ObjectEnd(store)) as log:
+        view = log.source.now().view
+        for lsn, most in ((700, 14), (705, 12), (2999, 14)):
+            store.requests.clear()
+            assert [r.value for r in view.records(lsn, lsn)] == [b"%d" % lsn]
+            counts = store.counts()
+            assert counts["get"] == 1 and 1 < counts["get_range"] + counts["get"] <= most
+        store.requests.clear()
+        assert sum(1 for _ in view.records(1)) == 3000
+        counts = store.counts()
+        assert counts["get"] <= 3001 and counts["get_range"] <= 14
+
+
+def test_a_quiet_reader_makes_one_request_a_poll() -> None:
+    """Sixty looks at a quiet log: the next bulk each time, but each tenth the manifest or the claims in its place."""
+    made = three_epochs(bulks=4)
+    store = made.store.client()
+    end = ObjectEnd(store)
+    end.now()
+    end.now()
+    store.requests.clear()
+    looked = []
+    for _ in range(6 * LOOK_EVERY):
+        end.now()
+        looked.append([request.key for request in store.requests])
+        store.requests.clear()
+    assert all(len(keys) == 1 for keys in looked)
+    keys = [key for (key,) in looked]
+    assert keys.count(MANIFEST_KEY) == keys.count(CLAIMS_KEY) == 3 and keys.count(made.place.key) == 54
+    made.append([b"new"])
+    seen = end.now()
+    assert seen.last_lsn == made.place.lsn
+    store.requests.clear()
+    assert [r.value for r in seen.view.records(seen.last_lsn)] == [b"new"] and store.requests == []
+
+
+def test_following_continues_over_a_new_epoch() -> None:
+    """Follow while bulks, an opening and more bulks come: each record once, in order, of the right epoch."""
+    made = three_epochs(bulks=2)
+    last = made.place.lsn
+    with reader(made) as log:
+        found = log.follow(1)
+        assert [next(found).lsn for _ in range(last)] == list(range(1, last + 1))
+        made.append([b"a"])
+        assert next(found).value == b"a"
+        made.fence()
+        made.append([b"b", b"c"])
+        assert [next(found).value, next(found).value] == [b"b", b"c"]
+        assert log.source.now().view.manifest.lineage == made.manifest.lineage
+        assert list(log.follow(made.place.lsn + 1, timeout=0)) == []
+
+
+def test_a_stale_bulk_is_the_end_until_it_is_replaced() -> None:
+    """A bulk of an older epoch after a fence was never acknowledged: the log ends before it, and then goes on."""
+    made = three_epochs(bulks=2)
+    before = made.place
+    late = made.bulk([b"late"], before._replace(number=before.number + 1))
+    with reader(made) as log:
+        made.fence()
+        made.put(object_key(before.number + 2), late)
+        for _ in range(3):
+            assert log.last_lsn == before.lsn
+        made.append([b"right"])
+        assert [r.value for r in log.read(before.lsn + 1)] == [b"right"]
+
+
+def test_a_trim_moves_the_beginning() -> None:
+    """Nothing can be read below the floor; a view from before the trim gets a GapError."""
+    made = three_epochs()
+    made.save()
+    places = [made.place]
+    with reader(made) as log:
+        old = log.source.now().view
+        floor = BulkHeader.decode(made.store.get(object_key(50)).data).end
+        made.trim(floor)
+        for number in range(1, floor.number + 1):
+            made.store.delete(object_key(number))
+        with pytest.raises(GapError) as caught:
+            list(old.records(1))
+        assert caught.value.oldest == floor.lsn + 1 > 1
+        polled(log.source.now)
+        assert log.first_lsn == log.complete_from_lsn == log.exact_from_lsn == floor.lsn + 1
+        assert [r.lsn for r in log] == list(range(floor.lsn + 1, places[0].lsn + 1))
+        for wanted in (log.read, log.follow):
+            with pytest.raises(GapError):
+                next(iter(wanted(1)))
+    with reader(made) as log:
+        assert (log.first_lsn, log.last_lsn) == (floor.lsn + 1, places[0].lsn)
+
+
+def test_a_follower_that_a_trim_passes_gets_a_gap() -> None:
+    """Trim past the place where a follower waits: a GapError, and never a skip."""
+    made = three_epochs(bulks=2)
+    with reader(made) as log:
+        found = log.follow(made.place.lsn + 1)
+        behind = made.place.lsn + 1
+        assert list(log.follow(behind, timeout=0)) == []
+        for _ in range(5):
+            made.append([b"gone"])
+        for number in range(1, made.place.number + 1):
+            made.store.delete(object_key(number))
+        made.trim(made.place)
+        with pytest.raises(GapError) as caught:
+            next(found)
+        assert (caught.value.wanted, caught.value.oldest) == (behind, made.place.lsn + 1)
+
+
+Harm = Callable[[MadeLog], object]
+
+
+def missing_below_vouched(made: MadeLog) -> None:
+    made.save()
+    made.store.delete(object_key(3))
+
+
+def flipped_bit(made: MadeLog) -> None:
+    data = made.store.get(object_key(3)).data
+    made.put(object_key(3), flipped(data, (BULK_HEADER_BYTES + 70) * 8))
+
+
+def another_log(made: MadeLog) -> None:
+    other = MadeLog(log_id=0x99)
+    other.place = made.place
+    made.put(made.place.key, other.bulk([b"foreign"], made.place))
+
+
+def another_manifest(made: MadeLog) -> None:
+    made.put(MANIFEST_KEY, MadeLog(log_id=0x99).store.get(MANIFEST_KEY).data)
+
+
+def wrong_chain(made: MadeLog) -> None:
+    made.put(made.place.key, made.bulk([b"x"], made.place._replace(chain=1)))
+
+
+def no_manifest(made: MadeLog) -> None:
+    made.store.delete(MANIFEST_KEY)
+
+
+@pytest.mark.parametrize(
+    ("harm", "error"),
+    [
+        (missing_below_vouched, SegmentMissingError),
+        (flipped_bit, CorruptionError),
+        (another_log, DivergenceError),
+        (another_manifest, DivergenceError),
+        (wrong_chain, CorruptionError),
+        (no_manifest, CorruptionError),
+    ],
+)
+def test_each_damage_has_its_error(harm: Harm, error: type[WalkitError]) -> None:
+    """Do harm to a log beside a reader: the typed error within twenty looks."""
+    made = three_epochs(bulks=2)
+    with reader(made) as log:
+        log.source.now()
+        harm(made)
+        with pytest.raises(error):
+            polled(lambda: list(log.read(1)))
+
+
+def test_a_lost_bulk_below_the_vouched_end_is_an_error() -> None:
+    """A bulk after the reader's place is missing and a later vouched end is saved: SegmentMissingError at the look."""
+    made = three_epochs(bulks=2)
+    with reader(made) as log:
+        assert log.last_lsn == made.place.lsn
+        lost = made.place.key
+        made.append([b"lost"])
+        made.append([b"there"])
+        made.store.delete(lost)
+        made.save()
+        with pytest.raises(SegmentMissingError, match=lost):
+            polled(log.source.now)
+
+
+class CutAnswers(MemoryObjectStore):
+    """A store whose answers are cut short, each key's first one."""
+
+    cut: set[str]
+
+    def get(self, key: str) -> ObjectBytes:
+        """Return a part of the bytes the first time."""
+        data, tag = super().get(key)
+        if key.startswith("log/") and key not in self.cut:
+            self.cut.add(key)
+            return ObjectBytes(data[: len(data) // 2], tag)
+        return ObjectBytes(data, tag)
+
+
+def test_a_cut_answer_is_asked_for_again() -> None:
+    """Cut the first answer of each bulk: it is read again whole before any verdict, and every record is read."""
+    store = CutAnswers()
+    store.cut = set()
+    made = MadeLog(store)
+    for _ in range(5):
+        made.append([b"x"])
+    with LogReader(ObjectEnd(store)) as log:
+        assert len(list(log)) == 5 and len(store.cut) == 5
+
+
+def test_states_come_from_a_log_of_objects() -> None:
+    """Replay, recovery of a machine, exact states and a diff of two LSNs: the same as of the records themselves."""
+    made = MadeLog()
+    for at in range(30):
+        made.append([b"%d" % at, b"-1"], [b"k%d" % (at % 7), b"x%d" % at])
+    with reader(made) as log:
+        table, counter = KeyedTable(), Counter()
+        report = walkit.replay(log, table)
+        assert (report.records, report.applied_lsn) == (60, 60) and table[b"k1"] == b"29"
+        assert walkit.replay(log, counter).records == 60
+        recovered = KeyedTable()
+        assert walkit.recover(log, recovered).snapshot is None and recovered.checksum() == table.checksum()
+        state = exact_state(log, 20)
+        assert state.base_lsn == 0
+        past = state_at(log, log.source.now().view.storage, 20, 60)
+        assert past[b"k1"] == b"8" and b"x10" not in past
+        assert len(walkit.diff((log, 20), (log, 60))) > 0
+
+
+def test_what_needs_a_folder_is_refused() -> None:
+    """Cursors, claims, inventories and damaged reading: OptionsError with the reason."""
+    made = three_epochs(bulks=1)
+    with reader(made) as log:
+        for call in (
+            lambda: log.cursor("a"),
+            log.cursors,
+            log.claims,
+            log.inventory,
+            lambda: log.read(damaged="unverified"),
+        ):
+            with pytest.raises(OptionsError, match="folder"):
+                call()
+    with pytest.raises(LogNotFoundError):
+        ObjectEnd(MemoryObjectStore())

@@ -1,0 +1,98 @@
+"""Bulks by their numbers: checked, the newest ones kept in memory, many read ahead at a time."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
+
+from walkit.errors import CorruptionError, ObjectMissingError, ObjectRangeError
+from walkit.objects.layout import BULK_HEADER_BYTES, BulkHeader, check_bulk, object_key
+from walkit.storage.object_store import ObjectStore
+
+PARALLEL = 16
+"""So many bulks are asked for at a time."""
+AHEAD_BYTES = 32 << 20
+"""Bulks like the largest one so far are asked for ahead up to so many bytes, or one."""
+CACHE_BYTES = 16 << 20
+
+
+class Bulk(NamedTuple):
+    """An object of the log whose length and checksums are right."""
+
+    header: BulkHeader
+    data: bytes
+    tag: str
+
+
+class Bulks:
+    """The bulks of one log. Safe from any thread."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._kept: OrderedDict[int, Bulk] = OrderedDict()
+        """Bulks that are part of the log, so that no other one ever takes their numbers."""
+        self._kept_bytes = 0
+
+    def keep(self, bulk: Bulk) -> None:
+        """Keep one that is part of the log: its frames are likely to be read next. One thread at a time."""
+        self._kept[bulk.header.number] = bulk
+        self._kept_bytes += len(bulk.data)
+        while self._kept_bytes > CACHE_BYTES and len(self._kept) > 1:
+            self._kept_bytes -= len(self._kept.popitem(last=False)[1].data)
+
+    def get(self, number: int) -> Bulk | None:
+        """Return a bulk, or None. CorruptionError if it is damaged, and still is when it is read again."""
+        kept = self._kept.get(number)
+        if kept is not None:
+            return kept
+        for is_again in (False, True):
+            try:
+                data, tag = self._store.get(object_key(number))
+                return Bulk(check_bulk(data, number), data, tag)
+            except ObjectMissingError:
+                return None
+            except CorruptionError:  # an answer that was cut looks like this, too
+                if is_again:
+                    raise
+        raise AssertionError("the second time it returns or raises")
+
+    def header(self, number: int) -> BulkHeader | None:
+        """Return the header of a bulk, by a request for that alone, or None."""
+        kept = self._kept.get(number)
+        if kept is not None:
+            return kept.header
+        try:
+            return BulkHeader.decode(
+                self._store.get_range(object_key(number), 0, BULK_HEADER_BYTES).data, number
+            )
+        except ObjectMissingError:
+            return None
+        except (ObjectRangeError, CorruptionError):
+            bulk = self.get(number)
+            return None if bulk is None else bulk.header
+
+    def ahead(self, first: int, last: int | None = None) -> Generator[Bulk | None]:
+        """Yield the bulks from number `first` to `last`, or without end, None for each that is missing.
+
+        The first is asked for alone, and then twice as many at a time with each that was there. Raises as `get` does.
+        """
+        asked: deque[Callable[[], Bulk | None]] = deque()
+        largest, room, number = 1, 1, first
+        pool = ThreadPoolExecutor(PARALLEL, "walkit-bulks")
+        try:
+            while asked or last is None or number <= last:
+                while len(asked) < room and (last is None or number <= last):
+                    is_near = room == 1 or number in self._kept
+                    asked.append(
+                        partial(self.get, number) if is_near else pool.submit(self.get, number).result
+                    )
+                    number += 1
+                bulk = asked.popleft()()
+                yield bulk
+                largest = max(largest, 0 if bulk is None else len(bulk.data))
+                room = min(room * 2, PARALLEL, max(AHEAD_BYTES // largest, 1))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)

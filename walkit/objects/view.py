@@ -1,0 +1,326 @@
+"""Reading a log on object storage: its end as far as it is known, and views of it up to there. Changes no object."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from typing import Literal, NoReturn
+
+from walkit._internal.arguments import refuse
+from walkit._internal.locks import once
+from walkit.errors import (
+    CorruptionError,
+    DivergenceError,
+    GapError,
+    LogNotFoundError,
+    ObjectMissingError,
+    SegmentMissingError,
+)
+from walkit.format.frame import FrameHeader
+from walkit.format.manifest import EpochRecord, Manifest, decode_manifest
+from walkit.objects.bulks import Bulk, Bulks
+from walkit.objects.layout import (
+    AHEAD_MAX,
+    CLAIMS_KEY,
+    MANIFEST_KEY,
+    START,
+    BulkHeader,
+    Claims,
+    Fit,
+    LogPlace,
+    damaged,
+    epochs_of,
+    follows,
+    frames_of,
+    object_key,
+    vouched_place,
+)
+from walkit.read.reader import ReaderView
+from walkit.read.view import View
+from walkit.segments.frame_walk import FrameWalk
+from walkit.storage.interface import Storage, StorageFile, storage_error
+from walkit.storage.object_store import ObjectStore
+
+POLL_S = 0.05
+LOOK_EVERY = 10
+"""Of so many polls of a quiet log, one looks at the vouched end or the floor instead of the next bulk."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoFiles:
+    """The files beside a log that has none."""
+
+    location: str
+
+    def names(self, folder: str = "") -> list[str]:
+        """See Storage."""
+        return []
+
+    def open(self, name: str, mode: Literal["read"]) -> StorageFile:
+        """See Storage."""
+        raise storage_error("open", name, self.location, errno.ENOENT)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectView(View):
+    """The `View` of a log on object storage: its bulks after the floor, up to `end`."""
+
+    storage: NoFiles
+    manifest: Manifest
+    floor: LogPlace
+    end: LogPlace
+    source: ObjectEnd
+
+    @property
+    def first_lsn(self) -> int:
+        """See View."""
+        return self.manifest.low_watermark + 1
+
+    def frames(
+        self, first_lsn: int, last_lsn: int | None = None, *, body: bool = True
+    ) -> Iterator[tuple[FrameHeader, memoryview, str]]:
+        """See View. Without `body` whole bulks are read, too, and their bodies are not looked at."""
+        last = self.end.lsn if last_lsn is None else min(last_lsn, self.end.lsn)
+        first = max(first_lsn, self.first_lsn)
+        if first > last:
+            return
+        number = self.source.number_where(self, lambda end: end.lsn >= first)
+        before: LogPlace | None = None
+        with closing(self.source.bulks.ahead(number, self.end.number)) as found:
+            for bulk in found:
+                if bulk is None:
+                    self.source.refuse_missing(number, first)
+                header, before = bulk.header, before or place_before(bulk.header)
+                if self.source.fit(header, before) is not Fit.FITS:
+                    raise damaged(object_key(number), "does not follow the one before", before, header)
+                walk = frames_of(header, bulk.data, body=body)
+                for frame, data in walk:
+                    if frame.records and frame.last_lsn >= first:
+                        yield frame, data, object_key(number)
+                        first = frame.last_lsn + 1
+                    if frame.last_lsn >= last:
+                        return
+                if walk.fault is not None:
+                    raise fault_of(number, walk)
+                number, before = number + 1, header.end
+
+    def lsn_at(self, position: int) -> int:
+        """See View. Reads the bulk that the position is in."""
+        if position >= self.end.position:
+            return self.end.lsn
+        number = self.source.number_where(self, lambda end: end.position > position)
+        header = self.source.header(number, self.first_lsn)
+        found = header.first_lsn - 1
+        for frame, _, _ in self.frames(header.first_lsn):
+            if frame.end_position > position:
+                break
+            found = frame.last_lsn
+        return found
+
+
+def place_before(header: BulkHeader) -> LogPlace:
+    """Return the place that a bulk follows by its own header."""
+    epoch = header.epoch - header.is_fence
+    return LogPlace(header.number - 1, header.start_position, header.first_lsn - 1, header.chain, epoch)
+
+
+def fault_of(number: int, walk: FrameWalk) -> CorruptionError:
+    """Return the error of a bulk whose frames are not what its header says."""
+    fault = "" if walk.fault is None else walk.fault.value
+    what = f"is damaged at position {walk.position:,}: {fault}"
+    return damaged(object_key(number), what, f"an intact frame with LSN {walk.next_lsn}", fault)
+
+
+class ObjectEnd:
+    """Follows the end of a log on object storage; where a `LogReader` has its views from. Safe from any thread.
+
+    From a place that is known the next number is asked for, until it is missing or does not follow: the end. Before a
+    caller waits there, the vouched end and the floor are read, which say whether a bulk is missing that was there.
+    """
+
+    poll_s = POLL_S
+
+    def __init__(self, store: ObjectStore) -> None:
+        """Read manifest and claims. LogNotFoundError, CorruptionError, StorageError."""
+        self.store, self.location = store, store.location
+        self.bulks = Bulks(store)
+        # Guards what is known of the end, and is held through its requests.
+        self._lock = threading.RLock()
+        self._place = START
+        self.floor = START
+        """The end of the last bulk that may be gone."""
+        self._known: dict[int, LogPlace] = {}
+        """Ends of bulks, one for each thousand numbers: derived, to find a place with few requests."""
+        self._begun: list[EpochRecord] = []
+        """The epochs whose fence was seen: the manifest may not have them in its lineage yet."""
+        self._quiet = 0
+        """How many times in a row nothing new was found."""
+        self.manifest = self._stored_manifest()
+        self._place = vouched_place(self.manifest)
+        self._read_floor()
+
+    def folder(self) -> Storage:
+        """See ViewSource."""
+        return refuse("log", self.location, "a log in a folder: one on object storage has no cursors yet")
+
+    def now(self) -> ReaderView[ObjectView]:
+        """See ViewSource. While nothing new comes this is one request."""
+        with once(self._lock), self._lock:
+            self._advance()
+            place, floor = self._place, self.floor
+            known, low = self.manifest.lineage, max(self.manifest.low_watermark, floor.lsn)
+            lineage = (*known, *(e for e in self._begun if all(e.number > each.number for each in known)))
+            exact = max(self.manifest.exact_from_lsn, low + 1)
+            manifest = replace(
+                self.manifest, lineage=lineage, low_watermark=low, exact_from_lsn=exact, end=place.end
+            )
+        view = ObjectView(NoFiles(self.location), manifest, floor, place, self)
+        return ReaderView(view, place.lsn, place.position, place.position)
+
+    def fit(self, header: BulkHeader, place: LogPlace) -> Fit:
+        """Say how a bulk stands to a place, by the epochs that are known here."""
+        return follows(header, place, self.manifest.log_id, epochs_of(self.manifest))
+
+    def judged(self, header: BulkHeader, place: LogPlace) -> Fit:
+        """Say how a bulk stands to a place, by the epochs that there are now. DivergenceError, CorruptionError."""
+        fit = self.fit(header, place)
+        if fit is Fit.NEWER:
+            self._read_manifest()
+            fit = self.fit(header, place)
+        if fit is Fit.FOREIGN:
+            raise self.foreign(header.log_id)
+        if fit is Fit.WRONG:
+            raise damaged(object_key(header.number), "does not follow the one before", place, header)
+        return fit
+
+    def _advance(self) -> None:
+        self._quiet += 1
+        looks = self._quiet % LOOK_EVERY == 0
+        if not looks and self._take_following():
+            self._quiet = 0
+            return
+        # The first time the caller waits from here on; later it is one request each time.
+        if self._quiet == 1 or (looks and self._quiet // LOOK_EVERY % 2):
+            self._read_floor()
+        if self._quiet == 1 or (looks and not self._quiet // LOOK_EVERY % 2):
+            self._read_manifest()
+        self._catch_up()
+
+    def _take_following(self) -> bool:
+        """Take the bulks that follow; say whether there was one."""
+        began = self._place
+        with closing(self.bulks.ahead(self._place.number + 1)) as found:
+            for bulk in found:
+                if bulk is None or not self._take(bulk):
+                    break
+        return self._place != began
+
+    def _take(self, bulk: Bulk) -> bool:
+        """Make a bulk the end; False if it is not part of the log, or not yet."""
+        header = bulk.header
+        if self.judged(header, self._place) is not Fit.FITS:
+            return False
+        if header.is_fence:
+            self._begun.append(
+                EpochRecord(
+                    number=header.epoch,
+                    id=header.epoch_id,
+                    first_lsn=header.first_lsn,
+                    position=header.start_position,
+                    chain=header.chain,
+                )
+            )
+        self._place = header.end
+        self._known.setdefault(header.number // AHEAD_MAX, header.end)
+        self.bulks.keep(bulk)
+        return True
+
+    def _catch_up(self) -> None:
+        """Read on to the vouched end; SegmentMissingError if a bulk is missing before it."""
+        while self._place.number < vouched_place(self.manifest).number:
+            began = self._place
+            if not self._take_following():
+                self._read_floor()
+            if self._place == began:
+                raise self.missing(began.number + 1, began.lsn + 1)
+
+    def _read_manifest(self) -> None:
+        manifest = self._stored_manifest()
+        if manifest.log_id != self.manifest.log_id:
+            raise self.foreign(manifest.log_id)
+        self.manifest = manifest
+
+    def _stored_manifest(self) -> Manifest:
+        try:
+            manifest = decode_manifest(self.store.get(MANIFEST_KEY).data, self.location)
+        except ObjectMissingError as error:
+            with suppress(ObjectMissingError):
+                self.store.get_range(CLAIMS_KEY, 0, 1)
+                raise damaged(MANIFEST_KEY, "is missing", "a manifest beside the claims", None) from error
+            raise LogNotFoundError(self.location) from None
+        if manifest.extra.get("removed"):
+            raise LogNotFoundError(self.location, "it is being removed")
+        return manifest
+
+    def _read_floor(self) -> None:
+        try:
+            claims = Claims.decode(self.store.get(CLAIMS_KEY).data)
+        except ObjectMissingError:
+            return  # the log is being made
+        if claims.log_id != self.manifest.log_id:
+            raise self.foreign(claims.log_id)
+        self.floor = max(self.floor, claims.floor)
+        if self.floor.number > self._place.number:
+            self._place = self.floor
+
+    def foreign(self, found: int) -> DivergenceError:
+        """Return the error for an object of another log."""
+        return DivergenceError(
+            f"log {self.manifest.log_id:016x} is at {self.location}, and an object there is of log {found:016x}: "
+            "two logs share a prefix, or one has taken the other's place. Nothing was changed",
+            first_lsn=1,
+        )
+
+    def refuse_missing(self, number: int, wanted_lsn: int) -> NoReturn:
+        """Raise GapError if the bulk of this number was trimmed, else SegmentMissingError."""
+        with once(self._lock), self._lock:
+            self._read_floor()
+            raise self.missing(number, wanted_lsn)
+
+    def missing(self, number: int, wanted_lsn: int) -> GapError | SegmentMissingError:
+        """Return the error for a bulk of the log that is not there."""
+        if number <= self.floor.number:
+            return GapError(wanted_lsn, self.floor.lsn + 1)
+        key = object_key(number)
+        return SegmentMissingError(
+            f"the object {key} is missing from {self.location}: a later part of the log vouches for it",
+            segment=key,
+            expected="an object",
+            found=None,
+            first_lost_lsn=wanted_lsn,
+        )
+
+    def number_where(self, view: ObjectView, is_reached: Callable[[LogPlace], bool]) -> int:
+        """Return the first number of a view at whose end a condition holds, which holds from there on."""
+        low, high = view.floor.number, view.end.number
+        for place in list(self._known.values()):
+            if low < place.number < high:
+                low, high = (low, place.number) if is_reached(place) else (place.number, high)
+        while high - low > 1:
+            middle = (low + high) // 2
+            header = self.header(middle, view.first_lsn)
+            self._known.setdefault(middle // AHEAD_MAX, header.end)
+            low, high = (low, middle) if is_reached(header.end) else (middle, high)
+        return high
+
+    def header(self, number: int, wanted_lsn: int) -> BulkHeader:
+        """Return the header of a bulk of the log. GapError, SegmentMissingError, DivergenceError, CorruptionError."""
+        header = self.bulks.header(number)
+        if header is None:
+            self.refuse_missing(number, wanted_lsn)
+        if header.log_id != self.manifest.log_id:
+            raise self.foreign(header.log_id)
+        return header
