@@ -8,8 +8,8 @@ real storage under `commit.driver` and in virtual time under `simulate`. It is n
 The rules it keeps:
 
 - LSNs and positions are given at sealing, densely and in one order; a chain links each frame to the one before.
-- `in_flight_max` bounds the frames that are being written, `reorder_window_bytes` how far frames may be after the
-  oldest of them: what has landed after it frees its place, but not the window.
+- `in_flight_max` bounds the frames that are being written, `reorder_window_bytes` and `reorder_window_frames` how far
+  frames may be after the oldest of them: what has landed after it frees its place, but not the window.
 - Under append order the contiguous written prefix is acknowledged, nothing else. This is what AutoMQ #1718 asks for;
   a failed frame fails itself and everything after it at once, so nothing waits for it (their head-of-line fault).
   What is before it may still land, and is acknowledged then.
@@ -51,6 +51,7 @@ class OrderingCore(Generic[S]):
         in_flight_max: int = 1,
         completion_order: bool = False,
         reorder_window_bytes: int | None = None,
+        reorder_window_frames: int | None = None,
         policy: Policy | None = None,
         ack_when_durable: bool = True,
         idle_marker_us: int = 0,
@@ -70,7 +71,7 @@ class OrderingCore(Generic[S]):
         )
         self.ack_when_durable = ack_when_durable
         self.idle_marker_us = idle_marker_us
-        self.interval_us = interval_us
+        self.interval_us, self.reorder_window_frames = interval_us, reorder_window_frames
         self.sealed_at_us = 0
         # Written by `seal` if all before it is durable, and by `synced`: since when something lacks a sync.
         self.unsynced_since_us = 0
@@ -363,6 +364,9 @@ class OrderingCore(Generic[S]):
             writing += len(self.in_flight) - self.landed
             end = self.position + (self.taken_frames + 1) * self.frame_bytes_max
             if end - self.written_position > self.reorder_window_bytes:
+                return None
+            window = self.reorder_window_frames
+            if window is not None and len(self.in_flight) + self.taken_frames >= window:
                 return None
         if writing >= self.in_flight_max:
             return None
