@@ -49,13 +49,14 @@ WINDOW_BYTES_MAX = 1 << 40
 JOURNAL_SLOTS_MAX = 1 << 24
 
 
-class FollowingBytes(int):
-    """A default that follows from another option, and is worked out anew where that is replaced."""
+class Following(int):
+    """A default that follows from another option or the place, and is worked out again if that is replaced."""
 
     __slots__ = ()
 
 
-FRAME_BYTES_MAX_DEFAULT = FollowingBytes(4 * MIB)
+FRAME_BYTES_MAX_DEFAULT = Following(4 * MIB)
+IN_FLIGHT_DEFAULT = Following(1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,8 +112,8 @@ class LogOptions:
     """What an acknowledgement promises: see DURABILITY_PROMISES."""
     interval_ms: int | None = None
     """durability="interval" only: the longest time an acknowledged record waits for its sync. Default 50."""
-    in_flight: int = 1
-    """Frames written at the same time; 1 is group commit."""
+    in_flight: int = IN_FLIGHT_DEFAULT
+    """Frames written at the same time; 1 is group commit. Default: 1, and 16 for a log on object storage."""
     ack_order: Literal["append", "completion"] | None = None
     """Whether acknowledgements follow append order or completion order; fixed for the log's life."""
     reorder_window_bytes: int | None = None
@@ -165,7 +166,7 @@ class LogOptions:
     def as_dict(self) -> dict[str, Any]:
         """Return the options as plain values, for run records and reports."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        values["frame_bytes_max"] = int(self.frame_bytes_max)
+        values["frame_bytes_max"], values["in_flight"] = int(self.frame_bytes_max), int(self.in_flight)
         values["policy"] = None if self.policy is None else repr(self.policy)
         values["retention"] = {f.name: getattr(self.retention, f.name) for f in fields(Retention)}
         return values
@@ -236,8 +237,8 @@ def _check_choices(options: LogOptions) -> None:
 def _follow_segment_bytes(options: LogOptions) -> None:
     """Work out the default of `frame_bytes_max`; one that the caller gave stays as it is."""
     size = options.segment_bytes
-    if type(options.frame_bytes_max) is FollowingBytes and type(size) is int and size >= SEGMENT_BYTES_MIN:
-        fitting = FollowingBytes(min(FRAME_BYTES_MAX_DEFAULT, size - 4 * KIB))
+    if type(options.frame_bytes_max) is Following and type(size) is int and size >= SEGMENT_BYTES_MIN:
+        fitting = Following(min(FRAME_BYTES_MAX_DEFAULT, size - 4 * KIB))
         object.__setattr__(options, "frame_bytes_max", fitting)
 
 

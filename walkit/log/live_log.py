@@ -9,6 +9,7 @@ from typing import Protocol
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
+from walkit.read.inventory import SegmentShown
 from walkit.read.view import LogView, Span
 from walkit.segments.active_segment import OpenSegment
 from walkit.segments.manifest_store import ManifestStore
@@ -94,6 +95,18 @@ class LogContents:
             spans.append(Span(record, min(segment.end_position, end_position), None))
         within = tuple(s for s in spans if s.end_position > s.record.start_position)
         return LogView(self._storage, manifest, within)
+
+    def segments(self) -> list[SegmentShown]:
+        """Return the segments that are the log now, in order."""
+        manifest, begun = segments_now(self._manifest_store, self._segments)
+        sealed = [
+            SegmentShown(s.number, s.start_position, s.end_position, s.first_lsn, s.last_lsn, True)
+            for s in manifest.sealed
+        ]
+        return sealed + [
+            SegmentShown(s.number, header.start_position, s.end_position, header.first_lsn, s.last_lsn, False)
+            for s, header in begun
+        ]
 
     def used_bytes(self) -> int:
         """Return the bytes of the segment files, headers included, as far as they are used."""

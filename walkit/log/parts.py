@@ -196,7 +196,7 @@ def _driver(
         sync_writes=options.durability == "sync",
         codec=options.codec,
         queue_bytes_max=options.queue_bytes_max,
-        clock=CommitClock(time.monotonic_ns, wall_us() * 1000 - time.monotonic_ns()),
+        clock=commit_clock(),
         write_timeout_us=(options.write_timeout_ms or 0) * 1000,
     )
     segments.watched = driver.watched
@@ -204,6 +204,11 @@ def _driver(
     driver.delivery.bytes_max = options.queue_bytes_max
     driver.delivery.reread = lambda first_lsn, last_lsn: acknowledged_frames(contents, first_lsn, last_lsn)
     return driver
+
+
+def commit_clock() -> CommitClock:
+    """Return the clock of a commit path: monotonic, and set by the wall clock now."""
+    return CommitClock(time.monotonic_ns, wall_us() * 1000 - time.monotonic_ns())
 
 
 def _name(storage: Storage) -> str:

@@ -173,7 +173,7 @@ class LogResources:
             if not thread.wait(GRACE_S) and maintenance.steps == steps:
                 raise StorageError(
                     f"the device has not answered for {limit_ms / 1000:g} s (write_timeout_ms) while the log at "
-                    f"{self.parts.segments.storage.location} was closed; its lock is freed when it does, and recovery "
+                    f"{self.parts.storage.location} was closed; its lock is freed when it does, and recovery "
                     "seals the log",
                     errno=errno.ETIMEDOUT,
                 )

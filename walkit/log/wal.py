@@ -23,7 +23,6 @@ from walkit.format.manifest import Manifest
 from walkit.log.append import Appender, TicketList, Transaction
 from walkit.log.columns import bundle_of, rows_of, rows_of_arrow
 from walkit.log.follow import followed, rung
-from walkit.log.live_log import segments_now
 from walkit.log.observe import Observation, ObservedFrames
 from walkit.log.parts import LogParts
 from walkit.log.resources import LogResources, close_dropped, watch_exit
@@ -38,8 +37,6 @@ from walkit.read.view import View
 from walkit.record import AppendResult, Kind, Record
 from walkit.recovery.report import Cut, RecoveryReport
 from walkit.segments.consumer_files import ClaimFact
-from walkit.segments.manifest_store import ManifestStore
-from walkit.segments.segment_set import SegmentSet
 from walkit.storage.interface import Storage
 
 
@@ -47,8 +44,7 @@ def statistics_of(parts: LogParts) -> LogStatistics:
     """Return a frozen snapshot of the named metrics."""
     core, driver, segments = parts.core, parts.driver, parts.segments
     counters = driver.counters
-    manifest, begun = segments_now(parts.manifest_store, segments)
-    open_bytes = sum(segment.end_position - header.start_position for segment, header in begun)
+    shown = parts.contents.segments()
     return LogStatistics(
         appended_lsn=core.appended_lsn,
         acked_lsn=core.acked_lsn,
@@ -71,8 +67,8 @@ def statistics_of(parts: LogParts) -> LogStatistics:
         deliveries_waiting=driver.delivery.waiting,
         callback_errors=driver.delivery.errors,
         rotations=segments.rotations,
-        segments=len(manifest.sealed) + len(begun),
-        log_bytes=sum(s.size_bytes for s in manifest.sealed) + open_bytes,
+        segments=len(shown),
+        log_bytes=sum(s.end_position - s.start_position for s in shown),
         poisoned=int(core.failure is not None),
     )
 
@@ -91,19 +87,6 @@ def log_html(
         ),
         segments_html(segments, marks, cuts),
     )
-
-
-def segments_of(manifest_store: ManifestStore, segments: SegmentSet) -> list[SegmentShown]:
-    """Return the segments that are the log now, in order."""
-    manifest, begun = segments_now(manifest_store, segments)
-    sealed = [
-        SegmentShown(s.number, s.start_position, s.end_position, s.first_lsn, s.last_lsn, True)
-        for s in manifest.sealed
-    ]
-    return sealed + [
-        SegmentShown(s.number, header.start_position, s.end_position, header.first_lsn, s.last_lsn, False)
-        for s, header in begun
-    ]
 
 
 _open_logs: weakref.WeakSet[WriteAheadLog] = weakref.WeakSet()
@@ -492,7 +475,7 @@ class WriteAheadLog(CursorApi):
             f"log {self.location}",
             f"{state}, durability {parts.options.durability}",
             marks,
-            segments_of(parts.manifest_store, parts.segments),
+            parts.contents.segments(),
             self._recovery.cuts,
         )
 
