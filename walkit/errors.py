@@ -15,6 +15,7 @@
     ├── LogExistsError(FileExistsError)     look elsewhere
     ├── NotALogError                        look elsewhere
     ├── LogLockedError                      close the other writer
+    ├── LogFencedError                      find out which writer has the log now; opening again takes it back
     ├── FormatVersionError                  use a newer walkit
     ├── CorruptionError                     stop; keep the files; verify, repair or restore
     │   └── SegmentMissingError
@@ -229,6 +230,22 @@ class LogLockedError(WalkitError):
         super().__init__(text)
         self.path, self.pid, self.command, self.same_process = path, pid, command, same_process
         self.index = index
+
+
+class LogFencedError(WalkitError):
+    """Another writer has opened the log on object storage since: nothing more of this one is acknowledged.
+
+    `epoch` is that of the newer opening. Records that were acknowledged before are part of its history.
+    """
+
+    code = "log-fenced"
+
+    def __init__(self, path: str, epoch: int) -> None:
+        super().__init__(
+            f"another writer has opened {path} since, in epoch {epoch}: this one writes no more. Opening it again "
+            "takes the log back"
+        )
+        self.path, self.epoch = path, epoch
 
 
 class FormatVersionError(WalkitError):

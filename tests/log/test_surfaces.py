@@ -34,6 +34,7 @@ ERRORS: list[WalkitError] = [
     errors.LogExistsError("/a/path"),
     errors.LogLockedError("/a/path", pid=7, command="python x", same_process=False),
     errors.FormatVersionError("segment", found=9, supported=0),
+    errors.LogFencedError("s3://bucket", 7),
     errors.CorruptionError("text", segment="s", position=5, expected=1, found=2, first_lost_lsn=3),
     errors.SegmentMissingError("text", segment="s", position=5),
     errors.StorageError("text", errno=28, name="file"),

@@ -70,7 +70,7 @@ def bulk(place: LogPlace = PLACE, epoch: int = 4, values: tuple[bytes, ...] = (b
 
 
 def changed(data: bytes, **fields: int) -> BulkHeader:
-    return replace(BulkHeader.decode(data), **fields)
+    return BulkHeader.decode(data)._replace(**fields)
 
 
 def test_a_bulk_comes_back_with_its_frames() -> None:
@@ -79,7 +79,7 @@ def test_a_bulk_comes_back_with_its_frames() -> None:
     header = check_bulk(data, 8)
     plain = {name: data[at : at + size] for at, size, name in fields_of("bulk header")}
     assert plain["magic"] == b"WALKITOB" and int.from_bytes(plain["header_crc"], "little") == crc(data[:124])
-    names = set(plain) - {"magic", "version", "header_bytes", "draft", "header_crc"}
+    names = BulkHeader._fields
     assert all(int.from_bytes(plain[name], "little") == getattr(header, name) for name in names)
     for how in ({}, {"row_seen": lambda row: None}, {"body": False}):
         walk = frames_of(header, data, **how)

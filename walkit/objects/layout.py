@@ -6,7 +6,6 @@ fence: it starts an epoch. Two more objects have names: the manifest, and the cl
 
 from __future__ import annotations
 
-import json
 import re
 import struct
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from walkit.errors import CorruptionError, FormatVersionError
+from walkit.errors import CorruptionError, DivergenceError, FormatVersionError, NotALogError
 from walkit.format.checksum import crc32c
 from walkit.format.layout import (
     ALIGNMENT_BUFFERED,
@@ -29,7 +28,7 @@ from walkit.format.layout import (
     SEGMENT_NUMBER_MAX,
     align_up,
 )
-from walkit.format.manifest import LogEnd, Manifest
+from walkit.format.manifest import LogEnd, Manifest, decode_manifest, encode_base
 from walkit.format.segment import SegmentHeader, refuse_newer
 from walkit.record import Buffer
 from walkit.segments.frame_walk import FrameWalk
@@ -44,9 +43,6 @@ BULK_MAGIC: Final = b"WALKITOB"
 BULK_HEADER: Final = struct.Struct("<8sHHIIIQQQQQQQQIIIIIIHHIII")
 BULK_HEADER_BYTES: Final = 128
 _BULK_CRC_OFFSET: Final = BULK_HEADER_BYTES - 4
-CLAIMS_MAGIC: Final = b"WALKITOC"
-CLAIMS_HEADER: Final = struct.Struct("<8sHHIIII")
-_CLAIMS_CRC_OFFSET: Final = CLAIMS_HEADER.size - 4
 assert BULK_HEADER.size == BULK_HEADER_BYTES
 
 _KEY = re.compile(rf"{LOG_PREFIX}(\d{{20}})", re.ASCII)
@@ -87,8 +83,7 @@ START: Final = LogPlace()
 """The place that the first bulk of a log follows."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BulkHeader:
+class BulkHeader(NamedTuple):
     """The header of a bulk, in the order of its bytes (FORMAT.md F-21.3)."""
 
     log_id: int
@@ -109,8 +104,6 @@ class BulkHeader:
     alignment: int = ALIGNMENT_BUFFERED
     frame_bytes_max: int = FRAME_HEADER_BYTES
     flags: int = 0
-    critical_features: int = 0
-    optional_features: int = 0
 
     @property
     def is_fence(self) -> bool:
@@ -133,20 +126,8 @@ class BulkHeader:
         wrong = _outside_limits(self)
         if wrong:
             raise ValueError(f"no bulk has such a header: {wrong}")
-        head = BULK_HEADER.pack(
-            *(BULK_MAGIC, FORMAT_VERSION, BULK_HEADER_BYTES, self.critical_features, self.optional_features),
-            *(FORMAT_DRAFT, self.log_id, self.epoch, self.epoch_id, self.number, self.start_position),
-            *(
-                self.first_lsn,
-                self.promised_position,
-                self.sealed_us,
-                self.body_bytes,
-                self.records,
-                self.span,
-            ),
-            *(self.chain, self.end_chain, self.body_crc, self.in_flight, self.alignment),
-            *(self.frame_bytes_max, self.flags, 0),
-        )
+        front = (BULK_MAGIC, FORMAT_VERSION, BULK_HEADER_BYTES, 0, 0, FORMAT_DRAFT)
+        head = BULK_HEADER.pack(*front, *self, 0)
         return head[:_BULK_CRC_OFFSET] + crc32c(head[:_BULK_CRC_OFFSET]).to_bytes(4, "little")
 
     @classmethod
@@ -159,41 +140,23 @@ class BulkHeader:
         if len(data) < BULK_HEADER_BYTES:
             raise damaged(name, "is cut short", f"at least {BULK_HEADER_BYTES} bytes", len(data))
         head = bytes(memoryview(data)[:BULK_HEADER_BYTES])
-        magic, version, size, critical, optional, draft, *fields, crc = BULK_HEADER.unpack(head)
+        magic, version, size, critical, _optional, draft, *fields, crc = BULK_HEADER.unpack(head)
         if magic != BULK_MAGIC:
             raise damaged(name, "has the wrong magic", BULK_MAGIC, magic)
         found = crc32c(head[:_BULK_CRC_OFFSET])
         if found != crc:
             raise damaged(name, "has a header of a wrong checksum", f"{crc:#010x}", f"{found:#010x}")
         refuse_newer(name, version, size, BULK_HEADER_BYTES, critical)
-        _refuse_draft(name, draft)
-        if fields[-1]:
-            raise FormatVersionError(name, found=f"with flags {fields[-1]:#x}", supported="no flags")
-        header = cls(
-            **dict(zip(_FIELDS, fields, strict=True)), critical_features=critical, optional_features=optional
-        )
+        if draft != FORMAT_DRAFT or fields[-1]:
+            says = f"0, draft {draft}, flags {fields[-1]:#x}"
+            raise FormatVersionError(name, found=says, supported=f"0, draft {FORMAT_DRAFT}, no flags")
+        header = cls(*fields)
         wrong = _outside_limits(header)
         if wrong:
             raise damaged(name, "is outside the limits of the format", "a header that can be", wrong)
         if number is not None and header.number != number:
             raise damaged(name, "says it is another", object_key(number), object_key(header.number))
         return header
-
-
-_FIELDS: Final = (
-    *(
-        "log_id",
-        "epoch",
-        "epoch_id",
-        "number",
-        "start_position",
-        "first_lsn",
-        "promised_position",
-        "sealed_us",
-    ),
-    *("body_bytes", "records", "span", "chain", "end_chain", "body_crc", "in_flight", "alignment"),
-    *("frame_bytes_max", "flags"),
-)
 
 
 def _outside_limits(header: BulkHeader) -> str:
@@ -348,47 +311,36 @@ class Claims:
     counter: int = 0
 
     def encode(self) -> bytes:
-        """Return the bytes of the object."""
-        plain = {name: getattr(self, name) for name in _CLAIMS_FIELDS}
-        text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-        head = CLAIMS_HEADER.pack(
-            CLAIMS_MAGIC, FORMAT_VERSION, CLAIMS_HEADER.size, 0, FORMAT_DRAFT, len(text), 0
-        )[:_CLAIMS_CRC_OFFSET]
-        return head + crc32c(text, crc32c(head)).to_bytes(4, "little") + text
+        """Return the bytes of the object: a manifest file whose `extra` has the fields."""
+        extra = {name: getattr(self, name) for name in _CLAIMS_FIELDS}
+        return encode_base(Manifest(log_id=self.log_id, extra=extra))
 
     @classmethod
     def decode(cls, data: bytes) -> Claims:
         """Return the claims of an object; CorruptionError if it is damaged, FormatVersionError if it is newer."""
-        if len(data) < CLAIMS_HEADER.size:
-            raise damaged(CLAIMS_KEY, "is cut short", CLAIMS_HEADER.size, len(data))
-        magic, version, size, critical, draft, length, crc = CLAIMS_HEADER.unpack_from(data)
-        if magic != CLAIMS_MAGIC or len(data) != CLAIMS_HEADER.size + length:
-            raise damaged(CLAIMS_KEY, "has the wrong magic or length", CLAIMS_MAGIC, magic)
-        found = crc32c(data[CLAIMS_HEADER.size :], crc32c(data[:_CLAIMS_CRC_OFFSET]))
-        if found != crc:
-            raise damaged(CLAIMS_KEY, "has a wrong checksum", f"{crc:#010x}", f"{found:#010x}")
-        refuse_newer(CLAIMS_KEY, version, size, CLAIMS_HEADER.size, critical)
-        _refuse_draft(CLAIMS_KEY, draft)
         try:
-            plain = json.loads(data[CLAIMS_HEADER.size :])
-            values = {name: plain[name] for name in _CLAIMS_FIELDS}
+            manifest = decode_manifest(data, CLAIMS_KEY)
+            values = {name: manifest.extra[name] for name in _CLAIMS_FIELDS}
             values["floor"] = LogPlace(*values["floor"])
-            numbers = [values[n] for n in ("log_id", "epoch", "epoch_id", "nonce", "counter")]
-            if any(type(n) is not int or n < 0 for n in (*numbers, *values["floor"])):
+            numbers = (*values["floor"], *(values[n] for n in ("epoch", "epoch_id", "nonce", "counter")))
+            if any(type(n) is not int or n < 0 for n in numbers):
                 raise TypeError("a number has another type, or is negative")
-            return cls(**values)
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise damaged(
-                CLAIMS_KEY, f"cannot be understood ({error})", "epoch, floor and claims", "others"
-            ) from error
+            return cls(log_id=manifest.log_id, **values)
+        except (KeyError, TypeError, CorruptionError, NotALogError) as error:
+            what = f"cannot be understood ({error})"
+            raise damaged(CLAIMS_KEY, what, "epoch, floor and claims", "others") from error
 
 
-_CLAIMS_FIELDS: Final = ("log_id", "epoch", "epoch_id", "floor", "claims", "nonce", "counter")
+_CLAIMS_FIELDS: Final = ("epoch", "epoch_id", "floor", "claims", "nonce", "counter")
 
 
-def _refuse_draft(name: str, draft: int) -> None:
-    if draft != FORMAT_DRAFT:
-        raise FormatVersionError(name, found=f"0, draft {draft}", supported=f"0, draft {FORMAT_DRAFT}")
+def foreign(key: str, location: str, first_lsn: int) -> DivergenceError:
+    """Return the error of an object of another log."""
+    return DivergenceError(
+        f"the object {key} of {location} belongs to another log: two logs share a prefix, or one has taken the other's "
+        "place. No object was changed",
+        first_lsn=first_lsn,
+    )
 
 
 def damaged(name: str, what: str, expected: object, found: object) -> CorruptionError:

@@ -1,0 +1,133 @@
+"""Crashes of a log on object storage: puts are atomic and unordered, so any of those under way may have been done."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from itertools import chain, combinations
+from typing import NamedTuple
+
+from walkit.commit.policy import OneRecordPerFrame
+from walkit.config import LogOptions
+from walkit.errors import ObjectStoreError, WalkitError
+from walkit.objects.open import open_object_writer
+from walkit.record import Buffer
+from walkit.storage.object_memory import MemoryObjectStore
+
+IN_FLIGHT = 3
+
+
+class Step(NamedTuple):
+    """The beginning or the end of a put, or an acknowledgement."""
+
+    kind: str
+    key: str
+    data: bytes = b""
+    tag: str | None = None
+
+
+class RecordedStore(MemoryObjectStore):
+    """Notes when each put begins and ends. In a burst each put waits for the others that are under way with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[Step] = []
+        self.burst: threading.Barrier | None = None
+
+    def put_if_absent(self, key: str, data: Buffer) -> str:
+        """See ObjectStore."""
+        self.steps.append(Step("begin", key, bytes(data)))
+        if self.burst is not None and key.startswith("log/"):
+            self.burst.wait(10)
+        tag = super().put_if_absent(key, data)
+        self.steps.append(Step("end", key, bytes(data)))
+        return tag
+
+    def put_if_match(self, key: str, data: Buffer, tag: str) -> str:
+        """See ObjectStore."""
+        before = self.get(key).data
+        self.steps.append(Step("begin", key, bytes(data), before.hex()))
+        new = super().put_if_match(key, data, tag)
+        self.steps.append(Step("end", key, bytes(data), before.hex()))
+        return new
+
+
+def states_at(steps: list[Step]) -> list[dict[str, bytes]]:
+    """Every state in which a crash after these steps can leave the store: what has ended, and any of the rest."""
+    done = dict[str, bytes]()
+    under_way: list[Step] = []
+    for step in steps:
+        if step.kind == "begin":
+            under_way.append(step)
+        elif step.kind == "end":
+            under_way.remove(step._replace(kind="begin"))
+            done[step.key] = step.data
+    chosen = chain.from_iterable(combinations(under_way, n) for n in range(len(under_way) + 1))
+    return [{**done, **{step.key: step.data for step in puts}} for puts in chosen]
+
+
+def recorded() -> tuple[list[Step], dict[int, bytes]]:
+    """A run of two writers, the first of which the second fences; its steps, and the value of each LSN."""
+    store, values = RecordedStore(), dict[int, bytes]()
+    options = LogOptions(in_flight=IN_FLIGHT, policy=OneRecordPerFrame())
+    logs = []
+    for opening in range(2):
+        logs.append(log := open_object_writer(store, options=options))
+        store.burst = threading.Barrier(IN_FLIGHT)
+        for burst in range(3):
+            tickets = [log.submit(b"%d-%d-%d" % (opening, burst, n)) for n in range(IN_FLIGHT)]
+            for n, ticket in enumerate(tickets):
+                lsn = ticket.result().first_lsn
+                values[lsn] = b"%d-%d-%d" % (opening, burst, n)
+                store.steps.append(Step("ack", str(lsn)))
+        store.burst = None
+    steps = list(store.steps)
+    for log in logs:
+        log.close()
+    return steps, values
+
+
+def test_every_crash_leaves_a_prefix_with_all_acknowledged_records() -> None:
+    """Crash after each step with each subset of the puts under way: the opening finds all that was acknowledged."""
+    steps, values = recorded()
+    states, several = 0, 0
+    for at in range(len(steps) + 1):
+        acked = max([0, *(int(step.key) for step in steps[:at] if step.kind == "ack")])
+        found_states = states_at(steps[:at])
+        several += len(found_states) > 2
+        for state in found_states:
+            store = MemoryObjectStore()
+            for key, data in state.items():
+                store.put_if_absent(key, data)
+            with open_object_writer(store) as log:
+                found = {record.lsn: record.value for record in log.read()}
+                assert list(found) == list(range(1, len(found) + 1)) and len(found) >= acked
+                assert found.items() <= values.items()
+                log.append(b"after")
+            states += 1
+    assert states > 60 and several
+
+
+def test_a_crash_in_an_opening_leaves_a_log_that_opens() -> None:
+    """Let an opening end before each of its requests, three in a row: the next one finds every record."""
+    number = 0
+    while True:
+        store = MemoryObjectStore()
+        with open_object_writer(store.client()) as log:
+            log.append(b"kept")
+        clients = []
+        for _ in range(3):
+            clients.append(client := store.client())
+
+            def plan(request: object, client: MemoryObjectStore = client, number: int = number) -> None:
+                if len(client.requests) > number:
+                    raise ObjectStoreError("the process has ended")
+
+            client.plan = plan
+            with suppress(WalkitError):
+                open_object_writer(client).close()
+        with open_object_writer(store.client()) as log:
+            assert [r.value for r in log.read()] == [b"kept"]
+        if number > len(clients[0].requests):
+            return
+        number += 1

@@ -1,0 +1,220 @@
+"""Two writers on one object store: whichever request of the first is late, nothing that was acknowledged is lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+
+from walkit.commit.policy import OneRecordPerFrame
+from walkit.config import LogOptions
+from walkit.errors import (
+    ObjectConflictError,
+    ObjectExistsError,
+    ObjectStoreError,
+    ObjectThrottledError,
+    ObjectUnknownError,
+    WalkitError,
+)
+from walkit.objects.open import open_object_writer
+from walkit.storage.object_memory import MemoryObjectStore, ObjectFault, ObjectRequest
+
+OPTIONS = LogOptions(in_flight=2, policy=OneRecordPerFrame())
+ACKED = dict[int, bytes]
+"""LSN and value of each record that was acknowledged."""
+
+
+def write(store: MemoryObjectStore, name: bytes, acked: ACKED, records: int = 4) -> None:
+    """Open, append some records with two frames in flight, close; note the acknowledged. Errors of the log end it."""
+    with suppress(WalkitError), open_object_writer(store, options=OPTIONS) as log:
+        tickets = []
+        for n in range(records):
+            value = b"%s-%d" % (name, n)
+            tickets.append((value, log.submit(value)))
+        for value, ticket in tickets:
+            with suppress(WalkitError):
+                acked[ticket.result().first_lsn] = value
+
+
+def started(base: MemoryObjectStore) -> ACKED:
+    """Write a log whose writer ends without closing, so that its bulks are after the vouched end."""
+    acked: ACKED = {}
+    log = open_object_writer(base, options=OPTIONS)
+    for n in range(3):
+        acked[log.append(b"base-%d" % n).first_lsn] = b"base-%d" % n
+    base.plan = refuse_all
+    log.close()
+    base.plan = None
+    return acked
+
+
+def refuse_all(request: ObjectRequest) -> ObjectFault:
+    return ObjectFault(before=ObjectStoreError)
+
+
+def check_history(store: MemoryObjectStore, *histories: ACKED) -> None:
+    """A third writer finds every acknowledged record under its LSN, and no value twice."""
+    with open_object_writer(store.client(), options=OPTIONS) as log:
+        found = {record.lsn: record.value for record in log.read()}
+    assert len(set(found.values())) == len(found)
+    assert list(found) == list(range(1, len(found) + 1))
+    for acked in histories:
+        assert acked.items() <= found.items()
+
+
+class Pause:
+    """Stops one request of a client, or it and all that come later, until `resume`."""
+
+    def __init__(self, number: int, *, later_too: bool) -> None:
+        self.number, self.later_too = number, later_too
+        self.is_reached, self.resume = threading.Event(), threading.Event()
+
+    def __call__(self, request: ObjectRequest) -> None:
+        if request.number == self.number or (self.later_too and request.number > self.number):
+            self.is_reached.set()
+            assert self.resume.wait(20)
+
+
+def paused_at_each(
+    later_too: bool, act: Callable[[MemoryObjectStore, ACKED], object]
+) -> Iterator[ObjectRequest]:
+    """Run a writer for each request of it, paused before that one while `act` is done; yield the requests."""
+    number = 0
+    while True:
+        base, first, second = MemoryObjectStore(), ACKED(), ACKED()
+        before = started(base)
+        pause = Pause(number, later_too=later_too)
+        client = base.client(pause)
+        done = threading.Event()
+
+        def run(
+            client: MemoryObjectStore = client, first: ACKED = first, done: threading.Event = done
+        ) -> None:
+            write(client, b"first", first)
+            done.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        while not pause.is_reached.wait(0.01) and not done.is_set():
+            pass
+        try:
+            act(base, second)
+        finally:
+            pause.resume.set()
+            thread.join(20)
+        assert not thread.is_alive()
+        check_history(base, before, first, second)
+        if not pause.is_reached.is_set():
+            assert len(first) == 4
+            return
+        yield client.requests[number]
+        number += 1
+
+
+@pytest.mark.parametrize("later_too", [False, True], ids=["one request", "the whole writer"])
+def test_a_writer_that_sleeps_before_any_request_acknowledges_nothing_that_is_lost(later_too: bool) -> None:
+    """Pause a writer before each request, open and write by another, resume: a third finds what both acknowledged."""
+
+    def act(base: MemoryObjectStore, acked: ACKED) -> None:
+        write(base.client(), b"second", acked)
+        assert len(acked) == 4
+
+    seen = list(paused_at_each(later_too, act))
+    assert {request.method for request in seen} >= {
+        "get",
+        "get_range",
+        "list_after",
+        "put_if_absent",
+        "put_if_match",
+    }
+    assert {request.key for request in seen} >= {"manifest", "claims", "log/00000000000000000005"}
+
+
+def test_an_opener_that_sleeps_is_fenced_by_a_later_one_that_sleeps_too() -> None:
+    """Pause an opener before each request, and a second before its fence; a third writes: all histories are kept."""
+
+    def act(base: MemoryObjectStore, acked: ACKED) -> None:
+        pause = Pause(12, later_too=True)
+        other: ACKED = {}
+        thread = threading.Thread(target=write, args=(base.client(pause), b"second", other))
+        thread.start()
+        pause.is_reached.wait(5)
+        write(base.client(), b"third", acked)
+        pause.resume.set()
+        thread.join(20)
+        acked.update(other)
+        assert len(acked) >= 4
+
+    assert len(list(paused_at_each(True, act))) > 12
+
+
+FAULTS = {
+    "lost answer": ObjectFault(after=ObjectUnknownError),
+    "never done": ObjectFault(before=ObjectUnknownError),
+    "throttled": ObjectFault(before=ObjectThrottledError, retry_after_s=0.01),
+    "conflict of two puts": ObjectFault(before=ObjectConflictError),
+    "the retry of a library finds its own put": ObjectFault(after=ObjectConflictError),
+    "exists, though it did not": ObjectFault(after=ObjectExistsError),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_one_fault_of_any_request_changes_nothing(name: str) -> None:
+    """Put each fault on each request of an opening and of appends: every record is acknowledged, once, and is there."""
+    fault, number = FAULTS[name], 0
+    conflicts = (ObjectConflictError, ObjectExistsError)
+    while True:
+        base, acked = MemoryObjectStore(), ACKED()
+        before = started(base)
+
+        def plan(request: ObjectRequest, number: int = number) -> ObjectFault | None:
+            is_put = request.method.startswith("put")
+            wanted = is_put or (fault.before not in conflicts and fault.after not in conflicts)
+            return fault if request.number == number and wanted else None
+
+        client = base.client(plan)
+        write(client, b"first", acked)
+        assert len(acked) == 4
+        check_history(base, before, acked)
+        number += 1
+        if number >= len(client.requests):
+            break
+    assert number > 15
+
+
+class Dying:
+    """The plan of a writer that ends at its put of this number: that put is late, and nothing after it is done."""
+
+    def __init__(self, number: int) -> None:
+        self.puts_left = number
+
+    def __call__(self, request: ObjectRequest) -> ObjectFault | None:
+        if request.method.startswith("put"):
+            self.puts_left -= 1
+            if not self.puts_left:
+                return ObjectFault(late=True)
+        return ObjectFault(before=ObjectStoreError) if self.puts_left <= 0 else None
+
+
+@pytest.mark.parametrize("is_before", [True, False], ids=["before the fence", "after the records"])
+def test_a_put_that_lands_late_stays_out_of_another_history(is_before: bool) -> None:
+    """Let the last put of a dying writer land before or after a second one has opened and written: all is kept."""
+    number = 1
+    while True:
+        base, first, second = MemoryObjectStore(), ACKED(), ACKED()
+        before, plan = started(base), Dying(number)
+        client = base.client(plan)
+        write(client, b"first", first)
+        if is_before:
+            client.land()
+        write(base.client(), b"second", second)
+        if not is_before:
+            client.land()
+        assert len(second) == 4
+        check_history(base, before, first, second)
+        if plan.puts_left > 0:
+            break
+        number += 1
+    assert number > 6

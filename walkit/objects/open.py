@@ -1,0 +1,347 @@
+"""Opening a log on object storage for writing, and the parts of an open one, as `log.parts` has those of a folder.
+
+The commit path is the same: core, driver, policies, tickets, delivery. Frames go to an `ObjectSink`, the manifest is a
+`VouchedEnd`. Trims, claims, checkpoints and compaction need their own objects and are refused until they have them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from walkit._internal.arguments import check_choice, check_kind, check_progress, refuse
+from walkit._internal.report import PhaseClock
+from walkit._main_thread import ending_early, run_uninterrupted
+from walkit.commit.core import OrderingCore
+from walkit.commit.driver import CommitDriver
+from walkit.commit.policy import Adaptive
+from walkit.commit.ports import LogPorts
+from walkit.commit.ticket import Submitted
+from walkit.config import Following, LogOptions, Retention
+from walkit.errors import LogFencedError, ObjectDeniedError, ObjectUnsupportedError, WalkitError
+from walkit.events import EventCallback, EventSink
+from walkit.format.frame import FrameIdentity
+from walkit.format.layout import ALIGNMENT_BUFFERED, RECORDS_PER_FRAME_MAX
+from walkit.format.manifest import LogEnd
+from walkit.log.live_log import Lifetime
+from walkit.log.observe import acknowledged_frames
+from walkit.log.parts import LogParts, commit_clock
+from walkit.log.resources import LogResources
+from walkit.log.wal import WriteAheadLog
+from walkit.objects.object_sink import ObjectSink
+from walkit.objects.opening import Opening, Progress
+from walkit.objects.requests import Patience, PatientReads
+from walkit.objects.view import NoFiles, ObjectEnd, ObjectView
+from walkit.objects.vouched import VouchedEnd
+from walkit.read.inventory import SegmentShown
+from walkit.recovery.plan import emit_recovery
+from walkit.recovery.report import RecoveryReport
+from walkit.segments.maintenance_worker import MaintenanceWorker
+from walkit.storage.object_store import ObjectStore
+
+OPENING_S: Final = 30.0
+"""How long one request of an opening is repeated."""
+IN_FLIGHT: Final = 16
+IN_FLIGHT_MAX: Final = 128
+SAVE_S: Final = 60.0
+"""The vouched end of a log that is written is saved this often, in seconds."""
+
+
+def object_options(options: LogOptions) -> LogOptions:
+    """Return the options of a log on object storage: with its defaults; OptionsError for one that it cannot have."""
+    if options.ack_order == "completion":
+        reason = "a log on object storage acknowledges in append order: one fence cannot end several frames"
+        refuse("ack_order", options.ack_order, reason, "append")
+    for name, wanted in (("durability", "sync"), ("direct_io", False), ("recovery", "prefix")):
+        if getattr(options, name) != wanted:
+            refuse(name, getattr(options, name), f"{wanted!r} for a log on object storage", wanted)
+    if options.retention != Retention():
+        refuse(
+            "retention", options.retention, "without limits: a log on object storage cannot be trimmed yet"
+        )
+    in_flight = IN_FLIGHT if type(options.in_flight) is Following else options.in_flight
+    if in_flight > IN_FLIGHT_MAX:
+        refuse("in_flight", in_flight, f"at most {IN_FLIGHT_MAX} for a log on object storage", IN_FLIGHT_MAX)
+    return replace(options, in_flight=in_flight, policy=options.policy or Adaptive())
+
+
+def window_of(options: LogOptions) -> int:
+    """Return how many frames may be after the oldest that is being put, that one included."""
+    return 2 * options.in_flight
+
+
+class Refusing:
+    """A part that a log in a folder has and one on object storage has not yet: every use of it is refused.
+
+    `close`, `forget` and `lock` are there for the closing of the log.
+    """
+
+    def __init__(self, location: str) -> None:
+        self._location = location
+        # Guards nothing: the closing of a log takes it.
+        self.lock = threading.RLock()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def forget(self) -> None:
+        """Nothing is held."""
+
+    def __getattr__(self, name: str) -> Any:
+        return _refuse(self._location, name)
+
+
+class ObjectFolder(NoFiles):
+    """The place of a log on object storage, for parts that read files beside a log: it has none, and makes none."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        return _refuse(self.location, name)
+
+
+def _refuse(location: str, name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(name)
+    raise ObjectUnsupportedError(
+        f"the log at {location} is on object storage: claims, trims, checkpoints, cursors and compaction do not work "
+        f"on it yet ({name})",
+        what=name,
+        store=location,
+    )
+
+
+class ObjectContents:
+    """The frames of an open log: see `LogContents`. All that is acknowledged is durable."""
+
+    def __init__(self, vouched: VouchedEnd) -> None:
+        self._vouched = vouched
+        self._source: ObjectEnd | None = None
+
+    @property
+    def first_lsn(self) -> int:
+        """The oldest LSN that can be read."""
+        return self._vouched.current.low_watermark + 1
+
+    def view(self) -> ObjectView:
+        """Return what can be read now: all that is acknowledged."""
+        if self._source is None:
+            self._source = ObjectEnd(self._vouched.reads.store)
+        vouched, end = self._vouched, self._vouched.acked
+        manifest = replace(vouched.current, end=end.end)
+        return ObjectView(NoFiles(vouched.reads.store.location), manifest, vouched.floor, end, self._source)
+
+    durable_view = view
+
+    def segments(self) -> list[SegmentShown]:
+        """Return the whole log as one segment."""
+        end = self._vouched.acked
+        floor = self._vouched.floor
+        return [SegmentShown(1, floor.position, end.position, floor.lsn + 1, end.lsn, False)]
+
+
+@dataclass(kw_only=True)
+class ObjectFiles:
+    """The part of a log on object storage that stands for the set of segments."""
+
+    vouched: VouchedEnd
+    maintenance: MaintenanceWorker
+    events: EventSink
+    epoch_began: LogEnd
+    rotations: int = 0
+
+    def close(self, *, poisoned: bool, hung: bool) -> None:
+        """Save the vouched end, so that the next opening reads nothing; not of a log that has failed.
+
+        Nothing is lost without it, so an error is an event, also where another writer has the log by now.
+        """
+        self.maintenance.close()
+        if not poisoned and not hung:
+            try:
+                self.vouched.save()
+            except WalkitError as error:
+                self.events.emit("walkit.upkeep.fail", job="vouched end", error=str(error))
+
+    def forget(self) -> None:
+        """In a forked child: the objects are the parent's to write."""
+
+
+class StoreHandle:
+    """The hold of an open log on its store; released at the end, as the lock of a folder is."""
+
+    def __init__(self, store: ObjectStore, *, is_owned: bool) -> None:
+        self._store, self._is_owned = store, is_owned
+
+    def release(self) -> None:
+        """See StorageLock."""
+        if self._is_owned:
+            self._store.close()
+
+    def forget(self) -> None:
+        """See StorageLock."""
+
+
+def compose(opening: Opening, options: LogOptions, events: EventSink, ports: LogPorts) -> LogParts:
+    """Return the parts of a log that an opening has recovered. Makes no request, starts no thread."""
+    store, place, manifest = opening.reads.store, opening.place, opening.manifest
+    limit_s = None if options.write_timeout_ms is None else options.write_timeout_ms / 1000
+
+    reads = PatientReads(store, lambda: Patience(limit_s, also=(ObjectDeniedError,)))
+    vouched = VouchedEnd(reads, manifest, opening.manifest_tag, opening.epoch_id, floor=opening.floor)
+    core = _core(opening, options, ports)
+    sink = ObjectSink(
+        vouched,
+        opening.refuse_newer,
+        window=window_of(options),
+        alignment=ALIGNMENT_BUFFERED,
+        frame_bytes_max=int(options.frame_bytes_max),
+    )
+    name = os.path.basename(store.location.rstrip("/")) or "log"
+    driver = CommitDriver(
+        core,
+        sink,
+        events=events,
+        name=name,
+        sync_writes=True,
+        codec=options.codec,
+        queue_bytes_max=options.queue_bytes_max,
+        clock=commit_clock(),
+        write_timeout_us=(options.write_timeout_ms or 0) * 1000,
+    )
+    maintenance = MaintenanceWorker(name, events, options.write_timeout_ms)
+    maintenance.on_failure = driver.poison
+    save = _saver(vouched, driver.poison)
+    maintenance.every(SAVE_S, save)
+    sink.save_soon = lambda: maintenance.submit("retain", save)
+    sink.begin_saving = lambda: maintenance.submit(
+        "retain", lambda: None
+    )  # its thread does the periodic saves
+    contents: Any = ObjectContents(vouched)
+    driver.delivery.bytes_max = options.queue_bytes_max
+    driver.delivery.reread = lambda first_lsn, last_lsn: acknowledged_frames(contents, first_lsn, last_lsn)
+    lifetime = Lifetime()
+    driver.failure.on_poison = lifetime.wake_end_watchers
+    if ports.gate is not None:
+        driver.guard(ports.gate)
+    # The log's own class asks for little of these; what is built on a folder's parts is refused by `Refusing`.
+    refusing: Any = Refusing(store.location)
+    folder: Any = ObjectFolder(store.location)
+    shown: Any = vouched
+    files: Any = ObjectFiles(vouched=vouched, maintenance=maintenance, events=events, epoch_began=place.end)
+    return LogParts(
+        storage=folder,
+        options=options,
+        events=events,
+        manifest_store=shown,
+        segments=files,
+        core=core,
+        driver=driver,
+        records_max=RECORDS_PER_FRAME_MAX if ports.gate is None else ports.gate.records_max,
+        contents=contents,
+        lifetime=lifetime,
+        orphan_files=refusing,
+        claims=refusing,
+        own_claims=refusing,
+        trimmer=refusing,
+        retention=refusing,
+    )
+
+
+def _core(opening: Opening, options: LogOptions, ports: LogPorts) -> OrderingCore[Submitted]:
+    """Return the ordering core of the new epoch. It writes no markers: an idle log makes no request."""
+    place = opening.place
+    return OrderingCore(
+        FrameIdentity(opening.manifest.log_id, opening.epoch, opening.epoch_id),
+        last_lsn=place.lsn,
+        position=place.position,
+        chain=place.chain,
+        alignment=ALIGNMENT_BUFFERED,
+        frame_bytes_max=int(options.frame_bytes_max),
+        in_flight_max=options.in_flight,
+        reorder_window_bytes=options.reorder_window_bytes,
+        reorder_window_frames=window_of(options),
+        policy=options.policy,
+        ack_sink=ports.ack_sink,
+    )
+
+
+def _saver(vouched: VouchedEnd, poison: Callable[[BaseException], object]) -> Callable[[], None]:
+    """Return the job that saves the vouched end; a log that another writer has taken fails at once."""
+
+    def save() -> None:
+        try:
+            vouched.save()
+        except LogFencedError as error:
+            poison(error)
+
+    return save
+
+
+def open_object_writer(
+    store: ObjectStore,
+    mode: str = "a",
+    options: LogOptions | None = None,
+    events: EventCallback | None = None,
+    progress: Progress | None = None,
+    ports: LogPorts | None = None,
+    *,
+    is_owned: bool = False,
+) -> WriteAheadLog:
+    """Open a log in an object store for writing, as `open_writer` opens one in a folder.
+
+    An opening fences every earlier writer: those acknowledge nothing more, and fail with LogFencedError.
+    """
+    check_choice(mode, ("a", "x"), "mode", " or 'r'")
+    check_progress(progress, "(bytes scanned, bytes to scan)")
+    check_kind(options, LogOptions, "options")
+    sink, given = EventSink(events), object_options(options or LogOptions())
+
+    def work() -> WriteAheadLog:
+        clock = PhaseClock()
+        opening = Opening(
+            PatientReads(store, lambda: Patience(OPENING_S)),
+            mode=mode,
+            window=window_of(given),
+            progress=ending_early(progress),
+        )
+        with clock.phase("scan") as detail:
+            opening.run()
+            detail["bulks"] = opening.read
+        with clock.phase("apply"):
+            handle = StoreHandle(store, is_owned=is_owned)
+            resources = LogResources(compose(opening, given, sink, ports or LogPorts()), handle)
+        with clock.phase("ready"):
+            pass  # it only shows when the log was ready
+        report = _report(opening, clock)
+        emit_recovery(sink, report)
+        sink.emit("walkit.log.open", location=store.location, verdict=report.verdict)
+        return WriteAheadLog(resources, report)
+
+    return run_uninterrupted(work, "open", events=sink, undo=WriteAheadLog.close)
+
+
+def _report(opening: Opening, clock: PhaseClock) -> RecoveryReport:
+    """Return what an opening found: bulks count as segments, and each has one frame."""
+    place = opening.place
+    clean = "recovered" if opening.read else "clean"
+    return RecoveryReport(
+        location=opening.location,
+        policy="prefix",
+        cuts=(),
+        holes=(),
+        lost=(),
+        decisions=(),
+        last_lsn=place.lsn,
+        end_position=place.position,
+        verdict="created" if opening.created else clean,
+        phases=tuple(clock.phases),
+        segments=place.number - opening.floor.number,
+        segments_scanned=opening.read,
+        frames_scanned=opening.frames,
+        records_scanned=opening.records,
+        bytes_scanned=opening.bytes,
+        promised_position=place.position,
+    )
