@@ -307,9 +307,10 @@ def manifest_file(whole: Manifest) -> bytes:
 
 
 def claim() -> ClaimRecord:
-    """Return the claim on the golden log: from LSN 4 on, for an hour."""
+    """Return the claim of a replica on the golden log: from LSN 4 on, for an hour."""
     owner = bytes.fromhex("00112233445566778899aabbccddeeff")
-    return ClaimRecord(3, LOG_ID, owner, 1, EPOCHS[1], 4, 3600 * 10**6, SEALED_US)
+    acked = LogEnd(last_lsn=3, position=448, chain=0xC0FFEE)
+    return ClaimRecord(3, LOG_ID, owner, 1, EPOCHS[1], 4, 3600 * 10**6, SEALED_US, acked, "r\u00e9plica")
 
 
 def durable_slots(first_end: int, second: SegmentMaker) -> bytes:

@@ -50,9 +50,7 @@ from walkit.replication.logs.end_watch import EndWatch
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.replication.logs.importer import Importer
 from walkit.replication.logs.source import StoredSource
-from walkit.replication.primary.registry import ReplicaRegistry
 from walkit.replication.primary.shared_runs import SharedRuns
-from walkit.replication.protocol.identity import mint
 from walkit.replication.replica.loop import ReplicaLoop
 from walkit.replication.replica.opening import Opened
 from walkit.replication.replica.store import ReplicaStore
@@ -338,14 +336,6 @@ def _delta_loop() -> DeltaLoop:
     )
 
 
-def _registry() -> ReplicaRegistry:
-    storage = CrashingStorage()
-    storage.create()
-    registry = ReplicaRegistry(storage, 2)
-    assert registry.add(mint(), "replica", keep=())
-    return registry
-
-
 def _sequencer() -> SealSequencer:
     sequencer = SealSequencer()
     sequencer.end(sequencer.draw_locked())
@@ -448,8 +438,6 @@ BROKEN: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (_segment, changed("frames", 1)),
     (_sequencer, changed("_current", 2)),
     (_sequencer, inside("_latches", lambda latches: latches.update({0: None}))),
-    (_registry, inside("_known", lambda known: known.update({b"other": next(iter(known.values()))}))),
-    (_registry, changed("limit", 0)),
     (_claims, changed("_kept", [])),
     (_claims, inside("_seen", lambda seen: seen.update(a=_Seen(None, float("inf"))))),
     (_worker, changed("_doing", "seal")),

@@ -1,4 +1,4 @@
-"""The claim file: two places of 96 bytes that say which records a consumer of another process needs."""
+"""The claim file: two places of 628 bytes that say which records a consumer of another process needs."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from walkit.format.layout import (
     CLAIM_PLACE_STRIDE,
     LSN_MAX,
 )
+from walkit.format.manifest import LogEnd
 from walkit.format.names import claim_file_name, claim_of_name, cursor_of_name, is_unfinished_name
 
 U64 = st.integers(0, (1 << 64) - 1)
@@ -33,9 +34,18 @@ MARKS = st.builds(
     st.integers(1, LSN_MAX),
     st.integers(1, CLAIM_LEASE_US_MAX),
     U64,
+    st.builds(
+        LogEnd,
+        last_lsn=st.integers(0, LSN_MAX),
+        position=st.integers(0, LSN_MAX),
+        chain=st.integers(0, (1 << 32) - 1),
+    ),
+    st.text(max_size=128).filter(str.isprintable),
 )
-MARK = ClaimRecord(7, 0x1111, bytes(range(16)), 3, 0xE1E1, 42, 3_600_000_000, 1_357_034_400_000_000)
-SIZE = 96
+MARK = ClaimRecord(7, 0x1111, bytes(range(16)), 3, 0xE1E1, 42, 3_600_000_000, 1_357_034_400_000_000)._replace(
+    acked=LogEnd(last_lsn=41, position=9_000, chain=0xC4A1), label="a replica"
+)
+SIZE = 628
 
 
 def file_of(*marks: ClaimRecord) -> bytes:
@@ -58,8 +68,12 @@ def test_round_trip(mark: ClaimRecord) -> None:
     plain = {name: data[at : at + size] for at, size, name in fields_of("claim place")}
     assert plain["magic"] == b"WALKITCL" and int.from_bytes(plain["place_bytes"], "little") == SIZE
     assert plain["owner"] == mark.owner
-    for name in set(ClaimRecord._fields) - {"owner"}:
-        assert int.from_bytes(plain[name], "little") == getattr(mark, name)
+    lsn, position, chain = mark.acked.last_lsn, mark.acked.position, mark.acked.chain
+    acked = {"acked_lsn": lsn, "acked_position": position, "acked_chain": chain}
+    for name, number in {**mark._asdict(), **acked}.items():
+        if name not in ("owner", "acked", "label"):
+            assert int.from_bytes(plain[name], "little") == number
+    assert plain["label"] == mark.label.encode().ljust(512, b"\0")
     assert int.from_bytes(plain["crc"], "little") == crc(data[: SIZE - 4])
     assert mark.lease_until_us == mark.written_us + mark.lease_us
 
@@ -114,7 +128,14 @@ def test_a_newer_version_is_told_from_damage(offset: int, value: int, other: Cla
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"first_lsn": 0}, {"first_lsn": LSN_MAX + 1}, {"lease_us": 0}, {"lease_us": CLAIM_LEASE_US_MAX + 1}],
+    [
+        {"acked": LogEnd(last_lsn=LSN_MAX + 1)},
+        {"acked": LogEnd(position=LSN_MAX + 1)},
+        {"first_lsn": 0},
+        {"first_lsn": LSN_MAX + 1},
+        {"lease_us": 0},
+        {"lease_us": CLAIM_LEASE_US_MAX + 1},
+    ],
 )
 def test_numbers_that_no_claim_has_are_damage(wrong: dict[str, Any]) -> None:
     """F-18.1: an LSN or a lease out of bounds under a right checksum: damage."""

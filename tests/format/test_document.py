@@ -42,7 +42,7 @@ ELSEWHERE = {
     "F-17.3": "the cursor: tests/read/test_cursor.py",
     "F-17.4": "the cursor: tests/read/test_cursor.py",
     **dict.fromkeys(
-        [f"F-18.{n}" for n in range(3, 11)], "claims and trims: tests/read/test_claims.py, tests/log"
+        [f"F-18.{n}" for n in range(3, 12)], "claims and trims: tests/read/test_claims.py, tests/log"
     ),
     **dict.fromkeys(
         ["F-12.6", "F-12.10", "F-12.11", "F-12.12", "F-12.13"], "opening and repair: tests/recovery"

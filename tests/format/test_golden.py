@@ -26,7 +26,7 @@ from walkit.format.consumer_file import decode_claim
 from walkit.format.durable_slot import decode_slots
 from walkit.format.frame import FrameHeader, decode_frame
 from walkit.format.layout import FORMAT_VERSION, SEGMENT_HEADER_BYTES
-from walkit.format.manifest import decode_manifest
+from walkit.format.manifest import LogEnd, decode_manifest
 from walkit.format.segment import SegmentHeader
 from walkit.segments.frame_walk import FrameWalk
 
@@ -135,7 +135,14 @@ def test_golden_claim() -> None:
     data = data_of("log/claim-reader")
     mark, plain = decode_claim(data, "claim-reader"), numbers_of("claim place", data[4096:])
     assert mark == make_golden.claim() and mark.owner == data[4096:][36:52]
-    assert all(plain[name] == value for name, value in mark._asdict().items() if name != "owner")
+    others = {
+        name: value for name, value in mark._asdict().items() if name not in ("owner", "acked", "label")
+    }
+    assert all(plain[name] == value for name, value in others.items())
+    acked = LogEnd(
+        **{n: plain[f"acked_{n.removeprefix('last_')}"] for n in ("last_lsn", "position", "chain")}
+    )
+    assert mark.acked == acked and mark.label.encode() == data[4096:][112:624].rstrip(b"\0")
     assert (mark.epoch, mark.first_lsn, mark.lease_until_us) == (1, 4, 1_357_038_000_000_000)
 
 

@@ -491,7 +491,7 @@ def test_a_claim_of_a_newer_walkit(log: walkit.WriteAheadLog) -> None:
     """F-18.6: a claim of a newer version keeps everything, and no older walkit overwrites it."""
     data = bytearray(whole_claim(put_claim(log, "c", first_lsn=50)))
     data[4096 + 8] = 9
-    data[4096 + 92 : 4096 + 96] = crc32c(data[4096 : 4096 + 92]).to_bytes(4, "little")
+    data[4096 + 624 : 4096 + 628] = crc32c(data[4096 : 4096 + 624]).to_bytes(4, "little")
     write_whole(place_of(log), "claim-c", "newer.new", bytes(data))
     assert log.trim(70) == 0 and log.claims()[0].state == "damaged"
     with pytest.raises(FormatVersionError):

@@ -50,6 +50,7 @@ CONTINUES: dict[str, Callable[[Consumer], object]] = {
 }
 """Each way to continue: it must raise, for the records after `DONE` are not those that follow what was read."""
 HAS_NO_POSITION = {
+    "Claim.take": "is `walkit.claim` itself: a new claim has no position yet",
     "Claim.release": "removes its own file alone, and the one that is there is another's",
 }
 

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from walkit.format.checksum import crc32c
-from walkit.replication.protocol.identity import Identity
+from walkit.replication.protocol.identity import Identity, mint
 from walkit.replication.protocol.messages import (
     Batch,
     FromPublisher,
@@ -51,8 +51,7 @@ class Caller:
         metadata = () if token is None else ((TOKEN_KEY, token),)
         self.call = used.stream_stream(METHOD)(iter(self._out.get, None), metadata=metadata)
         self.heard: queue.SimpleQueue[FromPublisher | None] = queue.SimpleQueue()
-        self.identity: Identity | None = None
-        """The one that the primary has minted for this caller."""
+        self.identity = mint()
         self.ended = threading.Event()
         self.status = ""
         """How gRPC ended the call; "" where it ended in order, or goes on."""
@@ -62,10 +61,7 @@ class Caller:
     def _listen(self) -> None:
         try:
             for data in self.call:
-                message = decode_from_publisher(data)
-                if isinstance(message, Welcome) and message.id:
-                    self.identity = Identity(message.id)
-                self.heard.put(message)
+                self.heard.put(decode_from_publisher(data))
         except grpc.RpcError as error:
             self.status = f"{error.code().name}: {error.details()}"
         self.ended.set()
@@ -77,12 +73,13 @@ class Caller:
         return self
 
     def hello(self, name: str, **facts: Any) -> Self:
-        """Say hello."""
-        return self.say(Hello(name=name, **facts))
+        """Say hello, as the replica with this caller's identity unless `facts` have another id."""
+        return self.say(Hello(name=name, **{"id": self.identity.id, **facts}))
 
     def prove(self, identity: Identity, name: str = "r", **facts: Any) -> Self:
         """Say hello as the replica with this identity."""
-        return self.hello(name, id=identity.id, **facts)
+        self.identity = identity
+        return self.hello(name, **facts)
 
     def next(self) -> FromPublisher | None:
         """What comes next; None at the end of the call."""

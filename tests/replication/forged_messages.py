@@ -73,7 +73,7 @@ def welcome(history: History, **changes: Any) -> Welcome:
     """The welcome of a primary with this history, with these fields changed."""
     end = history.end()
     facts: dict[str, Any] = {
-        "version": 3,
+        "version": 4,
         "log_id": history.manifest.log_id,
         "created_us": 1,
         "ack_order": "append",

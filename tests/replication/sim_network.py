@@ -29,7 +29,7 @@ from walkit.replication.core.backoff import Backoff
 from walkit.replication.core.publisher import Publisher
 from walkit.replication.core.subscriber import Subscriber
 from walkit.replication.protocol.frame_run import FrameLimits, FrameRun
-from walkit.replication.protocol.identity import Identity, KnownReplica, key_of, mint
+from walkit.replication.protocol.identity import Identity, mint
 from walkit.replication.protocol.lineage import PrimaryState
 from walkit.replication.protocol.messages import Batch, FromPublisher, FromSubscriber, Hello, Refusal
 from walkit.replication.protocol.wire import (
@@ -133,8 +133,6 @@ class World:
         self.log_id = 0
         self.identity: Identity | None = None
         """What the replica has on stable storage, too."""
-        self.known: dict[str, KnownReplica] = {}
-        """What the primary keeps of its replicas."""
         self.holds: list[int] = []
         self.waiting: deque[Import] = deque()
         self.failed: list[Exception] = []
@@ -149,7 +147,8 @@ class World:
             lineage=self.lineage,
             end=self.end,
             backoff=backoff,
-            identity=self.identity,
+            identity=self.identity or mint(),
+            keeps=self.identity is not None,
         )
 
     # -- shells
@@ -172,17 +171,14 @@ class World:
                 self.publisher = None
             else:
                 assert isinstance(step, MoveClaim)
-                self.holds.append(step.first_lsn)
+                self.holds.append(step.acked.last_lsn + 1)
         if self.publisher is not None:
             assert self.publisher.in_flight_bytes <= self.window_bytes + 64 * 1024
 
     def _admitted(self, step: Admit) -> list[PublisherStep]:
-        """Keep an identity for a new replica, as a session does, and answer its hello."""
+        """Answer a hello, as a session does."""
         assert self.publisher is not None
-        minted = None if step.is_known else mint()
-        if minted is not None:
-            self.known[minted.key] = KnownReplica(minted.key)
-        return self.publisher.admitted(step.hello, self.history.primary_state(step.hello), self.now, minted)
+        return self.publisher.admitted(step.hello, self.history.primary_state(step.hello), self.now)
 
     def subscribed(self, steps: list[SubscriberStep]) -> None:
         """Take the subscriber's steps; frames wait to be imported."""
@@ -228,8 +224,7 @@ class World:
         if self.publisher is None:
             return
         if isinstance(message, Hello) and self.publisher.state == "waiting":
-            known = self.known.get(key_of(message.id))
-            self.published(self.publisher.greeted(message, known, self.now))
+            self.published(self.publisher.greeted(message, self.now))
         elif not isinstance(message, Hello):
             self.published(self.publisher.receive(message, self.now))
 
@@ -251,9 +246,6 @@ class World:
         """Time passes."""
         self.import_waiting()
         self.now += ms
-        if self.publisher is not None and self.publisher.key:
-            key = self.publisher.key
-            self.known[key] = replace(self.known[key], acked=self.publisher.acked)
         if self.publisher is not None:
             self.published(self.publisher.tick(self.now))
         self.subscribed(self.subscriber.tick(self.now))

@@ -22,13 +22,13 @@ from tests.support.imports import frames_of
 from walkit.errors import FormatVersionError, OptionsError, StorageError
 from walkit.format.manifest import MANIFEST_NAME, LogEnd
 from walkit.models import CrashingStorage
+from walkit.read.kept_claim import KeptClaim
 from walkit.replication import ClientTLS, DeltaReader, Primary, Replica, Tokens
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.core.publisher import Publisher
 from walkit.replication.delta.wire import POLL_METHOD
 from walkit.replication.primary.frame_reader import FrameReader
 from walkit.replication.primary.range_service import FRAMES_METHOD
-from walkit.replication.primary.registry import ReplicaRegistry
 from walkit.replication.primary.server import HOLDS
 from walkit.replication.protocol import walkit_pb2
 from walkit.replication.protocol.identity import Identity, mint
@@ -65,8 +65,7 @@ def log() -> Iterator[walkit.WriteAheadLog]:
 
 def held(log: walkit.WriteAheadLog) -> dict[str, int]:
     """The replicas with a claim, by their labels, and the LSN from which each of them keeps records."""
-    names = ReplicaRegistry(log.parts.storage).names()
-    return {names[c.name]: c.needed_lsn for c in log.claims() if c.name in names}
+    return {c.label: c.needed_lsn for c in log.claims() if c.label}
 
 
 def manifest_bytes(log: walkit.WriteAheadLog) -> int:
@@ -148,8 +147,7 @@ def test_a_replica_that_has_all_keeps_its_claim_by_answering_heartbeats(log: wal
     manifest = log.parts.manifest_store.current
     facts = {"log_id": manifest.log_id, "lineage": manifest.lineage, "end": end}
     identity = mint()
-    assert ReplicaRegistry(log.parts.storage).add(identity, "r", ())
-    walkit.claim(log.parts.storage, identity.key, 7, owner=uuid.UUID(hex=identity.key))
+    KeptClaim(log.parts.storage, identity.key, 60, uuid.UUID(hex=identity.key), label="r").take(7)
     with (
         Primary(log, publisher=lambda: Publisher(heartbeat_ms=20)) as primary,
         Caller(primary.address) as caller,
@@ -171,7 +169,7 @@ def test_as_many_replicas_as_may_have_a_claim_and_no_more(log: walkit.WriteAhead
                 answer = caller.hello(f"r{number}").next()
                 if number < HOLDS:
                     assert isinstance(answer, Welcome)
-                    known.append(Identity(answer.id))
+                    known.append(caller.identity)
                     caller.say(Ack(end=end_of(caller.next_of(Batch), log)))
                     until(lambda n=number: f"r{n}" in held(log), "the claim")  # type: ignore[misc]
                 else:
@@ -193,7 +191,6 @@ def test_an_id_has_one_live_session(log: walkit.WriteAheadLog) -> None:
         first = Caller(primary.address)
         first.welcomed("twin")
         with Caller(primary.address) as second:
-            assert first.identity is not None
             refusal = second.prove(first.identity, "twin").next()
             assert isinstance(refusal, Refusal)
             assert refusal.reason == "busy"
@@ -216,7 +213,6 @@ def test_an_id_is_free_though_a_file_of_its_session_does_not_close(
     with Primary(log) as primary:
         first = Caller(primary.address)
         first.welcomed("twin")
-        assert first.identity is not None
         with monkeypatch.context() as patch:
             patch.setattr(FrameReader, "close", broken)
             first.close()
@@ -234,7 +230,6 @@ def test_a_replica_comes_back_while_its_dead_session_lingers(
         Caller(primary.address) as dead,
     ):
         dead.welcomed("r")
-        assert dead.identity is not None
         storage = FileStorage(tmp_path / "r")
         storage.create()
         keep_identity(storage, OwnIdentity(dead.identity, "r"))
@@ -346,7 +341,7 @@ def test_a_replica_of_an_older_primary_fails_by_name(tmp_path: Path) -> None:
     """Answer as a primary of version 1 does, with a refusal and with a welcome: FormatVersionError, no waiting."""
     history = history_of(9, 7, 8)
     history.durable = len(history.frames)
-    refusal = Refusal(reason="version", message="1 to 1, the subscriber 3 to 3", version_min=1, version_max=1)
+    refusal = Refusal(reason="version", message="1 to 1, the subscriber 4 to 4", version_min=1, version_max=1)
     for number, answer in enumerate((refusal, welcome(history, version=1))):
         with (
             crafted_primary(lambda _, a=answer: [a]) as address,  # type: ignore[misc]
@@ -354,7 +349,7 @@ def test_a_replica_of_an_older_primary_fails_by_name(tmp_path: Path) -> None:
             pytest.raises(FormatVersionError) as refused,
         ):
             replica.wait_for(1, WAIT_S)
-        assert (refused.value.found, refused.value.supported) == ("1 to 1", "3 to 3")
+        assert (refused.value.found, refused.value.supported) == ("1 to 1", "4 to 4")
 
 
 # -- places

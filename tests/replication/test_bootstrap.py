@@ -31,7 +31,6 @@ from walkit.replication.core.backoff import Backoff
 from walkit.replication.core.bootstrap import FETCHES_MAX, Transfer
 from walkit.replication.core.publisher import Publisher
 from walkit.replication.logs.imported_log import ImportedLog
-from walkit.replication.protocol.identity import mint
 from walkit.replication.protocol.messages import Chunk, Fetch, Hello, Plan
 from walkit.replication.replica.store import ReplicaStore
 from walkit.segments.consumer_files import claim_facts, drop_claim
@@ -515,7 +514,7 @@ def test_a_publisher_sends_only_what_lies_in_its_plan(fetch: Fetch, wrong: bool)
     publisher, hello = Publisher(), Hello(name="r", bootstrap=True)
     publisher.began(0)
     trimmed_state = replace(history.primary_state(hello), oldest_lsn=8, oldest_position=64)
-    assert any(isinstance(step, MakePlan) for step in publisher.admitted(hello, trimmed_state, 0, mint()))
+    assert any(isinstance(step, MakePlan) for step in publisher.admitted(hello, trimmed_state, 0))
     publisher.planned(Plan(manifest=b"", sizes=(10, 2 << 20)), 0)
     read = [step.fetch for step in publisher.receive(fetch, 0) if isinstance(step, ReadPart)]
     assert (read, publisher.state) == (([], "ended") if wrong else ([fetch], "bootstrapping"))

@@ -262,7 +262,7 @@ def test_intact_frames_of_another_history_fail_for_good(history: History) -> Non
     subscriber.start(0)
     subscriber.connected(0)
     welcome = Welcome(
-        version=3, log_id=hello.log_id, created_us=0, ack_order="append", source_lsn=9, source_position=9
+        version=4, log_id=hello.log_id, created_us=0, ack_order="append", source_lsn=9, source_position=9
     )
     run = other.read(other.end(4), 500)
     assert run is not None
@@ -356,7 +356,7 @@ def test_lag_is_counted_from_when_it_was_first_known(history: History) -> None:
     subscriber = Subscriber("r")
     subscriber.start(0)
     subscriber.connected(0)
-    welcome = Welcome(version=3, log_id=5, created_us=0, ack_order="append", source_lsn=0, source_position=0)
+    welcome = Welcome(version=4, log_id=5, created_us=0, ack_order="append", source_lsn=0, source_position=0)
     subscriber.receive(welcome, 0)
     assert subscriber.lag.ms(50) == 0
     subscriber.receive(Heartbeat(sent_position=0, source_lsn=10, source_position=640), 100)

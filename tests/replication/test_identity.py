@@ -7,27 +7,25 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import walkit
 from tests.replication.blocking_callers import WAIT_S, Caller, Change, Relay, until
-from tests.replication.test_authentication import end_of, held
+from tests.replication.test_authentication import end_of, frames_of_log, held
 from tests.support.crashes import SMALL
-from walkit.errors import CorruptionError, FormatVersionError, StorageError
+from walkit.errors import CorruptionError, FormatVersionError
 from walkit.format.checksum import crc32c
-from walkit.format.manifest import LogEnd
 from walkit.models import CrashingStorage
 from walkit.replication import IdentityError, Primary, Replica
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.core.publisher import Publisher
-from walkit.replication.primary.registry import ReplicaRegistry
 from walkit.replication.protocol.identity import Identity, mint
 from walkit.replication.protocol.messages import Ack, Batch, Welcome
 from walkit.replication.replica.identity_file import OwnIdentity, drop_identity, keep_identity, load_identity
-from walkit.segments.manifest_store import IDENTITY_NAME, REGISTRY_LOCK_NAME, REGISTRY_NAME
+from walkit.segments.manifest_store import IDENTITY_NAME
 from walkit.storage.file import FileStorage
-from walkit.storage.interface import LockHolder
 
 
 @pytest.fixture
@@ -67,7 +65,7 @@ def identity_in(folder: Path) -> Identity:
 
 
 def test_nothing_that_is_shown_has_the_id(log: walkit.WriteAheadLog, tmp_path: Path) -> None:
-    """Follow twice: the id is in the first welcome and the hellos, and not in statuses, claims, events and registry."""
+    """Follow twice: the id is in the hellos, and not in statuses, events, claims and files of the log."""
     said: list[tuple[int, str, bytes]] = []
     shown: list[object] = []
 
@@ -91,34 +89,32 @@ def test_nothing_that_is_shown_has_the_id(log: walkit.WriteAheadLog, tmp_path: P
                 shown += [*session.core.history, *replica._core.history, replica.status(), primary.status()]
             until(lambda: not primary._sessions, "the end of the session")
             log.append(b"more")
-        shown += [claims(log), (tmp_path / "p" / REGISTRY_NAME).read_text()]
+        shown += [log.claims(), *(path.read_bytes() for path in (tmp_path / "p").iterdir())]
     own = identity_in(tmp_path / "r")
-    assert [(call, way) for call, way, data in said if own.id in data] == [(0, "down"), (1, "up")]
+    assert [(call, way) for call, way, data in said if own.id in data] == [(0, "up"), (1, "up")]
     text = "\n".join(map(repr, shown))
-    assert own.key in text and own.id.hex() not in text and repr(own.id) not in text
+    assert own.key in text and own.id.hex() not in text and repr(own.id)[2:-1] not in text
     assert {path.name for path in (tmp_path / "p").glob("claim-*")} == {f"claim-{own.key}"}
 
 
 def test_the_identity_is_private_and_says_which_file_it_is_in(
     log: walkit.WriteAheadLog, tmp_path: Path
 ) -> None:
-    """After one contact identity and registry are for their owner alone; the identity names its own inode."""
+    """After one contact the identity is for its owner alone, and names its inode; the claim says label and end."""
     followed(log, tmp_path / "r", name="label")
-    for file in (tmp_path / "r" / IDENTITY_NAME, tmp_path / "p" / REGISTRY_NAME):
-        assert stat.S_IMODE(file.stat().st_mode) == 0o600
     status = (tmp_path / "r" / IDENTITY_NAME).stat()
+    assert stat.S_IMODE(status.st_mode) == 0o600
     facts = json.loads((tmp_path / "r" / IDENTITY_NAME).read_bytes().partition(b"\n")[2])
     assert (facts["device"], facts["inode"]) == (status.st_dev, status.st_ino)
-    registry = ReplicaRegistry(FileStorage(tmp_path / "p"))
-    known = registry.find(identity_in(tmp_path / "r").key)
-    assert known is not None
-    assert (known.name, known.acked.last_lsn) == ("label", 20)
+    (claim,) = log.claims()
+    assert claim.mark is not None and claim.name == identity_in(tmp_path / "r").key
+    assert (claim.label, claim.mark.acked) == ("label", frames_of_log(log)[-1])
     report = walkit.verify(tmp_path / "p")
     assert report.ok and not any("not the log's" in note for note in report.notes)
 
 
 def test_one_identity_lasts_over_restarts_of_both_sides(log: walkit.WriteAheadLog, tmp_path: Path) -> None:
-    """Follow with new primaries and replicas, the folder moved in between: one id, one entry, what was acked."""
+    """Follow with new primaries and replicas, the folder moved in between: one id, one claim, what was acked."""
     followed(log, tmp_path / "r")
     first = identity_in(tmp_path / "r")
     (tmp_path / "r").rename(tmp_path / "moved")
@@ -126,10 +122,9 @@ def test_one_identity_lasts_over_restarts_of_both_sides(log: walkit.WriteAheadLo
         log.append(b"more")
         followed(log, tmp_path / "moved", name="another label")
     assert identity_in(tmp_path / "moved") == first
-    registry = ReplicaRegistry(FileStorage(tmp_path / "p"))
-    known = registry.find(first.key)
-    assert known is not None
-    assert (len(registry), known.acked.last_lsn) == (1, log.acked_lsn)
+    (claim,) = log.claims()
+    assert claim.mark is not None and claim.label == "another label"
+    assert (claim.name, claim.mark.acked.last_lsn) == (first.key, log.acked_lsn)
 
 
 # -- who is not the replica that it was minted for
@@ -174,7 +169,6 @@ def test_a_name_is_a_label_and_moves_no_ones_claim(log: walkit.WriteAheadLog, tm
     ):
         first = end_of(honest.welcomed("twin"), log)
         honest.say(Ack(end=first))
-        assert honest.identity is not None
         key = honest.identity.key
         until(lambda: key in claims(log), "the claim")
         thief.welcomed("twin")
@@ -185,24 +179,38 @@ def test_a_name_is_a_label_and_moves_no_ones_claim(log: walkit.WriteAheadLog, tm
         assert len({f.id for f in primary.status().followers}) == 2
 
 
-def test_a_client_with_all_that_is_shown_moves_no_claim(log: walkit.WriteAheadLog) -> None:
-    """Say hello with the key as the id, and acknowledge all: it is another replica, and the claim stays."""
+def test_client_with_token_and_all_that_is_shown_moves_no_claim(
+    log: walkit.WriteAheadLog, tmp_path: Path
+) -> None:
+    """Say hello as the key that all show, in three forms, and acknowledge all: the claim of the replica stays."""
+    keys: set[str] = set()
+
+    def note(name: str, about: dict[str, Any]) -> None:
+        keys.add(about.get("id", ""))
+
     with (
-        Primary(log, publisher=lambda: Publisher(batch_bytes=1)) as primary,
-        Caller(primary.address) as honest,
+        Primary(log, token="t", publisher=lambda: Publisher(heartbeat_ms=20), events=note) as primary,
+        Replica(tmp_path / "r", primary.address, name="r", token="t") as replica,
     ):
-        end = end_of(honest.welcomed("r"), log)
-        honest.say(Ack(end=end))
-        assert honest.identity is not None
-        key = honest.identity.key
-        until(lambda: key in claims(log), "the claim")
-        with Caller(primary.address) as thief:
-            thief.hello("r", id=bytes.fromhex(key)).next_of(Welcome)
-            assert thief.identity is not None and thief.identity.key != key
-            thief.say(Ack(end=end_of(thief.next_of(Batch), log)))
-            until(lambda: len(claims(log)) == 2, "the other's claim")
-            assert claims(log)[key] == end.last_lsn + 1
-            assert len({follower.id for follower in primary.status().followers}) == 2
+        replica.wait_for(log.acked_lsn, WAIT_S)
+        until(lambda: len(held(log)) == 1, "the claim")
+    (claim,) = log.claims()
+    assert claim.mark is not None and claim.owner is not None
+    manifest, end = log.parts.manifest_store.current, claim.mark.acked
+    all_there = {"log_id": manifest.log_id, "lineage": manifest.lineage, "end": end}
+    last = log.append(b"more").last_lsn
+    assert keys == {claim.name} == {claim.owner}
+    stolen = [bytes.fromhex(claim.owner), claim.owner.encode()[:16], claim.mark.log_id.to_bytes(8) * 2]
+    with Primary(log, token="t", publisher=lambda: Publisher(heartbeat_ms=20)) as primary:
+        for number, said in enumerate(stolen):
+            with Caller(primary.address, token="t") as thief:
+                thief.hello("r", id=said, **all_there).next_of(Welcome)
+                thief.say(Ack(end=end_of(thief.next_of(Batch), log)))
+                until(lambda n=number: len(log.claims()) == 2 + n, "a claim of its own")  # type: ignore[misc]
+            until(lambda: not primary._sessions, "the session to end")
+        assert [c.mark for c in log.claims() if c.name == claim.name] == [claim.mark]
+        with Replica(tmp_path / "r", primary.address, name="r", token="t") as replica:
+            replica.wait_for(last, WAIT_S)
 
 
 def test_a_replica_that_was_put_back_is_refused(log: walkit.WriteAheadLog, tmp_path: Path) -> None:
@@ -226,67 +234,12 @@ def test_a_replica_that_was_put_back_is_refused(log: walkit.WriteAheadLog, tmp_p
             assert replica.wait_for(30, WAIT_S) == 30
 
 
-def test_an_unknown_id_gets_a_new_identity(log: walkit.WriteAheadLog, tmp_path: Path) -> None:
-    """Remove the registry, and spoil it: the replica goes on under a new id each time."""
-    followed(log, tmp_path / "r")
-    first = identity_in(tmp_path / "r")
-    (tmp_path / "p" / REGISTRY_NAME).unlink()
-    log.append(b"more")
-    followed(log, tmp_path / "r")
-    second = identity_in(tmp_path / "r")
-    assert second != first
-    file = tmp_path / "p" / REGISTRY_NAME
-    file.write_bytes(file.read_bytes()[:-1] + b"?")
-    log.append(b"more")
-    with Primary(log) as primary:
-        assert ReplicaRegistry(FileStorage(tmp_path / "p")).find(second.key) is None
-        with Replica(tmp_path / "r", primary.address) as replica:
-            assert replica.wait_for(22, WAIT_S) == 22
-    assert identity_in(tmp_path / "r") not in (first, second)
-
-
-def test_a_primary_that_cannot_keep_an_identity_gives_none(log: walkit.WriteAheadLog, tmp_path: Path) -> None:
-    """Put a folder in the place of the registry: a new replica is refused for now with the cause, and then served."""
-    (tmp_path / "p" / REGISTRY_NAME).mkdir()
-    with (
-        Primary(log) as primary,
-        Replica(tmp_path / "r", primary.address, backoff=Backoff(1, 20)) as replica,
-    ):
-        until(lambda: replica.status().reason in ("full", "damage"), "the refusal")
-        assert REGISTRY_NAME in replica.status().trouble
-        assert not (tmp_path / "r" / IDENTITY_NAME).exists()
-        (tmp_path / "p" / REGISTRY_NAME).rmdir()
-        assert replica.wait_for(20, WAIT_S) == 20
-
-
 # -- files
 
 
 def sealed(name: str, body: bytes) -> bytes:
     """Return a private file with a right checksum."""
     return b"walkit-%s 1 %08x\n%s" % (name.encode(), crc32c(body), body)
-
-
-def test_a_registry_of_impossible_values_is_made_anew(tmp_path: Path) -> None:
-    """Put values that no registry has under a right checksum: it is damage, and the next replica gets its identity."""
-    known = mint()
-    numbers = b'{"replicas":[{"key":"%s","name":"x","acked":[%s],"seen_us":%s}]}'
-    who = known.key.encode()
-    bodies = [
-        numbers % (who, b"Infinity,0,0", b"0"),
-        numbers % (who, b"1,2,3", b"1e999"),
-        b'{"replicas":' + b"[" * 200_000,
-        b'{"replicas":' + b"9" * 6000 + b"}",
-        b'{"replicas":[null]}',
-    ]
-    for body in bodies:
-        (tmp_path / REGISTRY_NAME).write_bytes(sealed(REGISTRY_NAME, body))
-        registry = ReplicaRegistry(FileStorage(tmp_path))
-        assert registry.find(known.key) is None and "damaged" in registry.trouble
-        identity = mint()
-        assert registry.add(identity, "new", set())
-        found = ReplicaRegistry(FileStorage(tmp_path)).find(identity.key)
-        assert found is not None and found.key == identity.key
 
 
 def test_no_error_of_a_damaged_identity_has_the_id(tmp_path: Path) -> None:
@@ -335,87 +288,3 @@ def test_a_power_cut_while_it_is_kept_leaves_one_identity_or_none() -> None:
     drop_identity(storage)
     drop_identity(storage)
     assert load_identity(storage.crash()) is None
-
-
-def test_the_registry_is_bounded_and_forgets_who_never_acknowledged() -> None:
-    """Fill a registry of three: strangers make room, then who was not seen for longest; those that are kept stay."""
-    storage = CrashingStorage()
-    storage.create()
-    registry = ReplicaRegistry(storage, limit=3)
-    one, two, three, four, five, six = (mint() for _ in range(6))
-    end = LogEnd(last_lsn=9, position=640, chain=1)
-    assert all(registry.add(i, "r", ()) for i in (one, two, three))
-    registry.acknowledged(two.key, end)
-    registry.save(now=True)
-    assert registry.add(four, "r", {one.key})
-    assert registry.find(three.key) is None
-    assert registry.find(one.key) is not None
-    registry.acknowledged(four.key, end)
-    again = ReplicaRegistry(storage, limit=3)
-    known = again.find(two.key)
-    assert known is not None
-    assert known.acked == end
-    assert registry.add(five, "r", {one.key})
-    assert registry.find(two.key) is None
-    assert not registry.add(six, "r", {one.key, four.key, five.key})
-    assert len(registry) == 3
-
-
-def test_a_log_that_can_only_be_read_is_served_with_a_registry_elsewhere(tmp_path: Path) -> None:
-    """Serve a folder that takes no file: a new replica is refused with the way out, and follows with `registry`."""
-    with walkit.open(tmp_path / "p") as log:
-        log.append(b"v")
-    (tmp_path / "p" / REGISTRY_LOCK_NAME).mkdir()  # no lock can be taken there, whoever runs the tests
-    with Primary(tmp_path / "p") as primary, Replica(tmp_path / "r", primary.address) as replica:
-        until(lambda: "--registry" in replica.status().trouble, "the refusal")
-        assert replica.status().reason == "full"
-        assert replica.status().id == ""
-    with (
-        Primary(tmp_path / "p", registry=tmp_path / "state" / "of p") as primary,
-        Replica(tmp_path / "r", primary.address) as replica,
-    ):
-        assert replica.wait_for(1, WAIT_S) == 1
-        assert replica.status().id == identity_in(tmp_path / "r").key
-    assert (tmp_path / "state" / "of p" / REGISTRY_NAME).exists()
-
-
-def test_a_power_cut_while_the_registry_is_written_leaves_what_was_given_out() -> None:
-    """Cut the power after each identity that was kept: every one that was given out is known."""
-    storage = CrashingStorage()
-    storage.create()
-    registry, given = ReplicaRegistry(storage), []
-    for _ in range(4):
-        given.append(mint())
-        assert registry.add(given[-1], "r", ())
-        for seed in range(6):
-            left = ReplicaRegistry(storage.crash(keep="random", seed=seed))
-            assert all(left.find(identity.key) for identity in given)
-
-
-def test_a_registry_that_another_process_writes_is_waited_for_and_then_refused(tmp_path: Path) -> None:
-    """Hold the registry's lock as another process does: an identity is not kept, and the error names the lock."""
-    storage = FileStorage(tmp_path)
-    lock = storage.lock(REGISTRY_LOCK_NAME)
-    assert not isinstance(lock, LockHolder)
-    registry = ReplicaRegistry(storage)
-    with pytest.raises(StorageError, match=REGISTRY_LOCK_NAME):
-        registry.add(mint(), "r", ())
-    assert len(registry) == 0
-    lock.release()
-    assert registry.add(mint(), "r", ())
-
-
-def test_two_primaries_of_one_log_share_the_registry(log: walkit.WriteAheadLog, tmp_path: Path) -> None:
-    """Mint at two primaries of one folder in turns: each knows the replicas of the other."""
-    with Primary(log) as one, Primary(tmp_path / "p") as two:
-        identities = []
-        for primary in (one, two, one):
-            with Caller(primary.address) as caller:
-                caller.welcomed("r")
-                assert caller.identity is not None
-                identities.append(caller.identity)
-        for identity in identities:
-            for primary in (one, two):
-                until(lambda p=primary: not p._sessions, "the sessions to end")  # type: ignore[misc]
-                with Caller(primary.address) as caller:
-                    assert isinstance(caller.prove(identity).next(), Welcome)

@@ -76,11 +76,10 @@ BATCH = Batch(
     frame_bytes_max=4096, source_lsn=30, source_position=9_000, lineage=EPOCHS, codec="", data=bytes(range(128)),
 )  # fmt: skip
 WELCOME = Welcome(
-    version=3, log_id=77, created_us=5, ack_order="append", source_lsn=30, source_position=9_000
+    version=4, log_id=77, created_us=5, ack_order="append", source_lsn=30, source_position=9_000
 )
 TO_SUBSCRIBER: tuple[FromPublisher, ...] = (
     WELCOME,
-    replace(WELCOME, id=bytes(range(16))),
     Refusal(reason="gap", message="gone", lsn=5, other_lsn=9),
     BATCH,
     Plan(manifest=bytes(range(64)), sizes=(4096, 1 << 33), snapshot_lsn=9),

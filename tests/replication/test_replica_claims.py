@@ -18,17 +18,16 @@ from tests.support.crashes import SMALL
 from walkit.errors import OptionsError, WalkitError
 from walkit.events import EventSink
 from walkit.format.layout import CLAIMS_MAX
+from walkit.format.manifest import LogEnd
 from walkit.format.names import claim_file_name
 from walkit.models import FaultyStorage
 from walkit.replication import Primary, Replica
 from walkit.replication.core.publisher import Publisher
 from walkit.replication.primary import claims as replica_claims
 from walkit.replication.primary.claims import ReplicaClaims, replicas_with_claims
-from walkit.replication.primary.registry import ReplicaRegistry
 from walkit.replication.primary.server import HOLDS
 from walkit.replication.protocol.identity import mint
 from walkit.replication.protocol.messages import Ack, Chunk, Fetch, Heartbeat, Plan, Refusal, Welcome
-from walkit.replication.replica.identity_file import load_identity
 from walkit.segments.consumer_files import claims_locked, stored_claim
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.file import FileStorage
@@ -144,7 +143,6 @@ def test_two_primaries_serve_one_session_of_an_id(tmp_path: Path) -> None:
         one.say(Ack(end=end))
         until(lambda: len(log.claims()) == 1, "the claim of the first")
         before = log.claims()[0].mark
-        assert one.identity is not None
         with Caller(second.address) as other:
             manifest = log.parts.manifest_store.current
             facts: dict[str, Any] = {"log_id": manifest.log_id, "lineage": manifest.lineage, "end": end}
@@ -155,7 +153,7 @@ def test_two_primaries_serve_one_session_of_an_id(tmp_path: Path) -> None:
 
 
 def test_a_replica_below_its_claim_is_refused(tmp_path: Path) -> None:
-    """Claim up to the end for an id, forget the registry's acknowledgement, come with nothing: refused as put back."""
+    """Acknowledge the end, then come with nothing: refused as put back, until the claim is gone."""
     with walkit.open(tmp_path / "p", options=SMALL) as log:
         log.append(b"v")
         log.wait_idle()
@@ -163,38 +161,18 @@ def test_a_replica_below_its_claim_is_refused(tmp_path: Path) -> None:
         with Primary(log) as primary:
             with Caller(primary.address) as caller:
                 caller.welcomed("r")
+                caller.say(Ack(end=end))
+                until(lambda: len(log.claims()) == 1, "the claim")
                 identity = caller.identity
-                assert identity is not None
             until(lambda: not primary.status().followers, "the session to end")
-            claimed = walkit.claim(
-                tmp_path / "p", identity.key, end.last_lsn + 1, owner=uuid.UUID(hex=identity.key)
-            )
             with Caller(primary.address) as caller:
                 refusal = caller.prove(identity).next()
                 assert isinstance(refusal, Refusal)
                 assert (refusal.reason, refusal.other_lsn) == ("rewound", end.last_lsn)
-            claimed.release()
+            log.drop_claim(identity.key)
             until(lambda: not primary.status().followers, "the session to end")
             with Caller(primary.address) as caller:
                 assert isinstance(caller.prove(identity).next(), Welcome)
-
-
-def test_a_registry_keeps_the_replicas_with_claims(tmp_path: Path) -> None:
-    """Fill a registry of two, one with a claim: the third takes the place of the other, and the claim's owner stays."""
-    with walkit.open(tmp_path / "p", options=SMALL) as log, Primary(log) as primary:
-        last = log.append(b"v").last_lsn
-        with Replica(tmp_path / "r", primary.address) as replica:
-            replica.wait_for(last, WAIT_S)
-            until(lambda: len(log.claims()) == 1, "the claim")
-        own = load_identity(FileStorage(str(tmp_path / "r")))
-        assert own is not None
-        registry = ReplicaRegistry(log.parts.storage, limit=2)
-        keep = replicas_with_claims(log.parts.storage)
-        assert keep == {own.identity.key}
-        assert registry.add(mint(), "second", keep)
-        assert registry.add(mint(), "third", keep)
-        assert set(registry.names().values()) == {own.name, "third"}
-        assert not ReplicaRegistry(log.parts.storage, limit=1).add(mint(), "fourth", registry.names())
 
 
 @pytest.mark.parametrize("lease_s", [0, 0.5, float("nan"), 1e9])
@@ -217,10 +195,22 @@ def test_a_stopped_holder_of_the_lock_is_waited_for_once(
         claims = ReplicaClaims(storage, EventSink(None))
         claims.start()
         for key in keys:
-            claims.want(key, 2, log.parts.core.identity.epoch_id, lambda error: None)
+            claims.want(
+                key,
+                "r",
+                LogEnd(last_lsn=1, position=64),
+                log.parts.core.identity.epoch_id,
+                lambda error: None,
+            )
         until(lambda: replicas_with_claims(storage) == frozenset(keys), "eight claims")
         for key in keys:
-            claims.want(key, 20, log.parts.core.identity.epoch_id, lambda error: None)
+            claims.want(
+                key,
+                "r",
+                LogEnd(last_lsn=19, position=640),
+                log.parts.core.identity.epoch_id,
+                lambda error: None,
+            )
         with claims_locked(storage):
             began = time.monotonic()
             claims.stop()
@@ -239,7 +229,9 @@ def test_the_claim_of_an_ended_session_is_written_once_more_and_not_renewed(tmp_
         key, claims = mint().key, ReplicaClaims(FileStorage(tmp_path / "log"), EventSink(None))
         claims.start()
         for first_lsn in (2, 20):
-            claims.want(key, first_lsn, log.parts.core.identity.epoch_id, lambda error: None)
+            claims.want(
+                key, "r", LogEnd(last_lsn=first_lsn - 1), log.parts.core.identity.epoch_id, lambda error: None
+            )
             until(lambda: claims.held_from(key) is not None, "the first claim")
         claims.leave(key)
         until(lambda: claims.held_from(key) is None, "the last writing")
@@ -256,11 +248,11 @@ def test_what_an_ended_session_wanted_is_not_written_over_a_bootstraps_claim(tmp
         claims = ReplicaClaims(storage, EventSink(None))
         for _ in range(5):
             key, lost = mint().key, list[WalkitError]()
-            claims.want(key, 15, epoch_id, lost.append)
+            claims.want(key, "r", LogEnd(last_lsn=14, position=640), epoch_id, lost.append)
             with claims_locked(storage):
                 claims.start()  # it writes, and waits for the lock
                 claims.leave(key)
-                anew = threading.Thread(target=claims.take_all, args=(key, lost.append))
+                anew = threading.Thread(target=claims.take_all, args=(key, "r", lost.append))
                 anew.start()
                 held.wait(0.1)
             anew.join()

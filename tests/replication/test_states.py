@@ -34,7 +34,6 @@ from walkit.replication.core.states import (
 )
 from walkit.replication.core.subscriber import Subscriber
 from walkit.replication.primary.status import FollowerStatus
-from walkit.replication.protocol.identity import mint
 from walkit.replication.protocol.messages import Ack, Batch, Heartbeat, Plan, Welcome
 
 FAR = 7
@@ -44,7 +43,7 @@ FAR = 7
 def welcome(lsn: int) -> Welcome:
     """A welcome of a source that ends at this LSN."""
     return Welcome(
-        version=3, log_id=5, created_us=0, ack_order="append", source_lsn=lsn, source_position=lsn * 64
+        version=4, log_id=5, created_us=0, ack_order="append", source_lsn=lsn, source_position=lsn * 64
     )
 
 
@@ -119,13 +118,13 @@ class SessionDriver:
         elif end == "planning":
             hello = replace(hello_at(history, 0), bootstrap=True)
             core.admitted(
-                hello, replace(history.primary_state(hello), oldest_lsn=5, oldest_position=320), now, mint()
+                hello, replace(history.primary_state(hello), oldest_lsn=5, oldest_position=320), now
             )
         elif end == "bootstrapping":
             core.planned(Plan(manifest=b"", sizes=(64,), snapshot_lsn=0), now)
         elif self.states.state == "waiting":
             hello = hello_at(history, 0 if end == "catching up" else history.durable)
-            self.steps += core.admitted(hello, history.primary_state(hello), now, mint())
+            self.steps += core.admitted(hello, history.primary_state(hello), now)
         elif end == "streaming":
             self._acknowledge_all()
         else:

@@ -112,7 +112,7 @@ def test_silence_and_missing_frames_are_told_with_their_time() -> None:
     assert status(200).why == "there:1 has not answered yet" and status(200).stalled_s == 0.1
     core.connected(300)
     core.receive(
-        Welcome(version=3, log_id=5, created_us=0, ack_order="append", source_lsn=0, source_position=0), 400
+        Welcome(version=4, log_id=5, created_us=0, ack_order="append", source_lsn=0, source_position=0), 400
     )
     assert lag_of(status(400 + CONTACT_MS)) == (0, 0, 0.0) and status(400 + CONTACT_MS).why == ""
     silent = status(401 + CONTACT_MS)

@@ -71,8 +71,8 @@ MUTANTS = (
     Mutant(
         "a claim that is one record ahead",
         f"{PUBLISHER}._acknowledged",
-        "MoveClaim(end.last_lsn + 1)",
-        "MoveClaim(end.last_lsn + 2)",
+        "MoveClaim(end)",
+        "MoveClaim(LogEnd(last_lsn=end.last_lsn + 1, position=end.position, chain=end.chain))",
     ),
     Mutant("a range skipped where it is asked for again", f"{PUBLISHER}.receive", "self.sent = end", "pass"),
     Mutant(

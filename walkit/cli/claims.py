@@ -21,7 +21,7 @@ def claims(args: argparse.Namespace) -> int:
     def lines() -> list[str]:
         said = [] if dropped is None else [f"{'dropped' if dropped else 'there is no'} claim {args.drop!r}"]
         rows = [_row(fact) for fact in found]
-        headers = ("claim", "state", "first LSN needed", "lease until", "owner")
+        headers = ("claim", "state", "first LSN needed", "lease until", "owner", "label")
         listed = aligned(headers, rows, right=(2,)) if rows else []
         faults = [f"problem: {fact.fault}" for fact in found if fact.fault is not None]
         return [f"{counted(len(found), 'claim')} on {storage.location}", *said, *listed, *faults]
@@ -35,7 +35,7 @@ def claims(args: argparse.Namespace) -> int:
 
 def _row(fact: ClaimFact) -> tuple[str, ...]:
     first = "?" if fact.first_lsn is None else f"{fact.first_lsn:,}"
-    return fact.name, fact.state, first, fact.lease_until, fact.owner or "?"
+    return fact.name, fact.state, first, fact.lease_until, fact.owner or "?", fact.label
 
 
 def _plain(fact: ClaimFact) -> dict[str, Any]:
@@ -45,5 +45,6 @@ def _plain(fact: ClaimFact) -> dict[str, Any]:
         "first_lsn": fact.first_lsn,
         "lease_until_us": fact.lease_until_us,
         "owner": fact.owner,
+        "label": fact.label,
         "fault": fact.fault,
     }

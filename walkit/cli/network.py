@@ -26,7 +26,6 @@ def serve(args: argparse.Namespace) -> int:
         token=token_of(args),
         tls=_server_tls(args),
         insecure=args.insecure,
-        registry=args.registry,
     )
 
 
@@ -111,11 +110,6 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--insecure", action="store_true", help="off loopback also without TLS, or without a token"
-    )
-    parser.add_argument(
-        "--registry",
-        metavar="DIR",
-        help="where the identities of replicas are kept, if not in the log's folder: that one may be only readable",
     )
 
 

@@ -14,6 +14,7 @@ from walkit.errors import CorruptionError
 from walkit.format.checksum import crc32c
 from walkit.format.layout import (
     CLAIM_FILE_BYTES,
+    CLAIM_LABEL_CHARS_MAX,
     CLAIM_LEASE_US_MAX,
     CLAIM_MAGIC,
     CLAIM_PLACE,
@@ -22,7 +23,9 @@ from walkit.format.layout import (
     CURSOR_MAGIC,
     FORMAT_VERSION,
     LSN_MAX,
+    POSITION_MAX,
 )
+from walkit.format.manifest import LogEnd
 from walkit.format.segment import refuse_newer
 
 _CRC_BYTES = 4
@@ -78,7 +81,8 @@ class ClaimRecord(NamedTuple):
     """Records from `first_lsn` on are needed until `written_us + lease_us`, microseconds since 1970.
 
     `generation` grows by one with each writing. `epoch` and `epoch_id` are of the record before `first_lsn` (0 where
-    there is none); `owner` is the consumer's random id, 16 bytes.
+    there is none); `owner` is the consumer's random id, 16 bytes. `acked` and `label` are for a
+    replica: how far it has acknowledged, and its own name for itself.
     """
 
     generation: int
@@ -89,6 +93,8 @@ class ClaimRecord(NamedTuple):
     first_lsn: int
     lease_us: int
     written_us: int
+    acked: LogEnd = LogEnd()
+    label: str = ""
 
     @property
     def lease_until_us(self) -> int:
@@ -98,8 +104,15 @@ class ClaimRecord(NamedTuple):
 
 def encode_claim(mark: ClaimRecord) -> tuple[int, bytes]:
     """Return (offset in the file, bytes): one place; struct.error where a number is not in 64 bits."""
-    assert len(mark.owner) == 16
-    return mark.generation % 2 * CLAIM_PLACE_STRIDE, _PLACE.encode(mark)
+    assert len(mark.owner) == 16 and is_label(mark.label)
+    *numbers, acked, label = mark
+    fields = (*numbers, acked.last_lsn, acked.position, acked.chain, label.encode())
+    return mark.generation % 2 * CLAIM_PLACE_STRIDE, _PLACE.encode(fields)
+
+
+def is_label(text: str) -> bool:
+    """Return whether a claim may have this label; all but those of replicas have the empty one."""
+    return len(text) <= CLAIM_LABEL_CHARS_MAX and text.isprintable()
 
 
 def whole_claim(mark: ClaimRecord) -> bytes:
@@ -127,13 +140,20 @@ def decode_claim(data: bytes, name: str) -> ClaimRecord:
         fault = _PLACE.damaged(name, what, CLAIM_FILE_BYTES, len(data))
         found.clear()
     if found:
-        return max(found)
+        return max(found, key=lambda mark: mark.generation)
     assert fault is not None
     raise fault
 
 
 def _decode_place(data: bytes, name: str) -> ClaimRecord:
-    mark = ClaimRecord._make(_PLACE.decode(data, name))
+    *numbers, lsn, position, chain, text = _PLACE.decode(data, name)
+    label = text.rstrip(b"\0").decode("utf-8", "replace")
+    acked = LogEnd(last_lsn=lsn, position=position, chain=chain)
+    mark = ClaimRecord._make((*numbers, acked, label))
+    if lsn > LSN_MAX or position > POSITION_MAX or not is_label(label):
+        raise _PLACE.damaged(
+            name, "has an impossible end or label", "the end of a log, printable text", (lsn, position, label)
+        )
     if not 1 <= mark.first_lsn <= LSN_MAX:
         raise _PLACE.damaged(name, "names an LSN that no record has", f"1 to {LSN_MAX}", mark.first_lsn)
     if not 1 <= mark.lease_us <= CLAIM_LEASE_US_MAX:

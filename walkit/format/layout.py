@@ -58,10 +58,12 @@ CURSOR_MAGIC: Final = b"WALKITCU"
 CURSOR_FILE: Final = struct.Struct("<8sHHIIQQQQQI")
 
 CLAIM_MAGIC: Final = b"WALKITCL"
-CLAIM_PLACE: Final = struct.Struct("<8sHHIIQQ16sQQQQQI")
+CLAIM_PLACE: Final = struct.Struct("<8sHHIIQQ16sQQQQQQQI512sI")
 CLAIM_PLACE_STRIDE: Final = 4096
 """No write of one place can tear the other."""
 CLAIM_FILE_BYTES: Final = 2 * CLAIM_PLACE_STRIDE
+CLAIM_LABEL_CHARS_MAX: Final = 128
+"""Printable characters, of at most four bytes each."""
 CLAIM_LEASE_US_MAX: Final = 30 * 86_400 * 1_000_000
 """Thirty days: also how long a claim that cannot be read keeps the whole log."""
 CLAIMS_MAX: Final = 64

@@ -55,7 +55,7 @@ _CURSOR_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def is_cursor_name(name: str) -> bool:
-    """Say whether a consumer's cursor may have this name: 1 to 64 letters, digits, "_" and "-" of ASCII."""
+    """Say whether a consumer's cursor or claim may have this name: 1 to 64 letters, digits, "_" and "-" of ASCII."""
     return _CURSOR_NAME.fullmatch(name) is not None
 
 
@@ -75,11 +75,6 @@ CLAIMS_LOCK_NAME: Final = "claims.lock"
 _CLAIM_PREFIX = "claim-"
 
 
-def is_claim_name(name: str) -> bool:
-    """Say whether a claim may have this name: 1 to 64 letters, digits, "_" and "-" of ASCII."""
-    return is_cursor_name(name)
-
-
 def claim_file_name(name: str, *, new: bool = False) -> str:
     """Return the name of a claim's file, or with `new` of the one that is written to take its place."""
     return f"{_CLAIM_PREFIX}{name}{_NEW_SUFFIX if new else ''}"
@@ -88,7 +83,7 @@ def claim_file_name(name: str, *, new: bool = False) -> str:
 def claim_of_name(file_name: str) -> str | None:
     """Return which claim's file this is; None for any other file."""
     name = file_name.removeprefix(_CLAIM_PREFIX)
-    return name if name != file_name and is_claim_name(name) else None
+    return name if name != file_name and is_cursor_name(name) else None
 
 
 def is_unfinished_claim(file_name: str) -> bool:

@@ -36,7 +36,6 @@ from walkit.read.claim import (
     refuse_taken,
     taken,
 )
-from walkit.read.cursor import check_name
 from walkit.record import wall_us
 from walkit.segments.consumer_files import (
     LOCK_WAIT_S,
@@ -340,7 +339,6 @@ class OwnClaims:
 
     def take(self, name: str, first_lsn: int, lease_s: float) -> Claim:
         """Take the claim of this name, or take it over from another object; durable, and in force, on return."""
-        check_name(name)
         made = OwnClaim(self, name, lease_us_of(lease_s), as_first(first_lsn))
         run_uninterrupted(made.take_own, "claim", events=self.claims.events)
         # Trims may never come: the lease must not be over meanwhile.

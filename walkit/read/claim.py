@@ -22,7 +22,7 @@ from walkit.errors import ClaimError, CorruptionError, DivergenceError, GapError
 from walkit.events import EventCallback, EventSink
 from walkit.format.consumer_file import ClaimRecord
 from walkit.format.layout import CLAIM_LEASE_US_MAX, CLAIMS_MAX, LSN_MAX, OWN_CLAIMS_MAX
-from walkit.format.manifest import Manifest
+from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.names import claim_file_name, claim_of_name
 from walkit.read.cursor import check_name
 from walkit.read.reader import reader_view_of
@@ -230,7 +230,6 @@ def claim(
 
     For local file systems: other machines need locks that work between them, and clocks that agree.
     """
-    check_name(name)
     if owner is not None and (not isinstance(owner, uuid.UUID) or owner.bytes == OWN):
         refuse("owner", owner, "a random uuid.UUID, or None")
     made = Claim(
@@ -242,9 +241,7 @@ def claim(
         complete=complete,
         wait_s=as_seconds(wait_s, "wait_s"),
     )
-    wanted = None if first_lsn is None else as_first(first_lsn)
-    # As deep on the stack as `advance`, so that a claim which can be taken can be advanced.
-    run_uninterrupted(lambda: made._take(wanted, epoch_id, take_over), "claim", events=made._events)
+    made.take(first_lsn, epoch_id, take_over=take_over)
     return made
 
 
@@ -289,6 +286,7 @@ class Claim:
         complete: bool = True,
         wait_s: float = LOCK_WAIT_S,
     ) -> None:
+        check_name(name)
         self._storage, self._events = storage, events
         self._name, self._owner, self._lease_us = name, owner, lease_us
         self._complete, self._wait_s = complete, wait_s
@@ -298,6 +296,8 @@ class Claim:
         self._unsure: list[ClaimRecord] = []
         """Marks that failed to be written since then: any of them may be on storage."""
         self.ended: Literal["", "released", "lost"] = ""
+        self.label, self.acked = "", LogEnd()
+        """Of a replica's claim: written with the position; the end never moves back."""
 
     @property
     def name(self) -> str:
@@ -338,6 +338,12 @@ class Claim:
         "held", "expired" by the clock, "released", "lost", or "log closed" for one of `log.hold`.
         """
         return self.ended or ("expired" if now_us() >= self._last.lease_until_us else "held")
+
+    def take(self, first_lsn: int | None, epoch_id: int | None = None, *, take_over: bool = False) -> None:
+        """Take the claim, or take it again after a loss: see `walkit.claim`."""
+        wanted = None if first_lsn is None else as_first(first_lsn)
+        # As deep on the stack as `advance`, so that a claim which can be taken can be advanced.
+        run_uninterrupted(lambda: self._take(wanted, epoch_id, take_over), "claim", events=self._events)
 
     def advance(self, first_lsn: int) -> None:
         """Say that only records from `first_lsn` on are still needed: the next one that the consumer needs.
@@ -463,9 +469,13 @@ class Claim:
         # After a failure the same place is written: only the other one is known to be on stable storage.
         generation = 1 if found is None else found.generation + (found not in self._unsure)
         log_id, epoch, epoch_id = identity_at(manifest, first_lsn - 1)
-        at_us = self._clock_us()
+        owner, at_us = self._owner.bytes, self._clock_us()
+        if found is not None and (found.owner, found.log_id) == (owner, log_id):
+            self.acked = max(found.acked, self.acked, key=lambda end: end.position)
         mark = ClaimRecord(
-            generation, log_id, self._owner.bytes, epoch, epoch_id, first_lsn, self._lease_us, at_us
+            *(generation, log_id, owner, epoch, epoch_id, first_lsn, self._lease_us, at_us),
+            acked=self.acked,
+            label=self.label,
         )
         self._unsure.append(mark)
         write_claim(self._storage, self._name, mark)

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from walkit.errors import StorageError, WalkitError
-from walkit.events import EventCallback
-from walkit.read.claim import RENEWALS, Claim, claim, is_due
+from walkit.events import EventCallback, EventSink
+from walkit.format.manifest import LogEnd
+from walkit.read.claim import RENEWALS, Claim, is_due, lease_us_of
 from walkit.segments.consumer_files import LOCK_WAIT_S, READ_ONLY
-from walkit.storage.address import Place
+from walkit.storage.address import Place, storage_at
 
 READ_ONLY_S = 60.0
 """The time between two tries in a folder that can only be read, if the lease has time for that."""
@@ -33,10 +34,13 @@ class KeptClaim:
         *,
         move_s: float = 0.0,
         wait_s: float = LOCK_WAIT_S,
+        label: str = "",
         events: EventCallback | None = None,
     ) -> None:
         """`move_s` is the least time between two writings: each costs a sync."""
-        self.name, self.owner = name, owner
+        self.name, self.owner, self.label = name, owner, label
+        self.acked = LogEnd()
+        """Of a replica: written with the next writing."""
         self.lease_s = lease_s
         self._place, self._events = place, events
         self._move_s, self._wait_s = move_s, wait_s
@@ -104,6 +108,7 @@ class KeptClaim:
                 if held is None:
                     self._take(first_lsn, epoch_id, complete)
                 else:
+                    held.label, held.acked = self.label, self.acked
                     held.advance(wanted)
                 return True
             return False
@@ -117,18 +122,12 @@ class KeptClaim:
                 held.release()
 
     def _take(self, first_lsn: int | None, epoch_id: int | None, complete: bool) -> None:
-        made = claim(
-            self._place,
-            self.name,
-            first_lsn,
-            self.lease_s,
-            owner=self.owner,
-            epoch_id=epoch_id,
-            complete=complete,
-            wait_s=self._wait_s,
-            events=self._events,
-        )
-        self._claim, self.owner = made, made.owner
+        owner, lease_us = self.owner or uuid.uuid4(), lease_us_of(self.lease_s)
+        storage, events = storage_at(self._place), EventSink(self._events)
+        made = Claim(storage, events, self.name, owner, lease_us, complete=complete, wait_s=self._wait_s)
+        made.label, made.acked = self.label, self.acked
+        made.take(first_lsn, epoch_id)
+        self._claim, self.owner = made, owner
 
     @contextmanager
     def _trying(self) -> Iterator[None]:

@@ -36,7 +36,7 @@ The way of a frame from the primary's commit to the replica's acknowledgement:
     same bytes at the same position with a synced write, then publishes the end in the durable slot. It is durable.
 11. `core/subscriber.py`: `imported` answers with an `Ack`; then `replica/store.py` applies the records.
 12. `core/publisher.py`: `receive` compares the `Ack` with what was sent. It is acknowledged: `MoveClaim` moves
-    the replica's claim (`primary/claims.py`), before which the primary may trim; `primary/registry.py` keeps the end.
+    the replica's claim (`primary/claims.py`), before which the primary may trim, and which keeps the end.
 """
 
 from __future__ import annotations

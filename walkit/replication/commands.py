@@ -30,12 +30,11 @@ def serve(
     token: str | None = None,
     tls: ServerTLS | None = None,
     insecure: bool = False,
-    registry: Place | None = None,
 ) -> int:
     """Serve the durable prefix of a log that another process may be writing; says `serving LOG at HOST:PORT`."""
     with (
         _until_told() as over,
-        Primary(log, listen, tls, token, insecure=insecure, registry=registry) as primary,
+        Primary(log, listen, tls, token, insecure=insecure) as primary,
     ):
         _say(f"serving {log} at {primary.address}")
         shown = ("serving", "")

@@ -73,6 +73,8 @@ class ClaimFact:
     """When the lease is over, microseconds since 1970."""
     fault: str | None = None
     """Why the file cannot be read, in words."""
+    label: str = ""
+    """A replica's own name for itself; "" for any other consumer."""
     mark: ClaimRecord | None = field(default=None, repr=False)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
@@ -133,6 +135,7 @@ def fact_of(name: str, mark: ClaimRecord, state: ClaimState, first_lsn: int | No
         first_lsn=first_lsn or mark.first_lsn,
         owner=mark.owner.hex(),
         lease_until_us=mark.lease_until_us,
+        label=mark.label,
         mark=mark,
     )
 

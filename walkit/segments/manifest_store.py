@@ -204,13 +204,9 @@ LOST_FOLDER, LOOKS_MAX = "lost+found", 4
 OWN_NAMES = (MANIFEST_NAME, NEW_NAME, LOCK_NAME, DURABLE_NAME, f"{DURABLE_NAME}.tmp", CLAIMS_LOCK_NAME)
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 
-IDENTITY_NAME, REGISTRY_NAME = "replica-identity", "replica-registry"
-"""The identity of this replica, before there is a log in the folder; the replicas that a primary knows."""
-REGISTRY_LOCK_NAME = "replica-registry.lock"
-REPLICATION_NAMES = (
-    *(IDENTITY_NAME, f"{IDENTITY_NAME}.new"),
-    *(REGISTRY_NAME, f"{REGISTRY_NAME}.new", REGISTRY_LOCK_NAME),
-)
+IDENTITY_NAME = "replica-identity"
+"""The identity of this replica, before there is a log in the folder, too."""
+REPLICATION_NAMES = (IDENTITY_NAME, f"{IDENTITY_NAME}.new")
 """Files of replication beside a log."""
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from walkit.format.manifest import EpochRecord, SegmentRecord, SegmentState
-from walkit.replication.protocol.identity import KnownReplica
+from walkit.format.manifest import EpochRecord, LogEnd, SegmentRecord, SegmentState
 from walkit.segments.consumer_files import ClaimFact
 from walkit.simulate.world_log import FrameStore, State
 
@@ -26,7 +25,8 @@ class PrimaryDisk:
         self.starts: list[tuple[int, int]] = [(0, 0)]
         """(position, microseconds) of where each segment begins that is still there."""
         self.replica_claims: dict[str, ClaimFact] = {}
-        self.registry: dict[str, KnownReplica] = {}
+        self.acked: dict[str, LogEnd] = {}
+        """By key, how far each replica has acknowledged: what its claim says."""
         self.snapshot = State()
         self.claims: dict[str, tuple[int, float]] = {}
         """By consumer: the first LSN that it needs, and until when its lease runs, in milliseconds."""

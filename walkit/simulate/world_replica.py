@@ -95,7 +95,8 @@ class Replica:
             backoff=Backoff(10.0, 150.0, self._random.random),
             silence_ms=SILENCE_MS,
             frame_bytes_max=FRAME_BYTES_MAX,
-            identity=disk.identity,
+            identity=disk.identity or Identity(self._random.randbytes(16)),
+            keeps=disk.identity is not None,
         )
         self._inbox.clear()
         self._waiting, self._writing = [], []

@@ -7,10 +7,11 @@ from random import Random
 from typing import Protocol
 
 from walkit.errors import GapError
+from walkit.format.manifest import LogEnd
 from walkit.replication.core.actions import Admit, MoveClaim, PublisherStep, Read, Send
 from walkit.replication.core.publisher import Publisher
-from walkit.replication.protocol.identity import Identity, KnownReplica, key_of
-from walkit.replication.protocol.lineage import PrimaryState, why_refused
+from walkit.replication.protocol.identity import key_of
+from walkit.replication.protocol.lineage import PrimaryState
 from walkit.replication.protocol.messages import FromSubscriber, Hello, Refusal
 from walkit.segments.consumer_files import ClaimFact
 from walkit.simulate.world_clock import Alarm, Process
@@ -65,7 +66,7 @@ class Session:
 
 
 class Sessions:
-    """All connections of the primary's process. They end with it; claims and registry are on its disk."""
+    """All connections of the primary's process. They end with it; claims are on its disk."""
 
     def __init__(self, owner: Owner, network: Network, random: Random) -> None:
         self._owner, self._network, self._random = owner, network, random
@@ -90,7 +91,7 @@ class Sessions:
         }
 
     def save(self) -> None:
-        """Write what replicas have acknowledged into the registry."""
+        """Write what replicas have acknowledged."""
         for session in self.live.values():
             self._note(session)
 
@@ -137,8 +138,7 @@ class Sessions:
     def _heard(self, session: Session, said: FromSubscriber) -> None:
         core, now_ms = session.core, self._now_ms
         if core.state == "waiting" and isinstance(said, Hello):
-            known = self._owner.disk.registry.get(key_of(said.id))
-            self._do(session, core.greeted(said, known, now_ms))
+            self._do(session, core.greeted(said, now_ms))
         elif core.state != "waiting":
             self._do(session, core.receive(said, now_ms))
 
@@ -158,7 +158,7 @@ class Sessions:
             elif isinstance(step, Admit):
                 self._do(session, self._admit(session, step))
             elif isinstance(step, MoveClaim):
-                self._move_hold(session, step.first_lsn)
+                self._move_hold(session, step.acked.last_lsn + 1)
             else:
                 self._network.send(
                     PRIMARY, session.caller.name, (session.connection, None), session.caller.hear
@@ -186,15 +186,12 @@ class Sessions:
 
     def _admit(self, session: Session, step: Admit) -> list[PublisherStep]:
         hello, disk, now_ms = step.hello, self._owner.disk, self._now_ms
-        minted = None if step.is_known else Identity(self._random.randbytes(16))
-        key = key_of(hello.id) if minted is None else minted.key
+        key = key_of(hello.id)
         if any(s.key == key for s in self.live.values() if s is not session):
             return session.core.refuse(Refusal(reason="busy", message="another session is live"), now_ms)
-        primary = self._primary_state(hello)
-        if minted is not None and why_refused(hello, primary) is None:
-            disk.registry[key] = KnownReplica(key, hello.name)
         session.key = key
-        return session.core.admitted(hello, primary, now_ms, minted)
+        acked = disk.acked.get(key, LogEnd())
+        return session.core.admitted(hello, self._primary_state(hello), now_ms, acked)
 
     def _primary_state(self, hello: Hello) -> PrimaryState:
         disk, end = self._owner.disk, self._owner.disk.store.end
@@ -224,9 +221,9 @@ class Sessions:
             self._owner.save_claims()
 
     def _note(self, session: Session) -> None:
-        registry, known = self._owner.disk.registry, self._owner.disk.registry.get(session.key)
-        if known is not None and session.core.acked.position > known.acked.position:
-            registry[session.key] = replace(known, acked=session.core.acked)
+        known, acked = self._owner.disk.acked, session.core.acked
+        if session.core.key and acked.position > known.get(session.key, LogEnd()).position:
+            known[session.key] = acked
 
     def _end(self, session: Session) -> None:
         """Forget a session; its claim stands until its lease is over."""

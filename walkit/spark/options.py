@@ -19,7 +19,7 @@ from urllib.parse import unquote
 from walkit._internal.arguments import check_choice, refuse
 from walkit.errors import LogNotFoundError, OptionsError
 from walkit.format.layout import CLAIM_LEASE_US_MAX
-from walkit.format.names import is_claim_name
+from walkit.format.names import is_cursor_name
 from walkit.spark.facts import LogFacts
 from walkit.storage.address import storage_at
 
@@ -336,7 +336,7 @@ def _claim(given: Mapping[str, str]) -> str | None:
     name = given.get("claim")
     if name is None or name == "none":
         return None if name is None else ""
-    if not is_claim_name(name):
+    if not is_cursor_name(name):
         refuse("claim", name, "1 to 64 letters, digits, '_' and '-', or none for no claim")
     return name
 

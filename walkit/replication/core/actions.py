@@ -41,8 +41,6 @@ class Admit:
     """Find a place for the subscriber, and answer its hello."""
 
     hello: Hello
-    is_known: bool
-    """Whether its id is one that the primary has minted; otherwise it needs an identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +53,9 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class MoveClaim:
-    """The subscriber needs records from here on; those before are on its stable storage."""
+    """The subscriber needs the records after this end; those before are on its stable storage."""
 
-    first_lsn: int
+    acked: LogEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,7 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Keep the identity that the publisher has minted, durably."""
+    """Keep the identity durably: a publisher has accepted it."""
 
     identity: Identity
 

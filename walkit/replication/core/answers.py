@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.replication.core.lag import Lag
 from walkit.replication.protocol.frame_run import FrameRun
-from walkit.replication.protocol.identity import Identity
 from walkit.replication.protocol.lineage import PrimaryState
 from walkit.replication.protocol.messages import (
     Batch,
@@ -21,8 +20,8 @@ from walkit.replication.protocol.messages import (
 )
 
 
-def welcome_of(primary: PrimaryState, version: int, minted: Identity | None) -> Welcome:
-    """Return the welcome of a subscriber, with its identity where that is new."""
+def welcome_of(primary: PrimaryState, version: int) -> Welcome:
+    """Return the welcome of a subscriber."""
     return Welcome(
         version=version,
         log_id=primary.log_id,
@@ -30,7 +29,6 @@ def welcome_of(primary: PrimaryState, version: int, minted: Identity | None) -> 
         ack_order=primary.ack_order,
         source_lsn=primary.durable_lsn,
         source_position=primary.durable_position,
-        id=b"" if minted is None else minted.id,
     )
 
 

@@ -27,7 +27,7 @@ from walkit.replication.core.lag import Lag
 from walkit.replication.core.states import StateTracker
 from walkit.replication.protocol.codecs import Traffic, chosen, pack
 from walkit.replication.protocol.frame_run import FrameRun
-from walkit.replication.protocol.identity import Identity, KnownReplica, key_of
+from walkit.replication.protocol.identity import key_of
 from walkit.replication.protocol.lineage import (
     PrimaryState,
     is_bootstrap,
@@ -118,7 +118,6 @@ class Publisher:
         self._lineage_sent = False
         self._epoch: tuple[int, int] | None = None
         self._reading = False
-        self._known: KnownReplica | None = None
         self._sizes: tuple[int, ...] = ()
         """Of the files of the plan that the subscriber was sent."""
         self._sent_ms = self._heard_ms = 0.0
@@ -142,40 +141,39 @@ class Publisher:
         self._sent_ms = self._heard_ms = now_ms
         self.states.begin(now_ms)
 
-    def greeted(self, hello: Hello, known: KnownReplica | None, now_ms: float) -> list[PublisherStep]:
-        """The subscriber has sent its hello; `known` is what is kept of its id."""
+    def greeted(self, hello: Hello, now_ms: float) -> list[PublisherStep]:
+        """The subscriber has sent its hello."""
         self._sent_ms = self._heard_ms = now_ms
         if self.state != "waiting":
             return self.refuse(Refusal(reason="protocol", message="a second hello"), now_ms)
         refusal = why_unservable(hello, self.versions)
+        if refusal is None and not hello.id:
+            refusal = Refusal(reason="protocol", message="a replica without an id")
         if refusal is not None:
             return self.refuse(refusal, now_ms)
-        assert known is None or known.key == key_of(hello.id)
-        self.name, self._known = hello.name, known
-        return self._note(hello, [Admit(hello, is_known=known is not None)], now_ms)
+        self.name = hello.name
+        return self._note(hello, [Admit(hello)], now_ms)
 
     def admitted(
         self,
         hello: Hello,
         primary: PrimaryState,
         now_ms: float,
-        minted: Identity | None = None,
-        claimed_lsn: int = 0,
+        acked: LogEnd = LogEnd(),  # noqa: B008 - it is frozen
     ) -> list[PublisherStep]:
-        """The subscriber is admitted; `primary` is what the source has, `minted` an identity for a new one.
+        """The subscriber is admitted; `primary` is what the source has.
 
-        `claimed_lsn` is the last LSN that it has given up by its claim, as that is stored.
+        `acked` is how far the subscriber has acknowledged before, as its claim says.
         """
         self._sent_ms = self._heard_ms = now_ms
         if self.state != "waiting":
             return self.refuse(Refusal(reason="protocol", message="a second hello"), now_ms)
         refusal = why_refused(hello, primary, self.versions)
         bootstraps = is_bootstrap(hello, refusal)
-        refusal = None if bootstraps else refusal or rewound(hello, self._known, claimed_lsn)
+        refusal = None if bootstraps else refusal or rewound(hello, acked)
         if refusal is not None:
             return self.refuse(refusal, now_ms)
-        self.name = hello.name
-        self.key = key_of(hello.id) if minted is None else minted.key
+        self.name, self.key = hello.name, key_of(hello.id)
         self.codec, self.log_id = chosen(hello.codecs), primary.log_id
         self.sent = self.acked = hello.end
         self._ends = [hello.end]
@@ -183,7 +181,7 @@ class Publisher:
         self._frame_bytes_max = hello.frame_bytes_max
         self.lag.source_at(primary.durable_lsn, primary.durable_position, hello.end.last_lsn, now_ms)
         self._enter("planning" if bootstraps else "streaming", now_ms)
-        welcome = welcome_of(primary, min(self.versions[1], hello.version_max), minted)
+        welcome = welcome_of(primary, min(self.versions[1], hello.version_max))
         return self._note(
             "admitted", [Send(welcome), *([MakePlan()] if bootstraps else self._pump())], now_ms
         )
@@ -253,7 +251,7 @@ class Publisher:
         if not (moved or not self._claimed) or not answers:
             return []
         self._claimed = True
-        return [MoveClaim(end.last_lsn + 1)]
+        return [MoveClaim(end)]
 
     def frames(
         self, run: FrameRun | None, lineage: tuple[EpochRecord, ...], now_ms: float

@@ -82,6 +82,7 @@ class Subscriber:
         silence_ms: float = SILENCE_MS,
         frame_bytes_max: int = FRAME_BYTES_LIMIT,
         identity: Identity | None = None,
+        keeps: bool = False,
         bootstraps: bool = False,
     ) -> None:
         self.bootstraps = bootstraps
@@ -91,7 +92,9 @@ class Subscriber:
         self.name, self.codecs, self.versions, self.frame_bytes_max = name, codecs, versions, frame_bytes_max
         self.log_id, self.lineage = log_id, lineage
         self.identity = identity
-        """None before the first contact: then the publisher mints one."""
+        """Proves the replica; a publisher refuses a hello without it."""
+        self.keeps = keeps
+        """Whether the identity is in the folder, to be found by a restart."""
         self.end = end or LogEnd()
         """Where the replica's log ends; all before it is on its stable storage."""
         self.next = self.end
@@ -282,8 +285,8 @@ class Subscriber:
             self._enter("streaming", now_ms)
         self._note_contact(now_ms)
         steps: list[SubscriberStep] = []
-        if welcome.id and first:
-            self.identity = Identity(welcome.id)
+        if self.identity is not None and not self.keeps:
+            self.keeps = True
             steps.append(Keep(self.identity))
         if not self.log_id:
             self.log_id = welcome.log_id

@@ -17,7 +17,7 @@ from walkit._internal.locks import WORK, alone, once
 from walkit._internal.threads import Bell, LogThread
 from walkit.errors import ClaimError, DivergenceError, GapError, OptionsError, WalkitError
 from walkit.events import EventSink
-from walkit.format.manifest import EpochRecord
+from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.read.claim import LEASE_S_DEFAULT, lease_us_of, oldest_lsn
 from walkit.read.kept_claim import KeptClaim
 from walkit.segments.consumer_files import LOCK_WAIT_S, claim_facts, stored_claim
@@ -49,14 +49,14 @@ def replicas_with_claims(storage: Storage) -> frozenset[str]:
     )
 
 
-def claimed_lsn(storage: Storage, key: str, log_id: int) -> int:
-    """Return the last LSN that the replica with this id has given up by its claim; 0 where no claim of it says one."""
+def acked_before(storage: Storage, key: str, log_id: int) -> LogEnd:
+    """Return how far the replica with this key has acknowledged, by its claim; the empty end without one."""
     try:
         stored = stored_claim(storage, key)
     except WalkitError:
-        return 0  # damaged: it keeps everything, and the next writing mends it
+        stored = None  # damaged: it keeps everything until the next writing
     mine = stored is not None and stored.owner.hex() == key and stored.log_id == log_id
-    return stored.first_lsn - 1 if stored is not None and mine else 0
+    return stored.acked if stored is not None and mine else LogEnd()
 
 
 def epoch_of(lineage: tuple[EpochRecord, ...], lsn: int) -> int:
@@ -117,24 +117,28 @@ class ReplicaClaims:
         if thread is not None:
             thread.join()
 
-    def want(self, key: str, first_lsn: int, epoch_id: int, on_loss: Callable[[WalkitError], object]) -> None:
-        """Keep the records from `first_lsn` on for the replica with this id, from soon on.
+    def want(
+        self, key: str, name: str, acked: LogEnd, epoch_id: int, on_loss: Callable[[WalkitError], object]
+    ) -> None:
+        """Keep the records after what the replica with this key has acknowledged, from soon on.
 
-        `epoch_id` is that of the record before. `on_loss` is called on another thread, at most once, with the error of
-        a claim that cannot be had any more.
+        `name` is its label, `epoch_id` the epoch of the last record before. `on_loss` is called on another thread, at
+        most once, with the error that ends its claim.
         """
+        first_lsn = acked.last_lsn + 1
         with once(self._lock), self._lock:
             entry = self._entries.get(key)
             if entry is None:
-                kept = self._kept(key, LOCK_S)
+                kept = self._kept(key, name, LOCK_S)
                 entry = self._entries[key] = _Entry(kept, first_lsn, epoch_id, on_loss)
             else:
                 entry.wanted, entry.epoch_id, entry.on_loss = first_lsn, epoch_id, on_loss
                 entry.is_used = True
+            entry.kept.label, entry.kept.acked = name, acked
         if entry.kept.is_time(first_lsn):
             self._wake.set()
 
-    def take_all(self, key: str, on_loss: Callable[[WalkitError], object]) -> None:
+    def take_all(self, key: str, name: str, on_loss: Callable[[WalkitError], object]) -> None:
         """Keep all records that there are for the replica with this id; in force on return.
 
         For a replica that gets its log anew, by the session's own thread. Compacted segments count as they are. Until
@@ -145,7 +149,7 @@ class ReplicaClaims:
             with once(self._lock), self._lock:
                 self._entries.pop(key, None)  # of a session that has ended
             # A session's own first claim is waited for longer: without it there is no session.
-            kept = self._kept(key, LOCK_WAIT_S, min(self.lease_s, UNUSED_LEASE_S))
+            kept = self._kept(key, name, LOCK_WAIT_S, min(self.lease_s, UNUSED_LEASE_S))
             for attempt in range(TAKE_TRIES):
                 first_lsn = oldest_lsn(load_manifest(self._storage), complete=False)
                 try:
@@ -217,7 +221,7 @@ class ReplicaClaims:
                 self._entries.pop(key, None)
             return True
         if entry.is_used and entry.kept.lease_s < self.lease_s:
-            entry.kept = self._kept(key, LOCK_S)
+            entry.kept = self._kept(key, entry.kept.label, LOCK_S)
         kept, lost = entry.kept, None
         before = kept.trouble
         try:
@@ -238,7 +242,7 @@ class ReplicaClaims:
     def _report(self, key: str, first_lsn: int, kept: KeptClaim) -> None:
         self._events.emit("walkit.replica.unclaimed", id=key, first_lsn=first_lsn, error=kept.trouble)
 
-    def _kept(self, key: str, wait_s: float, lease_s: float | None = None) -> KeptClaim:
+    def _kept(self, key: str, name: str, wait_s: float, lease_s: float | None = None) -> KeptClaim:
         events = self._events.pass_on
         return KeptClaim(
             self._storage,
@@ -247,6 +251,7 @@ class ReplicaClaims:
             uuid.UUID(hex=key),
             move_s=self._period_s,
             wait_s=wait_s,
+            label=name,
             events=events,
         )
 

@@ -27,7 +27,6 @@ from walkit.replication.logs.source import source_of
 from walkit.replication.primary.bootstrap_plan import SnapshotChecks
 from walkit.replication.primary.claims import ReplicaClaims, check_lease
 from walkit.replication.primary.range_service import CALLS_MAX, FRAMES_METHOD, RangeService
-from walkit.replication.primary.registry import ReplicaRegistry
 from walkit.replication.primary.session import Session
 from walkit.replication.primary.shared_runs import SharedRuns
 from walkit.replication.primary.status import PrimaryStatus, follower_status
@@ -39,8 +38,7 @@ from walkit.replication.transport.calls import WAITING_MAX, CallTable, SingleReq
 from walkit.replication.transport.grpc_common import grpc, server_options
 from walkit.replication.transport.threads import DaemonExecutor, now_ms
 from walkit.replication.transport.tls import ServerTLS, server_credentials
-from walkit.storage.address import Place, storage_at
-from walkit.storage.interface import Storage
+from walkit.storage.address import Place
 from walkit.store import Store
 
 PLACES = 32
@@ -60,8 +58,7 @@ class Primary:
     that another process may be writing. Either way each replica has a claim on the log from its first acknowledgement
     on, so that trimming does not outrun it; when a replica goes away, its claim remains for `lease_s` seconds. `places`
     replicas are served at a time, one session for each, and `holds` have a claim; one more is refused, and tries again.
-    Where the log's folder can only be read there are no claims, and `status` says so. What it keeps of their identities
-    is a private file in the log's folder, or in the folder `registry`: one that it can write.
+    Where the log's folder can only be read there are no claims, and `status` says so.
 
     With `token`, or one of `tokens.read`, only replicas that send it are served; with `tls` nothing goes in the clear.
     Another address than loopback needs both, or `insecure=True`. An open log is served to delta readers too, as `delta`
@@ -85,7 +82,6 @@ class Primary:
         lease_s: float = LEASE_S_DEFAULT,
         places: int = PLACES,
         holds: int = HOLDS,
-        registry: Place | None = None,
         delta: DeltaOptions | None = None,
         events: EventCallback | None = None,
         publisher: Callable[[], Publisher] = Publisher,
@@ -99,7 +95,6 @@ class Primary:
         check_whole(holds, "holds", 1, HOLDS_MAX)
         self.source = source_of(source)
         self._calls, self._executor = CallTable(places, holds), DaemonExecutor()
-        self._registry = ReplicaRegistry(self.source.storage if registry is None else _made(registry))
         self._events = EventSink(events) if events is not None else self.source.events
         self._claims = ReplicaClaims(self.source.storage, self.source.events, check_lease(lease_s))
         self._publisher = publisher
@@ -186,7 +181,7 @@ class Primary:
         lsn, position = self._durable
         with once(self._lock), self._lock:
             cores = [s.core for s in self._sessions]
-            trouble = self._trouble or self._registry.trouble or self._claims.trouble
+            trouble = self._trouble or self._claims.trouble
         return PrimaryStatus(
             address=self._address,
             state=state,
@@ -217,7 +212,6 @@ class Primary:
             server.stop(grace=1.0).wait()
         finally:  # an interrupt of the wait leaves no thread
             self._claims.stop()
-            self._registry.save(now=True)
         self._server = None  # last: what found no memory is done by the next call
 
     def __enter__(self) -> Self:
@@ -241,7 +235,6 @@ class Primary:
             self._publisher(),
             self._calls,
             context,
-            registry=self._registry,
             claims=self._claims,
             unpacking=self._unpacking,
             on_trouble=self._note_trouble,
@@ -276,16 +269,9 @@ class Primary:
         while not stopped.wait(STALL_CHECK_S):
             self._calls.cancel_stalled(now_ms())
             self._executor.start_waiting()
-            self._registry.save()
             self._delta.tick()
             self._ranges.tick()
 
     def _note_trouble(self, text: str) -> None:
         with once(self._lock), self._lock:
             self._trouble = text
-
-
-def _made(place: Place) -> Storage:
-    storage = storage_at(place)
-    storage.create()
-    return storage

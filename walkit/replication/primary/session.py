@@ -19,7 +19,7 @@ from walkit.errors import (
     WalkitError,
 )
 from walkit.events import EventSink
-from walkit.format.manifest import EpochRecord
+from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.replication.core.actions import (
     Admit,
     End,
@@ -34,14 +34,12 @@ from walkit.replication.core.publisher import Publisher
 from walkit.replication.core.states import report_moves
 from walkit.replication.logs.source import Source, primary_state_of
 from walkit.replication.primary.bootstrap_plan import BootstrapFiles, SnapshotChecks
-from walkit.replication.primary.claims import ReplicaClaims, claimed_lsn, epoch_of, replicas_with_claims
+from walkit.replication.primary.claims import ReplicaClaims, acked_before, epoch_of, replicas_with_claims
 from walkit.replication.primary.frame_reader import FrameReader
 from walkit.replication.primary.range_service import refusal_of
-from walkit.replication.primary.registry import ReplicaRegistry
 from walkit.replication.primary.shared_runs import SharedRuns
 from walkit.replication.protocol.frame_run import FrameRun
-from walkit.replication.protocol.identity import Identity, key_of, mint
-from walkit.replication.protocol.lineage import is_bootstrap, why_refused
+from walkit.replication.protocol.identity import key_of
 from walkit.replication.protocol.messages import Batch, FromPublisher, Hello, Refusal
 from walkit.replication.protocol.wire import (
     REPLY_BYTES_MAX,
@@ -58,8 +56,6 @@ COALESCE_MS = 6.0
 """So long after a batch the next one waits for company, where all was sent: few large batches cost less than many."""
 INBOX_BYTES = 64 << 10
 """The session reads no more from its replica while so much was received and not handled."""
-NOTE_MS = 1_000.0
-"""The registry of replicas gets acknowledgements this often, and at the end of the session."""
 PEER_FAULTS = ("protocol", "name", "damaged", "rewound", "full")
 """Reasons to refuse that the primary shows in its status, with the address of the peer."""
 
@@ -74,7 +70,6 @@ class Session:
         calls: CallTable,
         context: Any,
         *,
-        registry: ReplicaRegistry,
         claims: ReplicaClaims,
         unpacking: threading.Lock,
         on_trouble: Callable[[str], None],
@@ -85,7 +80,7 @@ class Session:
         self.core = core
         self._shared, self._checks = shared, checks
         self._source, self._calls, self._context = source, calls, context
-        self._registry, self._claims = registry, claims
+        self._claims = claims
         self._unpacking, self._on_trouble, self._events = unpacking, on_trouble, events
         self._reader = FrameReader(source)
         self._inbox: deque[bytes] = deque()
@@ -99,8 +94,6 @@ class Session:
         self._planned: BootstrapFiles | None = None
         self._has_fetched = False
         self._batch_ms = 0.0
-        self._key = ""
-        self._noted_ms = 0.0
         self._unwatch = source.watch(self._wake.set)
         shared.enter()  # last: nothing is to be left where the watch gets no thread
 
@@ -210,12 +203,7 @@ class Session:
                 return self._greeted(data)
             if len(data) > REPLY_BYTES_MAX:
                 raise WireError(f"a message of {len(data):,} bytes after the hello")
-            at = now_ms()
-            steps = self.core.receive(decode_from_subscriber(data), at)
-            if self.core.key and at - self._noted_ms >= NOTE_MS:
-                self._noted_ms = at
-                self._registry.acknowledged(self._key, self.core.acked)
-            return steps
+            return self.core.receive(decode_from_subscriber(data), now_ms())
         except DamagedMessageError as error:
             return self._refuse("damaged", str(error))
         except WireError as error:
@@ -233,42 +221,20 @@ class Session:
             hello = decode_from_subscriber(data, epochs)
         if not isinstance(hello, Hello):
             return self._refuse("protocol", "the first message is no hello")
-        known = self._registry.find(key_of(hello.id)) if hello.id else None
-        return self.core.greeted(hello, known, now_ms())
+        return self.core.greeted(hello, now_ms())
 
-    def _admit(self, hello: Hello, is_known: bool) -> list[PublisherStep]:
-        """Find a place for a subscriber, compare the histories, and keep the identity of a new one."""
+    def _admit(self, hello: Hello) -> list[PublisherStep]:
+        """Find a place for a subscriber, and compare the histories."""
         why = self._source.ended()
         if why:  # "nothing is missing" would not be true for long
             raise LogClosedError(why)
-        minted = None if is_known else mint()
-        self._key = key_of(hello.id) if minted is None else minted.key
-        refusal = self._calls.seat(self, self._key, hello.name, self._claimants())
+        key = key_of(hello.id)
+        refusal = self._calls.seat(self, key, hello.name, self._claimants())
         if refusal is not None:
             return self.core.refuse(refusal, now_ms())
         primary = primary_state_of(self._source, hello)
-        if minted is None:
-            self._registry.seen(self._key, hello.name)
-        elif (refusal := why_refused(hello, primary, self.core.versions)) is None or is_bootstrap(
-            hello, refusal
-        ):
-            why = self._not_kept(minted, hello.name)
-            if why:
-                return self._refuse("full", why)
-        given_up = claimed_lsn(self._source.storage, self._key, primary.log_id) if is_known else 0
-        return self.core.admitted(hello, primary, now_ms(), minted, given_up)
-
-    def _not_kept(self, minted: Identity, name: str) -> str:
-        """Keep a new identity, durably, before it is given out; return why that fails."""
-        try:
-            if self._registry.add(minted, name, self._calls.seated() | self._claimants()):
-                return ""
-        except WalkitError as error:
-            return (
-                f"the primary cannot keep the identity of a new replica: {error}; Primary(registry=FOLDER) (walkit "
-                "serve --registry) names another place"
-            )
-        return f"the primary knows {len(self._registry):,} replicas, and none of them may be forgotten"
+        acked = acked_before(self._source.storage, key, primary.log_id)
+        return self.core.admitted(hello, primary, now_ms(), acked)
 
     def _look(self) -> list[PublisherStep]:
         """Return what is to be done where the source has moved, or time has passed."""
@@ -295,7 +261,7 @@ class Session:
             if isinstance(step, Read):
                 return self.core.frames(*self._read(step), now_ms())
             if isinstance(step, Admit):
-                return self._admit(step.hello, step.is_known)
+                return self._admit(step.hello)
             if isinstance(step, MakePlan):
                 return self._plan()
             if isinstance(step, ReadPart):
@@ -307,7 +273,7 @@ class Session:
                 data = self._planned.read(fetch.file, fetch.offset, fetch.size)
                 return self.core.part(fetch, data, now_ms())
             if isinstance(step, MoveClaim):
-                self._move_claim(step.first_lsn)
+                self._move_claim(step.acked)
         except WalkitError as error:
             return self._failed(error)
         return []
@@ -324,7 +290,7 @@ class Session:
 
     def _plan(self) -> list[PublisherStep]:
         """Claim all that there is for the replica, then say what its log is to be."""
-        self._claims.take_all(self.core.key, self._lose_claim)
+        self._claims.take_all(self.core.key, self.core.name, self._lose_claim)
         self._planned = BootstrapFiles(self._source, self._checks)
         return self.core.planned(self._planned.plan, now_ms())
 
@@ -335,12 +301,12 @@ class Session:
         except WalkitError:
             return frozenset()
 
-    def _move_claim(self, first_lsn: int) -> None:
+    def _move_claim(self, acked: LogEnd) -> None:
         manifest = self._source.manifest()
-        if first_lsn <= manifest.low_watermark:
+        if acked.last_lsn < manifest.low_watermark:
             return  # frames that a trim has left stand there: nothing keeps them, until the replica has passed them
-        epoch_id = epoch_of(manifest.lineage, first_lsn - 1)
-        self._claims.want(self.core.key, first_lsn, epoch_id, self._lose_claim)
+        epoch_id = epoch_of(manifest.lineage, acked.last_lsn)
+        self._claims.want(self.core.key, self.core.name, acked, epoch_id, self._lose_claim)
 
     def _lose_claim(self, error: WalkitError) -> None:
         """Take note, on the thread of the claims, that there is no claim for this replica any more."""
@@ -382,9 +348,6 @@ class Session:
             self.core.gone(now_ms(), "the call is over")
             self._report()
             self._inbox_budget.close()
-            if self.core.key:
-                self._registry.acknowledged(self._key, self.core.acked)
-                self._registry.save(now=True)
 
     def _close_reader(self) -> None:
         with suppress(StorageError):  # it has only read

@@ -19,7 +19,7 @@ class ProtocolError(WalkitError):
 
 
 class IdentityError(WalkitError):
-    """A replica is not the one that its identity was minted for. Nothing was changed, on either side.
+    """A replica's folder is not the one that its identity was made for. Nothing was changed, on either side.
 
     `reason`: "copied" (its folder is a copy: `location` names it),
     "rewound" (it ends below what it acknowledged before). `new_identity=True` follows under a new one, with the data

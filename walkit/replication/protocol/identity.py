@@ -1,7 +1,7 @@
-"""Who a replica is: a random id, which proves it. Pure.
+"""Who a replica is: a random id, which proves it.
 
-The primary mints the id at the first contact, and each hello says it. Nobody else has it: claims, events, metrics,
-statuses and the primary's registry have a digest of it, the key.
+The replica mints the id, and each hello says it. Nobody else has it: claims, events, metrics and statuses have a digest
+of it, the key.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import hashlib
 import secrets
 from dataclasses import dataclass, field
 
-from walkit.format.manifest import LogEnd
 from walkit.replication.protocol.messages import ID_BYTES
 
 _LABEL = b"walkit replica key 1\0"
@@ -30,17 +29,6 @@ class Identity:
     def key(self) -> str:
         """The digest of the id as 32 hexadecimal digits: the name of the replica's claim."""
         return key_of(self.id)
-
-
-@dataclass(frozen=True, slots=True)
-class KnownReplica:
-    """What a primary keeps of a replica: its key, its label, and how far it has acknowledged."""
-
-    key: str
-    name: str = ""
-    acked: LogEnd = field(default_factory=LogEnd)
-    seen_us: int = 0
-    """When its last session began or ended, in microseconds since 1970."""
 
 
 def mint() -> Identity:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from walkit.format.manifest import EpochRecord, LogEnd
-from walkit.replication.protocol.identity import KnownReplica
 from walkit.replication.protocol.messages import (
     LINEAGE_EPOCHS_MAX,
     NAME_CHARS_MAX,
@@ -90,20 +89,15 @@ def ends_before(hello: Hello, primary: PrimaryState) -> bool:
     return follows and hello.end.position > primary.durable_position
 
 
-def rewound(hello: Hello, known: KnownReplica | None, claimed_lsn: int) -> Refusal | None:
-    """Return the refusal of a replica that ends below what it has acknowledged before: it was put back.
-
-    `known` is what its primary keeps of it, `claimed_lsn` the last LSN that it has given up by its claim.
-    """
-    acked = LogEnd() if known is None else known.acked
-    if hello.end.position >= acked.position and hello.end.last_lsn >= claimed_lsn:
+def rewound(hello: Hello, acked: LogEnd) -> Refusal | None:
+    """Return the refusal of a replica that ends below what it has acknowledged before: it was put back."""
+    if hello.end.position >= acked.position:
         return None
-    known_lsn = max(acked.last_lsn, claimed_lsn)
     text = (
-        f"replica {hello.name!r} has acknowledged LSN {known_lsn:,} before and ends at {hello.end.last_lsn:,} "
+        f"replica {hello.name!r} has acknowledged LSN {acked.last_lsn:,} before and ends at {hello.end.last_lsn:,} "
         "now: its folder was put back to an earlier state"
     )
-    return Refusal(reason="rewound", message=text, lsn=hello.end.last_lsn, other_lsn=known_lsn)
+    return Refusal(reason="rewound", message=text, lsn=hello.end.last_lsn, other_lsn=acked.last_lsn)
 
 
 def is_bootstrap(hello: Hello, refusal: Refusal | None) -> bool:

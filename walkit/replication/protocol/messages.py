@@ -11,8 +11,8 @@ from typing import TypeAlias
 from walkit.format.layout import FRAME_BYTES_LIMIT
 from walkit.format.manifest import EpochRecord, LogEnd
 
-PROTOCOL_MIN = 3
-PROTOCOL_MAX = 3
+PROTOCOL_MIN = 4
+PROTOCOL_MAX = 4
 """The versions of the protocol that this walkit speaks."""
 NAME_CHARS_MAX = 128
 ID_BYTES = 16
@@ -49,7 +49,7 @@ class Hello:
     frame_bytes_max: int = FRAME_BYTES_LIMIT
     """The largest frame that it takes."""
     id: bytes = field(default=b"", repr=False)
-    """16 bytes, which the publisher minted, and which prove the replica; b"" if it has none yet."""
+    """16 bytes, which prove the replica; b"" in a call `Frames`, which has no session."""
     bootstrap: bool = False
     """Whether it takes a Plan where its log cannot be continued."""
 
@@ -65,8 +65,6 @@ class Welcome:
     source_lsn: int
     """How far the source is on stable storage."""
     source_position: int
-    id: bytes = field(default=b"", repr=False)
-    """The identity that the publisher has minted for a subscriber that had none, or one that it does not know."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

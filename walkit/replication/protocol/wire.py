@@ -166,9 +166,7 @@ def decode_from_publisher(data: bytes) -> FromPublisher:
     if kind == "heartbeat":
         return Heartbeat(**_facts_in(outer.heartbeat, _HEARTBEAT_FACTS))
     if kind == "welcome":
-        m = outer.welcome
-        _sized(m.id, "the id of a replica", 0, ID_BYTES)
-        return Welcome(**_facts_in(m, _WELCOME_FACTS))
+        return Welcome(**_facts_in(outer.welcome, _WELCOME_FACTS))
     if kind == "chunk":
         if len(outer.chunk.data) > CHUNK_BYTES_MAX:
             raise WireError(f"a chunk of {len(outer.chunk.data):,} bytes: {CHUNK_BYTES_MAX:,} is the most")
@@ -207,7 +205,6 @@ _WELCOME_FACTS = (
     "ack_order",
     "source_lsn",
     "source_position",
-    "id",
 )
 _REFUSAL_FACTS = ("reason", "message", "lsn", "other_lsn", "version_min", "version_max")
 

@@ -44,7 +44,7 @@ class Replica:
     Opening takes the writer's lock of `dir` and recovers what is there; `start` begins to follow, and continues through
     every restart of either side from the replica's last LSN. `codec` compresses frames on their way ("zstd", "snappy"
     or None); what is stored is the same. `name` (1 to 128 printable characters) is a label, which is kept. The primary
-    knows the replica by the identity that it minted at the first contact, kept in a private file of `dir`. A copy of
+    knows the replica by its identity, kept in a private file of `dir` from the first contact on. A copy of
     the folder is refused as an IdentityError; with `new_identity` the identity is forgotten and the data kept, so a
     replica can be seeded from a copy. A frame of more than 64 MiB is taken where `frame_bytes_max` of `options` is as
     large.

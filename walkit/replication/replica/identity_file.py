@@ -55,13 +55,13 @@ def load_identity(storage: Storage) -> OwnIdentity | None:
 
 
 def keep_identity(storage: Storage, own: OwnIdentity) -> None:
-    """Write the identity that a primary has minted; durable on return."""
+    """Write the identity of this replica; durable on return."""
     facts = {"id": own.identity.id.hex(), "name": own.name}
     write_private(storage, IDENTITY_NAME, facts, is_numbered=True)
 
 
 def drop_identity(storage: Storage) -> None:
-    """Forget the identity of this folder, durably: the next contact mints another."""
+    """Forget the identity of this folder, durably: the next opening mints another."""
     remove_private(storage, IDENTITY_NAME)
 
 

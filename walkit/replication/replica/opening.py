@@ -15,6 +15,7 @@ from walkit.replication.core.subscriber import Subscriber
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.replication.logs.role import REPLICA_KEY
 from walkit.replication.protocol.failures import RewindError
+from walkit.replication.protocol.identity import mint
 from walkit.replication.protocol.messages import NAME_CHARS_MAX
 from walkit.replication.replica.identity_file import OwnIdentity, drop_identity
 from walkit.replication.replica.rewind import rewind_storage
@@ -76,7 +77,8 @@ class ReplicaOpening:
             versions=self.versions,
             backoff=self.backoff,
             frame_bytes_max=max(frame_bytes_max, FRAME_BYTES_TAKEN),
-            identity=own.identity if own else None,
+            identity=own.identity if own else mint(),
+            keeps=own is not None,
             bootstraps=True,
         )
 
@@ -96,7 +98,7 @@ class ReplicaOpening:
         before.store.wake()
         refused: WalkitError | None = None
         identity = before.core.identity
-        own = None if identity is None else OwnIdentity(identity, before.core.name)
+        own = OwnIdentity(identity, before.core.name) if identity and before.core.keeps else None
         try:
             report = rewind_storage(
                 self.storage,

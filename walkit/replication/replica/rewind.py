@@ -22,16 +22,14 @@ from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.names import snapshot_name
 from walkit.recovery.apply import keep_part
 from walkit.replication.logs.importer import Importer
-from walkit.replication.logs.private_file import remove_private
 from walkit.replication.logs.role import as_replica
-from walkit.replication.primary.registry import ReplicaRegistry
 from walkit.replication.protocol.failures import RewindError
 from walkit.replication.replica.common_point import CommonPoint, common_point
 from walkit.replication.replica.identity_file import drop_identity
 from walkit.segments.consumer_files import claim_facts
 from walkit.segments.identity import lies_in
 from walkit.segments.index_file import files_of
-from walkit.segments.manifest_store import DURABLE_NAME, REGISTRY_NAME, gaps_where, load_manifest
+from walkit.segments.manifest_store import DURABLE_NAME, gaps_where, load_manifest
 from walkit.state.load_snapshot import base_at
 from walkit.state.snapshot import snapshot_lsns
 from walkit.storage.address import Place, storage_at
@@ -199,8 +197,6 @@ def _rewind_locked(importer: Importer, first_lsn: int, force: bool, records: boo
         remove_if_there(storage, DURABLE_NAME)  # what it promises goes; the manifest vouches for what is left
         storage.sync_directory()
         drop_identity(storage)
-        if readers:
-            remove_private(storage, REGISTRY_NAME)  # chained replicas come back below what they acknowledged
         newest = max(snapshot_lsns(storage), default=0)
         after = _rewound(before, point, newest)
         store.put_back(after)
@@ -248,11 +244,8 @@ def _readers_past(importer: Importer, end_lsn: int) -> Iterator[str]:
         mark = fact.mark
         if not fact.counts or (mark is not None and not lies_in(manifest, mark.first_lsn - 1, mark.epoch_id)):
             continue
-        if fact.first_lsn is None or fact.first_lsn > end_lsn + 1:
-            yield f"claim {fact.name!r}"
-    for known in ReplicaRegistry(storage).stored():
-        if known.acked.last_lsn > end_lsn:
-            yield f"replica {known.name!r}"
+        if mark is None or max(mark.first_lsn - 1, mark.acked.last_lsn) > end_lsn:
+            yield f"replica {fact.label!r}" if fact.label else f"claim {fact.name!r}"
 
 
 def _keep(storage: Storage, point: CommonPoint) -> int:

@@ -86,11 +86,6 @@ class CallTable:
             self._check()
         return None
 
-    def seated(self) -> frozenset[str]:
-        """Return the ids that have a place."""
-        with once(self._lock), self._lock:
-            return frozenset(self._seated)
-
     def leave(self, call: Call) -> None:
         """Forget a call that has ended; its id is free again."""
         with once(self._lock), self._lock:
