@@ -288,7 +288,7 @@ def _election() -> LeaderElection:
 
 
 def _loader() -> RangeLoader:
-    loader = RangeLoader(CrashingStorage(), 1)
+    loader = RangeLoader(_stored(), 1)
     loader.note_end(DeltaEnd(3, 640))
     loader.note_end(DeltaEnd(1, 64))
     return loader
@@ -326,7 +326,7 @@ def _delta_loop() -> DeltaLoop:
     return DeltaLoop(
         name="reader",
         destination=Destination("127.0.0.1:1"),
-        loader=RangeLoader(storage, 1),
+        loader=RangeLoader(StoredSource(storage), 1),
         source=StoredSource(storage),
         replayer=DeltaReplayer(DeltaEnd(), log_id=1),
         new_poller=DeltaPoller,

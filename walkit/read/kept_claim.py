@@ -22,12 +22,14 @@ READ_ONLY_S = 60.0
 class KeptClaim:
     """The claim of one consumer, whose own thread calls `keep` as often as it likes. One thread at a time writes.
 
+    A log that has no claims yet has no place for one: then nothing is written.
+
     A folder that can only be read has no claim: trims and compaction may overtake the consumer there.
     """
 
     def __init__(
         self,
-        place: Place,
+        place: Place | None,
         name: str,
         lease_s: float,
         owner: uuid.UUID | None = None,
@@ -122,6 +124,8 @@ class KeptClaim:
                 held.release()
 
     def _take(self, first_lsn: int | None, epoch_id: int | None, complete: bool) -> None:
+        if self._place is None:
+            return
         owner, lease_us = self.owner or uuid.uuid4(), lease_us_of(self.lease_s)
         storage, events = storage_at(self._place), EventSink(self._events)
         made = Claim(storage, events, self.name, owner, lease_us, complete=complete, wait_s=self._wait_s)

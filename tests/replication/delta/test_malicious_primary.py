@@ -28,6 +28,7 @@ from walkit.replication.delta import opening as delta_opening
 from walkit.replication.delta.loader import RangeLoader, Reached, Workers
 from walkit.replication.delta.messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest, delta_frames
 from walkit.replication.delta.state import ReaderState
+from walkit.replication.logs.source import StoredSource
 from walkit.segments.manifest_store import load_manifest
 from walkit.state.table import KeyedTable
 from walkit.storage import FileStorage
@@ -238,12 +239,12 @@ def test_frames_of_an_opening_that_is_not_in_the_manifest_yet_are_read(
     older = load_manifest(FileStorage(str(place)))
     log = stack.enter_context(walkit.open(place))
     primary = stack.enter_context(Primary(log))
-    monkeypatch.setattr(delta_opening, "load_manifest", lambda storage: older)
+    monkeypatch.setattr(StoredSource, "manifest", lambda source: older)
     reader = stack.enter_context(DeltaReader(place, primary.address))
     for n in range(1, 4):
         reader.wait_for(log.append(b"%d" % n, key=b"k").last_lsn, WAIT_S)
     assert reader.statistics().deltas == 0
-    monkeypatch.setattr(delta_opening, "load_manifest", load_manifest)
+    monkeypatch.undo()
     wait_until(lambda: reader.wait_for(log.append(b"x").last_lsn, WAIT_S) and reader.statistics().deltas > 0)
     assert reader.error is None
 
@@ -359,7 +360,7 @@ def test_files_of_a_log_that_is_read_from_its_beginning_are_few(stack: ExitStack
 def _loader_of(place: Any, **options: Any) -> RangeLoader:
     """Return a loader of a log's ranges."""
     storage = storage_at(place)
-    return RangeLoader(storage, load_manifest(storage).log_id, **options)
+    return RangeLoader(StoredSource(storage), load_manifest(storage).log_id, **options)
 
 
 def _open_segments(place: Path) -> int:

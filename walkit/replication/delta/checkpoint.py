@@ -20,13 +20,11 @@ from walkit.errors import (
 )
 from walkit.events import EventSink
 from walkit.format.manifest import MANIFEST_NAME, Manifest
-from walkit.read.reader import LogReader, live_view
-from walkit.read.view import LogView
+from walkit.read.view import View
 from walkit.replication.delta.loader import Reached
 from walkit.replication.delta.state import ReaderState
 from walkit.replication.logs.private_file import read_private, write_private
-from walkit.replication.logs.source import StoredSource
-from walkit.segments.manifest_store import load_manifest
+from walkit.replication.logs.source import SharedLog
 from walkit.segments.writer_lock import take_writer_lock
 from walkit.state.load_snapshot import restore_newest
 from walkit.state.machine import StateImage
@@ -41,7 +39,7 @@ from walkit.state.snapshot import (
 )
 from walkit.state.table import KeyedTable
 from walkit.storage.address import Place, storage_at
-from walkit.storage.interface import Storage, create_private
+from walkit.storage.interface import create_private
 
 OWNER_NAME = "delta-reader"
 KEPT = 2
@@ -137,16 +135,16 @@ class DeltaCheckpoint:
         self._lock.release()
 
 
-def refuse_gone(storage: Storage, lsn: int) -> None:
+def refuse_gone(log: SharedLog, lsn: int) -> None:
     """Raise GapError where the record after `lsn` was trimmed: without a claim nothing has kept it."""
-    low = load_manifest(storage).low_watermark
+    low = log.manifest().low_watermark
     if low > lsn:
         raise GapError(lsn + 1, low + 1)
 
 
-def refuse_short(storage: Storage, lsn: int) -> None:
+def refuse_short(log: SharedLog, lsn: int) -> None:
     """Raise DivergenceError where the log ends before `lsn`, of which a reader's checkpoint is."""
-    end = StoredSource(storage).durable()[0]
+    end = log.end_and_manifest()[0][0]
     if end < lsn:
         raise DivergenceError(
             f"the checkpoint is of LSN {lsn:,}, and the log ends at {end:,}: what the reader has applied was cut",
@@ -154,29 +152,31 @@ def refuse_short(storage: Storage, lsn: int) -> None:
         )
 
 
-def restored_state(storage: Storage, state: ReaderState, events: EventSink) -> Reached:
+def restored_state(log: SharedLog, state: ReaderState, events: EventSink) -> Reached:
     """Restore the log's newest snapshot, and replay what compaction leaves no states of; return how far that is.
 
     All up to there is durable. What comes after it is complete, so it can be read in ranges.
     """
     for attempt in range(ATTEMPTS_MAX):
-        view = live_view(storage)
+        view = log.view()
         try:
-            return _restored_from(view, storage, state, events)
+            return _restored_from(view, log, state, events)
         except (CorruptionError, GapError, HistoryTrimmedError, SnapshotError):
             # A writer's checkpoint may take away what is looked at, or make a snapshot that was not there yet.
-            if attempt == ATTEMPTS_MAX - 1 or load_manifest(storage).generation == view.manifest.generation:
+            if attempt == ATTEMPTS_MAX - 1 or log.manifest().generation == view.manifest.generation:
                 raise
     raise AssertionError("the last attempt returns or raises")
 
 
-def _restored_from(view: LogView, storage: Storage, state: ReaderState, events: EventSink) -> Reached:
+def _restored_from(view: View, log: SharedLog, state: ReaderState, events: EventSink) -> Reached:
     manifest, table = view.manifest, state.table
-    durable = StoredSource(storage).durable()[0]
+    durable = log.end_and_manifest()[0][0]
     table.restore((), 0)
-    restored = restore_newest(storage, manifest, table, events, first_lsn=view.first_lsn, last_lsn=durable)
+    restored = restore_newest(
+        view.storage, manifest, table, events, first_lsn=view.first_lsn, last_lsn=durable
+    )
     lsn = restored.lsn
     if lsn + 1 < view.complete_from_lsn:
-        with LogReader(storage, events) as reader:
+        with log.reader(events) as reader:
             lsn = replay(reader, table, last_lsn=durable).applied_lsn
     return Reached(lsn, identity_at(manifest, lsn).epoch_id)

@@ -25,14 +25,13 @@ from walkit.format.frame import FrameHeader
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import Manifest
 from walkit.format.segment import SegmentHeader
-from walkit.read.reader import live_view
-from walkit.read.view import LogView, frames_to_batches
+from walkit.read.view import LogView, View, frames_to_batches
 from walkit.record import Batch, Record
 from walkit.replication.delta.messages import DeltaEnd
+from walkit.replication.logs.source import SharedLog
 from walkit.segments.frame_walk import READ_BYTES, FrameWalk
 from walkit.segments.identity import lies_in, parted_at
-from walkit.segments.manifest_store import load_manifest
-from walkit.storage.interface import Storage, StorageFile
+from walkit.storage.interface import StorageFile
 
 ENDS_MAX = 1024
 """So many ends of ranges are kept; the oldest goes."""
@@ -104,9 +103,9 @@ class _Tail:
 class RangeLoader:
     """Reads ranges of one log. Safe from any thread; loads run side by side."""
 
-    def __init__(self, storage: Storage, log_id: int, *, stop_at_bytes: int = LOAD_BYTES_MAX) -> None:
+    def __init__(self, log: SharedLog, log_id: int, *, stop_at_bytes: int = LOAD_BYTES_MAX) -> None:
         """A load ends with the frame with which it has so many bytes, also where more was asked for."""
-        self._storage, self._log_id, self._stop_at_bytes = storage, log_id, stop_at_bytes
+        self._log, self._log_id, self._stop_at_bytes = log, log_id, stop_at_bytes
         self._lock = threading.RLock()
         self._tail: _Tail | None = None
         self._ends: list[_End] = []
@@ -156,7 +155,7 @@ class RangeLoader:
         """
         if first_lsn > last_lsn:
             return
-        view = live_view(self._storage)
+        view = self._log.view()
         check_history(view.manifest, self._log_id, reached)
         if first_lsn < view.first_lsn:
             raise GapError(first_lsn, view.first_lsn)
@@ -250,9 +249,9 @@ class RangeLoader:
 
     def _from_view(self, first_lsn: int, last_lsn: int, reached: Reached) -> Frames:
         for attempt in range(TRIES):
-            generation = load_manifest(self._storage).generation
+            generation = self._log.manifest().generation
             try:
-                view = live_view(self._storage)
+                view = self._log.view()
                 check_history(view.manifest, self._log_id, reached)
                 if first_lsn < view.complete_from_lsn:
                     raise GapError(first_lsn, view.complete_from_lsn)
@@ -267,14 +266,16 @@ class RangeLoader:
                 return frames
             except (CorruptionError, GapError):
                 # A trim, a compaction or a new segment takes files away from under a view; a new one has the others.
-                if attempt == TRIES - 1 or load_manifest(self._storage).generation == generation:
+                if attempt == TRIES - 1 or self._log.manifest().generation == generation:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
-    def _keep_tail(self, view: LogView) -> None:
+    def _keep_tail(self, view: View) -> None:
         """Keep the segment open that is written now, where its frames are the log's own."""
-        span = view.spans[-1] if view.spans else None
-        if span is None or span.record.flags & SegmentFlag.COMPACTED or view.manifest.gaps_of(span.record):
+        if not isinstance(view, LogView) or not view.spans:
+            return
+        span = view.spans[-1]
+        if span.record.flags & SegmentFlag.COMPACTED or view.manifest.gaps_of(span.record):
             return
         with suppress(StorageError, CorruptionError, GapError):  # it only makes later loads quicker
             self._replace_tail(_Tail(*view.opened(span)))

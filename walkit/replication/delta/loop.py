@@ -30,7 +30,7 @@ from walkit.replication.delta.replayer import (
 )
 from walkit.replication.delta.state import ReaderFigures, ReaderState
 from walkit.replication.delta.upkeep import ReaderUpkeep
-from walkit.replication.logs.source import StoredSource
+from walkit.replication.logs.source import SharedLog
 from walkit.replication.protocol.checks import plain_text
 from walkit.replication.protocol.failures import ReplicaFailedError
 from walkit.replication.transport.connection import Destination
@@ -64,7 +64,7 @@ class DeltaLoop:
         name: str,
         destination: Destination,
         loader: RangeLoader,
-        source: StoredSource,
+        source: SharedLog,
         replayer: DeltaReplayer,
         new_poller: Callable[[], DeltaPoller],
         state: ReaderState,
@@ -96,7 +96,7 @@ class DeltaLoop:
         self._asked_ms = self._look_ms = self._looked_ms = now_ms()
         self._asked_ns = perf_counter_ns()
         self._looking, self._silence_ms, self._refused, self._sessions_before = False, SILENCE_MS, 0, 0
-        self._opening, self._owed_lsn = Opening(source.storage, log_id), 0  # the log's end at the last look
+        self._opening, self._owed_lsn = Opening(source, log_id), 0  # the log's end at the last look
         self._named: dict[int, int] = {}  # by part of the replay: when it was named, ns
         self._loads: set[int] = set()  # parts that are read from the log
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 from walkit.errors import DivergenceError
 from walkit.replication.delta.loader import Reached, check_history
 from walkit.replication.delta.messages import PollAnswer
+from walkit.replication.logs.source import SharedLog
 from walkit.segments.identity import lies_in
-from walkit.segments.manifest_store import load_manifest
-from walkit.storage.interface import Storage
 
 GRACE_MS = 5_000.0
 """So long a manifest may lack an opening whose frames come: on a mounted folder it may be read late."""
@@ -22,8 +21,8 @@ class Opening:
     the epoch that each opening begins.
     """
 
-    def __init__(self, storage: Storage, log_id: int) -> None:
-        self._storage, self._log_id = storage, log_id
+    def __init__(self, log: SharedLog, log_id: int) -> None:
+        self._log, self._log_id = log, log_id
         self._epoch_id: int | None = None
         """Of the opening whose history was compared."""
         self._is_there = False
@@ -77,7 +76,7 @@ class Opening:
     def _other_copy(self, reached: Reached) -> DivergenceError:
         return DivergenceError(
             f"the primary answers for epoch {self._epoch_id or 0:#018x} with LSN {self._end_lsn:,}, and the log at "
-            f"{self._storage.location} has nothing of that epoch there: the primary serves another copy of it",
+            f"{self._log.location} has nothing of that epoch there: the primary serves another copy of it",
             first_lsn=reached.lsn + 1,
         )
 
@@ -85,7 +84,7 @@ class Opening:
         """Compare the histories; return whether the record at the answer's end is of its opening in the manifest."""
         is_there = False
         if answer.log_id == self._log_id:
-            manifest = load_manifest(self._storage)
+            manifest = self._log.manifest()
             check_history(manifest, self._log_id, reached)
             # A later epoch that began before this end has taken its records' place.
             is_there = any(epoch.id == answer.epoch_id for epoch in manifest.lineage)

@@ -19,9 +19,9 @@ from walkit.events import EventCallback, EventSink
 from walkit.log.resources import report_dropped, run_for_dropped, watch_exit
 from walkit.log.validate import as_bytes
 from walkit.metrics import DeltaReaderStatistics
+from walkit.objects.places import AnyPlace
 from walkit.read.claim import LEASE_S_DEFAULT
 from walkit.read.kept_claim import KeptClaim
-from walkit.read.reader import live_view
 from walkit.record import AppendResult, Record
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.delta.checkpoint import DeltaCheckpoint, refuse_gone, refuse_short, restored_state
@@ -35,11 +35,10 @@ from walkit.replication.delta.state import ReaderState
 from walkit.replication.delta.status import DeltaReaderStatus
 from walkit.replication.delta.upkeep import CLAIM_S, ReaderUpkeep
 from walkit.replication.logs.awaited import Awaited
-from walkit.replication.logs.source import StoredSource
+from walkit.replication.logs.source import shared_log
 from walkit.replication.transport.connection import destination_of
 from walkit.replication.transport.tls import ClientTLS
-from walkit.segments.manifest_store import load_manifest
-from walkit.storage.address import Place, storage_at
+from walkit.storage.address import Place
 
 CHECKPOINT_S, LEASE_S_BARE = 30.0, 60.0
 
@@ -47,10 +46,11 @@ CHECKPOINT_S, LEASE_S_BARE = 30.0, 60.0
 class DeltaReader:
     """Follows a log whose storage it shares: a keyed state in memory, at most a poll older than the log.
 
-    `storage` is the log's place, as for `walkit.open`; `source` is the address of the primary whose process writes it.
-    A context manager, like `Replica`: `start` begins to follow. It asks the primary how far the log is durable; frames
-    that come along are applied, and all others are read from the log. Where no poll is answered (an older primary, one
-    that is away, or of a log that another process writes), it looks at the log itself, so it continues, and lags more.
+    `storage` is the log's place, as for `walkit.open`, or an object store; `source` is the address of the primary whose
+    process writes it. A context manager, like `Replica`: `start` begins to follow. It asks the primary how far the log
+    is durable; frames that come along are applied, and all others are read from the log. Where no poll is answered (an
+    older primary, one that is away, or of a log that another process writes), it looks at the log itself, so it
+    continues, and lags more.
 
     What it has not applied is kept by a claim (named `claim`, for `lease_s` seconds each time), as far as the log's
     folder can be written. By default the lease is an hour with `checkpoint`, and a minute without it: a killed reader
@@ -71,7 +71,7 @@ class DeltaReader:
 
     def __init__(
         self,
-        storage: Place,
+        storage: AnyPlace,
         source: str,
         *,
         checkpoint: Place | None = None,
@@ -90,11 +90,10 @@ class DeltaReader:
         destination = destination_of(source, token, tls, insecure)
         self._address = destination.address
         check_reader_options(version, checkpoint_s, interval_ms, limits)
-        self._storage, self._events = storage_at(storage), EventSink(events)
+        self._log, self._events = shared_log(storage), EventSink(events)
         self._name = claim or f"delta-{secrets.token_hex(4)}"
         self._limits = limits or ReplayLimits()
-        shared = StoredSource(self._storage)
-        self._log_id = load_manifest(self._storage).log_id
+        self._log_id = self._log.manifest().log_id
         self._state = ReaderState()
 
         def new_poller() -> DeltaPoller:
@@ -107,8 +106,8 @@ class DeltaReader:
             loop = DeltaLoop(
                 name=self._name,
                 destination=destination,
-                loader=RangeLoader(self._storage, self._log_id, stop_at_bytes=2 * self._limits.load_bytes),
-                source=shared,
+                loader=RangeLoader(self._log, self._log_id, stop_at_bytes=2 * self._limits.load_bytes),
+                source=self._log,
                 replayer=DeltaReplayer(
                     DeltaEnd(reached.lsn, self._position_of(reached.lsn)),
                     log_id=self._log_id,
@@ -120,7 +119,7 @@ class DeltaReader:
                 events=self._events,
             )
             loop.upkeep = ReaderUpkeep(
-                self._storage,
+                self._log,
                 self._state,
                 kept,
                 saved,
@@ -141,7 +140,7 @@ class DeltaReader:
         """Begin to follow; returns this reader. Starting again does nothing; LogClosedError once it was stopped."""
         self._refuse_child()
         if self._loop.stopping:
-            raise LogClosedError(f"the delta reader of {self._storage.location} was stopped; make a new one")
+            raise LogClosedError(f"the delta reader of {self._log.location} was stopped; make a new one")
         self._loop.start()
         return self
 
@@ -176,7 +175,7 @@ class DeltaReader:
             if loop.error is not None:
                 raise loop.error
             if loop.stopping:
-                raise LogClosedError(f"the delta reader of {self._storage.location} is stopped")
+                raise LogClosedError(f"the delta reader of {self._log.location} is stopped")
             left = 1.0 if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 unstarted = "" if loop.thread.begun else "start() was not called: "
@@ -193,7 +192,7 @@ class DeltaReader:
         in_contact, applied = self._loop.in_contact, self.applied_lsn
         if not wanted.epoch_id:
             return in_contact and applied >= wanted.lsn
-        return wanted.is_applied(applied, load_manifest(self._storage), in_contact=in_contact)
+        return wanted.is_applied(applied, self._log.manifest(), in_contact=in_contact)
 
     def records_of(self, key: bytes, first_lsn: int) -> list[Record]:
         """Return the records of one key from `first_lsn` to `applied_lsn`, deletes included, the oldest first.
@@ -206,7 +205,7 @@ class DeltaReader:
         self._refuse_child()
         loop, reached = self._loop, self._state.reached
         if loop.stopping:
-            raise LogClosedError(f"the delta reader of {self._storage.location} is stopped")
+            raise LogClosedError(f"the delta reader of {self._log.location} is stopped")
         known = loop.replayer.known
         return [r for r in loop.loader.records(first_lsn, reached.lsn, known, reached) if r.key == key]
 
@@ -221,7 +220,7 @@ class DeltaReader:
             refuse("checkpoint", None, "this reader has no folder for checkpoints")
         self._refuse_child()
         if self._loop.stopping:
-            raise LogClosedError(f"the delta reader of {self._storage.location} is stopped")
+            raise LogClosedError(f"the delta reader of {self._log.location} is stopped")
         if self._loop.error is not None and not self._state.is_whole:
             raise self._loop.error
         return run_uninterrupted(upkeep.save, "checkpoint", events=self._events)
@@ -237,7 +236,7 @@ class DeltaReader:
         lag_bytes = max(end.position - at.position, 0) if known > applied else 0
         return DeltaReaderStatus(
             state=self._life(),
-            location=self._storage.location,
+            location=self._log.location,
             source=self._address,
             applied_lsn=applied,
             known_lsn=known,
@@ -297,7 +296,7 @@ class DeltaReader:
         self.stop()
 
     def __repr__(self) -> str:
-        return f"<DeltaReader of {self._storage.location}: {self._life()} at LSN {self.applied_lsn}>"
+        return f"<DeltaReader of {self._log.location}: {self._life()} at LSN {self.applied_lsn}>"
 
     def _repr_html_(self) -> str:
         return self.status()._repr_html_()
@@ -319,7 +318,7 @@ class DeltaReader:
     def _refuse_child(self) -> None:
         if self._loop.is_foreign:
             raise LogClosedError(
-                f"the delta reader of {self._storage.location} is the parent process's; make one of this process's own"
+                f"the delta reader of {self._log.location} is the parent process's; make one of this process's own"
             )
 
     # -- the beginning
@@ -332,16 +331,16 @@ class DeltaReader:
         if saved is not None and self._name.startswith("delta-"):
             self._name = f"delta-{saved.owner.hex[:8]}"
         owner = saved.owner if saved else None
-        kept = KeptClaim(self._storage, self._name, lease_s, owner, move_s=CLAIM_S)
+        kept = KeptClaim(self._log.storage, self._name, lease_s, owner, move_s=CLAIM_S)
         gone: GapError | None = None
         try:
-            table, manifest = self._state.table, load_manifest(self._storage)
+            table, manifest = self._state.table, self._log.manifest()
             info = None if saved is None else saved.restore(manifest, table, self._events)
             if info is not None:
-                refuse_short(self._storage, info.lsn)
+                refuse_short(self._log, info.lsn)
                 try:
                     kept.take(info.lsn + 1)
-                    refuse_gone(self._storage, info.lsn)
+                    refuse_gone(self._log, info.lsn)
                     self._state.begin(Reached(info.lsn, info.epoch_id))
                     return saved, kept, info.lsn
                 except GapError as error:  # its claim ran out; the log's own snapshot may have what is gone
@@ -349,7 +348,7 @@ class DeltaReader:
                     self._events.emit("walkit.snapshot.skip", lsn=info.lsn, error=str(error))
             kept.take(None)
             try:
-                self._state.begin(restored_state(self._storage, self._state, self._events))
+                self._state.begin(restored_state(self._log, self._state, self._events))
             except HistoryTrimmedError as error:
                 raise gone or error from error
             return saved, kept, 0
@@ -362,12 +361,11 @@ class DeltaReader:
     def _position_of(self, lsn: int) -> int:
         """Return about where a record ends: how much is to be read is estimated from it."""
         with suppress(WalkitError):
-            view = live_view(self._storage)
-            if not view.spans:
-                return view.manifest.end.position
-            for header, _, _ in view.frames(lsn, lsn, body=False) if lsn >= view.first_lsn else ():
-                return header.end_position
-            return view.spans[0].record.start_position
+            view = self._log.view()
+            wanted = max(lsn, view.first_lsn)
+            for header, _, _ in view.frames(wanted, wanted, body=False):
+                return header.end_position if wanted == lsn else header.position
+            return view.manifest.end.position
         return 0
 
 

@@ -13,8 +13,7 @@ from walkit.errors import ClaimError, DivergenceError, GapError, WalkitError
 from walkit.read.kept_claim import KeptClaim
 from walkit.replication.delta.checkpoint import DeltaCheckpoint
 from walkit.replication.delta.state import ReaderState
-from walkit.segments.manifest_store import load_manifest
-from walkit.storage.interface import Storage
+from walkit.replication.logs.source import SharedLog
 
 CLAIM_S = 2.0
 """The least time between two writings of a claim: each costs a sync."""
@@ -26,7 +25,7 @@ class ReaderUpkeep:
 
     def __init__(
         self,
-        storage: Storage,
+        log: SharedLog,
         state: ReaderState,
         kept: KeptClaim,
         checkpoint: DeltaCheckpoint | None,
@@ -36,7 +35,7 @@ class ReaderUpkeep:
         fail: Callable[[Exception], object],
     ) -> None:
         """`fail` is called with an error that ends the reader: another history is there."""
-        self._storage, self._state, self.claim, self._checkpoint = storage, state, kept, checkpoint
+        self._log, self._state, self.claim, self._checkpoint = log, state, kept, checkpoint
         self._every_s, self._fail = every_s, fail
         self.saved_lsn, self.checkpoints = saved_lsn, 0
         self._troubles: dict[str, str] = {}
@@ -114,7 +113,7 @@ class ReaderUpkeep:
                 found = self._state.image()
                 if found is None:  # a range came to the state in part: the reader ends with that error
                     return self.saved_lsn
-                self.saved_lsn = self._checkpoint.save(*found, load_manifest(self._storage))
+                self.saved_lsn = self._checkpoint.save(*found, self._log.manifest())
                 self.checkpoints += 1
                 self._troubles.pop("checkpoint", None)
             return self.saved_lsn

@@ -21,8 +21,10 @@ from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.segment import SegmentHeader
 from walkit.log.wal import WriteAheadLog
+from walkit.objects.places import AnyPlace, log_at
+from walkit.objects.view import ObjectEnd
 from walkit.read.reader import LogReader, live_view, view_of
-from walkit.read.view import LogView, Span
+from walkit.read.view import LogView, Span, View
 from walkit.recovery.log_scan import read_durable_slot
 from walkit.replication.logs.end_watch import EndWatch
 from walkit.replication.logs.imported_log import ImportedLog
@@ -43,6 +45,30 @@ def require_promises(durability: str) -> None:
     if durability == "none":
         text = "replication needs 'sync' or 'interval'; a closed log needs one more opening with either"
         refuse("durability", durability, text, durability)
+
+
+class SharedLog(Protocol):
+    """A log that a delta reader shares with its writer, wherever it is. Safe from any thread."""
+
+    @property
+    def location(self) -> str:
+        """Where it is: a path or a URL."""
+
+    @property
+    def storage(self) -> Storage | None:
+        """Where claims on it are; None if it has none."""
+
+    def manifest(self) -> Manifest:
+        """Return the manifest of this moment."""
+
+    def view(self) -> View:
+        """Return the durable frames of this moment."""
+
+    def end_and_manifest(self) -> tuple[tuple[int, int], Manifest]:
+        """Return (LSN, position) up to which the log is on stable storage, and the manifest with that end."""
+
+    def reader(self, events: EventSink) -> LogReader:
+        """Return a reader of the log."""
 
 
 class Source(Protocol):
@@ -189,6 +215,7 @@ class StoredSource:
     def __init__(self, storage: Storage) -> None:
         require_promises(level_of(load_manifest(storage)))
         self.storage = storage
+        self.location = storage.location
         self.events = EventSink()
         self._lock = threading.RLock()
         self._generation = -1
@@ -252,9 +279,45 @@ class StoredSource:
         """See Source."""
         return load_manifest(self.storage)
 
+    def reader(self, events: EventSink) -> LogReader:
+        """See SharedLog."""
+        return LogReader(self.storage, events)
+
     def watch(self, notify: Callable[[], object]) -> Callable[[], object]:
         """See Source. Another process's progress is not signalled: one thread polls for all that watch."""
         return self._watch.add(notify)
+
+
+class SharedObjects:
+    """A log on object storage. It has no claims yet, and no trims."""
+
+    storage = None
+
+    def __init__(self, end: ObjectEnd) -> None:
+        self._end, self.location = end, end.location
+
+    def manifest(self) -> Manifest:
+        """See SharedLog."""
+        return self.view().manifest
+
+    def view(self) -> View:
+        """See SharedLog."""
+        return self._end.now().view
+
+    def end_and_manifest(self) -> tuple[tuple[int, int], Manifest]:
+        """See SharedLog."""
+        seen = self._end.now()
+        return (seen.last_lsn, seen.end_position), seen.view.manifest
+
+    def reader(self, events: EventSink) -> LogReader:
+        """See SharedLog."""
+        return LogReader(self._end, events)
+
+
+def shared_log(what: AnyPlace) -> SharedLog:
+    """Return the log at a place, as a delta reader reads it."""
+    found = log_at(what)
+    return SharedObjects(found) if isinstance(found, ObjectEnd) else StoredSource(found)
 
 
 def _has_end(manifest: Manifest, position: int, epoch_id: int) -> bool:

@@ -1,0 +1,52 @@
+"""A delta reader over a log on object storage."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.objects.made_log import MadeLog
+from walkit.errors import DivergenceError
+from walkit.replication import DeltaReader
+
+NOBODY = "127.0.0.1:1"
+WAIT_S = 20.0
+
+
+def test_a_delta_reader_reads_the_objects_by_itself(tmp_path: Path) -> None:
+    """No primary answers: the reader looks at the log itself, over two openings, and continues from its checkpoint."""
+    made = MadeLog()
+    expected: dict[bytes, bytes | None] = {}
+
+    def append(at: int) -> int:
+        expected[b"k%d" % (at % 5)] = b"%d" % at
+        return made.append([b"%d" % at], [b"k%d" % (at % 5)]).lsn
+
+    for at in range(20):
+        append(at)
+    for begun in (1, 2):
+        with ExitStack() as stack:
+            reader = stack.enter_context(
+                DeltaReader(made.store.client(), NOBODY, checkpoint=tmp_path / "own", insecure=True)
+            )
+            for at in range(20 * begun, 20 * begun + 3):
+                reader.wait_for(append(at), WAIT_S)
+            made.fence()
+            reader.wait_for(append(30 * begun), WAIT_S)
+            assert reader.state == expected and reader.status().claim == "none"
+            assert [r.lsn for r in reader.records_of(b"k0", 1)][-1] > 20
+
+
+def test_another_log_in_its_place_ends_a_delta_reader() -> None:
+    """Make another log over the one that is followed: DivergenceError."""
+    made = MadeLog()
+    made.append([b"1"], [b"a"])
+    with DeltaReader(made.store.client(), NOBODY, insecure=True) as reader:
+        reader.wait_for(1, WAIT_S)
+        other = MadeLog(made.store, log_id=0x99)
+        for _ in range(3):
+            other.append([b"2"], [b"a"])
+        with pytest.raises(DivergenceError):
+            reader.wait_for(3, WAIT_S)
