@@ -62,6 +62,7 @@ HEAVY = (
     "hdrh",
     "tqdm.notebook",
     "opentelemetry",
+    "obstore",
 )
 # What `import walkit` may do without, and what appending and reading do without after it.
 LATER = ("crc32c", "walkit.compaction", "walkit.state", "walkit.storage.memory", "walkit.store")

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import errno
+import itertools
+import json
 import os
+import pickle
 import signal
+import threading
+import traceback
 from collections.abc import Callable
 from contextlib import closing, suppress
 from itertools import pairwise
@@ -14,14 +19,17 @@ from typing import Any
 import pytest
 
 from tests.support.crash_recorder import CHANGES, Filmed
+from tests.support.object_servers import SECRET, OddS3, moto_bucket
 from walkit.errors import (
     ObjectConflictError,
     ObjectDeniedError,
     ObjectExistsError,
     ObjectMissingError,
+    ObjectStoreError,
     ObjectThrottledError,
     ObjectUnknownError,
     ObjectUnsupportedError,
+    OptionsError,
     StorageError,
 )
 from walkit.models import CrashingStorage, FaultyStorage
@@ -35,6 +43,9 @@ from walkit.storage import (
     ObjectRequest,
     ObjectStore,
     Storage,
+    StorageOptions,
+    open_store,
+    prove_conditional_writes,
 )
 from walkit.storage.interface import ExclusiveNames
 from walkit.testing import ObjectStoreTests
@@ -67,6 +78,19 @@ class TestFilesInMemory(ObjectStoreTests):
 
     def make_store(self, place: Path) -> ObjectStore:
         return FileObjectStore(CrashingStorage())
+
+
+class TestS3(ObjectStoreTests):
+    """The suite over obstore and moto."""
+
+    race_rounds = 5
+
+    def make_store(self, place: Path) -> ObjectStore:
+        self.url, self.options = moto_bucket()
+        return open_store(self.url, self.options)
+
+    def reopen(self, store: ObjectStore) -> ObjectStore:
+        return open_store(self.url, self.options)
 
 
 THROTTLED = ObjectFault(before=ObjectThrottledError, status=503, retry_after_s=2.0)
@@ -288,3 +312,196 @@ def test_a_new_name_is_given_once(kind: type, tmp_path: Path) -> None:
         with Refused(code):
             storage.rename_new(source, target)
     assert storage.names() == ["b", "c"]
+
+
+def odd_store(odd: OddS3, **options: Any) -> ObjectStore:
+    """Return the store of an odd server."""
+    return open_store("s3://bucket/log", odd.options | options)
+
+
+ANSWERS: list[tuple[int, type[StorageError], type[StorageError], type[StorageError] | None]] = [
+    (400, ObjectStoreError, ObjectStoreError, ObjectStoreError),
+    (403, ObjectDeniedError, ObjectDeniedError, ObjectDeniedError),
+    (404, ObjectMissingError, ObjectConflictError, ObjectMissingError),
+    (409, ObjectExistsError, ObjectConflictError, ObjectStoreError),
+    (412, ObjectExistsError, ObjectConflictError, ObjectStoreError),
+    (429, ObjectThrottledError, ObjectThrottledError, None),
+    (500, ObjectUnknownError, ObjectUnknownError, None),
+    (501, ObjectUnknownError, ObjectUnknownError, None),
+    (503, ObjectThrottledError, ObjectThrottledError, None),
+]
+"""The status of an answer, and the error of a creation, a replacement and a read; None if obstore reads again."""
+
+
+@pytest.mark.parametrize(("status", "creation", "replacement", "read"), ANSWERS)
+def test_each_status_is_one_error(
+    status: int,
+    creation: type[StorageError],
+    replacement: type[StorageError],
+    read: type[StorageError] | None,
+) -> None:
+    """Answer each request by a status: its error, one request for a put, and no secret in the error."""
+    with OddS3(lambda method, path: status) as odd:
+        store = odd_store(odd)
+        calls: list[tuple[type[StorageError] | None, Callable[[], object]]] = [
+            (creation, lambda: store.put_if_absent("a", b"1")),
+            (replacement, lambda: store.put_if_match("a", b"1", '"tag"')),
+            (read, lambda: store.get("a")),
+        ]
+        for kind, call in calls:
+            if kind is not None:
+                with pytest.raises(StorageError) as refused:
+                    call()
+                check_error(refused.value, kind, status)
+        assert odd.requests[:2] == ["PUT /bucket/log/a"] * 2
+        assert odd.requests[2:] == ["GET /bucket/log/a"] * (read is not None)
+
+
+def check_error(error: StorageError, kind: type[StorageError], status: int | None) -> None:
+    """Check the class of an error and its facts; no text of it, its facts or its traceback shows a secret."""
+    assert type(error) is kind, error
+    assert isinstance(error, ObjectStoreError)
+    assert (error.store, error.key, error.status) == ("s3://bucket/log", "a", status)
+    shown = f"{error!r} {vars(error)} {''.join(traceback.format_exception(error))} {pickle.dumps(error)!r}"
+    assert SECRET not in shown and "test-key-id" not in shown
+
+
+def test_a_read_is_tried_again() -> None:
+    """Answer a GET by 503, then by the object, then by 403: two requests, and one for the refusal."""
+    answers: list[int | None] = [503, None, 403]
+    with OddS3(lambda method, path: answers.pop(0) if method == "GET" else None) as odd:
+        store = odd_store(odd)
+        tag = store.put_if_absent("a", b"1")
+        assert store.get("a") == (b"1", tag)
+        with pytest.raises(StorageError) as refused:
+            store.get("a")
+        check_error(refused.value, ObjectDeniedError, 403)
+        assert odd.requests == ["PUT /bucket/log/a"] + ["GET /bucket/log/a"] * 3
+
+
+def test_a_lost_answer_is_unknown() -> None:
+    """Close the connection after a put, hold an answer longer than the time-out, refuse connections: Unknown each."""
+    release = threading.Event()
+    rules = ["lost", "late"]
+
+    def rule(method: str, path: str) -> int | str | None:
+        found = rules.pop(0)
+        return 500 if found == "late" and release.wait(20) else found
+
+    with OddS3(rule) as odd:
+        store = odd_store(odd, timeout="200ms")
+        for number in (1, 2):
+            with pytest.raises(StorageError) as refused:
+                store.put_if_absent("a", b"1")
+            check_error(refused.value, ObjectUnknownError, None)
+            assert len(odd.requests) == number
+        release.set()
+    with pytest.raises(StorageError) as refused:
+        store.put_if_absent("a", b"1")
+    check_error(refused.value, ObjectUnknownError, None)
+    assert odd.objects == {"/bucket/log/a": b"1"}
+
+
+def ignoring(name: str) -> Callable[[str, str], str | None]:
+    """Return the rule of a server that ignores one kind of condition, from some put on."""
+    puts = itertools.count(1)
+    first = {"create": 2, "stale": 4, "absent": 5, "create at once": 6, "tag at once": 8}[name]
+    kind = "race" if name.endswith("at once") else "ignore"
+    return lambda method, path: kind if method == "PUT" and next(puts) >= first else None
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("create", "creates a key twice,"),
+        ("stale", "takes a stale tag,"),
+        ("absent", "takes a tag for an absent key,"),
+        ("create at once", "creates a key twice at once,"),
+        ("tag at once", "takes a tag twice at once,"),
+    ],
+)
+def test_a_store_that_ignores_conditions_is_refused(name: str, what: str) -> None:
+    """Prove servers that ignore one condition each: one sentence names it."""
+    with OddS3(ignoring(name)) as odd:
+        with pytest.raises(ObjectUnsupportedError, match=what) as refused:
+            prove_conditional_writes(odd_store(odd), "log")
+        assert refused.value.what == "conditional writes"
+        assert str(refused.value).startswith("s3://bucket/log ignores the conditions of puts: it ")
+
+
+@pytest.mark.parametrize("kind", ["memory", "files", "s3"])
+def test_a_store_that_keeps_conditions_is_proved(kind: str, tmp_path: Path) -> None:
+    """Prove each adapter: no error, and no key is left."""
+    url, options = moto_bucket() if kind == "s3" else (f"objects:{tmp_path}", {})
+    with closing(MemoryObjectStore() if kind == "memory" else open_store(url, options)) as store:
+        prove_conditional_writes(store, "log")
+        assert list(store.list_after("")) == []
+
+
+def test_a_bucket_that_is_missing_is_named() -> None:
+    """Put, replace, read and list in a bucket that is not there: Missing, and the message has the store's code."""
+    _, options = moto_bucket()
+    store = open_store("s3://nowhere/log", options)
+    for call in (
+        lambda: store.put_if_absent("a", b"1"),
+        lambda: store.put_if_match("a", b"1", '"tag"'),
+        lambda: store.get("a"),
+        lambda: list(store.list_after("")),
+    ):
+        with pytest.raises(ObjectMissingError, match="NoSuchBucket"):
+            call()
+
+
+def test_the_tag_of_google_is_the_generation() -> None:
+    """Create, replace and read at a server with Google's headers: generations, and the same bytes get another one."""
+    with OddS3(lambda method, path: None) as odd:
+        key: dict[str, Any] = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+        key |= {"gcs_base_url": odd.options["endpoint"], "disable_oauth": True}
+        store = open_store("gs://bucket/log", {"service_account_key": json.dumps(key), "allow_http": True})
+        assert store.put_if_absent("a", b"1") == "1"
+        with pytest.raises(ObjectExistsError):
+            store.put_if_absent("a", b"2")
+        assert store.put_if_match("a", b"1", "1") == "2"
+        with pytest.raises(ObjectConflictError):
+            store.put_if_match("a", b"3", "1")
+        assert store.get("a") == (b"1", "2")
+
+
+def test_a_large_object_is_one_put() -> None:
+    """Create and replace an object of 11 MiB: it comes back whole, and moto has seen one PUT each, not a multipart."""
+    with OddS3(lambda method, path: None) as odd:
+        store = odd_store(odd)
+        tag = store.put_if_absent("a", bytes(11 << 20))
+        store.put_if_match("a", bytes(11 << 20), tag)
+        assert odd.requests == ["PUT /bucket/log/a"] * 2
+
+
+def test_urls_and_options() -> None:
+    """Open URLs of each kind, and wrong ones: the store, or an OptionsError without a password; options hide values."""
+    assert isinstance(open_store("objects:/some/where"), FileObjectStore)
+    for url in ("s3://bucket", "s3://bucket/a/b", "gs://bucket/a", "az://container/a"):
+        given = {"account_name": "me"} if url.startswith("az") else {}
+        store = open_store(url, given | {"skip_signature": True})
+        assert store.location == url and SECRET not in repr(store)
+    for bad in (
+        f"s3://me:{SECRET}@bucket/a",
+        f"s3://b/a?sig={SECRET}",
+        "s3://",
+        "objects:",
+        "ftp://x",
+        "/path",
+    ):
+        with pytest.raises(OptionsError) as refused:
+            open_store(bad)
+        assert SECRET not in str(vars(refused.value)) + str(refused.value)
+    for options in ({"wrong": SECRET}, {"region": "x", "timeout": SECRET}):
+        with pytest.raises(OptionsError) as refused:
+            open_store("s3://bucket", options)
+        assert ("'wrong'" in str(refused.value)) == ("wrong" in options)
+        shown = "".join(traceback.format_exception(refused.value))
+        assert SECRET not in str(vars(refused.value)) + shown and "storage_options" in shown
+    with pytest.raises(OptionsError):
+        open_store("objects:/x", {"region": "x"})
+    hidden = StorageOptions({"secret_access_key": SECRET})
+    assert dict(hidden) == {"secret_access_key": SECRET}
+    assert repr(hidden) == f"{hidden}" == "StorageOptions(secret_access_key=***)"

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from walkit.storage.object_memory import MemoryObjectStore as MemoryObjectStore
     from walkit.storage.object_memory import ObjectFault as ObjectFault
     from walkit.storage.object_memory import ObjectRequest as ObjectRequest
+    from walkit.storage.object_open import StorageOptions as StorageOptions
+    from walkit.storage.object_open import open_store as open_store
+    from walkit.storage.object_open import prove_conditional_writes as prove_conditional_writes
     from walkit.storage.object_store import ObjectBytes as ObjectBytes
     from walkit.storage.object_store import ObjectEntry as ObjectEntry
     from walkit.storage.object_store import ObjectStore as ObjectStore
@@ -47,6 +50,7 @@ _HOMES = {
     "mounts": ("Mount", "mount_of"),
     "object_files": ("FileObjectStore",),
     "object_memory": ("MemoryObjectStore", "ObjectFault", "ObjectRequest"),
+    "object_open": ("StorageOptions", "open_store", "prove_conditional_writes"),
     "object_store": ("ObjectBytes", "ObjectEntry", "ObjectStore"),
 }
 
@@ -69,7 +73,10 @@ __all__ = [
     "Storage",
     "StorageFile",
     "StorageLock",
+    "StorageOptions",
     "mount_of",
+    "open_store",
+    "prove_conditional_writes",
 ]
 
 

@@ -1,8 +1,8 @@
 """Object stores: the port that a log on objects is written over, and the meaning of each answer.
 
-A store keeps objects by key. An object is immutable bytes with a *tag*: an opaque text that every put changes. A key is
-one or more parts with "/" between; no part is empty, "." or "..". Every implementation passes
-`walkit.testing.ObjectStoreTests`.
+A store keeps objects by key. An object is immutable bytes with a *tag*: an opaque text that a put of other bytes
+changes. The same bytes may get the same tag again, as S3's is their hash. A key is one or more parts with "/" between;
+no part is empty, "." or "..". Every implementation passes `walkit.testing.ObjectStoreTests`.
 
 The contract, which every implementation keeps:
 
@@ -45,7 +45,7 @@ class ObjectBytes(NamedTuple):
 
 
 class ObjectEntry(NamedTuple):
-    """An object in a list: its key, its size in bytes, and its tag."""
+    """An object in a list: its key, its size in bytes, and its tag, or "" if the lists of the store have none."""
 
     key: str
     size: int

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from secrets import token_bytes
 
 from walkit.errors import (
     ObjectConflictError,
@@ -173,8 +174,7 @@ class ObjectStoreTests(ABC):
         store = self.opened(tmp_path)
         with ThreadPoolExecutor(THREADS) as pool:
             for turn in range(self.race_rounds):
-                key = f"race/{turn}"
-                self._one_winner(pool, key, store.put_if_absent, ObjectExistsError, store)
+                self._one_winner(pool, f"race/{turn}", store.put_if_absent, ObjectExistsError, store)
 
     def test_one_of_many_replacers_wins(self, tmp_path: Path) -> None:
         """Replace one object by one tag from eight threads, in rounds: one succeeds, the others get Conflict."""
@@ -193,7 +193,9 @@ class ObjectStoreTests(ABC):
         lost: type[ObjectStoreError],
         store: ObjectStore,
     ) -> str:
-        tries = {b"%d" % each: pool.submit(put, key, b"%d" % each) for each in range(THREADS)}
+        # The same bytes again could have the same tag.
+        data_of = [token_bytes(8) for _ in range(THREADS)]
+        tries = {data: pool.submit(put, key, data) for data in data_of}
         errors = {data: each.exception() for data, each in tries.items()}
         won = [data for data, error in errors.items() if error is None]
         assert len(won) == 1, errors
