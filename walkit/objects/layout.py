@@ -28,7 +28,7 @@ from walkit.format.layout import (
     SEGMENT_NUMBER_MAX,
     align_up,
 )
-from walkit.format.manifest import LogEnd, Manifest, decode_manifest, encode_base
+from walkit.format.manifest import EpochRecord, LogEnd, Manifest, decode_manifest, encode_base
 from walkit.format.segment import SegmentHeader, refuse_newer
 from walkit.record import Buffer
 from walkit.segments.frame_walk import FrameWalk
@@ -332,6 +332,17 @@ class Claims:
 
 
 _CLAIMS_FIELDS: Final = ("epoch", "epoch_id", "floor", "claims", "nonce", "counter")
+
+
+def epoch_record(fence: BulkHeader) -> EpochRecord:
+    """Return the epoch that a fence begins, as the lineage has it."""
+    return EpochRecord(
+        number=fence.epoch,
+        id=fence.epoch_id,
+        first_lsn=fence.first_lsn,
+        position=fence.start_position,
+        chain=fence.chain,
+    )
 
 
 def foreign(key: str, location: str, first_lsn: int) -> DivergenceError:

@@ -36,6 +36,7 @@ from walkit.objects.layout import (
     Claims,
     Fit,
     damaged,
+    epoch_record,
     epochs_of,
     follows,
     foreign,
@@ -219,7 +220,7 @@ class Opening:
             self.stale = bulk.tag
             return False
         if header.is_fence:
-            self.began.append(_epoch_record(header))
+            self.began.append(epoch_record(header))
         self.place, self.stale = header.end, None
         self.window_before = max(self.window_before, header.in_flight)
         self.read += 1
@@ -300,7 +301,7 @@ class Opening:
                 self.read_on()
                 self.look_after()
         self.place = header.end
-        self.began.append(_epoch_record(header))
+        self.began.append(epoch_record(header))
         if self.refuse_newer().floor.number >= header.number:
             raise damaged(CLAIMS_KEY, "has a floor after the fence", header.number, "a later number")
 
@@ -348,13 +349,3 @@ class Opening:
         if not self._put_manifest(extra, lineage=lineage, end=self.place.end):
             # Only an opening replaces the manifest after step 1, and each has a newer epoch.
             raise LogFencedError(self.location, max(epochs_of(self.manifest)))
-
-
-def _epoch_record(header: BulkHeader) -> EpochRecord:
-    return EpochRecord(
-        number=header.epoch,
-        id=header.epoch_id,
-        first_lsn=header.first_lsn,
-        position=header.start_position,
-        chain=header.chain,
-    )

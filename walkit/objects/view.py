@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Literal, NoReturn
 
@@ -13,15 +13,13 @@ from walkit._internal.arguments import refuse
 from walkit._internal.locks import once
 from walkit.errors import (
     CorruptionError,
-    DivergenceError,
     GapError,
     LogNotFoundError,
-    ObjectMissingError,
     SegmentMissingError,
 )
 from walkit.format.frame import FrameHeader
-from walkit.format.manifest import EpochRecord, Manifest, decode_manifest
-from walkit.objects.bulks import Bulk, Bulks
+from walkit.format.manifest import EpochRecord, Manifest
+from walkit.objects.bulks import Bulk
 from walkit.objects.layout import (
     AHEAD_MAX,
     CLAIMS_KEY,
@@ -32,12 +30,16 @@ from walkit.objects.layout import (
     Fit,
     LogPlace,
     damaged,
+    epoch_record,
     epochs_of,
     follows,
+    foreign,
     frames_of,
     object_key,
     vouched_place,
 )
+from walkit.objects.requests import Patience, PatientReads
+from walkit.objects.vouched import manifest_of
 from walkit.read.reader import ReaderView
 from walkit.read.view import View
 from walkit.segments.frame_walk import FrameWalk
@@ -45,6 +47,8 @@ from walkit.storage.interface import Storage, StorageFile, storage_error
 from walkit.storage.object_store import ObjectStore
 
 POLL_S = 0.05
+READ_S = 10.0
+"""How long one request of a reader is repeated."""
 LOOK_EVERY = 10
 """Of so many polls of a quiet log, one looks at the vouched end or the floor instead of the next bulk."""
 
@@ -145,8 +149,9 @@ class ObjectEnd:
 
     def __init__(self, store: ObjectStore) -> None:
         """Read manifest and claims. LogNotFoundError, CorruptionError, StorageError."""
-        self.store, self.location = store, store.location
-        self.bulks = Bulks(store)
+        self.location = store.location
+        self.reads = PatientReads(store, lambda: Patience(READ_S))
+        self.bulks = self.reads.bulks()
         # Guards what is known of the end, and is held through its requests.
         self._lock = threading.RLock()
         self._place = START
@@ -191,7 +196,7 @@ class ObjectEnd:
             self._read_manifest()
             fit = self.fit(header, place)
         if fit is Fit.FOREIGN:
-            raise self.foreign(header.log_id)
+            raise foreign(object_key(header.number), self.location, header.first_lsn)
         if fit is Fit.WRONG:
             raise damaged(object_key(header.number), "does not follow the one before", place, header)
         return fit
@@ -224,15 +229,7 @@ class ObjectEnd:
         if self.judged(header, self._place) is not Fit.FITS:
             return False
         if header.is_fence:
-            self._begun.append(
-                EpochRecord(
-                    number=header.epoch,
-                    id=header.epoch_id,
-                    first_lsn=header.first_lsn,
-                    position=header.start_position,
-                    chain=header.chain,
-                )
-            )
+            self._begun.append(epoch_record(header))
         self._place = header.end
         self._known.setdefault(header.number // AHEAD_MAX, header.end)
         self.bulks.keep(bulk)
@@ -248,41 +245,27 @@ class ObjectEnd:
                 raise self.missing(began.number + 1, began.lsn + 1)
 
     def _read_manifest(self) -> None:
-        manifest = self._stored_manifest()
-        if manifest.log_id != self.manifest.log_id:
-            raise self.foreign(manifest.log_id)
-        self.manifest = manifest
+        self.manifest = self._stored_manifest(self.manifest.log_id)
 
-    def _stored_manifest(self) -> Manifest:
-        try:
-            manifest = decode_manifest(self.store.get(MANIFEST_KEY).data, self.location)
-        except ObjectMissingError as error:
-            with suppress(ObjectMissingError):
-                self.store.get_range(CLAIMS_KEY, 0, 1)
-                raise damaged(MANIFEST_KEY, "is missing", "a manifest beside the claims", None) from error
-            raise LogNotFoundError(self.location) from None
+    def _stored_manifest(self, log_id: int | None = None) -> Manifest:
+        found = self.reads.find(MANIFEST_KEY)
+        if found is None and self.reads.find(CLAIMS_KEY) is None:
+            raise LogNotFoundError(self.location)
+        manifest = manifest_of(found, self.location, log_id)
         if manifest.extra.get("removed"):
             raise LogNotFoundError(self.location, "it is being removed")
         return manifest
 
     def _read_floor(self) -> None:
-        try:
-            claims = Claims.decode(self.store.get(CLAIMS_KEY).data)
-        except ObjectMissingError:
+        found = self.reads.find(CLAIMS_KEY)
+        if found is None:
             return  # the log is being made
+        claims = Claims.decode(found.data)
         if claims.log_id != self.manifest.log_id:
-            raise self.foreign(claims.log_id)
+            raise foreign(CLAIMS_KEY, self.location, 1)
         self.floor = max(self.floor, claims.floor)
         if self.floor.number > self._place.number:
             self._place = self.floor
-
-    def foreign(self, found: int) -> DivergenceError:
-        """Return the error for an object of another log."""
-        return DivergenceError(
-            f"log {self.manifest.log_id:016x} is at {self.location}, and an object there is of log {found:016x}: "
-            "two logs share a prefix, or one has taken the other's place. Nothing was changed",
-            first_lsn=1,
-        )
 
     def refuse_missing(self, number: int, wanted_lsn: int) -> NoReturn:
         """Raise GapError if the bulk of this number was trimmed, else SegmentMissingError."""
@@ -322,5 +305,5 @@ class ObjectEnd:
         if header is None:
             self.refuse_missing(number, wanted_lsn)
         if header.log_id != self.manifest.log_id:
-            raise self.foreign(header.log_id)
+            raise foreign(object_key(header.number), self.location, header.first_lsn)
         return header
