@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -21,6 +22,7 @@ import pytest
 from tests.support.crash_recorder import CHANGES, Filmed
 from tests.support.object_servers import SECRET, OddS3, moto_bucket
 from walkit.errors import (
+    MissingExtraError,
     ObjectConflictError,
     ObjectDeniedError,
     ObjectExistsError,
@@ -290,8 +292,10 @@ def test_what_a_folder_refuses_is_an_answer(tmp_path: Path) -> None:
             assert states(store, "a") == {"a": left}
         assert not any(name.startswith("=put-") for name in faulty.names())
         (tmp_path / "strange").write_bytes(b"text")
+        (tmp_path / "folder").mkdir()
         with pytest.raises(StorageError, match="no object"):
             store.get("strange")
+        assert sorted(entry.key for entry in store.list_after("")) == ["a", "first"]
 
 
 @pytest.mark.parametrize("kind", [MemoryStorage, FileStorage, FaultyStorage])
@@ -377,6 +381,22 @@ def test_a_read_is_tried_again() -> None:
             store.get("a")
         check_error(refused.value, ObjectDeniedError, 403)
         assert odd.requests == ["PUT /bucket/log/a"] + ["GET /bucket/log/a"] * 3
+
+
+def test_no_credentials_are_denied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give no credentials, to a machine without any and to a process without obstore: Denied, and the extra's name."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_WEB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    with OddS3(lambda method, path: 500) as odd:
+        options = {name: odd.options[name] for name in ("endpoint", "region")}
+        store = open_store("s3://bucket/log", options | {"metadata_endpoint": options["endpoint"]})
+        with pytest.raises(ObjectDeniedError, match="NoCredentials") as refused:
+            store.put_if_absent("a", b"1")
+        check_error(refused.value, ObjectDeniedError, None)
+        assert odd.requests == ["PUT /latest/api/token"]
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(MissingExtraError, match=r"walkit\[object\]"):
+        open_store("s3://bucket/log")
 
 
 def test_a_lost_answer_is_unknown() -> None:

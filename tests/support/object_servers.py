@@ -134,7 +134,7 @@ class OddS3:
 
     def put(self, handler: BaseHTTPRequestHandler) -> None:
         """Answer a PUT."""
-        data = handler.rfile.read(int(handler.headers["Content-Length"]))
+        data = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
         rule = self._met(handler)
         if isinstance(rule, int):
             self.answer(handler, rule)

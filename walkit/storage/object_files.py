@@ -47,10 +47,11 @@ from walkit.storage.interface import (
     Storage,
     StorageFile,
     StorageLock,
+    checked_name,
     remove_if_there,
     storage_error,
 )
-from walkit.storage.object_store import ObjectBytes, ObjectEntry, checked_key, checked_range
+from walkit.storage.object_store import ObjectBytes, ObjectEntry, checked_range
 
 _HEADER = struct.Struct("<8sQ")
 _MAGIC = b"walkitob"
@@ -127,13 +128,17 @@ class FileObjectStore:
 
     def list_after(self, prefix: str, after: str = "") -> Iterator[ObjectEntry]:
         """Yield the objects below a folder of keys whose keys sort after `after`."""
-        folder = f"{checked_key(prefix, self.location)}/" if prefix else ""
+        folder = f"{checked_name(prefix, self.location)}/" if prefix else ""
         for name in self._storage.names():
             key = unquote(name)
-            if name[0] != "=" and key.startswith(folder) and key > after:
-                with suppress(ObjectMissingError):  # removed since
+            if quote(key, safe="") == name and key.startswith(folder) and key > after:
+                try:
                     with self._opened(key) as (file, tag):
                         entry = ObjectEntry(key, file.size() - _HEADER.size, tag)
+                except StorageError as error:
+                    if error.errno not in (errno.ENOENT, errno.EILSEQ):  # removed since, or a stray file
+                        raise
+                else:
                     yield entry
 
     def delete(self, key: str) -> None:
@@ -241,7 +246,7 @@ class FileObjectStore:
                 file.close()
 
     def _name(self, key: str) -> str:
-        return quote(checked_key(key, self.location), safe="")
+        return quote(checked_name(key, self.location), safe="")
 
     def _error(self, kind: type[ObjectStoreError], action: str, key: str, why: object) -> ObjectStoreError:
         return kind(f"cannot {action} {key!r} in {self.location}: {why}", store=self.location, key=key)

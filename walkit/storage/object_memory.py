@@ -26,7 +26,8 @@ from walkit.errors import (
     ObjectUnsupportedError,
 )
 from walkit.record import Buffer
-from walkit.storage.object_store import ObjectBytes, ObjectEntry, checked_key, checked_range
+from walkit.storage.interface import checked_name
+from walkit.storage.object_store import ObjectBytes, ObjectEntry, checked_range
 
 
 class ObjectRequest(NamedTuple):
@@ -155,7 +156,7 @@ class MemoryObjectStore:
     def list_after(self, prefix: str, after: str = "") -> Iterator[ObjectEntry]:
         """Yield the objects below a folder of keys whose keys sort after `after`, in no order."""
         if prefix:
-            checked_key(prefix, self.location)
+            checked_name(prefix, self.location)
         found: list[ObjectEntry] | None = None
         while True:  # also for an empty list: it is one request
             fault = self._begin("list_after", prefix)
@@ -177,7 +178,7 @@ class MemoryObjectStore:
     def delete_many(self, keys: Sequence[str]) -> None:
         """Remove objects, all in one request."""
         for key in keys:
-            checked_key(key, self.location)
+            checked_name(key, self.location)
         if keys:
             self._request("delete_many", keys[0], lambda: self._delete(keys))
 
@@ -191,7 +192,7 @@ class MemoryObjectStore:
                 self._late.pop(0)()
 
     def _request(self, method: str, key: str, do: Callable[[], T]) -> T:
-        checked_key(key, self.location)
+        checked_name(key, self.location)
         fault = self._begin(method, key)
         if fault.late:
             self._late.append(do)

@@ -27,7 +27,8 @@ from walkit.errors import (
     ObjectUnsupportedError,
 )
 from walkit.record import Buffer
-from walkit.storage.object_store import ObjectBytes, ObjectEntry, checked_key, checked_range
+from walkit.storage.interface import checked_name
+from walkit.storage.object_store import ObjectBytes, ObjectEntry, checked_range
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta, PutMode, PutResult
@@ -44,6 +45,8 @@ _OF_CLIENT = re.compile(
 _READ_RETRIES, _READ_RETRY_S = 4, 20
 _STATUS = re.compile(r"status code: (\d{3})")
 _DETAILS = re.compile(r"<Code>(\w+)</Code>|\bkind: (\w+)")
+_CREDENTIALS = re.compile("/latest/(api/token|meta-data)|computeMetadata|metadata/identity")
+"""The addresses where obstore looks for credentials if it was given none."""
 _NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound")
 _KINDS: dict[int, type[ObjectStoreError]] = {
     **dict.fromkeys((401, 403), ObjectDeniedError),
@@ -110,11 +113,11 @@ class ObstoreObjectStore:
     def list_after(self, prefix: str, after: str = "") -> Iterator[ObjectEntry]:
         """Yield the objects below a folder of keys whose keys sort after `after`."""
         if prefix:
-            checked_key(prefix, self._url)
+            checked_name(prefix, self._url)
         pages = self._obstore.list(self._reads, prefix or None, offset=after or None)
         while page := self._ask("list", prefix, lambda: next(pages, ())):
             for meta in page:
-                yield ObjectEntry(meta["path"], meta["size"], self._tag(meta) or "")
+                yield ObjectEntry(meta["path"], meta["size"], self._tag(meta))
 
     def delete(self, key: str) -> None:
         """Remove an object, whatever its tag, if there is one."""
@@ -122,7 +125,7 @@ class ObstoreObjectStore:
 
     def delete_many(self, keys: Sequence[str]) -> None:
         """Remove objects, up to 1,000 in a request where the store has bulk requests."""
-        paths = [checked_key(key, self._url) for key in keys]
+        paths = [checked_name(key, self._url) for key in keys]
         if paths:
             self._ask("delete", paths[0], lambda: self._obstore.delete(self._reads, paths))
 
@@ -133,16 +136,16 @@ class ObstoreObjectStore:
     def _has_generations(self) -> bool:
         return self._url.startswith("gs://")
 
-    def _tag(self, meta: ObjectMeta | PutResult) -> str | None:
-        return meta["version" if self._has_generations else "e_tag"]
+    def _tag(self, meta: ObjectMeta | PutResult) -> str:
+        return meta["version" if self._has_generations else "e_tag"] or ""
 
     def _put(self, action: str, key: str, data: Buffer, mode: PutMode) -> str:
-        checked_key(key, self._url)
+        checked_name(key, self._url)
         result = self._ask(action, key, lambda: self._obstore.put(self._puts, key, data, mode=mode))
         return self._checked(self._tag(result), action, key)
 
     def _get(self, key: str, options: GetOptions) -> ObjectBytes:
-        checked_key(key, self._url)
+        checked_name(key, self._url)
 
         def read() -> ObjectBytes:
             result = self._obstore.get(self._reads, key, options=options)
@@ -170,7 +173,9 @@ class ObstoreObjectStore:
         found = _STATUS.search(text)
         status = int(found[1]) if found else None
         kind: type[ObjectStoreError]
-        if _NO_BUCKET.search(text):
+        if _CREDENTIALS.search(text):
+            kind, text, status = ObjectDeniedError, "kind: NoCredentials", None
+        elif _NO_BUCKET.search(text):
             kind = ObjectMissingError
         elif status in _KINDS:
             kind = _KINDS[status]

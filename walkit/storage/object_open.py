@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Barrier
@@ -25,20 +25,8 @@ FILES = "objects:"
 _CLOUD = re.compile(r"(s3|gs|az)://[^/?#@]+(/[^?#]*)?")
 
 
-class StorageOptions(Mapping[str, Any]):
-    """Options of a store, credentials among them: its repr has the names alone."""
-
-    def __init__(self, options: Mapping[str, Any] | None = None) -> None:
-        self._options = dict(options or {})
-
-    def __getitem__(self, name: str) -> Any:
-        return self._options[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._options)
-
-    def __len__(self) -> int:
-        return len(self._options)
+class StorageOptions(dict[str, Any]):
+    """Options of a store, credentials among them: the repr has the names alone."""
 
     def __repr__(self) -> str:
         return f"StorageOptions({', '.join(f'{name}=***' for name in self)})"
@@ -55,7 +43,7 @@ def open_store(url: str, storage_options: Mapping[str, Any] | None = None) -> Ob
     `storage_options` are those of obstore: endpoint, region, credentials, timeouts; the environment has the others. No
     request is made. OptionsError, which does not show the options; MissingExtraError.
     """
-    options = StorageOptions(storage_options)
+    options = StorageOptions(storage_options or {})
     if url.startswith(FILES) and len(url) > len(FILES):
         if options:
             refuse("storage_options", options, f"a store in a folder ({FILES}) has none")

@@ -2,7 +2,8 @@
 
 A store keeps objects by key. An object is immutable bytes with a *tag*: an opaque text that a put of other bytes
 changes. The same bytes may get the same tag again, as S3's is their hash. A key is one or more parts with "/" between;
-no part is empty, "." or "..". Every implementation passes `walkit.testing.ObjectStoreTests`.
+no part is empty, "." or "..": each method refuses others by a StorageError with errno EINVAL. Every implementation
+passes `walkit.testing.ObjectStoreTests`.
 
 The contract, which every implementation keeps:
 
@@ -34,7 +35,6 @@ from typing import NamedTuple, Protocol
 
 from walkit._internal.arguments import refuse
 from walkit.record import Buffer
-from walkit.storage.interface import checked_name
 
 
 class ObjectBytes(NamedTuple):
@@ -88,11 +88,6 @@ class ObjectStore(Protocol):
 
     def close(self) -> None:
         """Release the store's own resources. Closing twice does nothing."""
-
-
-def checked_key(key: str, location: str) -> str:
-    """Return `key` if it is one, under the rule of `checked_name`: StorageError with errno EINVAL."""
-    return checked_name(key, location)
 
 
 def checked_range(start: int, stop: int) -> None:
