@@ -84,6 +84,8 @@ if TYPE_CHECKING:
     from walkit.log.async_log import open_async as open_async
     from walkit.log.retention import RetentionReport as RetentionReport
     from walkit.measure.health import doctor as doctor
+    from walkit.objects.verify import scan as scan
+    from walkit.objects.verify import verify as verify
     from walkit.read.claim import Claim as Claim
     from walkit.read.claim import claim as claim
     from walkit.read.cursor import Cursor as Cursor
@@ -93,8 +95,6 @@ if TYPE_CHECKING:
     from walkit.recovery.decision import recovery_table as recovery_table
     from walkit.recovery.repair import repair as repair
     from walkit.recovery.scan_report import ScanReport as ScanReport
-    from walkit.recovery.verify import scan as scan
-    from walkit.recovery.verify import verify as verify
     from walkit.state.checkpoint import CheckpointReport as CheckpointReport
     from walkit.state.diff import diff as diff
     from walkit.state.machine import StateMachine as StateMachine
@@ -153,8 +153,8 @@ _LATER = {
     "recovery_table": "recovery.decision",
     "repair": "recovery.repair",
     "replay": "state.replay",
-    "scan": "recovery.verify",
-    "verify": "recovery.verify",
+    "scan": "objects.verify",
+    "verify": "objects.verify",
 }
 
 __all__ = [

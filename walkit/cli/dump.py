@@ -18,10 +18,11 @@ from walkit._internal.text import counted, lsn_range
 from walkit.cli.output import Bar, bar, saved, say, standard_output
 from walkit.cli.usage import UsageError
 from walkit.errors import CorruptionError
+from walkit.objects.places import log_at
 from walkit.read.damage_seen import DamageSeen, Seen
 from walkit.read.damaged import batches_with_damage
-from walkit.read.reader import view_of, view_with_damage
-from walkit.read.view import LogView
+from walkit.read.reader import LogReader, view_with_damage
+from walkit.read.view import View
 from walkit.record import RECORD_SCHEMA, Batch, Kind, to_datetime
 from walkit.storage.address import storage_at
 
@@ -52,7 +53,9 @@ def dump(args: argparse.Namespace) -> int:
     if args.damaged:
         batches, total = _with_damage(args, lambda one: _note(damage, one))
     else:
-        view, newest = view_of(storage_at(args.log))
+        with LogReader(log_at(args.log)) as reader:
+            seen = reader.source.now()
+        view, newest = seen.view, seen.last_lsn
         first, last = _bounds(view, newest, args.first_lsn, args.last_lsn)
         batches = (
             view.batches(first, last, records=BATCH_RECORDS, whole_bytes=BATCH_BYTES)
@@ -110,10 +113,8 @@ def _stdout() -> Iterator[BinaryIO]:
     sink.flush()
 
 
-def _bounds(view: LogView, newest: int, first: int | None, last: int | None) -> tuple[int, int]:
-    oldest = max(
-        view.spans[0].record.first_lsn if view.spans else newest + 1, view.manifest.low_watermark + 1
-    )
+def _bounds(view: View, newest: int, first: int | None, last: int | None) -> tuple[int, int]:
+    oldest = view.first_lsn
     if first is not None and last is not None and first > last:
         raise UsageError(f"--from {first} is above --to {last}")
     for name, lsn in (("--from", first), ("--to", last)):

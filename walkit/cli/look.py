@@ -9,6 +9,8 @@ from typing import Any
 from walkit._internal.text import aligned, bounds, counted
 from walkit.cli.output import bar, publish, say
 from walkit.errors import CorruptionError
+from walkit.objects.verify import scan
+from walkit.objects.verify import verify as verify_log
 from walkit.recovery.repair import repair as repair_log
 from walkit.recovery.scan_report import (
     FrameRow,
@@ -19,8 +21,6 @@ from walkit.recovery.scan_report import (
     frame_time,
     lsn_text,
 )
-from walkit.recovery.verify import scan
-from walkit.recovery.verify import verify as verify_log
 
 ROWS_SHOWN_MAX = 60
 """Most segments and ranges in a printed report; `--json` lists all."""

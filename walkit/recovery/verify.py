@@ -458,30 +458,12 @@ def note_other_files(results: ScanResults) -> None:
 
 
 def scan(path: Place, *, bodies: bool = True, progress: Progress | None = None) -> ScanReport:
-    """Return what stands in a log: a verdict per range, facts per segment, problems, notes; `.frames` is a table.
-
-    Every frame is read and checked against its checksums, its place and its predecessor, and each snapshot. With
-    `bodies=False` only the frame headers of sealed segments are read, which is faster if frames are large: then these
-    segments and the snapshots are "not read", and `ok` is None unless a problem was found. The segments after the last
-    seal are read whole in any case, because only that tells where they end. `progress` is called with
-    (bytes read, bytes to read).
-
-    Works on a live log (what is at or below its durable position is judged, the rest is in progress), a closed one, one
-    whose writer was killed, and a damaged one. `path` is what `walkit.open` takes. Memory does not grow with the log.
-
-    Raises LogNotFoundError, NotALogError, FormatVersionError (of the manifest) and StorageError, where there is nothing
-    to report on.
-    """
+    """Return what stands in a log in a folder: see `walkit.scan`."""
     return _examine(storage_at(path), "scan", bodies=bodies, progress=progress)
 
 
 def verify(path: Place, *, progress: Progress | None = None) -> ScanReport:
-    """Check everything that can be checked without a writer: what `scan` checks, and more.
-
-    Beyond `scan`: that every body decodes, that the manifest's facts agree with each other and with the frames
-    (counts, LSNs, chains, epochs), and that the durable slot agrees with them. Claims, cursors and other files are
-    noted. Raises what `scan` raises.
-    """
+    """Check a log in a folder: see `walkit.verify`."""
     return _examine(storage_at(path), "verify", bodies=True, progress=progress)
 
 

@@ -1,0 +1,101 @@
+"""Scanning and verifying a log on object storage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.objects.made_log import MadeLog
+from tests.support.makers import flipped
+from walkit.errors import CorruptionError, DivergenceError, LogNotFoundError, SegmentMissingError
+from walkit.objects.layout import BULK_HEADER_BYTES, BulkHeader, object_key
+from walkit.objects.verify import examine_objects
+from walkit.recovery.scan_report import Verdict
+from walkit.storage.object_memory import MemoryObjectStore
+
+
+def made() -> MadeLog:
+    """Two epochs of five bulks with two records each, all vouched for, and one bulk after that."""
+    log = MadeLog()
+    for epoch in range(2):
+        if epoch:
+            log.fence()
+        for _ in range(5):
+            log.append([b"a", b"b"])
+    log.save()
+    log.append([b"c"])
+    return log
+
+
+def test_an_intact_log_is_ok() -> None:
+    """Verify and scan an intact log: every frame is counted, and without bodies only the end is read."""
+    log = made()
+    progress: list[tuple[int, int]] = []
+    report = examine_objects(log.store, "verify", progress=lambda *at: progress.append(at))
+    assert report.ok is True and (report.first_lsn, report.last_lsn) == (1, 21) and report.state == "unclosed"
+    assert (report.records_checked, report.frames_checked) == (21, 21) and progress[-1] == (13, 13)
+    assert [r.verdict for r in report.verdict] == [Verdict.INTACT] and "21 records" in report.summary()
+    assert [row.first_lsn for row in report.frame_rows()] == list(range(1, 22))
+    store = log.store.client()
+    short = examine_objects(store, "scan", bodies=False)
+    assert short.ok is None and store.counts()["get"] <= 6 and short.last_lsn == 21 and "ok" not in str(short)
+    assert [r.verdict for r in short.verdict] == [Verdict.NOT_READ, Verdict.INTACT]
+    with pytest.raises(LogNotFoundError):
+        examine_objects(MemoryObjectStore(), "verify")
+
+
+def missing(log: MadeLog) -> None:
+    log.store.delete(object_key(4))
+
+
+def flipped_bit(log: MadeLog) -> None:
+    log.put(object_key(4), flipped(log.store.get(object_key(4)).data, (BULK_HEADER_BYTES + 70) * 8))
+
+
+def flipped_header(log: MadeLog) -> None:
+    log.put(object_key(4), flipped(log.store.get(object_key(4)).data, 200))
+
+
+def foreign(log: MadeLog) -> None:
+    before = BulkHeader.decode(log.store.get(object_key(3)).data).end
+    log.put(object_key(4), MadeLog(log_id=0x99).bulk([b"a", b"b"], before))
+
+
+def promised_and_missing(log: MadeLog) -> None:
+    lost = log.place
+    log.append([b"lost"])
+    log.append([b"promises it"])
+    log.store.delete(lost.key)
+
+
+@pytest.mark.parametrize(
+    ("harm", "error", "records"),
+    [
+        (missing, SegmentMissingError, 19),
+        (flipped_bit, CorruptionError, 19),
+        (flipped_header, CorruptionError, 19),
+        (foreign, DivergenceError, 19),
+        (promised_and_missing, SegmentMissingError, 21),
+    ],
+)
+def test_each_fault_is_one_problem(
+    harm: Callable[[MadeLog], None], error: type[Exception], records: int
+) -> None:
+    """Do harm to one bulk: one problem of that kind, and everything after it is checked all the same."""
+    log = made()
+    harm(log)
+    report = examine_objects(log.store, "verify")
+    (problem,) = report.problems
+    assert type(problem.error) is error and report.ok is False and report.records_checked == records
+    assert report.last_lsn == 21 and len(report.verdict) == (1 if harm is promised_and_missing else 3)
+
+
+def test_a_stale_bulk_is_a_note() -> None:
+    """A bulk of an older epoch after the last fence is a note."""
+    log = made()
+    late = log.bulk([b"late"], log.place._replace(number=log.place.number + 1))
+    log.fence()
+    log.put(object_key(log.place.number + 1), late)
+    report = examine_objects(log.store, "verify")
+    assert report.ok is True and report.notes == ("after the end: 1 object that nothing promises",)

@@ -1,0 +1,218 @@
+"""Scanning and verifying a log: one on object storage here, one in a folder by `recovery`. Changes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Literal, TypeAlias, cast
+
+from walkit._internal.arguments import check_progress
+from walkit._internal.text import counted
+from walkit.errors import CorruptionError, DivergenceError, SegmentMissingError
+from walkit.format.frame import decode_frame
+from walkit.format.layout import FORMAT_VERSION
+from walkit.objects.bulks import Bulk
+from walkit.objects.layout import (
+    LOG_PREFIX,
+    Fit,
+    LogPlace,
+    foreign,
+    frames_of,
+    number_of_key,
+    object_key,
+    vouched_place,
+)
+from walkit.objects.places import AnyPlace, object_store_of
+from walkit.objects.view import ObjectEnd, fault_of, place_before
+from walkit.recovery.log_scan import Progress
+from walkit.recovery.scan_report import FrameRow, Problem, RangeVerdict, ScanReport, Verdict
+from walkit.recovery.verify import scan as scan_folder
+from walkit.recovery.verify import verify as verify_folder
+from walkit.storage.address import Place
+from walkit.storage.object_store import ObjectStore
+
+Tool: TypeAlias = Literal["scan", "verify"]
+
+
+def scan(path: AnyPlace, *, bodies: bool = True, progress: Progress | None = None) -> ScanReport:
+    """Return a report on a log: a verdict per range, facts per segment, problems, notes; `.frames` is a table.
+
+    Every frame is read and checked against its checksums, its place and its predecessor, and each snapshot. With
+    `bodies=False` only the frame headers of sealed segments are read, which is faster if frames are large: then these
+    segments and the snapshots are "not read", and `ok` is None unless a problem was found. The segments after the last
+    seal are read whole in any case, because only that finds their end. `progress` is called with
+    (bytes read, bytes to read).
+
+    Works on a live log (what is at or below its durable position is judged, the rest is in progress), a closed one, one
+    whose writer was killed, and a damaged one. `path` is what `walkit.open` takes. Memory does not grow with the log.
+
+    On object storage every bulk is read, or with `bodies=False` those after the vouched end, and the bulks that are
+    listed after the end of the log are looked at. The report has no segments then, `progress` counts bulks, and a
+    living writer cannot be recognised.
+
+    Raises LogNotFoundError, NotALogError, FormatVersionError (of the manifest) and StorageError if there is nothing to
+    report on.
+    """
+    store = object_store_of(path)
+    if store is None:
+        return scan_folder(cast(Place, path), bodies=bodies, progress=progress)
+    return examine_objects(store, "scan", bodies=bodies, progress=progress)
+
+
+def verify(path: AnyPlace, *, progress: Progress | None = None) -> ScanReport:
+    """Check everything that can be checked without a writer: what `scan` checks, and more.
+
+    Beyond `scan`: that every body decodes, that the manifest's facts agree with each other and with the frames
+    (counts, LSNs, chains, epochs), and that the durable slot agrees with them. Claims, cursors and other files are
+    noted. Raises what `scan` raises.
+    """
+    store = object_store_of(path)
+    if store is None:
+        return verify_folder(cast(Place, path), progress=progress)
+    return examine_objects(store, "verify", progress=progress)
+
+
+def examine_objects(
+    store: ObjectStore, tool: Tool, *, bodies: bool = True, progress: Progress | None = None
+) -> ScanReport:
+    """Return the report on a log on object storage."""
+    check_progress(progress, "(bulks read, bulks known)")
+    began = time.perf_counter()
+    found = _Examination(ObjectEnd(store), progress, decode=tool == "verify")
+    found.read(bodies=bodies)
+    found.look_after()
+    manifest, end = found.end.manifest, found.place
+    intact = [r for r in found.ranges if r.verdict is Verdict.INTACT]
+    return ScanReport(
+        location=store.location,
+        tool=tool,
+        state="closed" if end == found.vouched else "unclosed",
+        bodies_read=bodies,
+        format_version=FORMAT_VERSION,
+        log_id=manifest.log_id,
+        generation=manifest.generation,
+        epochs=len(manifest.lineage),
+        low_watermark=manifest.low_watermark,
+        first_lsn=found.end.floor.lsn + 1,
+        last_lsn=end.lsn,
+        end_position=end.position,
+        promised_position=max(found.vouched.position, found.promised),
+        frames_checked=sum(r.frames for r in intact),
+        records_checked=sum(r.records for r in intact),
+        bytes_checked=sum(r.size_bytes for r in intact),
+        duration_s=time.perf_counter() - began,
+        verdict=tuple(found.ranges),
+        segments=(),
+        problems=tuple(found.problems),
+        notes=tuple(found.notes),
+        frame_rows=found.rows,
+    )
+
+
+class _Examination:
+    """One reading of all bulks, in order. `place` is how far it came."""
+
+    def __init__(self, end: ObjectEnd, progress: Progress | None, *, decode: bool) -> None:
+        self.end, self._progress, self._decode = end, progress, decode
+        self.place, self.vouched = end.floor, vouched_place(end.manifest)
+        self.promised = self._frames = 0
+        self.ranges: list[RangeVerdict] = []
+        self.problems: list[Problem] = []
+        self.notes: list[str] = []
+
+    def read(self, *, bodies: bool) -> None:
+        """Read the bulks, from the floor on or from the vouched end on, past damaged and missing ones."""
+        if not bodies:
+            self._frames = self.vouched.number - self.place.number
+            self._go_to(max(self.place, self.vouched), Verdict.NOT_READ)
+        at_end = False
+        while not at_end:
+            began, error = self.place, self._read_intact()
+            found, self.place = self.place, began
+            self._go_to(found, Verdict.INTACT)
+            at_end = error is None or not self._pass(error)
+
+    def _read_intact(self) -> CorruptionError | DivergenceError | None:
+        """Read as long as bulks are intact and follow each other; return what is wrong then, or None at the end."""
+        try:
+            with closing(self.end.bulks.ahead(self.place.number + 1)) as ahead:
+                for bulk in ahead:
+                    if bulk is None and self.place.number < self.vouched.number:
+                        raise self.end.missing(self.place.number + 1, self.place.lsn + 1)
+                    if bulk is None or self.end.judged(bulk.header, self.place) is not Fit.FITS:
+                        break
+                    self._take(bulk)
+        except (CorruptionError, DivergenceError) as error:
+            return error
+        return None
+
+    def _take(self, bulk: Bulk) -> None:
+        walk = frames_of(bulk.header, bulk.data)
+        for frame, data in walk:
+            if self._decode:
+                decode_frame(frame, data)
+        if walk.fault is not None:
+            raise fault_of(bulk.header.number, walk)
+        self.place, self._frames = bulk.header.end, self._frames + walk.frames
+        self.promised = max(self.promised, bulk.header.promised_position)
+        if self._progress is not None:
+            self._progress(self.place.number, max(self.place.number, self.vouched.number))
+
+    def _pass(self, error: CorruptionError | DivergenceError) -> bool:
+        """Note what is wrong with the next number, and go past it; False if no later bulk is known."""
+        number, following = self.place.number + 1, None
+        self.problems.append(Problem.of(error, segment=object_key(number), position=self.place.position))
+        while following is None and number < self.vouched.number:
+            number += 1
+            try:
+                following = self.end.bulks.header(number)
+            except CorruptionError:
+                continue
+        is_foreign, is_missing = isinstance(error, DivergenceError), isinstance(error, SegmentMissingError)
+        verdict = Verdict.FOREIGN if is_foreign else Verdict.MISSING if is_missing else Verdict.CORRUPT
+        end = max(self.place, self.vouched) if following is None else place_before(following)
+        self._go_to(end, verdict, str(error))
+        return following is not None
+
+    def _go_to(self, end: LogPlace, verdict: Verdict, reason: str = "") -> None:
+        """Note what is between here and `end`, and go there."""
+        start, self.place = self.place, end
+        frames, self._frames = self._frames, 0
+        if end.number > start.number:
+            records = end.lsn - start.lsn
+            found = RangeVerdict(
+                segment=start.key,
+                start_position=start.position,
+                end_position=end.position,
+                verdict=verdict,
+                first_lsn=start.lsn + 1 if records else None,
+                last_lsn=end.lsn if records else None,
+                frames=frames,
+                records=records if frames else 0,
+                reason=reason,
+            )
+            self.ranges.append(found)
+
+    def look_after(self) -> None:
+        """Look at the bulks that are listed after the end: one that promises more than there is, is a problem."""
+        unpromised = 0
+        listed = self.end.reads.keys_after(LOG_PREFIX[:-1], object_key(self.place.number))
+        try:
+            for number in sorted(n for n in map(number_of_key, listed) if n is not None):
+                header = self.end.bulks.header(number)
+                if header is not None and header.log_id != self.end.manifest.log_id:
+                    raise foreign(object_key(number), self.end.location, self.place.lsn + 1)
+                if header is not None and header.promised_position > self.place.position:
+                    raise self.end.missing(self.place.number + 1, self.place.lsn + 1)
+                unpromised += header is not None
+        except (CorruptionError, DivergenceError) as error:
+            self.problems.append(Problem.of(error))
+        if unpromised:
+            self.notes.append(f"after the end: {counted(unpromised, 'object')} that nothing promises")
+
+    def rows(self) -> Iterator[FrameRow]:
+        """Yield a row for every frame of the log, which is read again."""
+        view = self.end.now().view
+        for frame, _, key in view.frames(view.first_lsn):
+            yield FrameRow.of(key, frame, True)
