@@ -9,7 +9,9 @@ import pytest
 
 from tests.objects.made_log import MadeLog
 from walkit.errors import DivergenceError
-from walkit.replication import DeltaReader
+from walkit.objects.open import open_object_writer
+from walkit.replication import DeltaReader, Primary
+from walkit.storage.object_memory import MemoryObjectStore
 
 NOBODY = "127.0.0.1:1"
 WAIT_S = 20.0
@@ -50,3 +52,16 @@ def test_another_log_in_its_place_ends_a_delta_reader() -> None:
             other.append([b"2"], [b"a"])
         with pytest.raises(DivergenceError):
             reader.wait_for(3, WAIT_S)
+
+
+def test_frames_come_with_the_polls_of_a_primary() -> None:
+    """The writer's process serves polls: nearly all frames come with the answers, and few bulks are read."""
+    with ExitStack() as stack:
+        store = MemoryObjectStore()
+        log = stack.enter_context(open_object_writer(store))
+        primary = stack.enter_context(Primary(log, insecure=True))
+        reader = stack.enter_context(DeltaReader(store.client(), primary.address, insecure=True))
+        for at in range(40):
+            reader.wait_for(log.append(b"%d" % at, key=b"k%d" % (at % 5)), WAIT_S)
+        assert reader.state == {b"k%d" % key: b"%d" % (35 + key) for key in range(5)}
+        assert reader.statistics().deltas > 30 and reader.status().state == "following"

@@ -1,0 +1,55 @@
+"""Following a log in an object store while its writers are killed: real processes over real files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from tests.support.threads import wait_until
+from walkit.objects.open import open_object_writer
+from walkit.objects.verify import verify
+from walkit.objects.view import ObjectEnd
+from walkit.read.reader import LogReader
+from walkit.storage.object_files import FileObjectStore
+
+WRITER = """
+import sys
+from walkit.objects.open import open_object_writer
+from walkit.storage.object_files import FileObjectStore
+
+log = open_object_writer(FileObjectStore(sys.argv[1]))
+while True:
+    print(log.append(b"value").last_lsn, flush=True)
+"""
+
+
+def killed_writer(folder: Path, appends: int) -> int:
+    """Run a writer, kill it (-9) after so many acknowledgements; return the last LSN that it has acknowledged."""
+    with subprocess.Popen([sys.executable, "-c", WRITER, folder], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        acked = [int(child.stdout.readline()) for _ in range(appends)]
+        child.kill()
+        return max([*acked, *map(int, child.stdout.read().split())])
+
+
+def test_a_follower_sees_each_record_of_killed_writers_once(tmp_path: Path) -> None:
+    """Follow two writers, both killed: every LSN once and in order, at least all that was acknowledged."""
+    with ExitStack() as stack:
+        store = stack.enter_context(closing(FileObjectStore(tmp_path)))
+        open_object_writer(store).close()
+        reader = stack.enter_context(LogReader(ObjectEnd(store)))
+        seen: list[int] = []
+        follower = threading.Thread(target=lambda: seen.extend(r.lsn for r in reader.follow(1)))
+        follower.start()
+        acked = [killed_writer(tmp_path, appends) for appends in (5, 10)]
+        with open_object_writer(store) as log:
+            acked.append(log.append(b"last").last_lsn)
+        assert [r.lsn for r in reader] == list(range(1, acked[-1] + 1)) and acked == sorted(acked)
+        wait_until(lambda: len(seen) >= acked[-1])
+        assert len(reader.source.now().view.manifest.lineage) == 4 and verify(store).ok is True
+        reader.close()
+        follower.join()
+        assert seen == list(range(1, acked[-1] + 1))
