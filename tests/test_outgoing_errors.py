@@ -38,8 +38,10 @@ EMPTY = pa.array([], pa.binary())
 GIVEN: dict[str, Callable[[], Any]] = {
     **dict.fromkeys(("first_lsn", "last_lsn", "lsn", "start_lsn", "up_to_lsn", "at_lsn"), lambda: 2),
     **dict.fromkeys(
-        ("progress", "limits", "epoch_id", "owner", "options", "store_options", "storage", "events"), none
+        ("progress", "limits", "epoch_id", "owner", "options", "store_options", "storage", "storage_options"),
+        none,
     ),
+    "events": none,
     **dict.fromkeys(("trim", "bodies", "dry_run", "complete", "take_over"), lambda: True),
     **dict.fromkeys(("timeout", "wait_s", "lease_s"), lambda: 1.0),
     **dict.fromkeys(("callback", "observer"), lambda: str),

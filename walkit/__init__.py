@@ -56,10 +56,10 @@ from walkit.errors import (
     WalkitError,
 )
 from walkit.log.observe import ObservedFrames
-from walkit.log.open import open_log as open
 from walkit.log.open import scratch
 from walkit.log.wal import WriteAheadLog, open_logs
 from walkit.metrics import LogStatistics
+from walkit.objects.entrance import open_log as open
 from walkit.read.reader import LogReader
 from walkit.record import AppendResult, Batch, Kind, Record
 from walkit.recovery.report import RecoveryReport
@@ -81,11 +81,11 @@ if TYPE_CHECKING:
     from walkit.copier.copy_report import CopyReport as CopyReport
     from walkit.copier.log_copy import copy as copy
     from walkit.log.async_log import AsyncLog as AsyncLog
-    from walkit.log.async_log import open_async as open_async
     from walkit.log.retention import RetentionReport as RetentionReport
     from walkit.measure.health import doctor as doctor
-    from walkit.objects.verify import scan as scan
-    from walkit.objects.verify import verify as verify
+from walkit.objects.verify import scan as scan
+from walkit.objects.verify import verify as verify
+from walkit.objects.async_entrance import open_async as open_async
     from walkit.read.claim import Claim as Claim
     from walkit.read.claim import claim as claim
     from walkit.read.cursor import Cursor as Cursor
@@ -149,7 +149,7 @@ _LATER = {
     "recover": "state.machine_recovery",
     "doctor": "measure.health",
     "lsn_at": "read.record_count",
-    "open_async": "log.async_log",
+    "open_async": "objects.async_entrance",
     "recovery_table": "recovery.decision",
     "repair": "recovery.repair",
     "replay": "state.replay",

@@ -8,7 +8,7 @@ callback, finds it in the table. Opening restores the newest good snapshot and r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
 from types import TracebackType
@@ -29,11 +29,12 @@ from walkit.errors import LogClosedError, RecordTypeError
 from walkit.events import EventCallback
 from walkit.log.append import Transaction
 from walkit.log.columns import Items, checked
-from walkit.log.open import open_writer
 from walkit.log.scratch import open_scratch
 from walkit.log.validate import Values
 from walkit.log.wal import WriteAheadLog
 from walkit.metrics import StoreStatistics
+from walkit.objects.entrance import writer_at
+from walkit.objects.places import AnyPlace
 from walkit.read.inventory import LogInventory
 from walkit.record import AppendResult
 from walkit.recovery.report import RecoveryReport
@@ -48,8 +49,6 @@ from walkit.state.replay import replay
 from walkit.state.snapshot import SnapshotInfo
 from walkit.state.state_at import PastState, exact_from, state_at
 from walkit.state.table import KeyedTable
-from walkit.storage.address import Place, place_of
-from walkit.storage.interface import Storage
 
 FRAMES_SUBMITTED_MAX = 64
 """Acknowledged frames that may wait to be applied before a caller of `submit` applies them."""
@@ -124,13 +123,14 @@ class Store(MappingApi):
     @classmethod
     def open(
         cls,
-        path: Place | None = None,
+        path: AnyPlace | None = None,
         options: LogOptions | None = None,
         store_options: StoreOptions | None = None,
         mode: str = "a",
         events: EventCallback | None = None,
         *,
-        storage: Storage | None = None,
+        storage: AnyPlace | None = None,
+        storage_options: Mapping[str, Any] | None = None,
         progress: StoreProgress | None = None,
     ) -> Store:
         """Open a store, or make it (mode "x": only make it), in a folder, at a URL, or in any `storage`.
@@ -143,14 +143,14 @@ class Store(MappingApi):
         check_choice(mode, ("a", "x"), "mode", f"; {reading}")
         check_kind(store_options, StoreOptions, "store_options")
         check_progress(progress, "(phase, done, total)")
-        place = place_of(path, storage)
 
         def work() -> Store:
             told = ending_early(progress)
             scanned = None if told is None else lambda done, total: told("scan", done, total)
             feed, wanted = FrameFeed(), store_options or StoreOptions()
             gate = admission_of(wanted, options.on_full if isinstance(options, LogOptions) else "block")
-            log = open_writer(place, mode, options, events, scanned, LogPorts(ack_sink=feed, gate=gate))
+            ports = LogPorts(ack_sink=feed, gate=gate)
+            log = writer_at(path, storage, storage_options, mode, options, events, scanned, ports)
             try:
                 return cls(log, feed, gate, wanted, told)
             except BaseException:

@@ -24,9 +24,9 @@ from walkit._internal.arguments import check_number, check_progress, check_whole
 from walkit._internal.report import Cells, TableReport
 from walkit.bench.sampling import Samples, sampled_lsns
 from walkit.config import LogOptions
-from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
 from walkit.models.remote_storage import REMOTE, RemoteStorage
+from walkit.objects.entrance import open_log
 from walkit.replication.delta.polls import DeltaOptions
 from walkit.replication.delta.reader import DeltaReader
 from walkit.replication.delta.replayer import ReplayLimits

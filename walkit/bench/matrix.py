@@ -35,10 +35,10 @@ from walkit.bench.write import (
 )
 from walkit.bench.write_report import BenchReport, BenchRow
 from walkit.config import LogOptions
-from walkit.log.open import open_log
 from walkit.log.validate import require_fits
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import MachineFacts
+from walkit.objects.entrance import open_log
 from walkit.storage.mounts import require_folder
 from walkit.workload.policies import policy_named
 

@@ -23,7 +23,6 @@ from walkit._internal.arguments import check_bool, check_number, check_whole, re
 from walkit._internal.progress import progress_bar
 from walkit._internal.report import Cells, TableReport
 from walkit.config import LogOptions
-from walkit.log.open import open_log
 from walkit.log.validate import require_fits
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import MachineFacts, Run, RunRecorder
@@ -31,6 +30,7 @@ from walkit.measure.frame_timer import FrameWatch
 from walkit.metrics import LogStatistics
 from walkit.models import ThrottledStorage
 from walkit.models.device import device_model
+from walkit.objects.entrance import open_log
 from walkit.simulate import order_cost
 from walkit.storage.address import storage_at
 from walkit.storage.mounts import require_folder

@@ -24,8 +24,8 @@ from walkit.bench.peers import require_peers
 from walkit.bench.recovery_load import LAST_KEY, RecoveryLoad, leveldb, rocksdb, sqlite
 from walkit.bench.recovery_report import RecoveryBenchReport, RecoveryRow
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.log.open import open_log
 from walkit.measure import MachineFacts
+from walkit.objects.entrance import open_log
 from walkit.recovery.report import RecoveryReport
 from walkit.recovery.scan_report import ScanReport
 from walkit.recovery.verify import scan, verify

@@ -20,7 +20,7 @@ import numpy as np
 
 from walkit.bench.peers import _import
 from walkit.config import LogOptions
-from walkit.log.open import open_log
+from walkit.objects.entrance import open_log
 from walkit.store import Store
 from walkit.workload.line_reporter import LineReporter, report_lines
 from walkit.workload.parent_watch import end_with

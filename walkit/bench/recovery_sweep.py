@@ -18,8 +18,8 @@ from typing import Literal, NamedTuple
 from walkit._internal.arguments import check_whole, refuse
 from walkit.bench.recovery import drop_cached, fill_and_kill, parts_of, read_plainly
 from walkit.bench.recovery_load import LAST_KEY, RecoveryLoad
-from walkit.log.open import open_log
 from walkit.measure import MachineFacts
+from walkit.objects.entrance import open_log
 from walkit.recovery.report import RecoveryReport
 from walkit.storage.mounts import require_folder
 from walkit.store import Store

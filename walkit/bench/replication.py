@@ -23,8 +23,8 @@ from walkit._internal.report import Cells, TableReport
 from walkit.bench.sampling import LsnSamples, Samples, sampled_lsns
 from walkit.config import LogOptions
 from walkit.errors import WaitTimeoutError, WalkitError
-from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
+from walkit.objects.entrance import open_log
 from walkit.replication.primary.server import Primary
 from walkit.storage.mounts import require_folder
 from walkit.workload.replicated import ReplicatedChild

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from walkit.config import LogOptions
-from walkit.log.open import open_log
+from walkit.objects.entrance import open_log
 from walkit.record import RECORD_SCHEMA
 
 RECORDS_PER_KEY = 3

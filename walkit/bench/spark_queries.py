@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from walkit.bench.spark_floor import ParquetFloor
 from walkit.bench.spark_load import BenchLogs
 from walkit.errors import WalkitError
-from walkit.log.open import open_log
+from walkit.objects.entrance import open_log
 from walkit.read.reader import LogReader
 from walkit.spark.changes import changes
 from walkit.spark.counting import count

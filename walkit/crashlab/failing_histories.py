@@ -10,8 +10,8 @@ from walkit.crashlab.failing_script import FailingScript
 from walkit.crashlab.oracle import quiet
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME
-from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
+from walkit.objects.entrance import open_log
 from walkit.recovery.verify import scan, verify
 
 

@@ -11,9 +11,9 @@ from walkit.copier.log_copy import copy_into
 from walkit.crashlab.ledger import Promise, Row
 from walkit.errors import GapError
 from walkit.format.manifest import MANIFEST_NAME
-from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
 from walkit.models import CrashingStorage
+from walkit.objects.entrance import open_log
 from walkit.record import Kind, Record
 from walkit.recovery.repair import repair
 from walkit.recovery.verify import verify

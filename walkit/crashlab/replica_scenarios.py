@@ -18,8 +18,8 @@ from walkit.crashlab.scenario import Scenario
 from walkit.crashlab.script import Script
 from walkit.events import EventSink
 from walkit.format.manifest import MANIFEST_NAME
-from walkit.log.open import open_log
 from walkit.models import CrashingStorage
+from walkit.objects.entrance import open_log
 from walkit.record import Kind
 from walkit.recovery.verify import verify
 from walkit.replication.logs.imported_log import ImportedLog

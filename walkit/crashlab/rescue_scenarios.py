@@ -19,10 +19,10 @@ from walkit.errors import CommitFailedError, WalkitError
 from walkit.format.layout import DURABLE_SLOT_STRIDE, DURABLE_SLOTS_BYTES, SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.format.segment import segment_name
-from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
 from walkit.models import CrashingStorage
 from walkit.models.faults import Operation, OperationName
+from walkit.objects.entrance import open_log
 from walkit.record import Kind
 from walkit.recovery.repair import repair
 from walkit.segments.manifest_store import DURABLE_NAME, LOST_FOLDER, load_manifest

@@ -18,11 +18,11 @@ from walkit.crashlab.oracle import quiet, repaired_in
 from walkit.crashlab.recording import RecordingStorage
 from walkit.crashlab.turns import Turns
 from walkit.format.segment import segment_name
-from walkit.log.open import open_log
 from walkit.log.trim import TrimReport
 from walkit.log.wal import WriteAheadLog
 from walkit.models import CrashingStorage
 from walkit.models.faults import Operation, OperationName
+from walkit.objects.entrance import open_log
 from walkit.read.claim import Claim
 from walkit.record import Kind
 from walkit.recovery.repair import repair

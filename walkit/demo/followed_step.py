@@ -13,8 +13,8 @@ from walkit.config import LogOptions
 from walkit.demo.parts import Parts
 from walkit.demo.progress_printer import ProgressPrinter
 from walkit.demo.replica import LagWatch, ReplicaProcess
-from walkit.log.open import open_log
 from walkit.measure import Run
+from walkit.objects.entrance import open_log
 from walkit.replication.primary.server import Primary
 from walkit.state.replay import replay
 from walkit.state.table import KeyedTable

@@ -10,17 +10,12 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from walkit._internal.arguments import as_lsn, refuse
-from walkit.config import LogOptions
 from walkit.errors import LogClosedError
-from walkit.events import EventCallback
 from walkit.log.append import Transaction
 from walkit.log.follow import followed
-from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
 from walkit.read.reader import LogReader, followed_by
 from walkit.record import AppendResult, Record
-from walkit.storage.address import Place
-from walkit.storage.interface import Storage
 
 T = TypeVar("T")
 CHUNK_RECORDS = 1024
@@ -117,19 +112,6 @@ class AsyncLog:
                         await bell.wait()
                     else:
                         await asyncio.sleep(pause_s)
-
-
-def open_async(
-    path: Place | None = None,
-    mode: str = "a",
-    options: LogOptions | None = None,
-    events: EventCallback | None = None,
-    *,
-    storage: Storage | None = None,
-) -> AsyncLog:
-    """Return what `async with` opens as a log: the parameters and errors are those of `walkit.open`."""
-    by_mode: Callable[..., WriteAheadLog | LogReader] = open_log
-    return AsyncLog(lambda: by_mode(path, mode, options, events, storage=storage))
 
 
 def _taken(records: Iterator[Record | None]) -> list[Record | None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable
-from typing import Literal, overload
 
 from walkit._internal.arguments import check_choice, check_kind, check_progress, refuse
 from walkit._internal.report import PhaseClock
@@ -20,7 +19,6 @@ from walkit.log.parts import compose
 from walkit.log.resources import LogResources
 from walkit.log.scratch import open_scratch
 from walkit.log.wal import WriteAheadLog, open_logs
-from walkit.read.reader import LogReader
 from walkit.record import wall_us
 from walkit.recovery.apply import sync_unsealed
 from walkit.recovery.log_scan import Progress, read_durable_slot
@@ -29,71 +27,8 @@ from walkit.recovery.report import RecoveryReport
 from walkit.segments.consumer_files import claims_locked
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest_file, settle_manifest, write_manifest
 from walkit.segments.writer_lock import take_writer_lock
-from walkit.storage.address import Place, place_of
+from walkit.storage.address import storage_at
 from walkit.storage.interface import Storage, remove_if_there
-
-
-@overload
-def open_log(
-    path: Place | None = None,
-    mode: Literal["a", "x"] = "a",
-    options: LogOptions | None = None,
-    events: EventCallback | None = None,
-    *,
-    storage: Storage | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> WriteAheadLog: ...
-
-
-@overload
-def open_log(
-    path: Place | None,
-    mode: Literal["r"],
-    options: None = None,
-    events: EventCallback | None = None,
-    *,
-    storage: Storage | None = None,
-    progress: None = None,
-) -> LogReader: ...
-
-
-@overload
-def open_log(
-    path: Place | None = None,
-    *,
-    mode: Literal["r"],
-    events: EventCallback | None = None,
-    storage: Storage | None = None,
-) -> LogReader: ...
-
-
-def open_log(
-    path: Place | None = None,
-    mode: str = "a",
-    options: LogOptions | None = None,
-    events: EventCallback | None = None,
-    *,
-    storage: Storage | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> WriteAheadLog | LogReader:
-    """Open a log. mode "a" opens or creates it, "x" only creates; "r" reads it from any process, and never changes it.
-
-    `path` is a folder, `file://PATH` or `memory://NAME`; `storage=` takes any `walkit.storage.Storage` instead. Opening
-    for writing recovers first (`log.recovery` says what was found) and takes the lock; `progress` is called with
-    (bytes scanned, bytes to scan). Opening for reading scans nothing, and takes `events` alone: `options` or `progress`
-    beside mode "r" are an OptionsError.
-
-    An interrupt (Ctrl-C) is raised when the opening has ended, and nothing is held then; one that comes up after that,
-    on the way to the caller, leaves the log in `walkit.open_logs()` until it is closed or collected.
-
-    Raises LogNotFoundError, LogExistsError, NotALogError, LogLockedError, FormatVersionError, CorruptionError,
-    SegmentMissingError, OptionsError, StorageError; then nothing was changed and no lock is held.
-    """
-    place = place_of(path, storage)
-    if mode == "r":
-        _refuse_for_reading(options=options, progress=progress)
-        return LogReader(place, EventSink(events))
-    return open_writer(place, mode, options, events, progress)
 
 
 def open_writer(
@@ -104,7 +39,7 @@ def open_writer(
     progress: Callable[[int, int], None] | None = None,
     ports: LogPorts | None = None,
 ) -> WriteAheadLog:
-    """Open a log for writing, see `open_log`, with what is given each frame and asked before each record."""
+    """Open a log in a folder for writing, see `walkit.open`. `ports` get frames and guard the queue."""
     check_choice(mode, ("a", "x"), "mode", " or 'r'")
     check_progress(progress, "(bytes scanned, bytes to scan)")
     check_kind(options, LogOptions, "options")
@@ -252,13 +187,6 @@ def recovery_report(
     )
 
 
-def _refuse_for_reading(**given: object) -> None:
-    """A reader writes, recovers and scans nothing at its opening: nothing is taken that would then be ignored."""
-    for name, value in given.items():
-        if value is not None:
-            refuse(name, value, "only an opening for writing takes it, and mode='r' reads", "r")
-
-
 def _index_of(location: str) -> int | None:
     """Return where in `open_logs()` the log at a place stands; None for one that is opened or closed at this moment."""
     for index, log in enumerate(open_logs()):
@@ -281,4 +209,6 @@ def scratch(
 
     Raises what `walkit.open` raises for `options`; the earlier log is then left as it is. Safe from any thread.
     """
-    return open_scratch(name, lambda place: open_log(place, "x", options, events), lambda log: log)
+    return open_scratch(
+        name, lambda place: open_writer(storage_at(place), "x", options, events), lambda log: log
+    )

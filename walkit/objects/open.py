@@ -40,6 +40,7 @@ from walkit.read.inventory import SegmentShown
 from walkit.recovery.plan import emit_recovery
 from walkit.recovery.report import RecoveryReport
 from walkit.segments.maintenance_worker import MaintenanceWorker
+from walkit.storage.object_open import prove_conditional_writes
 from walkit.storage.object_store import ObjectStore
 
 OPENING_S: Final = 30.0
@@ -76,13 +77,13 @@ def window_of(options: LogOptions) -> int:
 class Refusing:
     """A part that a log in a folder has and one on object storage has not yet: every use of it is refused.
 
-    `close`, `forget` and `lock` are there for the closing of the log.
+    `close`, `forget` and the locks are there for the closing of the log, and for a store that is made over it.
     """
 
     def __init__(self, location: str) -> None:
         self._location = location
-        # Guards nothing: the closing of a log takes it.
-        self.lock = threading.RLock()
+        # They guard nothing: the closing of a log takes the one, a store the other.
+        self.lock = self.state_lock = threading.RLock()
 
     def close(self) -> None:
         """Nothing is held."""
@@ -288,11 +289,12 @@ def open_object_writer(
     progress: Progress | None = None,
     ports: LogPorts | None = None,
     *,
-    is_owned: bool = False,
+    is_url: bool = False,
 ) -> WriteAheadLog:
     """Open a log in an object store for writing, as `open_writer` opens one in a folder.
 
-    An opening fences every earlier writer: those acknowledge nothing more, and fail with LogFencedError.
+    An opening fences every earlier writer: those acknowledge nothing more, and fail with LogFencedError. With `is_url`
+    the store is not the caller's: it is tried whether it keeps the conditions of puts, and closed with the log.
     """
     check_choice(mode, ("a", "x"), "mode", " or 'r'")
     check_progress(progress, "(bytes scanned, bytes to scan)")
@@ -307,11 +309,13 @@ def open_object_writer(
             window=window_of(given),
             progress=ending_early(progress),
         )
+        if is_url:
+            prove_conditional_writes(store, "probe")
         with clock.phase("scan") as detail:
             opening.run()
             detail["bulks"] = opening.read
         with clock.phase("apply"):
-            handle = StoreHandle(store, is_owned=is_owned)
+            handle = StoreHandle(store, is_owned=is_url)
             resources = LogResources(compose(opening, given, sink, ports or LogPorts()), handle)
         with clock.phase("ready"):
             pass  # it only shows when the log was ready

@@ -42,11 +42,3 @@ def storage_at(place: Place) -> Storage:
     if os.path.exists(path) and not os.path.isdir(path):
         raise NotALogError(path, "it is a file, and a log is a folder")
     return FileStorage(path)
-
-
-def place_of(path: Place | None, storage: Storage | None) -> Storage:
-    """Return the storage that an opening is given, as one of its arguments `path` and `storage`."""
-    place = storage if path is None else path
-    if place is None or (path is not None and storage is not None):
-        refuse("path", path, "give either a path or storage=", storage)
-    return storage_at(place)

@@ -15,10 +15,10 @@ from walkit.bench.recovery_load import RecoveryLoad
 from walkit.config import LogOptions
 from walkit.errors import CorruptionError, OptionsError, WalkitError
 from walkit.events import EventCallback
-from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import OperationName
+from walkit.objects.entrance import open_log
 from walkit.recovery.report import RecoveryReport
 from walkit.recovery.verify import verify
 from walkit.storage.file import FileStorage

@@ -17,9 +17,9 @@ from typing import Any, Literal, get_args
 
 from walkit._internal.arguments import check_choice, check_whole
 from walkit.config import MIB, Durability, LogOptions
-from walkit.log.open import open_log
 from walkit.measure import Run
 from walkit.measure import load as load_run
+from walkit.objects.entrance import open_log
 from walkit.workload.drive import drive
 from walkit.workload.line_reporter import LineReporter, report_lines
 from walkit.workload.parent_watch import end_with

@@ -18,8 +18,8 @@ from time import perf_counter_ns
 from typing import Any
 
 from walkit.errors import WalkitError
-from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
+from walkit.objects.entrance import open_log
 from walkit.replication import DeltaReader, Primary, Replica
 from walkit.replication.core.lag import Lag
 from walkit.workload.line_reporter import LineReporter, report_lines

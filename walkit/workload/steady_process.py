@@ -21,11 +21,11 @@ from typing import Any
 
 from walkit.config import MIB
 from walkit.errors import StorageError
-from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import FrameSampler, LatencyHistogram, RawRate, raw_rate
 from walkit.models.device import device_model
 from walkit.models.throttled import ThrottledStorage
+from walkit.objects.entrance import open_log
 from walkit.storage.address import storage_at
 from walkit.storage.interface import Storage
 from walkit.storage.memory import MemoryStorage

@@ -1,0 +1,103 @@
+"""`walkit.open`: a log in a folder or on object storage, for writing or for reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, cast, overload
+
+from walkit._internal.arguments import refuse
+from walkit.commit.ports import LogPorts
+from walkit.config import LogOptions
+from walkit.events import EventCallback, EventSink
+from walkit.log.open import open_writer
+from walkit.log.wal import WriteAheadLog
+from walkit.objects.places import AnyPlace, log_at, object_store_of, place_of
+from walkit.read.reader import LogReader
+from walkit.storage.interface import Storage
+from walkit.storage.object_store import ObjectStore
+
+
+@overload
+def open_log(
+    path: AnyPlace | None = None,
+    mode: Literal["a", "x"] = "a",
+    options: LogOptions | None = None,
+    events: EventCallback | None = None,
+    *,
+    storage: AnyPlace | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> WriteAheadLog: ...
+
+
+@overload
+def open_log(
+    path: AnyPlace | None = None,
+    mode: Literal["r"] = ...,
+    options: None = None,
+    events: EventCallback | None = None,
+    *,
+    storage: AnyPlace | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: None = None,
+) -> LogReader: ...
+
+
+def open_log(
+    path: AnyPlace | None = None,
+    mode: str = "a",
+    options: LogOptions | None = None,
+    events: EventCallback | None = None,
+    *,
+    storage: AnyPlace | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> WriteAheadLog | LogReader:
+    """Open a log. mode "a" opens or creates it, "x" only creates; "r" reads it from any process, and never changes it.
+
+    `path` is a folder, `file://PATH`, `memory://NAME`, or a log on object storage: `s3://BUCKET/FOLDER`, `gs://`,
+    `az://` or `objects:/FOLDER`, with `storage_options` (endpoint, region, credentials; else the environment's).
+    `storage=` takes any `walkit.storage.Storage` or `ObjectStore` instead. Opening for writing recovers first
+    (`log.recovery` has the report); `progress` is called with (bytes scanned, bytes to scan). In a folder it takes
+    the lock. On object storage it fences every earlier writer, which fails with LogFencedError. Opening for reading
+    scans nothing, and takes `events` alone: `options` or `progress` beside mode "r" are an OptionsError.
+
+    An interrupt (Ctrl-C) is raised when the opening has ended, and nothing is held then; one that comes up after that,
+    on the way to the caller, leaves the log in `walkit.open_logs()` until it is closed or collected.
+
+    Raises LogNotFoundError, LogExistsError, NotALogError, LogLockedError, LogFencedError, FormatVersionError,
+    CorruptionError, SegmentMissingError, DivergenceError, OptionsError, StorageError; then no record was changed and no
+    lock is held.
+    """
+    if mode != "r":
+        return writer_at(path, storage, storage_options, mode, options, events, progress)
+    _refuse_for_reading(options=options, progress=progress)
+    return LogReader(log_at(place_of(path, storage, storage_options)), EventSink(events))
+
+
+def writer_at(
+    path: AnyPlace | None,
+    storage: AnyPlace | None,
+    storage_options: Mapping[str, Any] | None,
+    mode: str,
+    options: LogOptions | None,
+    events: EventCallback | None,
+    progress: Callable[[int, int], None] | None,
+    ports: LogPorts | None = None,
+) -> WriteAheadLog:
+    """Open a log for writing, see `open_log`; `ports` get its frames and guard its queue."""
+    place = place_of(path, storage, storage_options)
+    if object_store_of(place) is None:
+        return open_writer(cast(Storage, place), mode, options, events, progress, ports)
+    from walkit.objects.open import open_object_writer
+
+    is_url = place is not path and place is not storage
+    store = cast(ObjectStore, place)
+    return open_object_writer(store, mode, options, events, progress, ports, is_url=is_url)
+
+
+def _refuse_for_reading(**given: object) -> None:
+    """A reader writes, recovers and scans nothing at its opening: nothing is taken that would then be ignored."""
+    for name, value in given.items():
+        if value is not None:
+            refuse(name, value, "only an opening for writing takes it, and mode='r' reads", "r")
