@@ -83,9 +83,9 @@ if TYPE_CHECKING:
     from walkit.log.async_log import AsyncLog as AsyncLog
     from walkit.log.retention import RetentionReport as RetentionReport
     from walkit.measure.health import doctor as doctor
-from walkit.objects.verify import scan as scan
-from walkit.objects.verify import verify as verify
-from walkit.objects.async_entrance import open_async as open_async
+    from walkit.objects.async_entrance import open_async as open_async
+    from walkit.objects.verify import scan as scan
+    from walkit.objects.verify import verify as verify
     from walkit.read.claim import Claim as Claim
     from walkit.read.claim import claim as claim
     from walkit.read.cursor import Cursor as Cursor
