@@ -60,6 +60,8 @@ def test_the_old_primary_follows_the_new_one_after_a_rewind(tmp_path: Path) -> N
         assert replica.error is None and replica.log is not before
         with pytest.raises(LogClosedError):
             before.read()
+    old, new = (load_manifest(FileStorage(str(tmp_path / name))) for name in ("old", "new"))
+    assert old.lineage == new.lineage[: len(old.lineage)] and len(old.lineage) == 3 and "replica" in old.extra
     kept = FileStorage(str(tmp_path / "old")).names("lost+found")
     assert kept and all(name.endswith(".rewound") for name in kept)
     assert bytes_of(FileStorage(str(tmp_path / "old"))) == bytes_of(FileStorage(str(tmp_path / "new")))

@@ -21,7 +21,7 @@ from walkit.events import EventSink
 from walkit.format.frame import FrameIdentity
 from walkit.format.index import has_index
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
-from walkit.format.manifest import LogEnd
+from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.record import wall_us
 from walkit.segments.active_segment import (
@@ -312,8 +312,7 @@ class SegmentSet:
             segment.hold_size()
             self.maintenance.steps += 1
             self.storage.sync_directory()  # the file has its name before anything is written to it
-            size = self.options.segment_bytes
-            self.store.update(lambda m: with_prepared(m, number, self.identity, self.epoch_began, size))
+            self.store.update(lambda m: self._with_prepared(m, number))
             self.maintenance.steps += 1
         except StorageError:
             file.close()
@@ -340,6 +339,11 @@ class SegmentSet:
 
     def _open(self, number: int, mode: OpenMode) -> StorageFile:
         return open_segment_file(self.storage, number, mode, direct=self._alignment == ALIGNMENT_DIRECT)
+
+    def _with_prepared(self, manifest: Manifest, number: int) -> Manifest:
+        """Name a prepared segment; a replica's segments name the epochs that came with it, too."""
+        size = self.options.segment_bytes
+        return with_prepared(manifest, number, self.identity, self.epoch_began, size)
 
     def _zero_ahead(self, segment: OpenSegment, goal: int) -> None:
         """Zero one more step, then queue the next, so that sealing and preparing are not kept waiting."""
