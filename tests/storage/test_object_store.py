@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from itertools import pairwise
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -216,12 +217,13 @@ class Killed(FaultyStorage):
 def test_a_kill_leaves_old_or_new(number: int, tmp_path: Path) -> None:
     """Kill a process before each operation of a step: old or new, the lock is free, and the temporary is removed."""
     (before, step), (after, _) = STEPS[number : number + 2]
+    with closing(FileObjectStore(tmp_path / "begin")) as store:
+        for _, earlier in STEPS[:number]:
+            earlier(store)
     for at in range(100):
         place = tmp_path / str(at)
         if number:
-            with closing(FileObjectStore(place)) as store:
-                for _, earlier in STEPS[:number]:
-                    earlier(store)
+            copytree(tmp_path / "begin", place)
         child = os.fork()
         if not child:
             step(FileObjectStore(Killed(FileStorage(place), at)))
@@ -371,7 +373,7 @@ def check_error(error: StorageError, kind: type[StorageError], status: int | Non
 
 
 def test_a_read_is_tried_again() -> None:
-    """Answer a GET by 503, then by the object, then by 403: two requests, and one for the refusal."""
+    """Answer a GET by 503, the object, 403, and a deletion by 503: only a GET that was throttled is repeated."""
     answers: list[int | None] = [503, None, 403]
     with OddS3(lambda method, path: answers.pop(0) if method == "GET" else None) as odd:
         store = odd_store(odd)
@@ -381,6 +383,10 @@ def test_a_read_is_tried_again() -> None:
             store.get("a")
         check_error(refused.value, ObjectDeniedError, 403)
         assert odd.requests == ["PUT /bucket/log/a"] + ["GET /bucket/log/a"] * 3
+    with OddS3(lambda method, path: 503) as odd:
+        with pytest.raises(ObjectThrottledError):
+            odd_store(odd).delete("a")
+        assert odd.requests == ["POST /bucket?delete"]
 
 
 def test_no_credentials_are_denied(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,8 +109,7 @@ class OddS3:
                 odd.get(self)
 
             def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["Content-Length"]))
-                odd.answer(self, 200, b"<DeleteResult/>")
+                odd.post(self)
 
             def log_message(self, *arguments: Any) -> None:
                 pass
@@ -159,6 +158,12 @@ class OddS3:
             handler.close_connection = True
         else:
             self.answer(handler, 200, data, body=False)
+
+    def post(self, handler: BaseHTTPRequestHandler) -> None:
+        """Answer a deletion, which deletes nothing."""
+        handler.rfile.read(int(handler.headers["Content-Length"]))
+        rule = self._met(handler)
+        self.answer(handler, rule if isinstance(rule, int) else 200, b"<DeleteResult/>")
 
     def get(self, handler: BaseHTTPRequestHandler) -> None:
         """Answer a GET."""

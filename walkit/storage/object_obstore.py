@@ -1,7 +1,7 @@
 """Object stores of clouds, by the package obstore: `s3://`, `gs://` and `az://`. Extra `walkit[object]`.
 
-A put is tried once: a repetition of one's own finds the key taken, and the caller decides by its content. Reads, lists
-and deletions are tried again by obstore. A message has the status and the code of an answer and no other text of the
+A put and a deletion are tried once: a repetition could meet an object that was put since. Reads and lists are tried
+again by obstore. A message has the status and the code of an answer and no other text of the
 store or of obstore: there may be credentials in it. For the same reason no error has obstore's as its cause.
 """
 
@@ -75,7 +75,7 @@ class ObstoreObjectStore:
         retries: Any = {"max_retries": _READ_RETRIES, "retry_timeout": timedelta(seconds=_READ_RETRY_S)}
         self._url, self._obstore, make, failed = url, obstore, partial(from_url, url, config=config), ""
         try:
-            self._puts: Any = make(client_options=client, retry_config={"max_retries": 0})
+            self._writes: Any = make(client_options=client, retry_config={"max_retries": 0})
             self._reads: Any = make(client_options=client, retry_config=retries)
         except (obstore.exceptions.BaseError, ValueError, TypeError) as error:
             failed = str(error).partition("\n")[0]
@@ -127,7 +127,7 @@ class ObstoreObjectStore:
         """Remove objects, up to 1,000 in a request where the store has bulk requests."""
         paths = [checked_name(key, self._url) for key in keys]
         if paths:
-            self._ask("delete", paths[0], lambda: self._obstore.delete(self._reads, paths))
+            self._ask("delete", paths[0], lambda: self._obstore.delete(self._writes, paths))
 
     def close(self) -> None:
         """Nothing is held."""
@@ -141,7 +141,7 @@ class ObstoreObjectStore:
 
     def _put(self, action: str, key: str, data: Buffer, mode: PutMode) -> str:
         checked_name(key, self._url)
-        result = self._ask(action, key, lambda: self._obstore.put(self._puts, key, data, mode=mode))
+        result = self._ask(action, key, lambda: self._obstore.put(self._writes, key, data, mode=mode))
         return self._checked(self._tag(result), action, key)
 
     def _get(self, key: str, options: GetOptions) -> ObjectBytes:

@@ -11,7 +11,7 @@ The contract, which every implementation keeps:
   puts that are conditional on one state of a key, at most one succeeds.
 - `list_after` promises no order, may show less than is there (an object that was just put) or more (one that was just
   deleted), and may be missing: ObjectUnsupportedError. No decision about what exists follows from it.
-- A request is tried once, or again where a repetition changes nothing. A put whose answer was lost is not repeated.
+- A put and a deletion are tried once: one whose answer was lost is not repeated. A read or a list may be tried again.
 
 Each error is an `ObjectStoreError` and has `store`, `key`, `status` and `retry_after_s`. Their meaning:
 
