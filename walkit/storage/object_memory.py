@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
@@ -80,6 +80,7 @@ class _Objects:
         self.changes = 0
 
 
+@dataclass(eq=False, repr=False)
 class MemoryObjectStore:
     """Objects in memory: see `walkit.storage.ObjectStore`.
 
@@ -87,43 +88,29 @@ class MemoryObjectStore:
     list has `page_keys` keys, and is one request.
     """
 
-    def __init__(
-        self,
-        plan: Plan | None = None,
-        *,
-        list_lag: int = 0,
-        page_keys: int = 1000,
-        can_list: bool = True,
-        sleep: Callable[[float], object] = time.sleep,
-        name: str = "objects",
-    ) -> None:
-        self._objects = _Objects()
-        self.plan, self.list_lag, self.page_keys, self.can_list = plan, list_lag, page_keys, can_list
-        self._sleep, self._name = sleep, name
-        self.requests: list[ObjectRequest] = []
-        """Every request of this client, in order."""
-        self._late: list[Callable[[], object]] = []
+    plan: Plan | None = None
+    _: KW_ONLY
+    list_lag: int = 0
+    page_keys: int = 1000
+    can_list: bool = True
+    sleep: Callable[[float], object] = time.sleep
+    name: str = "objects"
+    objects: _Objects = field(default_factory=_Objects)
+    requests: list[ObjectRequest] = field(default_factory=list, init=False)
+    """Every request of this client, in order."""
+    _late: list[Callable[[], object]] = field(default_factory=list, init=False)
 
     @property
     def location(self) -> str:
         """A name for messages."""
-        return f"memory:{self._name}"
+        return f"memory:{self.name}"
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.location}>"
 
     def client(self, plan: Plan | None = None) -> MemoryObjectStore:
         """Return another client of the same objects, as another process is."""
-        other = MemoryObjectStore(
-            plan,
-            list_lag=self.list_lag,
-            page_keys=self.page_keys,
-            can_list=self.can_list,
-            sleep=self._sleep,
-            name=self._name,
-        )
-        other._objects = self._objects
-        return other
+        return replace(self, plan=plan)
 
     def counts(self) -> Counter[str]:
         """Return how many requests of each method this client has made."""
@@ -162,7 +149,7 @@ class MemoryObjectStore:
             fault = self._begin("list_after", prefix)
             if not self.can_list:
                 raise self._error(ObjectUnsupportedError, "list_after", prefix)
-            with once(self._objects.guard), self._objects.guard:
+            with once(self.objects.guard), self.objects.guard:
                 found = self._list(prefix, after) if found is None else found
             page, found = found[: self.page_keys], found[self.page_keys :]
             if fault.after is not None:
@@ -188,7 +175,7 @@ class MemoryObjectStore:
     def land(self) -> None:
         """Do what this client's late puts and deletions have left to do; their errors have no reader."""
         while self._late:
-            with suppress(ObjectStoreError), once(self._objects.guard), self._objects.guard:
+            with suppress(ObjectStoreError), once(self.objects.guard), self.objects.guard:
                 self._late.pop(0)()
 
     def _request(self, method: str, key: str, do: Callable[[], T]) -> T:
@@ -197,7 +184,7 @@ class MemoryObjectStore:
         if fault.late:
             self._late.append(do)
         else:
-            with once(self._objects.guard), self._objects.guard:
+            with once(self.objects.guard), self.objects.guard:
                 result = do()
             if fault.after is None:
                 return result
@@ -205,12 +192,12 @@ class MemoryObjectStore:
 
     def _begin(self, method: str, key: str) -> ObjectFault:
         """Count a request and let the plan have it."""
-        with once(self._objects.guard), self._objects.guard:
+        with once(self.objects.guard), self.objects.guard:
             request = ObjectRequest(len(self.requests), method, key)
             self.requests.append(request)
         fault = (self.plan(request) if self.plan else None) or ObjectFault()
         if fault.delay_s:
-            self._sleep(fault.delay_s)
+            self.sleep(fault.delay_s)
         if fault.before is not None:
             raise self._error(fault.before, method, key, fault)
         return fault
@@ -223,7 +210,7 @@ class MemoryObjectStore:
         return kind(f"cannot {action} {key!r} in {self.location}: {kind.code}", **facts)
 
     def _put(self, key: str, data: Buffer, tag: str | None) -> str:
-        objects = self._objects
+        objects = self.objects
         old = objects.held.get(key)
         if tag is None and old is not None:
             raise self._error(ObjectExistsError, "put_if_absent", key)
@@ -235,20 +222,20 @@ class MemoryObjectStore:
         return objects.held[key].tag
 
     def _get(self, key: str) -> ObjectBytes:
-        held = self._objects.held.get(key)
+        held = self.objects.held.get(key)
         if held is None:
             raise self._error(ObjectMissingError, "get", key)
         return ObjectBytes(held.data, held.tag)
 
     def _delete(self, keys: Sequence[str]) -> None:
-        objects = self._objects
+        objects = self.objects
         for key in keys:
             if key in objects.held:
                 objects.changes += 1
                 objects.gone[key] = objects.held.pop(key)._replace(since=objects.changes)
 
     def _list(self, prefix: str, after: str) -> list[ObjectEntry]:
-        objects, folder = self._objects, f"{prefix}/" if prefix else ""
+        objects, folder = self.objects, f"{prefix}/" if prefix else ""
         known = objects.changes - self.list_lag
         shown = {key: held for key, held in objects.gone.items() if held.since > known}
         shown |= {key: held for key, held in objects.held.items() if held.since <= known}
