@@ -401,7 +401,7 @@ class ObjectUnsupportedError(ObjectStoreError):
 class LogFullError(WalkitError):
     """No room for now. Nothing of this call, except its `acknowledged_prefix`, was written; try again.
 
-    `reason` is "queue", "retention" or "journal"; or, for a new segment, "disk", "file-size", "descriptors"
+    `reason` is "queue", "retention", "journal" or "replicas"; or, for a new segment, "disk", "file-size", "descriptors"
     or "memory".
     """
 

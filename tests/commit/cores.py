@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from walkit.commit.core import OrderingCore
+from walkit.commit.core import NO_LIMIT, OrderingCore
 from walkit.commit.frame import SealedFrame, SyncPoint
 from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns
 from walkit.format.frame import FrameHeader, FrameIdentity, PreparedBody, prepare_body
@@ -176,6 +176,28 @@ class ForgetsTheTail(OrderingCore[Piece]):
         return False
 
 
+class IgnoresTheLimit(OrderingCore[Piece]):
+    """Wrong: what is durable here is acknowledged, whether replicas have it or not."""
+
+    def acknowledge(self, acknowledged: list[SealedFrame] | None = None) -> list[SealedFrame]:
+        limit, self.ack_limit_lsn = self.ack_limit_lsn, NO_LIMIT
+        try:
+            return super().acknowledge(acknowledged)
+        finally:
+            self.ack_limit_lsn = limit
+
+
+class DropsTheLate(OrderingCore[Piece]):
+    """Wrong: a late frame is acknowledged at once, and observers do not see it."""
+
+    def give_up(self, error: BaseException, until_us: int | None = None) -> list[SealedFrame]:
+        late = super().give_up(error, until_us)
+        for _ in range(self.given_up):
+            self.acked_lsn = self.unacked.popleft().last_lsn
+        self.given_up = 0
+        return late
+
+
 WRONG_CORES: tuple[type[OrderingCore[Piece]], ...] = (
     CreditsLaterWrites,
     SyncsFromInFlight,
@@ -188,4 +210,6 @@ WRONG_CORES: tuple[type[OrderingCore[Piece]], ...] = (
     LosesItsPlace,
     NeverStopsAsking,
     ForgetsTheTail,
+    IgnoresTheLimit,
+    DropsTheLate,
 )

@@ -99,7 +99,7 @@ def test_what_joins_a_submission(case: str) -> None:
     harness.place.release()
     for task in [leader, *tasks]:
         task.result()
-    harness.driver.wait_acked()
+    harness.driver.wait_written()
     assert harness.core.acked_lsn == 1 + sum(counts)
     harness.driver.stop(LogClosedError())
     others.shutdown()
@@ -398,7 +398,7 @@ def test_a_policy_sees_every_record_as_a_submission() -> None:
     assert all(isinstance(ticket, SingleTicket) for ticket in tickets)
     harness.place.release()
     leader.join()
-    harness.driver.wait_acked()
+    harness.driver.wait_written()
     assert [frame.count for frame in harness.place.frames] == [1, 4, 4, 1]
     harness.driver.stop(LogClosedError())
 
@@ -415,7 +415,7 @@ def test_a_full_queue_takes_no_part_of_a_record() -> None:
     assert accepted == harness.core.pending_records == sum(s.count for s in harness.core.pending) == 4
     harness.place.release()
     leader.join()
-    harness.driver.wait_acked()
+    harness.driver.wait_written()
     assert harness.core.acked_lsn == 5
     harness.driver.stop(LogClosedError())
 

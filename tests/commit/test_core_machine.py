@@ -54,11 +54,21 @@ class CoreMachine(RuleBasedStateMachine):
         durable_writes=st.booleans(),
         idle=st.booleans(),
         frames_in_window=st.integers(1, 6),
+        limited=st.booleans(),
     )
     def begin(
-        self, in_flight: int, completion: bool, durable_writes: bool, idle: bool, frames_in_window: int
+        self,
+        in_flight: int,
+        completion: bool,
+        durable_writes: bool,
+        idle: bool,
+        frames_in_window: int,
+        limited: bool,
     ) -> None:
-        """Make a core; with `durable_writes` a write is on stable storage by itself, else only syncs are."""
+        """Make a core; with `durable_writes` a write is on stable storage by itself, else only syncs are.
+
+        A `limited` one waits for replicas, too.
+        """
         self.durable_writes, self.completion = durable_writes, completion
         self.core = make_core(
             self.core_type,
@@ -69,6 +79,10 @@ class CoreMachine(RuleBasedStateMachine):
             idle_marker_us=IDLE_US if idle else 0,
             interval_us=0 if durable_writes else INTERVAL_US,
         )
+        self.limited = limited and not completion
+        if self.limited:
+            self.core.ack_limit_lsn, self.core.unacked_bytes_max = 100, 1 << 30
+        self.given_up: list[SealedFrame] = []
         self.step = self.now_us = 0
         self.waiting: list[Piece] = []
         self.frames: list[SealedFrame] = []
@@ -144,7 +158,7 @@ class CoreMachine(RuleBasedStateMachine):
         assert frame.next_position <= self.core.segment_end
 
     def unwritten(self) -> list[SealedFrame]:
-        return [f for f in self.frames if f not in self.passed]
+        return [f for f in self.frames if f.position >= self.core.written_position]
 
     def on_stable_storage(self, frame: SealedFrame) -> bool:
         """Whether the books say so: written durably, or covered by a sync that began later and has ended."""
@@ -164,18 +178,43 @@ class CoreMachine(RuleBasedStateMachine):
         if self.failed_from is not None and frame.position >= self.failed_from:
             assert told == [], "what has failed is never acknowledged"
             return
-        prefix: list[SealedFrame] = []
-        for each in self.frames:
-            if id(each) not in self.written_at or each.state == "failed":
-                break
-            prefix.append(each)
         if self.completion:
             assert told == [frame], "a frame that has landed is acknowledged, and no other"
-        else:
-            assert told == prefix[len(self.acknowledged) :], "the contiguous written prefix, and nothing else"
-        assert self.passed == prefix, "the prefix is told in order, each frame once"
+        self._acknowledged(told)
+
+    def _acknowledged(self, told: list[SealedFrame]) -> None:
+        """Check what the core has just acknowledged: the contiguous written prefix up to the limit, each frame once."""
+        prefix: list[SealedFrame] = []
+        for each in self.frames:
+            lost = each.state == "failed" and each not in self.given_up
+            if id(each) not in self.written_at or lost or each.last_lsn > self.core.ack_limit_lsn:
+                break
+            prefix.append(each)
+        if not self.completion:
+            new = [f.position for f in prefix[len(self.passed) - len(told) :]]
+            assert [f.position for f in told] == new, "the contiguous written prefix, and nothing else"
+        assert [f.position for f in self.passed] == [f.position for f in prefix], "in order, each frame once"
         assert all(f.state == "acked" for f in told)
-        self.acknowledged += told
+        self.acknowledged += [f for f in told if f in self.frames]
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.limited)
+    def raise_limit(self, data: Any) -> None:
+        """Replicas have more of the durable frames."""
+        low, high = self.core.ack_limit_lsn, self.core.durable_lsn
+        self.core.ack_limit_lsn = max(low, data.draw(st.integers(min(low, high), high)))
+        self._acknowledged(self.core.acknowledge())
+
+    @rule(late_us=st.integers(0, IDLE_US))
+    @precondition(lambda self: self.limited)
+    def give_up(self, late_us: int) -> None:
+        """Frames that were sealed so long ago are late: they fail, and no mark moves."""
+        waiting = [f for f in self.core.unacked if f.submissions or f in self.frames]
+        expected = [f for f in waiting if f.sealed_us <= self.now_us - late_us]
+        error = TimeoutError("no replica")
+        assert self.core.give_up(error, self.now_us - late_us) == expected
+        assert all(f.state == "failed" and f.error is error for f in expected)
+        self.given_up += expected
 
     @rule()
     @precondition(lambda self: not self.durable_writes)
@@ -199,11 +238,15 @@ class CoreMachine(RuleBasedStateMachine):
         if (one and not under_way) or (self.failed and not one):
             return
         frame = data.draw(st.sampled_from(under_way)) if one else None
-        before = [f for f in self.frames if f.state == "sealed" and frame and f.position < frame.position]
-        expected = [f for f in self.frames if f.state == "sealed" and f not in before]
+        core = self.core
+        durable = min(core.durable_position, frame.position if frame else core.written_position)
+        safe = [f for f in core.unacked if f.next_position <= durable]
+        before = [f for f in core.in_flight if frame and f.position < frame.position]
+        expected = [f for f in (*core.unacked, *core.in_flight) if f not in (*safe, *before)]
         error = OSError("the device is gone")
-        lost, refused = self.core.fail(error, frame)
+        lost, refused = core.fail(error, frame)
         assert lost == expected
+        assert list(core.unacked) == safe
         assert refused == self.waiting
         assert all(f.state == "failed" and f.error is error for f in lost)
         assert all(f.state == "sealed" for f in before), "what is before it may land yet"
@@ -232,7 +275,7 @@ class CoreMachine(RuleBasedStateMachine):
             assert frame.count == 0 and frame.last_lsn == frame.first_lsn - 1
             self._sealed(frame)
             self.written_at[id(frame)] = self._tick_step()
-            self.acknowledged += self.core.written(frame, durable=self.durable_writes)
+            self._acknowledged(self.core.written(frame, durable=self.durable_writes))
         return tick.wake_in_us
 
     @rule()
@@ -263,8 +306,9 @@ class CoreMachine(RuleBasedStateMachine):
             assert piece.frame is not None and piece.frame.first_lsn <= lsn <= piece.frame.last_lsn
             lsn += piece.count
         assert core.appended_lsn == lsn - 1
-        assert core.acked_lsn == (self.passed[-1].last_lsn if self.passed else 100)
+        assert core.acked_lsn == (self.passed[-1].last_lsn if self.passed else 100) <= core.ack_limit_lsn
         assert {id(f) for f in self.frames if f.state == "acked"} == {id(f) for f in self.acknowledged}
+        assert not self.limited or core.acked_lsn <= core.durable_lsn
         assert core.pending_bytes == sum(p.size_bytes for p in self.waiting)
         assert core.pending_records == sum(p.count for p in self.waiting)
         assert core.queued_lsn == core.appended_lsn + core.pending_records
@@ -278,7 +322,7 @@ class CoreMachine(RuleBasedStateMachine):
         assert all(new >= old for new, old in zip(marks, self.marks, strict=True))
         assert core.acked_lsn <= core.appended_lsn
         assert core.durable_lsn <= core.appended_lsn
-        assert not self.durable_writes or core.acked_lsn == core.durable_lsn
+        assert not self.durable_writes or core.written_lsn == core.durable_lsn
         self.marks = marks
 
     @invariant()

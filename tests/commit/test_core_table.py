@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from tests.commit.cores import Piece, body_of, header_of, make_core, make_room, seal_group, seal_next
-from walkit.commit.core import OrderingCore
+from walkit.commit.core import NEXT_LATE_US, OrderingCore
 from walkit.commit.frame import SyncPoint, Tick
 from walkit.format.body import Columns
 from walkit.format.frame import MARKER_BODY, prepare_body
 from walkit.format.layout import HAS_VALUE, RECORDS_PER_FRAME_MAX
 
 Core = OrderingCore[Piece]
-IDLE, INTERVAL = 500, 300
+IDLE, INTERVAL, LATE = 500, 300, 5000
 QUIET = Tick(marker=False, sync=False, wake_in_us=None)
 
 
@@ -87,6 +87,21 @@ def marked_and_synced(core: Core) -> None:
     sync_all(core)
 
 
+def unacked(core: Core) -> None:
+    core.ack_limit_lsn, core.ack_timeout_us, core.unacked_bytes_max = 100, LATE, 1 << 30
+    written_twice(core)
+
+
+def unacked_and_failed(core: Core) -> None:
+    unacked(core)
+    core.fail(OSError())
+
+
+def given_up(core: Core) -> None:
+    unacked(core)
+    assert [f.sealed_us for f in core.give_up(OSError(), 1000)] == [1000]
+
+
 SYNC_LEVEL = {"idle_marker_us": IDLE}
 INTERVAL_LEVEL = {"idle_marker_us": IDLE, "interval_us": INTERVAL, "ack_when_durable": False}
 NONE_LEVEL = {"idle_marker_us": IDLE, "ack_when_durable": False}
@@ -106,6 +121,11 @@ NO_MARKS = {"idle_marker_us": 0}
         (SYNC_LEVEL, marked, 9999, QUIET),
         (SYNC_LEVEL, failed, 9999, QUIET),
         (NO_MARKS, written, 9999, QUIET),
+        (NO_MARKS, unacked, 5999, Tick(False, False, 1)),
+        (NO_MARKS, unacked, 6000, Tick(False, False, NEXT_LATE_US, late=True)),
+        (NO_MARKS, given_up, 6000, Tick(False, False, 200)),
+        (NO_MARKS, unacked_and_failed, 6000, Tick(False, False, NEXT_LATE_US, late=True)),
+        (SYNC_LEVEL, unacked, 1500, Tick(False, False, 200)),
         (INTERVAL_LEVEL, written, 1000, Tick(False, False, INTERVAL)),
         (INTERVAL_LEVEL, written, 1299, Tick(False, False, 1)),
         (INTERVAL_LEVEL, written, 1300, Tick(False, True, INTERVAL)),

@@ -173,7 +173,7 @@ def test_waiting_for_what_was_queued_does_not_wait_for_what_comes_later(
     harnesses.append(harness)
     leader = harness.leader_in_write()
     harness.queued()
-    waiting = Task(harness.driver.wait_acked)
+    waiting = Task(harness.driver.wait_written)
     wait_until(lambda: harness.driver.signal.waiting == 1, "the waiter")
 
     def refill() -> None:

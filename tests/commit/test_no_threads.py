@@ -41,7 +41,7 @@ def test_a_ticket_that_no_thread_can_write_is_refused(in_flight: int) -> None:
         ticket = harness.queued()
     assert isinstance(ticket.exception(GUARD_S), LogPoisonedError)
     assert "new thread" in str(ticket.exception(0))
-    Task(harness.driver.wait_acked).result()
+    Task(harness.driver.wait_written).result()
     Task(harness.driver.stop, LogClosedError()).result()
 
 

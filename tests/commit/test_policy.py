@@ -234,7 +234,7 @@ def test_what_lingers_is_written_when_its_time_is_over_or_somebody_waits() -> No
     patient.clock = harness.clock
     tickets = [patient.queued() for _ in range(4)]
     assert not tickets[0].done()
-    Task(patient.driver.wait_acked).result()
+    Task(patient.driver.wait_written).result()
     assert all(t.done() for t in tickets)
     last = patient.queued()
     Task(patient.driver.stop, LogClosedError("over")).result()

@@ -17,6 +17,7 @@ from time import perf_counter_ns
 from walkit._internal.locks import once
 from walkit._internal.threads import LogThread
 from walkit._main_thread import uninterrupted
+from walkit.commit.ack_limit import AckLimit
 from walkit.commit.core import OrderingCore
 from walkit.commit.election import LeaderElection
 from walkit.commit.frame import Tick
@@ -221,13 +222,14 @@ class BackgroundSyncer:
 
 
 class BackgroundWork:
-    """What the timer has done: syncs and marker frames that are due, frames that a policy held back, hung calls."""
+    """What the timer has done: syncs and marker frames that are due, frames held back or late, hung calls."""
 
     def __init__(
         self,
         syncer: BackgroundSyncer,
         writer: FrameWriter,
         election: LeaderElection,
+        ack_limit: AckLimit,
     ) -> None:
         # The commit lock: see `DeviceWatch.lock`.
         self.lock = writer.lock
@@ -235,6 +237,7 @@ class BackgroundWork:
         self._syncer = syncer
         self._writer = writer
         self._election = election
+        self._ack_limit = ack_limit
         self._failure = writer.failure
         self._signal = writer.completion.signal
         self._watch = writer.watch
@@ -256,6 +259,9 @@ class BackgroundWork:
             worker.do_once("marker", lambda: _quietly(self._write_marker))
         if tick.seal:
             self._election.kick()
+        on_late = self._ack_limit.on_late
+        if tick.late and on_late is not None:
+            on_late()
 
     def _fail_hung(self) -> None:
         """Fail frames whose calls to the device hang, and all after them; what lands later is never acknowledged."""

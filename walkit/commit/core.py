@@ -16,15 +16,20 @@ The rules it keeps:
 - Under completion order (`completion_order=True`, as in AutoMQ's first block WAL) a frame is acknowledged when it
   lands. The marks stay those of the contiguous prefix: `acked_lsn` is the last LSN acknowledged *with everything
   before it*.
+- With an `ack_limit_lsn` (replicas, see `replication.primary.replica_acks`) what is written waits in `unacked` until
+  the limit has reached it, too: acknowledged is the smaller of both. `give_up` fails the callers of frames that are
+  late: the records stay, and the mark passes them like any other.
 - A sync covers only frames that were written before it began: `sync_begin` takes the prefix, `synced` gives it back.
-- Marks only grow: `applied <= acked <= appended`, `durable <= appended`; each moves in one place and is asserted there.
+- Marks only grow: `applied <= acked <= written <= appended`, `durable <= appended`; each moves in one place, and is
+  asserted there.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from itertools import islice
+from typing import Any, Final, Generic, TypeVar
 
 from walkit.commit.frame import SealedFrame, Submission, SyncPoint, Tick
 from walkit.commit.policy import TAKE_ALL, WAIT_US_MAX, Policy, QueueState, Take, Wait
@@ -34,6 +39,13 @@ from walkit.format.frame import MARKER_BODY, FrameIdentity, PreparedBody, seal_f
 from walkit.format.layout import FRAME_HEADER_BYTES, LSN_LAST, LSN_MAX, POSITION_MAX, RECORDS_PER_FRAME_MAX
 
 S = TypeVar("S", bound=Submission)
+
+UNACKED_FRAMES_MAX: Final = 1 << 16
+"""So many frames wait for the acknowledgement of others at most, however small they are."""
+NEXT_LATE_US: Final = 1_000
+"""When to ask about the next frame after one was late."""
+NO_LIMIT: Final = LSN_MAX + 1
+"""As `ack_limit_lsn`: what is written is acknowledged."""
 
 
 class OrderingCore(Generic[S]):
@@ -62,6 +74,7 @@ class OrderingCore(Generic[S]):
         self.in_flight_max = in_flight_max
         self.policy = policy
         self._begin_queue()
+        self._begin_limit()
         self.identity = identity
         self.alignment = alignment
         self.frame_bytes_max = frame_bytes_max
@@ -87,7 +100,7 @@ class OrderingCore(Generic[S]):
         # `written` and `synced` write the others under the commit lock. Between two steps:
         # - position <= segment_end
         # - promised_position <= durable_position <= written_position <= position
-        # - durable_lsn <= written_lsn == acked_lsn <= appended_lsn
+        # - durable_lsn <= written_lsn <= appended_lsn and acked_lsn <= written_lsn; equal without an `ack_limit_lsn`
         self.position = position
         self.chain = chain
         self.promised_position = position
@@ -137,6 +150,19 @@ class OrderingCore(Generic[S]):
         self.taken_frames = 0
         self.lost: list[list[SealedFrame | None]] = []
         """Frames that have failed and left `in_flight`, newest first, until `forget_failed`."""
+
+    def _begin_limit(self) -> None:
+        self.unacked: deque[SealedFrame] = deque()
+        """Frames that the written prefix has passed, and the acknowledged one has not, in append order."""
+        self.given_up = 0
+        """How many of `unacked`, from the first on, are late: their callers have got an error."""
+        # Written under the commit lock, by `commit.ack_limit`.
+        self.ack_limit_lsn = NO_LIMIT
+        """Nothing after this LSN is acknowledged."""
+        self.ack_timeout_us = 0
+        """When a frame is to be given up, from its sealing on; 0: never."""
+        self.unacked_bytes_max = 0
+        """Where so many bytes of frames are unacked nothing more is taken."""
 
     @property
     def pending_bytes(self) -> int:
@@ -336,7 +362,7 @@ class OrderingCore(Generic[S]):
         if self.inbox:
             self.take_in(now_us)
         verdict: Take | None = TAKE_ALL
-        if self.policy is not None or self.in_flight or self.taken_frames:
+        if self.policy is not None or self.in_flight or self.taken_frames or self.unacked:
             verdict = self._verdict(now_us)
         elif not self.pending or self.failure is not None:
             return ()
@@ -368,12 +394,20 @@ class OrderingCore(Generic[S]):
             window = self.reorder_window_frames
             if window is not None and len(self.in_flight) + self.taken_frames >= window:
                 return None
-        if writing >= self.in_flight_max:
+        if writing >= self.in_flight_max or (self.is_full and not self.given_up):
             return None
         if self.policy is None:
             return TAKE_ALL
         flushing = self.appended_lsn + self.taken_records < self.flush_lsn
         return self._ask(self.policy, writing, flushing, now_us)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as much waits for the acknowledgement of others as may."""
+        if not self.unacked or self.ack_limit_lsn == NO_LIMIT:
+            return False
+        waiting_bytes = self.written_position - self.unacked[0].position
+        return waiting_bytes >= self.unacked_bytes_max or len(self.unacked) >= UNACKED_FRAMES_MAX
 
     def flush(self) -> None:
         """A caller waits for what is queued now: no policy holds it back any longer, and it grows no more."""
@@ -476,9 +510,13 @@ class OrderingCore(Generic[S]):
     def tick(self, now_us: int) -> Tick:
         """Say what time asks for: a sync when the interval is over, a marker frame once the log is idle for long."""
         wakes: list[int] = []
-        sync = marker = False
+        sync = marker = late = False
+        if self.ack_timeout_us and self.given_up < len(self.unacked):
+            due = self.unacked[self.given_up].sealed_us + self.ack_timeout_us
+            late = now_us >= due
+            wakes.append(NEXT_LATE_US if late else due - now_us)
         if self.failure is not None:
-            return Tick(False, False, None)
+            return Tick(False, False, wakes[0] if wakes else None, late=late)
         if self.interval_us and self.written_position > self.durable_position:
             due = self.unsynced_since_us + self.interval_us
             sync = now_us >= due
@@ -490,10 +528,10 @@ class OrderingCore(Generic[S]):
         seal = self.seal_at_us is not None and now_us >= self.seal_at_us
         if self.seal_at_us is not None and not seal:
             wakes.append(self.seal_at_us - now_us)
-        if self.interval_us and wakes:
-            # A frame wakes no timer that waits already; what is written before the next question has its interval, too.
-            wakes.append(self.interval_us)
-        return Tick(marker, sync, min(wakes) if wakes else None, seal)
+        # A frame wakes no timer that waits already; what is written before the next question has its interval, too.
+        if wakes:
+            wakes += [us for us in (self.interval_us, self.ack_timeout_us) if us]
+        return Tick(marker, sync, min(wakes) if wakes else None, seal, late)
 
     # -- on the way out
 
@@ -515,7 +553,7 @@ class OrderingCore(Generic[S]):
         if self.completion_order:
             frame.state = "acked"
             acknowledged.append(frame)
-        while self.in_flight and self.in_flight[0].written and self.ack_sink_failure is None:
+        while self.in_flight and self.in_flight[0].written:
             head = self.in_flight.popleft()
             self.landed -= 1
             assert head.position == self.written_position
@@ -525,29 +563,52 @@ class OrderingCore(Generic[S]):
                 self.durable_position = head.next_position
                 self.durable_lsn = head.last_lsn
             assert not self.ack_when_durable or self.durable_position >= head.next_position
+            self.unacked.append(head)
+        return self.acknowledge(acknowledged)
+
+    def acknowledge(self, acknowledged: list[SealedFrame] | None = None) -> list[SealedFrame]:
+        """Acknowledge the written frames up to the limit: return those after these, under append order."""
+        acknowledged = [] if acknowledged is None else acknowledged
+        unacked, limit_lsn = self.unacked, self.ack_limit_lsn
+        while unacked and unacked[0].last_lsn <= limit_lsn and self.ack_sink_failure is None:
+            head = unacked[0]
             assert self.acked_lsn < head.first_lsn <= self.acked_lsn + 1
+            assert limit_lsn == NO_LIMIT or head.last_lsn <= self.durable_lsn
+            if self.ack_sink is not None and head.count:
+                try:
+                    self.ack_sink(head)
+                except BaseException as error:  # noqa: BLE001 - the frames before are acknowledged, and completed
+                    self.ack_sink_failure = error, head
+                    break
             self.acked_lsn = head.last_lsn
-            if self.ack_sink is not None and head.count and not self._give_to_ack_sink(head):
-                break
+            unacked.popleft()
+            if self.given_up:
+                self.given_up -= 1
             if self.on_prefix is not None:
                 self.on_prefix(head)
             if not self.completion_order:
                 head.state = "acked"
                 acknowledged.append(head)
-        assert self.acked_lsn <= self.appended_lsn
+        assert self.acked_lsn <= self.written_lsn
         return acknowledged
 
-    def _give_to_ack_sink(self, frame: SealedFrame) -> bool:
-        """Give a frame to `ack_sink`; False where that raised: the frame is in flight again, and is to be failed."""
-        assert self.ack_sink is not None
-        try:
-            self.ack_sink(frame)
-        except BaseException as error:  # noqa: BLE001 - the frames before it are acknowledged, and must be completed
-            self.ack_sink_failure = error, frame
-            self.in_flight.appendleft(frame)
-            self.landed += 1
-            return False
-        return True
+    def give_up(self, error: BaseException, until_us: int | None = None) -> list[SealedFrame]:
+        """Fail what waits in `unacked` and was sealed up to `until_us`, or all; return it, oldest first.
+
+        A copy without callers takes the place of each, for the sink and the observers.
+        """
+        late: list[SealedFrame] = []
+        stand_ins: list[SealedFrame] = []
+        for frame in islice(self.unacked, self.given_up, None):
+            if until_us is not None and frame.sealed_us > until_us:
+                break
+            late.append(frame)
+            stand_ins.append(frame.without_callers())
+        for frame, stand_in in zip(late, stand_ins, strict=True):  # from here on nothing allocates
+            self.unacked[self.given_up] = stand_in
+            self.given_up += 1
+            frame.error, frame.state = error, "failed"
+        return late
 
     def sync_begin(self) -> SyncPoint:
         """A sync of everything written begins now."""
@@ -577,7 +638,8 @@ class OrderingCore(Generic[S]):
 
         With `frame`, the one whose write failed, frames before it stay in flight: they are acknowledged if they land.
         With `unsealed` the failure struck before sealing, and all in flight may land. With neither, all in flight has
-        failed. Frames written but not acknowledged are among them. It can be repeated after a MemoryError.
+        failed. Frames written but not acknowledged are among them, unless they are durable and wait for the limit.
+        It can be repeated after a MemoryError.
         """
         if self.failure is None:
             self.failure = cause
@@ -585,7 +647,7 @@ class OrderingCore(Generic[S]):
         if self.failed_from is None or start < self.failed_from:
             self.failed_from = start
         # The places come first: after the pop nothing allocates, so each frame is always in one of the two lists.
-        count, places = 0, self.add_places(len(self.in_flight))
+        count, places = 0, self.add_places(len(self.in_flight) + len(self.unacked))
         # One by one from the end: a leader may be sealing a frame just now, which is failed the next time.
         while self.in_flight and self.in_flight[-1].position >= start and count < len(places):
             places[count] = last = self.in_flight.pop()
@@ -594,6 +656,12 @@ class OrderingCore(Generic[S]):
             if last.state == "sealed":
                 last.error = cause
                 last.state = "failed"
+        durable = min(start, self.durable_position)
+        while self.unacked and self.unacked[-1].next_position > durable and count < len(places):
+            places[count] = last = self.unacked.pop()
+            count += 1
+            last.error, last.state = cause, "failed"
+        self.given_up = min(self.given_up, len(self.unacked))
         self._check_marks()
 
     def has_failed(self, frame: SealedFrame) -> bool:
@@ -613,11 +681,19 @@ class OrderingCore(Generic[S]):
             assert frame.position == position and frame.state != "failed"
             position = frame.next_position
         assert position == self.position or self.failure is not None
+        assert self.ack_limit_lsn < NO_LIMIT or not self.unacked or self.failure is not None
+        assert 0 <= self.given_up <= len(self.unacked)
+        for frame in reversed(self.unacked):
+            assert frame.written and frame.next_position <= self.written_position and frame.state == "sealed"
         assert self.landed == sum(frame.written for frame in self.in_flight)
         assert not self.in_flight or not self.in_flight[0].written, "the prefix has passed what is written"
 
     def _check_marks(self) -> None:
         """Assert the order of the marks; also while another thread seals, which only moves the last ones on."""
-        assert self.durable_lsn <= self.written_lsn == self.acked_lsn <= self.appended_lsn
+        assert (
+            self.durable_lsn <= self.written_lsn <= self.appended_lsn and self.acked_lsn <= self.written_lsn
+        )
+        assert self.unacked or self.acked_lsn == self.written_lsn or self.failure is not None
+        assert self.acked_lsn <= self.ack_limit_lsn
         assert self.promised_position <= self.durable_position <= self.written_position <= self.position
         assert self.durable_position == self.written_position or not self.ack_when_durable

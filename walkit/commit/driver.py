@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from walkit.commit.ack_limit import AckLimit
 from walkit.commit.background import BackgroundSyncer, BackgroundWork, DeviceWorker
 from walkit.commit.core import OrderingCore
 from walkit.commit.delivery import Completion, Delivery
@@ -93,23 +94,24 @@ class CommitDriver:
         completion = Completion(core, lock, signal=self.signal, delivery=self.delivery, watch=self.watch)
         self.failure = failure = CommitFailure(completion, events)
         self.poison = self.delivery.on_failure = failure.poison
-        self.timer: CommitTimer | None = None
-        if core.idle_marker_us or core.interval_us or write_timeout_us or core.policy is not None:
-            self.timer = CommitTimer(name, on_failure=failure.poison, serving=self.watch.serving)
-            self.watch.on_wake = self.timer.wake
+        # Its thread starts with the first `wake`; parts without it never wake it.
+        self.timer = CommitTimer(name, on_failure=failure.poison, serving=self.watch.serving)
+        is_timed = core.idle_marker_us or core.interval_us or write_timeout_us or core.policy is not None
+        timer = self.timer if is_timed else None
+        self.watch.on_wake = self.timer.wake
         self.syncer = BackgroundSyncer(
             core,
             frame_sink,
             failure,
             worker=DeviceWorker(name, failure.poison, self.watch.serving),
-            timer=self.timer,
+            timer=timer,
             counters=self.counters,
         )
         self.writer = FrameWriter(
             core,
             frame_sink,
             failure,
-            timer=self.timer,
+            timer=timer,
             clock=clock,
             counters=self.counters,
             sync=self.syncer.sync_for_leader,
@@ -117,7 +119,7 @@ class CommitDriver:
             codec=codec,
         )
         self.election = LeaderElection(
-            core, self.watch, signal=self.signal, timer=self.timer, clock=clock, events=events
+            core, self.watch, signal=self.signal, timer=timer, clock=clock, events=events
         )
         self.batches = BatchQueue(core, completion, queue_bytes_max)
         submitter = Submitter(self.election, failure, completion, self.batches)
@@ -126,10 +128,9 @@ class CommitDriver:
             name, self.election.places, self.leader.lead_for_others, failure.poison, self.watch.serving
         )
         events.is_busy, events.is_leading = self.watch.is_busy, self.watch.is_leading
-        work = BackgroundWork(self.syncer, self.writer, self.election)
-        if self.timer is not None:
-            self.timer.work = work
-        parts = (self.watch, self.signal, completion, failure, self.syncer, self.writer)
+        self.ack_limit = AckLimit(self.writer, self.election, self.timer, queue_bytes_max)
+        self.timer.work = work = BackgroundWork(self.syncer, self.writer, self.election, self.ack_limit)
+        parts = (self.watch, self.signal, completion, failure, self.syncer, self.writer, self.ack_limit)
         # All have the one lock of `DeviceWatch`, for speed by a field of their own; see there for its order.
         self._lock_holders: tuple[_LockHolder, ...] = (*parts, self.election, self.leader, submitter, work)
         """Every part that keeps the lock: a forked child gives all of them another (`after_fork`)."""
@@ -235,14 +236,14 @@ class CommitDriver:
         self.lock.release()
         return True
 
-    def wait_acked(self) -> None:
-        """Wait until everything that was queued before this call is acknowledged, or the log has failed."""
+    def wait_written(self) -> None:
+        """Wait until everything that was queued before this call is written, or the log has failed."""
         self.refuse_waiting()
         with self.lock:
             target = self.core.queued_lsn
             self.core.flush()
         self.election.kick()
-        self.signal.wait_for(lambda: self.core.acked_lsn >= target or self._is_idle())
+        self.signal.wait_for(lambda: self.core.written_lsn >= target or self._is_idle())
 
     def _is_idle(self) -> bool:
         leaders, watch = self.election.leaders, self.watch
@@ -251,19 +252,24 @@ class CommitDriver:
         return not leaders and not self.core.pending and not self.core.inbox
 
     def stop(self, refusal: WalkitError) -> None:
-        """Refuse new work, finish what is queued, end the threads. Callbacks still queued are delivered."""
+        """Refuse new work, finish what is queued, end the threads. Callbacks still queued are delivered.
+
+        What waits for replicas is waited for, until its time is over.
+        """
         with self.lock:
             if self.failure.refusal is None:
                 self.failure.refusal = refusal
             self.core.flush()
         self.election.kick()
         self.signal.wait_for(self._is_idle)
+        self.signal.wait_for(lambda: not self.ack_limit.is_waiting)
+        with self.lock:
+            self.ack_limit.stopped = True
         self.syncer.stopped = True
         while not self.syncer.worker.close(CLOSE_RECHECK_S) and not self.watch.hung:
             pass
         self.election.pool.close(wait=not self.watch.hung)
-        if self.timer is not None:
-            self.timer.close()
+        self.timer.close()
         self.delivery.close()
 
     def after_fork(self, refusal: WalkitError) -> None:

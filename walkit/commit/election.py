@@ -174,6 +174,7 @@ class LeaderElection:
         """Threads that lead now, by their numbers."""
         self.places = core.in_flight_max
         """How many may."""
+        # Set back, once, under the commit lock by `AckLimit.begin`; read under it.
         self.plain = self.places == 1 and core.policy is None
         """Whether whatever waits may be taken once no thread leads."""
         self.asks_time = core.policy is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -85,6 +86,12 @@ class SealedFrame:
         if self.state == "acked":  # one that failed may be under way to its target still
             self.target = None
 
+    def without_callers(self) -> SealedFrame:
+        """Return a copy without callers."""
+        frame = copy.copy(self)
+        frame.submissions = ()
+        return frame
+
     @classmethod
     def refused(cls, submissions: Sequence[Submission], error: BaseException) -> SealedFrame:
         """Return the frame of a group of which nothing was written; every submission fails with `error`."""
@@ -107,10 +114,11 @@ class Tick(NamedTuple):
     """What the passing of time asks for: a marker frame, a sync, and when to ask again.
 
     `wake_in_us` counts from the `now_us` of the question; None: not before new frames. `seal`: what a policy held back
-    is due, so `take` has to be asked again.
+    is due, so `take` has to be asked again. `late`: the time of a frame that waits for replicas is over.
     """
 
     marker: bool
     sync: bool
     wake_in_us: int | None
     seal: bool = False
+    late: bool = False

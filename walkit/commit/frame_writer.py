@@ -296,7 +296,7 @@ class CommitFailure:
         self.refusal = refusal
         core = self._core
         SealedFrame.refused([*self._taken_locked(), *core.refuse()], refusal)
-        for frame in core.in_flight:
+        for frame in (*core.in_flight, *core.unacked):
             if frame.state == "sealed":
                 frame.error, frame.state = refusal, "failed"
 
@@ -370,6 +370,9 @@ class FrameWriter:
         self.write_observers: tuple[FrameObserver, ...] = ()
         self.sequencer = failure.sequencer
         self.parallel = core.in_flight_max > 1
+        # Written once more, under the commit lock, by `AckLimit.begin`: see there.
+        self.queues = self.parallel
+        """Whether frames are completed by way of the queue of `Completion`, as several threads may."""
         self.passed: list[SealedFrame] = []
         """Completion order: frames that the contiguous prefix has passed, and that observers have not seen yet."""
         self.as_landed = core.completion_order and self.parallel
@@ -410,7 +413,16 @@ class FrameWriter:
     ) -> SealedFrame | None:
         """Seal and assign a group whose turn it is; None where its tickets have failed, and are complete."""
         core = self.core
-        if not core.has_room(body):
+        if self.queues and self._lacks_replicas():
+            self.failure.refuse_unsealed(
+                LogFullError(
+                    f"{len(core.unacked):,} frames wait for replicas, some for too long, and more find no room "
+                    f"({core.unacked_bytes_max:,} bytes); try again",
+                    reason="replicas",
+                    limit_bytes=core.unacked_bytes_max,
+                )
+            )
+        elif not core.has_room(body):
             self.make_room(body)
         if self.parallel:
             self.lock.acquire()
@@ -427,6 +439,10 @@ class FrameWriter:
             self.failure.fail(core.failure, frame)
             return None
         return frame if self.assign(frame) else None
+
+    def _lacks_replicas(self) -> bool:
+        with self.lock:
+            return self.core.is_full and self.core.given_up > 0
 
     def assign(self, frame: SealedFrame) -> bool:
         """Give a sealed frame its segment; False where that failed, and the log with it."""
@@ -493,13 +509,14 @@ class FrameWriter:
             acked = core.written(
                 frame, durable=self.sync_writes, now_us=self.clock.us() if self._asks_time else 0
             )
-            if self.sync_writes and acked:
+            if self.sync_writes and (acked or core.unacked):
                 problem = publish_locked(core, self.frame_sink)
             if self.as_landed:
                 completion.queue_landed_locked(acked, self.passed)
-            elif self.parallel:
+            elif self.queues:
                 completion.queue_in_order_locked(acked)
-        self.finish(frame, [] if self.parallel else acked, problem)
+                acked = []
+        self.finish(frame, [] if self.as_landed else acked, problem)
 
     def finish(self, frame: SealedFrame, acked: list[SealedFrame], problem: BaseException | None) -> None:
         """Do what follows the write of a frame outside the lock: failures, completion, the timer.
@@ -509,7 +526,7 @@ class FrameWriter:
         core = self.core
         if problem is not None:
             self.failure.fail(problem)
-        if core.ack_sink_failure is not None and core.in_flight:
+        if core.ack_sink_failure is not None and core.unacked:
             self.failure.fail(*core.ack_sink_failure)
         if core.failure is not None:
             if core.has_failed(frame):  # by a sync, before this frame was sealed
@@ -519,10 +536,12 @@ class FrameWriter:
                 self.failure.on_poison()
         if self.parallel:
             self.frame_sink.passed(core.written_position)
+        for each in acked:
+            self.completion.complete(each)
+        if core.unacked:
+            self.completion.delivery.ring()  # what reads the log itself sees it by now, as replicas do
+        if self.queues:
             self.completion.run()
-        else:
-            for each in acked:
-                self.completion.complete(each)
         if self.timer is not None and self.timer.parked:
             self.timer.wake()
 

@@ -190,7 +190,7 @@ class Ticket:
         frame = self.frame
         if frame is None or frame.error is None:
             return None
-        if frame.state == "refused":
+        if frame.state == "refused" or isinstance(frame.error, CommitFailedError):
             refused = copy.copy(frame.error)
             refused.__cause__ = frame.error.__cause__
             return refused

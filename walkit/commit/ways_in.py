@@ -97,7 +97,6 @@ class Leader:
         self._completion = writer.completion
         self._queue_bytes_max = batches.queue_bytes_max
         self._record_bytes_max = min(core.body_bytes_max, batches.queue_bytes_max)
-        self._plain = election.plain
         self._asks_time = election.asks_time
         self._parallel = writer.parallel
         self._failure = writer.failure
@@ -146,7 +145,7 @@ class Leader:
             with self.lock:
                 if self._failure.refusal is not None:
                     raise self._failure.refused()
-                if not leading and self._plain and not core.pending and not core.inbox:
+                if not leading and self._election.plain and not core.pending and not core.inbox:
                     single = SingleTicket(self._completion, kind, key or b"", value)
                     leading[thread] = single
                     group = self._taken[0] = core.submit_and_take(single)
@@ -156,7 +155,7 @@ class Leader:
                         return None
                     waits = caller.lead == CAN_LEAD
             if caller is None:
-                return self._write_alone(thread, single, group) or single.result(0)
+                return self._write_alone(thread, single, group) or single.result()
             if waits:
                 self._wait_to_lead(caller, caller.latch)
                 return caller.result(0)
@@ -229,7 +228,7 @@ class Leader:
             with self.lock:
                 if self._failure.refusal is not None:
                     raise self._failure.refused()
-                if not leading and self._plain and not core.pending and not core.inbox:
+                if not leading and self._election.plain and not core.pending and not core.inbox:
                     leading[thread] = ticket
                     group = self._taken[0] = core.submit_and_take(ticket)
                 else:
@@ -238,7 +237,7 @@ class Leader:
                         return entered
             if group:
                 self._write_alone(thread, ticket, group)
-                return LED
+                return LED if ticket.done() else LEAD
             self.lead()
         except BaseException as error:
             self._clean_up(group, error)
@@ -261,7 +260,7 @@ class Leader:
             if core.pending_bytes + size_bytes > self._queue_bytes_max and core.pending:
                 return None
             batch = self._batches.begin_locked(caller, kind, ANY_THREAD, key, value, size_bytes)
-        if len(election.leading) < election.places and (self._plain or election.ready_locked()):
+        if len(election.leading) < election.places and (self._election.plain or election.ready_locked()):
             election.leading[thread] = True
         else:
             caller.next_latch, caller.latch = None, latch
@@ -279,7 +278,7 @@ class Leader:
             return FULL
         latch = new_latch()
         core.submit(ticket, now_us)
-        if len(election.leading) < election.places and (self._plain or election.ready_locked()):
+        if len(election.leading) < election.places and (self._election.plain or election.ready_locked()):
             election.leading[thread] = True
             return LEAD
         ticket.thread, ticket.next_latch = thread, None
@@ -374,7 +373,7 @@ class Leader:
                 counters.syncs += self._sync_writes
                 counters.write_ns += perf_counter_ns() - begun
                 acked = core.written(frame, durable=self._sync_writes)
-                if self._sync_writes and acked:
+                if self._sync_writes and (acked or core.unacked):
                     try:  # other processes see it before any caller does
                         self._frame_sink.publish(core.durable_position, core.durable_lsn)
                     except BaseException as error:  # noqa: BLE001 - whatever it is, the tickets must be completed
@@ -414,7 +413,7 @@ class Leader:
                         self._taken[turn] = group
                         if signal.wanted:
                             callbacks = signal.notify_locked()
-                    another = group and not self._plain and election.elect_locked()
+                    another = group and not self._election.plain and election.elect_locked()
                 if another:
                     election.start(another)
                 if callbacks:

@@ -403,7 +403,7 @@ class OwnClaim(Mine):
             raise self._refusal()
         with once(self._moving), self._moving:
             refuse_back(self.name, self._value, first_lsn)
-            refuse_after(first_lsn, self._own.marks.acked_lsn)
+            refuse_after(first_lsn, max(self._own.marks.acked_lsn, self._own.marks.durable_lsn))
             self._value = first_lsn
 
     def _clock_us(self) -> int:
@@ -428,7 +428,7 @@ class OwnClaim(Mine):
             manifest, found = claims.manifest, self._found()
             if found is not None and found.owner != OWN and found.log_id == manifest.log_id:
                 refuse_taken(self.name, found, self._storage, take_over=False)
-            refuse_after(self._value, own.marks.acked_lsn)
+            refuse_after(self._value, max(own.marks.acked_lsn, own.marks.durable_lsn))
             self._save(found)
             before = claims.mine.get(self.name)
             if before is not None:

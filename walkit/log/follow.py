@@ -32,7 +32,7 @@ def followed(parts: LogParts, wanted: int, bell: Ringable) -> Generator[Record |
         while True:
             bell.clear()
             ended, failed = lifetime.ended, core.failure is not None and not core.in_flight
-            newest = core.acked_lsn
+            newest = core.written_lsn
             view = parts.contents.view()
             if wanted < view.complete_from_lsn:
                 raise GapError(wanted, view.complete_from_lsn)

@@ -72,7 +72,7 @@ class LogContents:
         return max(oldest, manifest.low_watermark + 1)
 
     def view(self) -> LogView:
-        """Return what can be read now: all that is acknowledged."""
+        """Return all that can be read now: the written frames, acknowledged or not yet."""
         return self._view_to(self._marks.written_position)
 
     def durable_view(self) -> LogView:

@@ -69,6 +69,8 @@ def statistics_of(parts: LogParts) -> LogStatistics:
         rotations=segments.rotations,
         segments=len(shown),
         log_bytes=sum(s.end_position - s.start_position for s in shown),
+        unacked_records=driver.ack_limit.unacked_records,
+        late_records=driver.ack_limit.late_records,
         poisoned=int(core.failure is not None),
     )
 
@@ -234,7 +236,7 @@ class WriteAheadLog(CursorApi):
     def sync(self) -> int:
         """Make everything that was appended before this call durable; return the durable LSN."""
         self._refuse_closed()
-        self._driver.wait_acked()
+        self._driver.wait_written()
         self._driver.sync()
         return self.durable_lsn
 
@@ -242,7 +244,7 @@ class WriteAheadLog(CursorApi):
 
     def _now(self) -> tuple[View, int]:
         self._refuse_closed()
-        newest = self.acked_lsn
+        newest = self._core.written_lsn
         return self.parts.contents.view(), newest
 
     def _cursor_storage(self) -> Storage:
@@ -265,7 +267,7 @@ class WriteAheadLog(CursorApi):
             raise self._driver.refused()
 
     def follow(self, first_lsn: int, timeout: float | None = None) -> Iterator[Record]:
-        """Yield records from `first_lsn` on, and continue with new ones as they are acknowledged.
+        """Yield records from `first_lsn` on, and continue with new ones as they are written.
 
         Ends when the log is closed, after its last record, or, with `timeout`, after that many seconds without a new
         record. LogPoisonedError when the log has failed, after its last acknowledged record. GapError where a record

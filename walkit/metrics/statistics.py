@@ -61,6 +61,12 @@ class LogStatistics(_Metrics):
     rotations: int = _counter("segments", "segments begun since opening")
     segments: int = _metric("segments", "segments that are the log now")
     log_bytes: int = _metric("bytes", "bytes of frames in the log now")
+    unacked_records: int = _metric(
+        "records", "records in the log that are not acknowledged: replicas lack them"
+    )
+    late_records: int = _counter(
+        "records", "records that replicas had not in time, so that their callers got CommitFailedError"
+    )
     poisoned: int = _metric("flag", "1 after a failed write or sync")
 
     @property

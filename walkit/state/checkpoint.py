@@ -303,7 +303,7 @@ def checkpointer_on(
 
 def _make_durable(driver: CommitDriver, lsn: int) -> None:
     if driver.core.durable_lsn < lsn:
-        driver.wait_acked()
+        driver.wait_written()
         driver.sync()
     assert driver.core.durable_lsn >= lsn
 

@@ -175,7 +175,7 @@ class OpenSource:
 
     def widest_view(self) -> tuple[LogView, int]:
         """See Source."""
-        newest = self._core.acked_lsn
+        newest = self._core.written_lsn
         return self._contents.view(), newest
 
     def manifest(self) -> Manifest:
