@@ -22,7 +22,7 @@ FORKER = """
     import fnmatch, json, os, resource, signal, sys, traceback
     from tests.support.crash_recorder import CHANGES
     from tests.replication.delta.child import main as delta
-    from tests.replication.writer import follow, serve, write
+    from tests.replication.writer import follow, promise, serve, write
     from tests.support.stores import SMALL
     from walkit.errors import WalkitError
     from walkit.models import FaultyStorage
@@ -58,6 +58,8 @@ FORKER = """
                 write(*how)
             elif what == "serve":
                 serve(*how)
+            elif what == "promise":
+                promise(*how)
             elif what == "delta":
                 delta(*how)
             else:
@@ -69,7 +71,7 @@ FORKER = """
                     with Replica(storage, address, options=SMALL) as replica:
                         replica.wait_for(lsn, 60)
                 elif what == "follow":
-                    follow(address, storage)
+                    follow(address, storage, *how[3:])
                 else:
                     report = heal(storage, address)
                     if not report.ok:
@@ -86,7 +88,7 @@ FORKER = """
 
 
 class Processes:
-    """Starts and ends processes; a role and what it is given: `write`, `serve`, `follow`, `delta`, `heal`."""
+    """Starts and ends processes; a role and what it is given: `write`, `promise`, `serve`, `follow`, `delta`, `heal`"""
 
     def __init__(self, child: Child) -> None:
         self._child = child

@@ -37,6 +37,7 @@ The way of a frame from the primary's commit to the replica's acknowledgement:
 11. `core/subscriber.py`: `imported` answers with an `Ack`; then `replica/store.py` applies the records.
 12. `core/publisher.py`: `receive` compares the `Ack` with what was sent. It is acknowledged: `MoveClaim` moves
     the replica's claim (`primary/claims.py`), before which the primary may trim, and which keeps the end.
+    With `ack_replicas` it counts for the log's own acknowledgements (`primary/replica_acks.py`).
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from walkit.replication.logs.source import source_of
 from walkit.replication.primary.bootstrap_plan import SnapshotChecks
 from walkit.replication.primary.claims import ReplicaClaims, check_lease
 from walkit.replication.primary.range_service import CALLS_MAX, FRAMES_METHOD, RangeService
+from walkit.replication.primary.replica_acks import ACK_TIMEOUT_MS, OnAckTimeout, replica_acks_of
 from walkit.replication.primary.session import Session
 from walkit.replication.primary.shared_runs import SharedRuns
 from walkit.replication.primary.status import PrimaryStatus, follower_status
@@ -60,14 +61,20 @@ class Primary:
     replicas are served at a time, one session for each, and `holds` have a claim; one more is refused, and tries again.
     Where the log's folder can only be read there are no claims, and `status` says so.
 
+    With `ack_replicas` the log acknowledges an append when it is durable here and on so many replicas, from `start` on
+    until `stop`; `source` is the log or Store itself. After `ack_timeout_ms` the append raises CommitFailedError, with
+    the outcome unknown: the record stays, and counts as acknowledged once they have it. With
+    `on_ack_timeout="continue"` it is acknowledged then, as all that follows, until so many have caught up.
+
     With `token`, or one of `tokens.read`, only replicas that send it are served; with `tls` nothing goes in the clear.
     Another address than loopback needs both, or `insecure=True`. An open log is served to delta readers too, as `delta`
     says; a primary of a log that another process writes has nothing that they could not read themselves.
 
     The states of sessions are events, sent to `events`, or where there is no callback to the log's own.
 
-    OptionsError for files of `tls` that cannot be used, for a log of durability "none", for an address off loopback
-    without TLS and token, and for one that cannot be had.
+    OptionsError for files of `tls` that cannot be used, for a log of durability "none", for `ack_replicas` of another
+    source or a log of `ack_order="completion"`, for an address off loopback without TLS and token, and for one that
+    cannot be had.
     """
 
     def __init__(
@@ -85,6 +92,9 @@ class Primary:
         delta: DeltaOptions | None = None,
         events: EventCallback | None = None,
         publisher: Callable[[], Publisher] = Publisher,
+        ack_replicas: int | None = None,
+        ack_timeout_ms: int = ACK_TIMEOUT_MS,
+        on_ack_timeout: OnAckTimeout = "fail",
     ) -> None:
         server_credentials(tls)
         self._tls, self._authenticator = tls, Authenticator(tokens_of(token, tokens))
@@ -98,6 +108,9 @@ class Primary:
         self._events = EventSink(events) if events is not None else self.source.events
         self._claims = ReplicaClaims(self.source.storage, self.source.events, check_lease(lease_s))
         self._publisher = publisher
+        self._acks = replica_acks_of(
+            source, ack_replicas, ack_timeout_ms, on_ack_timeout, places, self._events
+        )
         written = source.log if isinstance(source, Store) else source
         self._delta = DeltaService(written if isinstance(written, WriteAheadLog) else None, delta)
         self._single_calls = SingleRequestCalls()
@@ -117,6 +130,8 @@ class Primary:
 
     def start(self) -> Self:
         """Begin to serve; returns this primary. Starting twice is an OptionsError.
+
+        So is starting a second primary of a log with `ack_replicas`.
 
         RuntimeError where the system has no thread to give: then nothing is served, and the next call tries again.
         """
@@ -142,6 +157,8 @@ class Primary:
         server.start()
         self._server, self._address, self._stopped = server, address, Bell()
         try:
+            if self._acks is not None:
+                self._acks.start()
             self._claims.start()
             LogThread(
                 target=self._watch, args=(self._stopped,), name="walkit-publisher-watch", daemon=True
@@ -195,6 +212,7 @@ class Primary:
             ),
             trouble=trouble,
             delta_readers=self._delta.described(),
+            acks=None if self._acks is None else self._acks.status(),
         )
 
     def stop(self) -> None:
@@ -211,6 +229,8 @@ class Primary:
             self._delta.stop()
             server.stop(grace=1.0).wait()
         finally:  # an interrupt of the wait leaves no thread
+            if self._acks is not None:
+                self._acks.stop()
             self._claims.stop()
         self._server = None  # last: what found no memory is done by the next call
 
@@ -241,6 +261,7 @@ class Primary:
             events=self._events,
             shared=self._shared,
             checks=self._checks,
+            acks=self._acks,
         )
         with once(self._lock), self._lock:
             self._sessions.add(session)

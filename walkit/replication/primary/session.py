@@ -37,6 +37,7 @@ from walkit.replication.primary.bootstrap_plan import BootstrapFiles, SnapshotCh
 from walkit.replication.primary.claims import ReplicaClaims, acked_before, epoch_of, replicas_with_claims
 from walkit.replication.primary.frame_reader import FrameReader
 from walkit.replication.primary.range_service import refusal_of
+from walkit.replication.primary.replica_acks import ReplicaAcks
 from walkit.replication.primary.shared_runs import SharedRuns
 from walkit.replication.protocol.frame_run import FrameRun
 from walkit.replication.protocol.identity import key_of
@@ -76,9 +77,10 @@ class Session:
         events: EventSink,
         shared: SharedRuns,
         checks: SnapshotChecks,
+        acks: ReplicaAcks | None = None,
     ) -> None:
         self.core = core
-        self._shared, self._checks = shared, checks
+        self._shared, self._checks, self._acks = shared, checks, acks
         self._source, self._calls, self._context = source, calls, context
         self._claims = claims
         self._unpacking, self._on_trouble, self._events = unpacking, on_trouble, events
@@ -185,9 +187,12 @@ class Session:
         return encode_from_publisher(message)
 
     def _await_more(self) -> None:
-        """Wait a while where a batch has just gone out, so that more of what follows travels together."""
+        """Wait a while where a batch has just gone out, so that more of what follows travels together.
+
+        With `ack_replicas` callers wait for the answer, so it does not.
+        """
         left_ms = self._batch_ms + COALESCE_MS - now_ms()
-        if left_ms > 0 and self.core.has_sent_all:
+        if left_ms > 0 and self.core.has_sent_all and self._acks is None:
             self._ending.wait(left_ms / 1000)
 
     def _pause_s(self) -> float:
@@ -273,6 +278,8 @@ class Session:
                 data = self._planned.read(fetch.file, fetch.offset, fetch.size)
                 return self.core.part(fetch, data, now_ms())
             if isinstance(step, MoveClaim):
+                if self._acks is not None:
+                    self._acks.acknowledged(self, self.core.key, step.acked.last_lsn)
                 self._move_claim(step.acked)
         except WalkitError as error:
             return self._failed(error)
@@ -339,6 +346,8 @@ class Session:
         """Release files and observer; the claim remains until its lease is over."""
         with ExitStack() as rest:  # what fails here must not keep the claim, or the source's observer
             rest.callback(self._shared.leave)
+            if self._acks is not None:
+                rest.callback(self._acks.leave, self)
             if self._planned is not None:
                 rest.callback(self._planned.close)
             rest.callback(self._close_reader)

@@ -11,6 +11,7 @@ from walkit.replication.core.lag import lag_text
 from walkit.replication.core.publisher import CONTACT_MS, Publisher
 from walkit.replication.core.states import StateSpan, spans_of
 from walkit.replication.delta.polls import SessionStatus
+from walkit.replication.primary.replica_acks import AckStatus
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,11 +63,15 @@ class PrimaryStatus:
     """Which peer last said what no replica says, with its address, or why a replica has no claim; "" for neither."""
     delta_readers: tuple[SessionStatus, ...] = ()
     """Readers that share the log's storage and poll: one entry for each session."""
+    acks: AckStatus | None = None
+    """The replicas that appends wait for; None without `ack_replicas`."""
 
     def _repr_html_(self) -> str:
         state = f"{self.state}: {self.why}" if self.why else self.state
         rows = [("state", state), ("durable LSN", f"{self.durable_lsn:,}")]
         rows.append(("replicas", f"{len(self.followers):,}"))
+        if self.acks is not None:
+            rows.append(("acknowledgement", self.acks.text()))
         rows += [
             (
                 f.name,
