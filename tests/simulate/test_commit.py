@@ -27,6 +27,7 @@ from walkit.format.frame import prepare_body
 from walkit.format.layout import HAS_VALUE
 from walkit.models.device import ConstantLatency, Device, DeviceModel, LognormalLatency, Stalls, device_model
 from walkit.simulate.commit import Call, CommitSimulation, Host, Request, Step, body_of, body_sizes
+from walkit.simulate.replicas import Replicas
 
 US = 1_000
 
@@ -112,6 +113,26 @@ def test_throughput_is_what_queueing_theory_says(
         simulation.add_writer(calls(repeat(100)))
     simulation.run(until_ns=100_000 * US)
     assert simulation.acknowledged / 0.1 == pytest.approx(per_s, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("acks", "took_us", "per_s"), [(1, 100 + 10 + 50 + 10, 23_529), (2, 100 + 10 + 300 + 10, 9_523)]
+)
+def test_replicas_add_the_time_of_the_kth_fastest(acks: int, took_us: int, per_s: int) -> None:
+    """Write 100 us here and 50, 300 or 500 us at replicas 10 us away: the k-th fastest counts; frames do not wait."""
+    models = [constant(us).model for us in (500, 50, 300)]
+    replicas = Replicas(devices=models, acks=acks, one_way_us=10)
+    simulation = CommitSimulation(constant(), replicas=replicas)
+    add_arrivals(simulation, [0, 5_000], [100, 100])
+    simulation.run()
+    assert latencies_us(simulation) == [took_us, took_us]
+    loop = CommitSimulation(constant(), replicas=replicas)
+    for _ in range(4):
+        loop.add_writer(calls(repeat(100)))
+    loop.run(until_ns=100_000 * US)
+    assert loop.acknowledged / 0.1 == pytest.approx(per_s, rel=0.15)
+    assert loop.core.unacked or loop.core.acked_lsn == loop.core.written_lsn
+    loop.core._check()
 
 
 def test_an_open_loop_counts_the_wait_of_a_stalled_device() -> None:

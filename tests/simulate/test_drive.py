@@ -10,8 +10,17 @@ import pytest
 
 import walkit
 from walkit.commit.policy import OneRecordPerFrame
+from walkit.errors import OptionsError
 from walkit.measure import Run, load, raw_baseline
-from walkit.simulate import ConstantLatency, DeviceModel, Host, LognormalLatency, drive, fitted_device
+from walkit.simulate import (
+    ConstantLatency,
+    DeviceModel,
+    Host,
+    LognormalLatency,
+    Replicas,
+    drive,
+    fitted_device,
+)
 from walkit.workload import OpenLoop, Workload, flight_operations
 from walkit.workload.spec import ycsb
 
@@ -55,6 +64,26 @@ def test_a_run_holds_what_was_seen(tmp_path: Path) -> None:
     assert run.syncs == 2_000 and run.durability == "sync" and run.arrival == "closed"
     run.save(tmp_path / "run")
     assert load(tmp_path / "run") == run
+
+
+def test_a_run_with_replicas_shows_how_long_it_waits_for_them() -> None:
+    """Wait for 1, 2 and 3 of three varying replicas: the wait grows with the number, and a Run repeats itself."""
+    varying = DeviceModel(name="varying", latency=LognormalLatency(200, 1))
+    runs = [drive(SMALL, varying, replicas=Replicas(devices=[varying] * 3, acks=acks)) for acks in (1, 2, 3)]
+    waits = [run.latency["replicas"].percentile(50) for run in runs]
+    assert 200_000 < waits[0] < waits[1] < waits[2]
+    again = drive(SMALL, varying, replicas=Replicas(devices=[varying] * 3, acks=3))
+    assert at_one_time(again) == at_one_time(runs[2])
+    assert [run.labels["ack_replicas"] for run in runs] == [1, 2, 3]
+    with pytest.raises(OptionsError):
+        drive(
+            SMALL,
+            varying,
+            walkit.LogOptions(in_flight=2, ack_order="completion"),
+            replicas=Replicas(devices=[varying]),
+        )
+    with pytest.raises(OptionsError):
+        Replicas(devices=[varying], acks=2)
 
 
 def test_order_costs_nothing_at_constant_latency_and_something_where_it_varies() -> None:

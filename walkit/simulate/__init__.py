@@ -14,6 +14,7 @@ from walkit.simulate.commit import Call, CommitSimulation, Host, Step
 from walkit.simulate.drive import CallColumns, drive
 from walkit.simulate.fit import fitted_device
 from walkit.simulate.order import order_cost
+from walkit.simulate.replicas import Replicas
 
 __all__ = [
     "PRESETS",
@@ -25,6 +26,7 @@ __all__ = [
     "Host",
     "LognormalLatency",
     "MeasuredLatency",
+    "Replicas",
     "Stalls",
     "Step",
     "drive",

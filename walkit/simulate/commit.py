@@ -31,6 +31,7 @@ from walkit.format.body import COLUMN_BYTES_PER_RECORD
 from walkit.format.frame import FrameIdentity, PreparedBody
 from walkit.format.layout import ALIGNMENT_BUFFERED, CODEC_NONE, FRAME_HEADER_BYTES
 from walkit.models.device import NS_PER_US, Device
+from walkit.simulate.replicas import ModelledReplicas, Replicas
 
 Int64s = npt.NDArray[np.int64]
 
@@ -113,6 +114,12 @@ class Request:
         return intended_ns
 
 
+Event: TypeAlias = Request | tuple[SealedFrame, bool] | Callable[[], None] | None
+"""A call that arrives, a frame that lands or fails, something of a replica, or a look at the queue."""
+UNACKED_BYTES_MAX = 64 << 20
+"""The bound of frames that wait for replicas: that of a log with the default `queue_bytes_max`."""
+
+
 class Step(NamedTuple):
     """One input or output of the core, to compare drivers.
 
@@ -144,6 +151,7 @@ class CommitSimulation:
         segment_bytes: int = 64 << 20,
         alignment: int = ALIGNMENT_BUFFERED,
         host: Host | None = None,
+        replicas: Replicas | None = None,
         trace: Callable[[Step], object] | None = None,
     ) -> None:
         self.device = device
@@ -165,7 +173,9 @@ class CommitSimulation:
         """Requests without acknowledgement, because the log was poisoned."""
         self.on_event: Callable[[str], object] | None = None
         """Called with the name of what happens now: `walkit.segment.rotate`."""
-        self.frames = Columns("sealed_ns", "landed_ns", "acknowledged_ns", "records", "footprint", "calls")
+        self.frames = Columns(
+            "sealed_ns", "landed_ns", "passed_ns", "acknowledged_ns", "records", "footprint", "calls"
+        )
         self._intended_ns = array("q")
         self._counts = array("q")
         self._writing = 0
@@ -173,8 +183,13 @@ class CommitSimulation:
         self._segment_bytes = segment_bytes
         self._prepare_ns = None if host is None or host == Host() else host.prepare_ns
         self._host_free_ns = 0
-        self._events: list[tuple[int, int, Request | tuple[SealedFrame, bool] | None]] = []
-        """Heap of (when, number, what): a call that arrives, a frame that lands or fails, or a look at the queue."""
+        self._events: list[tuple[int, int, Event]] = []
+        self._replicas: ModelledReplicas | None = None
+        if replicas is not None:
+            self.core.ack_limit_lsn, self.core.unacked_bytes_max = 0, UNACKED_BYTES_MAX
+            self._replicas = ModelledReplicas(
+                replicas, device.seed, lambda: self.now_ns, self._push, self._reached
+            )
         self._arriving: deque[Request] = deque()
         """Calls that arrive at this instant, after all events of it."""
         self._sequence = 0
@@ -196,7 +211,7 @@ class CommitSimulation:
         in_flight_max, submit = core.in_flight_max, core.submit
         while True:
             if arriving and not (events and events[0][0] <= self.now_ns):
-                what: Request | tuple[SealedFrame, bool] | None = arriving.popleft()
+                what: Event = arriving.popleft()
             elif events and events[0][0] <= end_ns:
                 self.now_ns, _, what = heappop(events)
             else:
@@ -210,12 +225,14 @@ class CommitSimulation:
                     trace(Step(self.now_ns, "submit", what.writer))
             elif type(what) is tuple:
                 self._land(*what)
+            elif callable(what):
+                what()
             if core.pending and self._writing < in_flight_max:
                 self._seal_what_may()
         if until_ns is not None:
             self.now_ns = max(self.now_ns, until_ns)
 
-    def _push(self, at_ns: int, what: Request | tuple[SealedFrame, bool] | None) -> None:
+    def _push(self, at_ns: int, what: Event) -> None:
         self._sequence += 1
         heappush(self._events, (at_ns, self._sequence, what))
 
@@ -279,12 +296,36 @@ class CommitSimulation:
             self._fail(frame)
             return
         frame.target = (frame.target, now_ns)
-        acknowledged = self.core.written(frame, durable=True, now_us=now_ns // NS_PER_US)
+        core, passed = self.core, self.core.written_position
+        acknowledged = core.written(frame, durable=True, now_us=now_ns // NS_PER_US)
         if trace is not None:
             trace(Step(now_ns, "land", frame.first_lsn))
+        if self._replicas is not None and core.written_position > passed:
+            for each in core.unacked:
+                if each.position >= passed:
+                    each.target = (*each.target, now_ns)
+            self._replicas.send(core.written_lsn, core.written_position - passed)
+        self._acknowledge(acknowledged)
+
+    def _reached(self, lsn: int) -> None:
+        """So many replicas as are waited for have all up to this LSN."""
+        self.core.ack_limit_lsn = max(lsn, self.core.ack_limit_lsn)
+        self._acknowledge(self.core.acknowledge())
+
+    def _acknowledge(self, acknowledged: Sequence[SealedFrame]) -> None:
+        now_ns, trace = self.now_ns, self._trace
         for done in acknowledged:
             group: Any = done.submissions
-            self.frames.add(*done.target, now_ns, done.count, done.footprint, len(group))
+            sealed_ns, landed_ns, *passed_ns = done.target
+            self.frames.add(
+                sealed_ns,
+                landed_ns,
+                *(passed_ns or (now_ns,)),
+                now_ns,
+                done.count,
+                done.footprint,
+                len(group),
+            )
             self.user_bytes += done.user_bytes
             if trace is not None:
                 trace(Step(now_ns, "acknowledge", done.first_lsn))
@@ -302,12 +343,13 @@ class CommitSimulation:
     def requests(self) -> dict[str, Int64s]:
         """Return the acknowledged calls, in the order of their frames' acknowledgements, as arrays of one length.
 
-        intended_ns, sealed_ns, landed_ns, acknowledged_ns: virtual nanoseconds; count: records.
+        intended_ns, sealed_ns, landed_ns, passed_ns (by the written prefix), acknowledged_ns: virtual nanoseconds;
+        count: records.
         """
         calls = np.asarray(self.frames.column("calls"), np.int64)
         times = {
             name: np.repeat(np.asarray(self.frames.column(name), np.int64), calls)
-            for name in ("sealed_ns", "landed_ns", "acknowledged_ns")
+            for name in ("sealed_ns", "landed_ns", "passed_ns", "acknowledged_ns")
         }
         own = {"intended_ns": self._intended_ns, "count": self._counts}
         return {**times, **{name: np.array(column, np.int64) for name, column in own.items()}}

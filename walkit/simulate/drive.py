@@ -15,6 +15,7 @@ from walkit.format.layout import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT
 from walkit.measure import FrameSummary, LatencyHistogram, Run, RunRecorder
 from walkit.models.device import Device, DeviceModel, device_model
 from walkit.simulate.commit import CommitSimulation, Host, Int64s, Sizes
+from walkit.simulate.replicas import Replicas
 
 
 class CallColumns(NamedTuple):
@@ -51,6 +52,7 @@ def drive(
     options: LogOptions | None = None,
     *,
     host: Host | None = None,
+    replicas: Replicas | None = None,
     bucket_s: float | None = None,
 ) -> Run:
     """Drive a workload into a log on a modelled device, in virtual time, and return the Run.
@@ -58,7 +60,8 @@ def drive(
     Of the options, `in_flight`, `ack_order`, `policy`, `direct_io` (its alignment), `frame_bytes_max` and
     `segment_bytes` count; durability is "sync", and OptionsError says so of another, and of a codec. The same
     arguments give an equal Run, but for the time of day. Its histograms: "total"; "queue" until the frame is sealed;
-    "write" until it has landed; "order" from there until it is acknowledged, which is what append order costs. Its
+    "write" until it has landed; "order" until all before it have, which is what append order costs; with `replicas`
+    "replicas" from there until enough of them have it. Its
     label `mean_in_flight` is the number of frames that were being written, over the time of the run; the load of an
     open loop stands in its label `offered_per_s`, as in a Run on a real log.
     Where the model lets an I/O fail, the Run is of the part before and says so in `failure`.
@@ -69,6 +72,9 @@ def drive(
     check_kind(options, LogOptions, "options", or_none=False)
     model = device_model(device)
     _require_simulated(options)
+    check_kind(replicas, Replicas, "replicas")
+    if replicas is not None and options.ack_order == "completion":
+        refuse("replicas", replicas, "a log of ack_order='completion' does not wait for replicas")
     simulation = CommitSimulation(
         Device(model, workload.seed),
         in_flight=options.in_flight,
@@ -78,6 +84,7 @@ def drive(
         segment_bytes=options.segment_bytes,
         alignment=ALIGNMENT_DIRECT if options.direct_io else ALIGNMENT_BUFFERED,
         host=host,
+        replicas=replicas,
     )
     writers = workload.calls()
     asked = workload.as_dict()
@@ -91,12 +98,14 @@ def drive(
             "workload": asked,
             "device": asdict(model),
             "host": asdict(host or Host()),
+            **({} if replicas is None else {"replicas": replicas.as_dict()}),
             **({"due_s": max(due_ns) / 1e9} if due_ns else {}),
         },
         labels={
             "writers": len(writers),
             "device": model.name,
             "virtual_time": True,
+            **({} if replicas is None else {"ack_replicas": replicas.acks}),
             **_offered(asked.get("arrival")),
         },
         arrival="open" if any(calls.due_ns is not None for calls in writers) else "closed",
@@ -106,7 +115,7 @@ def drive(
     for calls in writers:
         simulation.add_writer(_calls(calls))
     simulation.run()
-    return _finish(recorder, simulation, bucket_s)
+    return _finish(recorder, simulation, bucket_s, waits=replicas is not None)
 
 
 def _offered(arrival: object) -> dict[str, Any]:
@@ -129,7 +138,9 @@ def _calls(columns: CallColumns) -> Iterator[Sizes]:
     return zip(*sizes, due, strict=False)
 
 
-def _finish(recorder: RunRecorder, simulation: CommitSimulation, bucket_s: float | None) -> Run:
+def _finish(
+    recorder: RunRecorder, simulation: CommitSimulation, bucket_s: float | None, *, waits: bool
+) -> Run:
     requests = simulation.requests()
     frames = {name: np.asarray(simulation.frames.column(name)) for name in simulation.frames.names}
     counts, acknowledged = requests["count"], requests["acknowledged_ns"]
@@ -137,8 +148,10 @@ def _finish(recorder: RunRecorder, simulation: CommitSimulation, bucket_s: float
     parts = {
         "queue": requests["sealed_ns"] - requests["intended_ns"],
         "write": requests["landed_ns"] - requests["sealed_ns"],
-        "order": acknowledged - requests["landed_ns"],
+        "order": requests["passed_ns"] - requests["landed_ns"],
     }
+    if waits:
+        parts["replicas"] = acknowledged - requests["passed_ns"]
     run = recorder.finish(
         operations={"records": int(counts.sum())},
         bytes_user=simulation.user_bytes,
