@@ -104,7 +104,13 @@ def test_every_error_says_what_to_do(operations: str) -> None:
 def metric_rows() -> Iterator[tuple[str, str, str, str]]:
     """What the page says of each metric: name, unit, meaning, Prometheus' name; of one in several classes once."""
     seen = set()
-    for snapshot in (metrics.LogStatistics(), metrics.StoreStatistics(), metrics.TrafficStatistics()):
+    kinds = (
+        metrics.LogStatistics,
+        metrics.StoreStatistics,
+        metrics.TrafficStatistics,
+        metrics.PeerStatistics,
+    )
+    for snapshot in (kind() for kind in kinds):
         for f in fields(snapshot):
             name = metric_name(snapshot, f)
             if name not in seen:
@@ -113,7 +119,7 @@ def metric_rows() -> Iterator[tuple[str, str, str, str]]:
 
 
 def test_the_page_has_every_metric(operations: str) -> None:
-    """Name, unit, meaning and Prometheus' name of each metric of the three classes, in their order."""
+    """Name, unit, meaning and Prometheus' name of each metric of the four classes, in their order."""
     wanted = list(metric_rows())
     assert len(wanted) > 25
     assert METRIC_ROW.findall(operations) == wanted

@@ -31,6 +31,7 @@ COMMANDS = (
     ["diff"],
     ["serve"],
     ["follow"],
+    ["status"],
     ["promote"],
     ["demo"],
     ["bench", "write"],

@@ -60,6 +60,7 @@ COMMANDS = {
     "walkit.repair": "repair LOG --dry-run",
     "walkit.copy": "copy LOG NEW",
     "walkit.claims": "claims LOG",
+    "walkit.status": "status HOST",
     "walkit.diff": "diff LOG@1 LOG",
     "walkit.diff.report": "diff LOG@1 LOG --decoder json",
     "walkit.promote": "promote REPLICA",

@@ -50,6 +50,7 @@ TOOLS: dict[str, tuple[str, tuple[str, ...]]] = {
 OTHERS = {
     "walkit.diff.report",
     "walkit.promote",
+    "walkit.status",
     "walkit.doctor",
     "walkit.crashtest",
     "walkit.crashtest.list",

@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
 import sys
 from itertools import count
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
 import walkit.cli
 from tests.replication.certificates import Authority
+from tests.replication.processes import free_address
 from tests.replication.test_kill import ROOT, Process, until
 from tests.support.interrupts import Strike
 from tests.support.threads import Task
 from walkit.replication import Replica
-from walkit.replication.__main__ import main
-from walkit.replication.commands import _until_told
+from walkit.replication.commands import _until_told, follow, serve
 
 
 def test_serve_and_follow_say_what_they_do_and_end_on_a_signal(tmp_path: Path) -> None:
     """Serve a log that this process writes, follow it elsewhere, interrupt both: exit 0, and the folder is a log."""
     with walkit.open(tmp_path / "p") as log:
         log.append(b"v", key=b"k")
-        server = Process("-m", "walkit.replication", "serve", str(tmp_path / "p"), "127.0.0.1:0")
+        port = int(free_address().rpartition(":")[2])
+        metrics = ("--metrics-port", str(port))
+        server = Process("-m", "walkit", "serve", str(tmp_path / "p"), "--listen", "127.0.0.1:0", *metrics)
         address = server.first.split()[-1]
         assert server.first == f"serving {tmp_path / 'p'} at {address}\n"
-        follower = Process("-m", "walkit.replication", "follow", address, str(tmp_path / "r"))
+        follower = Process("-m", "walkit", "follow", address, str(tmp_path / "r"), "--json")
         until((tmp_path / "r" / "manifest").exists, "the first contact")
         log.append(b"w", key=b"k")
         until(lambda: walkit.open(tmp_path / "r", mode="r").durable_lsn == 2, "the second record")
+        until(lambda: json.loads(follower.lines[-1])["lsn"] == 2 if follower.lines else False, "the line")
+        with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            assert b"walkit_peer_lsn{" in (text := answer.read()) and b"walkit_traffic_batches_total" in text
+        with pytest.raises(walkit.OptionsError, match="metrics_port"):
+            serve(tmp_path / "p", "127.0.0.1:0", metrics_port=port)
         assert (follower.end(signal.SIGINT), server.end()) == (0, 0)
+        lines = [json.loads(line) for line in (follower.first, *follower.lines)]
+        assert {line["schema"] for line in lines} == {"walkit.follow/1"} and lines[-1]["lag_records"] == 0
     with Replica(tmp_path / "r", address) as replica:
         assert replica.store[b"k"] == b"w"
 
@@ -42,7 +53,7 @@ def test_serve_goes_off_loopback_only_where_it_is_told_to(tmp_path: Path) -> Non
     with walkit.open(tmp_path / "p") as log:
         log.append(b"v")
     with pytest.raises(walkit.OptionsError, match="--insecure"):
-        main(["serve", str(tmp_path / "p"), "0.0.0.0:0"])
+        serve(tmp_path / "p", "0.0.0.0:0")
     server = Process("-m", "walkit", "serve", str(tmp_path / "p"), "--listen", "0.0.0.0:0", "--insecure")
     address = server.first.split()[-1]
     assert address.startswith("0.0.0.0:")
@@ -68,13 +79,13 @@ def test_serve_and_follow_with_tls_and_a_new_identity(
     files = ("--tls-certificate", str(certificate), "--tls-key", str(key))
     server = Process("-m", "walkit", "serve", str(tmp_path / "p"), "--listen", "127.0.0.1:0", *files)
     address = server.first.split()[-1]
-    follow = ("follow", address, str(tmp_path / "copy"), "--tls-ca", str(authority.ca))
-    assert walkit.cli.main(follow) == 3
+    command = ("follow", address, str(tmp_path / "copy"), "--tls-ca", str(authority.ca))
+    assert walkit.cli.main(command) == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert "is a copy of a replica's folder" in line and "--new-identity" in line
     with walkit.open(tmp_path / "p") as log:
         log.append(b"w")
-    follower = Process("-m", "walkit", *follow, "--new-identity", "--codec", "snappy")
+    follower = Process("-m", "walkit", *command, "--new-identity", "--codec", "snappy")
     until(lambda: walkit.open(tmp_path / "copy", mode="r").durable_lsn == 2, "the second record")
     assert (follower.end(), server.end()) == (0, 0)
 
@@ -90,16 +101,16 @@ def test_follow_ends_with_3_where_the_logs_differ(tmp_path: Path, capsys: pytest
     ):
         replica.wait_for(1, 30)
     with walkit.replication.Primary(tmp_path / "other") as primary:
-        assert main(["follow", primary.address, str(tmp_path / "r")]) == 3
+        assert follow(primary.address, tmp_path / "r") == 3
     assert "The first difference is LSN 1; nothing was merged" in capsys.readouterr().err
 
 
 def test_arguments_are_refused_in_words(tmp_path: Path) -> None:
     """A folder without a log, and an address that is none: typed errors, nothing is made."""
     with pytest.raises(walkit.LogNotFoundError):
-        main(["serve", str(tmp_path / "none"), "127.0.0.1:0"])
+        serve(tmp_path / "none", "127.0.0.1:0")
     with pytest.raises(walkit.OptionsError):
-        main(["follow", "nowhere", str(tmp_path / "r")])
+        follow("nowhere", tmp_path / "r")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -42,8 +42,13 @@ class Process:
         assert self.process.stdout is not None
         self.first = self.process.stdout.readline()
         assert self.first, f"{arguments} ended with {self.process.wait()}"
-        self._drain = threading.Thread(target=self.process.stdout.read, daemon=True)
+        self.lines: list[str] = []
+        self._drain = threading.Thread(target=self._collect, args=(self.process.stdout,), daemon=True)
         self._drain.start()
+
+    def _collect(self, output: Iterable[str]) -> None:
+        for line in output:
+            self.lines.append(line)
 
     def kill(self) -> None:
         """SIGKILL: it can do nothing about it, and nothing more."""

@@ -273,7 +273,7 @@ def test_both_sides_say_their_state_and_for_how_long(tmp_path: Path) -> None:
                 assert (follower.state, follower.why, follower.lag_records) == ("streaming", "", 0)
                 assert follower.lag_ms == 0 and follower.state_s >= 0
                 assert next(span.state for span in follower.history) == "greeting"
-                assert "streaming, acknowledged LSN 50" in primary.status()._repr_html_()
+                assert f"{follower.id}  streaming" in primary.status()._repr_html_()
                 primary.stop()
                 until(lambda: replica.status().state == "connecting", "the loss")
                 status = replica.status()

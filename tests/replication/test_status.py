@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,19 +18,35 @@ from tests.replication.test_grpc import quick
 from tests.support.crashes import SMALL
 from walkit.errors import LogNotFoundError, OptionsError
 from walkit.format.manifest import LogEnd
+from walkit.metrics import prometheus_text
 from walkit.models import CrashingStorage
-from walkit.replication import Primary, Replica, ReplicaStatus
+from walkit.replication import (
+    DeltaReader,
+    FollowerStatus,
+    PeerError,
+    Primary,
+    PrimaryStatus,
+    Replica,
+    ReplicaStatus,
+    SessionStatus,
+    primary_status,
+)
 from walkit.replication.core.publisher import CONTACT_MS
 from walkit.replication.core.subscriber import Subscriber
+from walkit.replication.primary.status_call import decode_status, encode_status
 from walkit.replication.protocol.messages import Heartbeat, Refusal, Welcome
+from walkit.replication.protocol.wire import WireError
 from walkit.replication.replica.status import STALL_MS, replica_status
+from walkit.segments.consumer_files import ClaimFact
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage import FileStorage
 
 NO_LAG = (None, None, None)
 
 
-def lag_of(status: ReplicaStatus) -> tuple[int | None, int | None, float | None]:
+def lag_of(
+    status: ReplicaStatus | FollowerStatus | SessionStatus,
+) -> tuple[int | None, int | None, float | None]:
     """The three figures of the lag."""
     return status.lag_records, status.lag_bytes, status.lag_ms
 
@@ -66,6 +83,82 @@ def test_a_primary_of_a_closed_log_says_so_on_both_sides(tmp_path: Path) -> None
                 assert right.status().state == "serving"
         primary.stop()
         assert primary.status().state == "stopped"
+
+
+def test_the_status_of_a_primary_is_to_be_had_from_outside(tmp_path: Path) -> None:
+    """Ask a primary with a replica, a delta reader and a claim by its address: all it knows, also as metrics."""
+    with (
+        walkit.open(tmp_path / "p") as log,
+        Primary(log, token="t") as primary,
+        Replica(tmp_path / "r", primary.address, name="r\u00fc", token="t") as replica,
+        DeltaReader(tmp_path / "p", primary.address, token="t", claim="reader") as reader,
+    ):
+        done = log.append_many([bytes(900)] * 20)
+        replica.wait_for(done, 30)
+        reader.wait_for(done, 30)
+        log.hold("mailer", 5)
+
+        def all_is_known() -> bool:
+            found = primary_status(primary.address, token="t")
+            lags = [f.lag_records for f in found.followers] + [r.lag_records for r in found.delta_readers]
+            return lags == [0, 0] and {"mailer", "reader"} <= {c.name for c in found.claims or ()}
+
+        until(all_is_known, "both at the end")
+        found = primary_status(primary.address, token="t")
+        here = primary.status()
+        assert (found.state, found.durable_lsn, found.address) == ("serving", 20, primary.address)
+        (follower,) = found.followers
+        assert (follower.name, follower.id, follower.acked_lsn) == ("r\u00fc", replica.status().id, 20)
+        assert follower.state == here.followers[0].state and follower.history == ()
+        assert [r.applied_lsn for r in found.delta_readers] == [20]
+        assert here.claims is None and 5 in [c.first_lsn for c in found.claims or ()]
+        words = str(found)
+        assert "1 replica\n" in words and "1 delta reader\n" in words and "mailer" in words
+        text = prometheus_text(found.metrics())
+        assert f'walkit_peer_lag_records{{id="{follower.id}",kind="replica",name="r\u00fc"}} 0' in text
+        assert (
+            'walkit_peer_lsn{id="' + found.delta_readers[0].id + '",kind="delta reader",name=""} 20' in text
+        )
+        with pytest.raises(OptionsError):
+            primary_status(primary.address, token="another")
+    with pytest.raises(PeerError):
+        primary_status(primary.address)
+
+
+def test_what_is_not_known_of_a_peer_is_absent_after_the_wire() -> None:
+    """Encode statuses with and without a lag and with claims that were not read: None stays None, and 0 stays 0."""
+    unknown = {"lag_records": None, "lag_bytes": None, "lag_ms": None}
+    known = {"lag_records": 0, "lag_bytes": 0, "lag_ms": 0.0}
+    for lag in (unknown, known):
+        reader = SessionStatus(
+            id="1", state="syncing", applied_lsn=0, answered_lsn=0, held_bytes=0, waiting=0, **lag
+        )
+        follower = FollowerStatus(
+            name="r",
+            id="k",
+            acked_lsn=0,
+            in_flight_bytes=0,
+            state="streaming",
+            why="",
+            state_s=0.0,
+            history=(),
+            **lag,
+        )
+        for claims in (
+            None,
+            (),
+            (ClaimFact(name="c", state="damaged", fault="!"),),
+        ):
+            status = PrimaryStatus(
+                address="a", state="absent", why="w\udcff\x1b", durable_lsn=1, durable_position=2,
+                followers=(follower,), delta_readers=(reader,), claims=claims,
+            )  # fmt: skip
+            assert decode_status(encode_status(status)) == replace(status, why="w\\udcff ")
+            assert ("\nwalkit_peer_lag_records{" in prometheus_text(status.metrics())) == (lag is known)
+            assert str(status)
+    for at in range(len(data := encode_status(status))):
+        with pytest.raises(WireError):
+            decode_status(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
 
 
 def test_a_lag_is_known_only_with_contact(tmp_path: Path) -> None:

@@ -33,7 +33,16 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
     for add in (
         *(_add_inspect, _add_dump, _add_verify, _add_repair, _add_claims, add_copy, _add_diff, _add_serve),
-        *(_add_follow, add_promote, _add_demo, add_bench, add_simulate, add_crashtest, add_dashboard),
+        *(
+            _add_follow,
+            _add_status,
+            add_promote,
+            _add_demo,
+            add_bench,
+            add_simulate,
+            add_crashtest,
+            add_dashboard,
+        ),
         add_doctor,
     ):
         add(commands)
@@ -190,6 +199,20 @@ def _add_follow(commands: Any) -> None:
     parser.add_argument("address", metavar="HOST:PORT", help="where the log is served")
     parser.add_argument("folder", metavar="DIR", help="the replica's folder; made where it is missing")
     network.add_follow_options(parser)
+
+
+def _add_status(commands: Any) -> None:
+    parser = add_command(
+        commands,
+        "status",
+        "show the replicas and delta readers of a served log",
+        ", with states, lags, claims and the last trouble; exits with 1 unless it serves",
+        "walkit status 127.0.0.1:7070",
+        network.status,
+    )
+    parser.add_argument("address", metavar="HOST:PORT", help="the address of the primary")
+    network.add_client_options(parser)
+    add_report_options(parser)
 
 
 def _add_diff(commands: Any) -> None:

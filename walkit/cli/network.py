@@ -1,18 +1,19 @@
-"""`walkit serve` and `walkit follow`: what they take, and the handlers that call the room of replication."""
+"""`walkit serve`, `follow` and `status`: what they take, and the handlers that call the room of replication."""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from walkit.cli import values
-from walkit.cli.output import bar, publish
+from walkit.cli.output import SCHEMA_VERSION, bar, json_text, publish
 from walkit.cli.quiet import quiet_grpc
 from walkit.cli.token import add_token_options, token_of
 from walkit.cli.usage import UsageError
 
 if TYPE_CHECKING:
-    from walkit.replication import ClientTLS, ServerTLS
+    from walkit.replication import ClientTLS, DeltaReaderStatus, ReplicaStatus, ServerTLS
 
 
 def serve(args: argparse.Namespace) -> int:
@@ -26,7 +27,17 @@ def serve(args: argparse.Namespace) -> int:
         token=token_of(args),
         tls=_server_tls(args),
         insecure=args.insecure,
+        metrics_port=args.metrics_port,
     )
+
+
+def status(args: argparse.Namespace) -> int:
+    """Show the status of a primary. Returns 1 unless it serves."""
+    with quiet_grpc():
+        from walkit.replication import primary_status
+    found = primary_status(args.address, token=token_of(args), tls=_client_tls(args), insecure=args.insecure)
+    publish("status", found.lines, found.to_dict, as_json=args.json, out=args.out)
+    return 0 if found.state == "serving" else 1
 
 
 def follow(args: argparse.Namespace) -> int:
@@ -47,7 +58,15 @@ def follow(args: argparse.Namespace) -> int:
         rewind=args.rewind,
         force_rewind=args.force_rewind,
         insecure=args.insecure,
+        show=_as_json if args.json else None,
     )
+
+
+def _as_json(status: ReplicaStatus | DeltaReaderStatus) -> str:
+    """Return a status as one line of JSON, without the states of the past."""
+    facts = asdict(status)
+    facts.pop("history", None)
+    return json_text({"schema": f"walkit.follow/{SCHEMA_VERSION}", **facts}, indent=None)
 
 
 def _follow_delta(args: argparse.Namespace) -> int:
@@ -68,6 +87,7 @@ def _follow_delta(args: argparse.Namespace) -> int:
         token=token_of(args),
         tls=_client_tls(args),
         insecure=args.insecure,
+        show=_as_json if args.json else None,
     )
 
 
@@ -111,6 +131,12 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--insecure", action="store_true", help="off loopback also without TLS, or without a token"
     )
+    parser.add_argument(
+        "--metrics-port",
+        type=values.count,
+        metavar="N",
+        help="let this machine read the metrics there, as Prometheus does",
+    )
 
 
 def add_heal_options(parser: argparse.ArgumentParser) -> None:
@@ -121,10 +147,10 @@ def add_heal_options(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="heal the log with frames of a peer that serves the same log: its primary, or a replica of it",
     )
-    _add_client_options(parser)
+    add_client_options(parser)
 
 
-def _add_client_options(parser: argparse.ArgumentParser) -> None:
+def add_client_options(parser: argparse.ArgumentParser) -> None:
     """Add what is shown to a primary, and what is trusted."""
     add_token_options(parser, "what the primary asks for")
     parser.add_argument(
@@ -157,7 +183,8 @@ def add_follow_options(parser: argparse.ArgumentParser) -> None:
         help="keep the state of LOG, which is on this machine and served at HOST:PORT, by delta poll; DIR has its "
         "checkpoints",
     )
-    _add_client_options(parser)
+    add_client_options(parser)
+    parser.add_argument("--json", action="store_true", help="print each status as one line of JSON")
     parser.add_argument(
         "--codec",
         choices=("zstd", "snappy", "none"),

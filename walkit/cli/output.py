@@ -98,13 +98,13 @@ def drop_stdout() -> None:
             os.close(null)
 
 
-def json_text(value: Any) -> str:
-    """Return indented JSON in ASCII that every reader of JSON takes as it is meant.
+def json_text(value: Any, indent: int | None = 2) -> str:
+    """Return JSON in ASCII that every reader of JSON takes as it is meant.
 
     Numbers that JSON does not have (NaN, infinities) become null. Ids become 16 hexadecimal digits: most readers have
     numbers of 53 bits, and an id has 64.
     """
-    return json.dumps(_portable(value), indent=2, allow_nan=False)
+    return json.dumps(_portable(value), indent=indent, allow_nan=False)
 
 
 def _portable(value: Any, name: object = None) -> Any:

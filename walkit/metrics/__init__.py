@@ -11,6 +11,7 @@ from walkit.metrics.statistics import (
     DeltaReaderStatistics,
     DeltaServedStatistics,
     LogStatistics,
+    PeerStatistics,
     StoreStatistics,
     TrafficStatistics,
 )
@@ -19,6 +20,7 @@ __all__ = [
     "DeltaReaderStatistics",
     "DeltaServedStatistics",
     "LogStatistics",
+    "PeerStatistics",
     "StoreStatistics",
     "TrafficStatistics",
     "prometheus_text",

@@ -8,11 +8,12 @@ from dataclasses import Field, fields
 from typing import Any
 
 from walkit._internal.arguments import refuse
-from walkit.metrics.statistics import LogStatistics, TrafficStatistics
+from walkit.metrics.statistics import LogStatistics, PeerStatistics, TrafficStatistics
 
-Statistics = LogStatistics | TrafficStatistics
+Statistics = LogStatistics | PeerStatistics | TrafficStatistics
 Labels = Mapping[str, str]
 
+PREFIXES: dict[type, str] = {TrafficStatistics: "walkit_traffic_", PeerStatistics: "walkit_peer_"}
 NS_PER_S = 1_000_000_000
 LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -24,11 +25,12 @@ def prometheus_text(
     """Return snapshots of statistics as Prometheus reads them: help, type and samples of each metric.
 
     Give one snapshot, or pairs of (labels, snapshot) of several logs, which together are one text; `labels` are added
-    to each. Names begin with `walkit_` (`walkit_traffic_` for what a primary or a replica has moved), what only grows
-    ends with `_total`, and times are seconds. OptionsError for a label whose name Prometheus does not take, and for
-    two snapshots with the same labels. Safe from any thread.
+    to each. Names begin with `walkit_` (`walkit_traffic_` for what a primary or a replica has moved, `walkit_peer_`
+    for how far a replica or a delta reader is), what only grows ends with `_total`, and times are seconds. A number
+    that is not known has no sample. OptionsError for a label whose name Prometheus does not take, and for two
+    snapshots with the same labels. Safe from any thread.
     """
-    if isinstance(statistics, LogStatistics | TrafficStatistics):
+    if isinstance(statistics, Statistics):
         statistics = [({}, statistics)]
     found: dict[str, tuple[Field[Any], dict[str, int]]] = {}
     for own, snapshot in statistics:
@@ -37,13 +39,14 @@ def prometheus_text(
             samples = found.setdefault(metric_name(snapshot, f), (f, {}))[1]
             if label in samples:
                 refuse("labels", label or "{}", "other labels for each snapshot")
-            samples[label] = getattr(snapshot, f.name)
+            if (value := getattr(snapshot, f.name)) is not None:
+                samples[label] = value
     return "".join(f"{line}\n" for name, (f, samples) in found.items() for line in _lines(name, f, samples))
 
 
 def metric_name(snapshot: Statistics, f: Field[Any]) -> str:
     """Return the name under which Prometheus has one number of a snapshot."""
-    prefix = "walkit_traffic_" if isinstance(snapshot, TrafficStatistics) else "walkit_"
+    prefix = PREFIXES.get(type(snapshot), "walkit_")
     base = f.name.removesuffix("_ns") + "_seconds" if f.metadata["unit"] == "ns" else f.name
     return f"{prefix}{base}{'_total' if f.metadata['counts'] else ''}"
 

@@ -103,6 +103,20 @@ class TrafficStatistics(_Metrics):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PeerStatistics(_Metrics):
+    """How far a replica or a delta reader is, as its primary knows it; a lag is None without contact."""
+
+    lsn: int = _metric("lsn", "last LSN that a replica has acknowledged, or a delta reader has applied")
+    lag_records: int | None = _metric(
+        "records", "durable records that it does not have; absent without contact"
+    )
+    lag_bytes: int | None = _metric("bytes", "bytes of frames that it does not have; absent without contact")
+    lag_ns: int | None = _metric("ns", "for how long it has lacked a durable record; absent without contact")
+    held_bytes: int = _metric("bytes", "bytes sent and not acknowledged, or kept for a delta reader")
+    streaming: int = _metric("flag", "1 if it has all but the frames of the last moment")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DeltaServedStatistics(_Metrics):
     """What a primary has answered to delta readers since it was made. A frozen snapshot."""
 

@@ -51,6 +51,7 @@ from walkit.replication.delta.status import DeltaReaderStatus
 from walkit.replication.healing.heal import HealedSegment, HealReport, heal
 from walkit.replication.primary.server import Primary
 from walkit.replication.primary.status import FollowerStatus, PrimaryStatus
+from walkit.replication.primary.status_call import primary_status
 from walkit.replication.protocol.failures import (
     IdentityError,
     PeerError,
@@ -94,6 +95,7 @@ __all__ = [
     "StateSpan",
     "Tokens",
     "heal",
+    "primary_status",
     "promote",
     "rewind",
 ]

@@ -6,14 +6,19 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, TextIO, TypeAlias
 
-from walkit._internal.threads import Bell
+from walkit._internal.arguments import refuse
+from walkit._internal.threads import Bell, LogThread
+from walkit.metrics import prometheus_text
 from walkit.replication.delta.reader import DeltaReader
+from walkit.replication.delta.status import DeltaReaderStatus
 from walkit.replication.primary.server import Primary
 from walkit.replication.replica.follower import Replica
+from walkit.replication.replica.status import ReplicaStatus
 from walkit.replication.transport.tls import ClientTLS, ServerTLS
 from walkit.storage.address import Place
 
@@ -21,6 +26,8 @@ REPORT_S = 1.0
 REMIND_S = 30.0
 """A replica that does not advance is reported again after this time."""
 FINE, FAILED = 0, 3
+Show: TypeAlias = Callable[[ReplicaStatus | DeltaReaderStatus], str]
+"""Makes one line of a status."""
 
 
 def serve(
@@ -30,11 +37,16 @@ def serve(
     token: str | None = None,
     tls: ServerTLS | None = None,
     insecure: bool = False,
+    metrics_port: int | None = None,
 ) -> int:
-    """Serve the durable prefix of a log that another process may be writing; says `serving LOG at HOST:PORT`."""
+    """Serve the durable prefix of a log that another process may be writing; says `serving LOG at HOST:PORT`.
+
+    With `metrics_port` this machine also gets its metrics there, as Prometheus reads them.
+    """
     with (
         _until_told() as over,
         Primary(log, listen, tls, token, insecure=insecure) as primary,
+        _metrics_served(primary, metrics_port),
     ):
         _say(f"serving {log} at {primary.address}")
         shown = ("serving", "")
@@ -58,10 +70,12 @@ def follow(
     rewind: bool = False,
     force_rewind: bool = False,
     insecure: bool = False,
+    show: Show | None = None,
 ) -> int:
     """Follow a primary into a folder, printing its status when that changes. 3 where replication has failed.
 
-    A line says the state, how far the replica is and, where it does not advance, why and since when.
+    A line says the state, how far the replica is and, where it does not advance, why and since when; or what `show`
+    makes of the status, and words for people go to standard error then.
     """
     with (
         _until_told() as over,
@@ -78,21 +92,7 @@ def follow(
             insecure=insecure,
         ) as replica,
     ):
-        _say(f"following {address} into {directory}")
-        shown: object = None
-        shown_at = 0.0
-        while True:
-            ending = over.wait(0 if shown is None else REPORT_S)
-            status = replica.status()
-            current = (status.state, status.lsn, status.reason, bool(status.why))
-            if current != shown or (status.why and time.monotonic() - shown_at >= REMIND_S):
-                shown, shown_at = current, time.monotonic()
-                _say(status.line())
-            if status.state == "failed":
-                print(f"walkit follow: {status.error}", file=sys.stderr)
-                return FAILED
-            if ending:
-                return FINE
+        return _report(over, replica, f"following {address} into {directory}", show)
 
 
 def follow_delta(
@@ -103,34 +103,78 @@ def follow_delta(
     token: str | None = None,
     tls: ClientTLS | None = None,
     insecure: bool = False,
+    show: Show | None = None,
 ) -> int:
     """Follow a log of this machine by delta poll, with checkpoints in a folder, printing the status when it changes.
 
-    3 where the reader has failed.
+    3 where the reader has failed. `show` is as for `follow`.
     """
     with (
         _until_told() as over,
         DeltaReader(log, address, checkpoint=directory, token=token, tls=tls, insecure=insecure) as reader,
     ):
-        _say(f"following {log} by polls of {address}, checkpoints in {directory}")
-        shown: object = None
-        while True:
-            ending = over.wait(0 if shown is None else REPORT_S)
-            status = reader.status()
-            current = (status.state, status.applied_lsn, status.error)
-            if current != shown:
-                shown = current
-                _say(status.line())
-            if status.error is not None:
-                print(f"walkit follow: {status.error}", file=sys.stderr)
-                return FAILED
-            if ending:
-                return FINE
+        return _report(
+            over, reader, f"following {log} by polls of {address}, checkpoints in {directory}", show
+        )
 
 
-def _say(text: str) -> None:
-    encoding = sys.stdout.encoding or "utf-8"  # of a name of a folder it may not have each character
-    print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+def _report(over: Bell, peer: Replica | DeltaReader, title: str, show: Show | None) -> int:
+    """Print what a peer does, until a signal ends it or it fails."""
+    _say(title, sys.stdout if show is None else sys.stderr)
+    shown: object = None
+    shown_at = 0.0
+    while True:
+        ending = over.wait(0 if shown is None else REPORT_S)
+        status = peer.status()
+        stuck = ""
+        current: tuple[object, ...] = (status.state, status.applied_lsn, status.error)
+        if isinstance(status, ReplicaStatus):
+            stuck, current = status.why, (status.state, status.lsn, status.reason, bool(status.why))
+        if current != shown or (stuck and time.monotonic() - shown_at >= REMIND_S):
+            shown, shown_at = current, time.monotonic()
+            _say(status.line() if show is None else show(status))
+        if status.state == "failed":
+            print(f"walkit follow: {status.error}", file=sys.stderr)
+            return FAILED
+        if ending:
+            return FINE
+
+
+@contextmanager
+def _metrics_served(primary: Primary, port: int | None) -> Iterator[None]:
+    """Serve a primary's metrics to this machine at `port`, if it is given. OptionsError for one that is taken."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            text = prometheus_text([({}, primary.statistics()), *primary.status().metrics()]).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing on standard error."""
+
+    if port is None:
+        yield
+        return
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    except OSError as error:
+        refuse("metrics_port", port, error.strerror or str(error))
+    LogThread(target=server.serve_forever, name="walkit-metrics", daemon=True).start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _say(text: str, where: TextIO | None = None) -> None:
+    where = where or sys.stdout
+    encoding = where.encoding or "utf-8"  # of a name of a folder it may not have each character
+    print(text.encode(encoding, "backslashreplace").decode(encoding), file=where, flush=True)
 
 
 @contextmanager

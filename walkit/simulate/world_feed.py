@@ -62,7 +62,7 @@ class Feed:
     def _kept(self) -> set[str]:
         """Return the sessions for which frames are kept."""
         assert self.polls is not None
-        return {session.id for session in self.polls.described() if session.state == "syncing"}
+        return {session.id for session in self.polls.described(0.0) if session.state == "syncing"}
 
     def _count(self, name: str, times: int = 1) -> None:
         self._owner.process.clock.count(name, times)

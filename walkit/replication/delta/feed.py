@@ -84,7 +84,7 @@ class DeltaFeed:
     def described(self) -> tuple[SessionStatus, ...]:
         """Return each session of this moment."""
         with once(self._lock), self._lock:
-            return self._core.described()
+            return self._core.described(self._clock_ms())
 
     def poll(self, request: PollRequest) -> PollAnswer | PollRefusal:
         """Return the answer to a poll; waits for news up to the long poll's time. ProtocolError for a senseless one."""

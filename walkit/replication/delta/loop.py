@@ -241,7 +241,7 @@ class DeltaLoop:
             self._probe_ms = None
             self._sessions_before += self.poller.sessions
             self.poller = self._new_poller()
-        request = self.poller.request(DeltaEnd(self.state.applied_lsn, 0), now)
+        request = self.poller.request(self.replayer.applied, now)
         if request is not None:
             self._asked_ms, self._asked_ns = now, perf_counter_ns()
             try:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
 from walkit._internal.arguments import check_number, check_whole
+from walkit.replication.core.lag import Lag
+from walkit.replication.core.publisher import CONTACT_MS
 from walkit.replication.delta.buffer import DELTA_BYTES_MAX, EncodedFrames
 from walkit.replication.delta.messages import (
     DELTA_VERSION_MAX,
@@ -94,6 +96,12 @@ class SessionStatus:
     held_bytes: int
     waiting: int
     """Polls that wait now."""
+    lag_records: int | None = None
+    """Records that are durable here and not applied there; None if the reader has said nothing for some time."""
+    lag_bytes: int | None = None
+    """Bytes of their frames; None also if the reader does not say at which position it is."""
+    lag_ms: float | None = None
+    """For how long something has been durable here that it has not applied."""
 
 
 @dataclass(slots=True, eq=False)
@@ -112,6 +120,31 @@ class _Session:
     earliest_ms: float = 0.0
     due_ms: float = 0.0
     applied: DeltaEnd = field(default_factory=DeltaEnd)
+    lag: Lag = field(default_factory=Lag)
+    heard_ms: float = 0.0
+
+    def news_at(self, now_ms: float) -> None:
+        """Note since when the newest durable end is known."""
+        newest = self.delta.newest
+        self.lag.source_at(newest.lsn, newest.position, self.applied.lsn, now_ms)
+
+    def described(self, now_ms: float) -> SessionStatus:
+        """Return what the session is at."""
+        newest, applied = self.delta.newest, self.applied
+        known = bool(self.waiting) or now_ms - self.heard_ms <= CONTACT_MS
+        records = max(newest.lsn - applied.lsn, 0)
+        placed = known and bool(applied.position or not applied.lsn or not records)
+        return SessionStatus(
+            id=f"{self.id:016x}",
+            state=self.delta.state.value,
+            applied_lsn=applied.lsn,
+            answered_lsn=self.delta.answered.lsn,
+            held_bytes=self.held_bytes,
+            waiting=len(self.waiting),
+            lag_records=records if known else None,
+            lag_bytes=(max(newest.position - applied.position, 0) if records else 0) if placed else None,
+            lag_ms=self.lag.ms(now_ms) if known else None,
+        )
 
     @property
     def held_bytes(self) -> int:
@@ -174,19 +207,9 @@ class DeltaPolls:
         """Return what each session's reader has said that it has applied; what comes after is still needed by it."""
         return {session.id: session.applied for session in self._sessions.values()}
 
-    def described(self) -> tuple[SessionStatus, ...]:
+    def described(self, now_ms: float) -> tuple[SessionStatus, ...]:
         """Return what each session is at."""
-        return tuple(
-            SessionStatus(
-                id=f"{session.id:016x}",
-                state=session.delta.state.value,
-                applied_lsn=session.applied.lsn,
-                answered_lsn=session.delta.answered.lsn,
-                held_bytes=session.held_bytes,
-                waiting=len(session.waiting),
-            )
-            for session in self._sessions.values()
-        )
+        return tuple(session.described(now_ms) for session in self._sessions.values())
 
     def poll(
         self, request: PollRequest, token: Hashable, end: DeltaEnd, now_ms: float, *, seen_after_lsn: int = 0
@@ -218,6 +241,7 @@ class DeltaPolls:
         self.hurried = []
         for session in list(self._sessions.values()):
             session.delta.append(frames)
+            session.news_at(now_ms)
             sooner = not session.woken
             session.woken = bool(session.waiting)
             replies += self._settle(session, now_ms)
@@ -230,6 +254,7 @@ class DeltaPolls:
         replies: list[Reply] = []
         for session in list(self._sessions.values()):
             session.delta.durable(end)
+            session.news_at(now_ms)
             replies += self._settle(session, now_ms)
             if not session.waiting and now_ms >= session.expires_ms:
                 replies += self._close(session, None)
@@ -280,9 +305,10 @@ class DeltaPolls:
         while not number or number in self._sessions:
             number = self._new_id()
         delta = DeltaSession(end, seen_after_lsn=seen_after_lsn, bytes_max=self.options.buffer_bytes)
-        session = _Session(number, delta, 1, now_ms + self.options.expiry_ms)
+        session = _Session(number, delta, 1, now_ms + self.options.expiry_ms, heard_ms=now_ms)
         if request.applied.lsn <= end.lsn:
             session.applied = request.applied
+        session.news_at(now_ms)
         self._sessions[number] = session
         self.counts.sessions_opened += 1
         session.waiting.append((token, version))
@@ -303,8 +329,10 @@ class DeltaPolls:
             text = f"answer {request.session_epoch:,} was taken: {session.epoch:,} was asked for"
             return [Reply(token, PollRefusal(reason="stale", message=text))]
         session.expires_ms = now_ms + self.options.expiry_ms
+        session.heard_ms = now_ms
         if request.applied.lsn > session.applied.lsn:
             session.applied = request.applied
+            session.lag.reached(session.applied.lsn)
         if request.session_epoch > session.epoch:
             session.pending, session.epoch = None, request.session_epoch
         if session.pending is not None:

@@ -31,6 +31,7 @@ from walkit.replication.primary.replica_acks import ACK_TIMEOUT_MS, OnAckTimeout
 from walkit.replication.primary.session import Session
 from walkit.replication.primary.shared_runs import SharedRuns
 from walkit.replication.primary.status import PrimaryStatus, follower_status
+from walkit.replication.primary.status_call import STATUS_METHOD, encode_status, with_claims
 from walkit.replication.protocol.codecs import Traffic
 from walkit.replication.protocol.wire import METHOD
 from walkit.replication.transport.access import Authenticator, Serve, Tokens, tokens_of
@@ -146,6 +147,7 @@ class Primary:
             method: self._follow,
             POLL_METHOD.rpartition("/")[2]: self._single_calls.handler(self._delta.poll),
             FRAMES_METHOD.rpartition("/")[2]: self._single_calls.handler(self._ranges.frames),
+            STATUS_METHOD.rpartition("/")[2]: self._single_calls.handler(self._answer_status),
         }
         calls = {
             name: grpc.stream_stream_rpc_method_handler(self._authenticator.guarded("read", serve))
@@ -281,6 +283,9 @@ class Primary:
                 with once(self._lock), self._lock:
                     self._sessions.discard(session)
                     self._traffic.add(session.core.traffic)
+
+    def _answer_status(self, data: bytes, context: Any) -> Iterator[bytes]:
+        yield encode_status(with_claims(self.status(), self.source))
 
     def _watch(self, stopped: Bell) -> None:
         """Look at the time for what cannot: sessions whose peers read nothing, delta readers that are gone.

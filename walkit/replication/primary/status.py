@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from walkit._internal.report import report_html
-from walkit._internal.text import counted
-from walkit.replication.core.lag import lag_text
+from walkit._internal.html import tag
+from walkit._internal.text import aligned, counted
+from walkit.metrics import PeerStatistics
 from walkit.replication.core.publisher import CONTACT_MS, Publisher
 from walkit.replication.core.states import StateSpan, spans_of
 from walkit.replication.delta.polls import SessionStatus
 from walkit.replication.primary.replica_acks import AckStatus
+from walkit.segments.consumer_files import ClaimFact
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,8 +41,8 @@ class FollowerStatus:
     """Bytes of frames, padding included."""
     lag_ms: float | None
     """For how long something has been durable here that it has not acknowledged."""
-    history: tuple[StateSpan, ...]
-    """The states of its session, oldest first."""
+    history: tuple[StateSpan, ...] = ()
+    """The states of its session, oldest first; () if it was asked for from outside."""
     held_from: int | None = None
     """The first LSN that its claim keeps for it; None where it has none."""
 
@@ -65,30 +68,87 @@ class PrimaryStatus:
     """Readers that share the log's storage and poll: one entry for each session."""
     acks: AckStatus | None = None
     """The replicas that appends wait for; None without `ack_replicas`."""
+    claims: tuple[ClaimFact, ...] | None = None
+    """The claims on the log, without their owners; None if they were not read, as by `Primary.status`."""
 
-    def _repr_html_(self) -> str:
+    def lines(self) -> list[str]:
+        """Return the status as lines of text."""
         state = f"{self.state}: {self.why}" if self.why else self.state
-        rows = [("state", state), ("durable LSN", f"{self.durable_lsn:,}")]
-        rows.append(("replicas", f"{len(self.followers):,}"))
+        said = [f"primary at {self.address}: {state}, durable LSN {self.durable_lsn:,}"]
+        lag = ("lag: records", "bytes", "ms")
         if self.acks is not None:
-            rows.append(("acknowledgement", self.acks.text()))
-        rows += [
+            said.append(f"acknowledgement: {self.acks.text()}")
+        said += _table(
+            "replica",
+            ("name", "id", "state", "acked LSN", *lag, "held from", ""),
+            [(f.name, f.id, f.state, f.acked_lsn, *_lag(f), f.held_from, f.why) for f in self.followers],
+        )
+        said += _table(
+            "delta reader",
+            ("id", "state", "applied LSN", *lag, "bytes kept"),
+            [(r.id, r.state, r.applied_lsn, *_lag(r), r.held_bytes) for r in self.delta_readers],
+        )
+        if self.claims is None:
+            said.append("the claims are not known")
+        else:
+            claims = [
+                (c.name, c.state, c.first_lsn, c.lease_until, c.label or c.fault or "") for c in self.claims
+            ]
+            said += _table("claim", ("name", "state", "first LSN", "lease until", ""), claims)
+        return [*said, f"last trouble: {self.trouble}"] if self.trouble else said
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON, without the histories of states."""
+        facts = asdict(self)
+        for follower in facts["followers"]:
+            del follower["history"]
+        for claim in facts["claims"] or ():
+            del claim["mark"], claim["owner"]
+        return facts
+
+    def metrics(self) -> list[tuple[dict[str, str], PeerStatistics]]:
+        """Return (labels, numbers) of each replica and delta reader, for `walkit.metrics.prometheus_text`."""
+        peers: list[tuple[str, str, FollowerStatus | SessionStatus, int, int]] = [
+            ("replica", f.name, f, f.acked_lsn, f.in_flight_bytes) for f in self.followers
+        ]
+        peers += [("delta reader", "", r, r.applied_lsn, r.held_bytes) for r in self.delta_readers]
+        return [
             (
-                f.name,
-                (
-                    f"{f.state}, acknowledged LSN {f.acked_lsn:,}, lag {lag_text(f.lag_records, f.lag_ms)}, "
-                    f"{counted(f.in_flight_bytes, 'byte')} in flight"
+                {"kind": kind, "name": name, "id": peer.id},
+                PeerStatistics(
+                    lsn=lsn,
+                    lag_records=peer.lag_records,
+                    lag_bytes=peer.lag_bytes,
+                    lag_ns=None if peer.lag_ms is None else round(peer.lag_ms * 1e6),
+                    held_bytes=held_bytes,
+                    streaming=int(peer.state in ("streaming", "syncing")),
                 ),
             )
-            for f in self.followers
+            for kind, name, peer, lsn, held_bytes in peers
         ]
-        rows += [
-            ("delta reader", f"applied LSN {r.applied_lsn:,}, {r.state}, {r.held_bytes:,} bytes kept")
-            for r in self.delta_readers
+
+    def _repr_html_(self) -> str:
+        return tag("pre", str(self))
+
+
+def _lag(peer: FollowerStatus | SessionStatus) -> tuple[float | None, ...]:
+    return peer.lag_records, peer.lag_bytes, peer.lag_ms
+
+
+def _table(
+    noun: str, headers: tuple[str, ...], rows: Sequence[tuple[str | float | None, ...]]
+) -> Iterator[str]:
+    """Yield how many rows there are, and the rows, their numbers aligned to the right; "?" is not known."""
+    yield counted(len(rows), noun)
+    if rows:
+        cells = [
+            [c if isinstance(c, str) else "?" if c is None else f"{c:,.0f}" for c in row] for row in rows
         ]
-        if self.trouble:
-            rows.append(("last trouble", self.trouble))
-        return report_html(f"primary at {self.address or 'no address yet'}", rows)
+        right = [at for at, cell in enumerate(rows[0]) if not isinstance(cell, str)]
+        yield from (f"  {line}" for line in aligned(headers, cells, right))
 
 
 def follower_status(
