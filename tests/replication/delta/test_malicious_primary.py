@@ -259,6 +259,7 @@ def test_a_log_that_is_put_away_under_its_primary_is_noticed(
     primary = stack.enter_context(Primary(log))
     reader = stack.enter_context(DeltaReader(place, primary.address, backoff=quick()))
     reader.wait_for(log.append(b"1", key=b"k").last_lsn, WAIT_S)
+    wait_until(lambda: reader.status().state == "following")
     place.rename(tmp_path / "elsewhere")
     reader.wait_for(log.append(b"2", key=b"k").last_lsn, WAIT_S)  # the primary has its files open
     walkit.open(place).close()
