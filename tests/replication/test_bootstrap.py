@@ -351,9 +351,12 @@ def test_a_full_disk_is_tried_again(tmp_path: Path) -> None:
         assert_equal(log, replica)
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.ESTALE, errno.ENOENT])
 @pytest.mark.parametrize("operation", ["synced_write", "create"])
-def test_full_disk_under_a_streaming_replica_is_tried_again(tmp_path: Path, operation: Any) -> None:
-    """Fail the replica's writes with ENOSPC in the middle of a stream: the status names it; with room all comes."""
+def test_a_storage_that_fails_under_a_streaming_replica_is_tried_again(
+    tmp_path: Path, operation: Any, number: int
+) -> None:
+    """Fail the replica's writes in the middle of a stream: the status names it, and once they succeed all comes."""
     storage = FaultyStorage(FileStorage(str(tmp_path / "r")))
     with (
         walkit.open(tmp_path / "p", options=SMALL) as log,
@@ -361,12 +364,15 @@ def test_full_disk_under_a_streaming_replica_is_tried_again(tmp_path: Path, oper
         Replica(storage, primary.address, options=SMALL) as replica,
     ):
         replica.wait_for(log.append(b"first", key=b"k").last_lsn, WAIT_S)
-        full = storage.fail(operation, "*.segment", times=None, errno=errno.ENOSPC)
+        full = storage.fail(operation, "*.segment", times=None, errno=number)
         for n in range(200):
             last = log.append(bytes(1000), key=b"%d" % n).last_lsn
-        until(lambda: "ENOSPC" in replica.status().trouble, "the full disk")
+        until(lambda: errno.errorcode[number] in replica.status().trouble, "the failed storage")
         until(lambda: full.hits > 1, "the second try")
         assert replica.error is None
+        is_away = number != errno.ENOSPC
+        until(lambda: (replica.status().state == "absent") == is_away, "the state")
+        assert replica.status().lag_records is None
         waiting = Task(lambda: replica.wait_for(last, WAIT_S))
         full.cancel()
         assert waiting.result() == last

@@ -105,13 +105,36 @@ def test_follow_ends_with_3_where_the_logs_differ(tmp_path: Path, capsys: pytest
     assert "The first difference is LSN 1; nothing was merged" in capsys.readouterr().err
 
 
+def test_serve_waits_for_a_log_and_ends_on_damage(tmp_path: Path) -> None:
+    """Serve a log before it is made, put it away, put it back, damage it: a line says each, and damage is exit 1."""
+    path, away = tmp_path / "p", tmp_path / "away"
+    server = Process("-m", "walkit", "serve", str(path))
+    assert server.first.startswith(f"absent: no log at {path}") and server.first.endswith(
+        f"waiting for {path}\n"
+    )
+    with walkit.open(path) as log:
+        log.append(b"v")
+    until(lambda: any(line.startswith(f"serving {path}") for line in server.lines), "the log")
+    path.rename(away)
+    until(lambda: server.lines[-1].startswith("absent: "), "the absence")
+    away.rename(path)
+    until(lambda: server.lines[-1] == "serving\n", "the way back")
+    assert server.end() == 0
+    server = Process("-m", "walkit", "serve", str(path))
+    manifest = path / "manifest"
+    manifest.write_bytes(manifest.read_bytes()[:40])
+    assert server.wait() == 1
+
+
 def test_arguments_are_refused_in_words(tmp_path: Path) -> None:
-    """A folder without a log, and an address that is none: typed errors, nothing is made."""
-    with pytest.raises(walkit.LogNotFoundError):
-        serve(tmp_path / "none", "127.0.0.1:0")
+    """A folder of something else, and an address that is none: typed errors, nothing is made."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(walkit.NotALogError):
+        serve(tmp_path / "other", "127.0.0.1:0")
     with pytest.raises(walkit.OptionsError):
         follow("nowhere", tmp_path / "r")
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
 FORGETFUL = """

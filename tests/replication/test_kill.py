@@ -53,14 +53,15 @@ class Process:
     def kill(self) -> None:
         """SIGKILL: it can do nothing about it, and nothing more."""
         self.process.kill()
-        self._reap()
+        self.wait()
 
     def end(self, number: int = signal.SIGTERM) -> int:
         """SIGTERM, or another signal that ends it in order."""
         self.process.send_signal(number)
-        return self._reap()
+        return self.wait()
 
-    def _reap(self) -> int:
+    def wait(self) -> int:
+        """Wait for its end; return its exit code."""
         code = self.process.wait(WAIT_S)
         self._drain.join(WAIT_S)
         if self.process.stdout is not None:

@@ -16,7 +16,15 @@ import walkit
 from tests.replication.blocking_callers import WAIT_S, until
 from tests.replication.test_grpc import quick
 from tests.support.crashes import SMALL
-from walkit.errors import LogNotFoundError, OptionsError
+from walkit.errors import (
+    CorruptionError,
+    GapError,
+    LogNotFoundError,
+    NotALogError,
+    OptionsError,
+    SegmentMissingError,
+    StorageError,
+)
 from walkit.format.manifest import LogEnd
 from walkit.metrics import prometheus_text
 from walkit.models import CrashingStorage
@@ -31,6 +39,8 @@ from walkit.replication import (
     SessionStatus,
     primary_status,
 )
+from walkit.replication.core import absence
+from walkit.replication.core.absence import Absence
 from walkit.replication.core.publisher import CONTACT_MS
 from walkit.replication.core.subscriber import Subscriber
 from walkit.replication.primary.status_call import decode_status, encode_status
@@ -290,14 +300,64 @@ def test_the_level_is_noted_only_where_it_changes() -> None:
     assert said == [(0, {}), (1, {"durability": "none"}), (1, {"durability": "none"}), (2, {})]
 
 
-def test_a_primary_whose_log_went_away_says_failed(tmp_path: Path) -> None:
-    """Remove the manifest of a served log: status says failed and why, keeps the known end, raises nothing."""
+def test_a_log_that_goes_away_is_absent_and_one_that_is_damaged_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Take a served log away, put half of it back, then all: absent, then served again. Damage later is final."""
     with walkit.open(tmp_path / "p") as log:
         log.append(b"x")
-    with Primary(tmp_path / "p") as primary:
-        assert primary.status().durable_lsn == 1
-        (tmp_path / "p" / "manifest").rename(tmp_path / "manifest")
-        until(lambda: primary.status().state == "failed", "the manifest to be missed")
-        assert primary.status().durable_lsn == 1
+    manifest, away = tmp_path / "p" / "manifest", tmp_path / "away"
+    good = manifest.read_bytes()
+    with (
+        Primary(tmp_path / "p") as primary,
+        Replica(tmp_path / "r", primary.address, backoff=quick()) as replica,
+    ):
+        replica.wait_for(1, WAIT_S)
+        assert primary.status().state == "serving"
+        (tmp_path / "p").rename(away)
+        until(lambda: primary.status().state == "absent", "the log to be missed")
+        assert primary.status().durable_lsn == 1 and primary.error is None
+        until(lambda: replica.status().reason == "absent", "the word to the replica")
+        (tmp_path / "p").mkdir()
+        manifest.write_bytes(good[:40])
+        until(lambda: "CorruptionError" in primary.status().why, "the part of it")
+        assert (primary.status().state, primary.error) == ("absent", None)
+        manifest.unlink()
+        away.rename(tmp_path / "p")
+        until(lambda: primary.status().state == "serving", "the way back")
+        with walkit.open(tmp_path / "p") as log:
+            replica.wait_for(log.append(b"y"), WAIT_S)
+        monkeypatch.setattr(absence, "AFTER_ABSENT_MS", 0.0)
+        manifest.write_bytes(good[:40])
+        until(lambda: primary.status().state == "failed", "the damage")
+        assert isinstance(primary.error, CorruptionError)
         with pytest.raises(LogNotFoundError):
             Primary(tmp_path / "q")
+
+
+AWAY, DAMAGE = StorageError("", errno=5), SegmentMissingError("", segment="1")
+ABSENT = (
+    (AWAY, 0.0, True),
+    (LogNotFoundError("p"), 0.0, True),
+    (NotALogError("p", "a file"), 0.0, True),
+    (DAMAGE, 0.0, False),
+    (StorageError("read short"), 0.0, False),
+    (AWAY, 5.0, True),
+    (DAMAGE, 6.0, True),
+    (DAMAGE, 60_004.0, True),
+    (DAMAGE, 60_005.0, False),
+    (GapError(1, 2), 6.0, False),
+)
+
+
+def test_which_errors_mean_that_a_storage_is_away() -> None:
+    """Take each kind of error at its time: absent, or damage within a minute after; everything else is final."""
+    found = Absence()
+    assert [found.covers(error, at) for error, at, _ in (*ABSENT[3:4], *ABSENT[:3])] == [
+        False,
+        True,
+        True,
+        True,
+    ]
+    later = Absence()
+    assert [later.covers(error, at) for error, at, _ in ABSENT[3:]] == [each for _, _, each in ABSENT[3:]]

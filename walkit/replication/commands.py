@@ -7,13 +7,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TextIO, TypeAlias
 
 from walkit._internal.arguments import refuse
 from walkit._internal.threads import Bell, LogThread
+from walkit.errors import CorruptionError, LogNotFoundError
 from walkit.metrics import prometheus_text
+from walkit.replication.core.backoff import Backoff
 from walkit.replication.delta.reader import DeltaReader
 from walkit.replication.delta.status import DeltaReaderStatus
 from walkit.replication.primary.server import Primary
@@ -41,13 +43,15 @@ def serve(
 ) -> int:
     """Serve the durable prefix of a log that another process may be writing; says `serving LOG at HOST:PORT`.
 
-    With `metrics_port` this machine also gets its metrics there, as Prometheus reads them.
+    If the log is not there yet, or its storage goes away later, it prints that and waits. Damage ends it. With
+    `metrics_port` this machine also gets its metrics there, as Prometheus reads them.
     """
-    with (
-        _until_told() as over,
-        Primary(log, listen, tls, token, insecure=insecure) as primary,
-        _metrics_served(primary, metrics_port),
-    ):
+    with _until_told() as over, ExitStack() as stack:
+        primary = _awaited(log, lambda: Primary(log, listen, tls, token, insecure=insecure), over)
+        if primary is None:
+            return FINE
+        stack.enter_context(primary)
+        stack.enter_context(_metrics_served(primary, metrics_port))
         _say(f"serving {log} at {primary.address}")
         shown = ("serving", "")
         while not over.wait(REPORT_S):
@@ -55,6 +59,8 @@ def serve(
             if (status.state, status.why) != shown:
                 shown = (status.state, status.why)
                 _say(f"{status.state}: {status.why}" if status.why else status.state)
+            if isinstance(primary.error, CorruptionError):
+                raise primary.error
     return FINE
 
 
@@ -116,6 +122,19 @@ def follow_delta(
         return _report(
             over, reader, f"following {log} by polls of {address}, checkpoints in {directory}", show
         )
+
+
+def _awaited(log: Place, opened: Callable[[], Primary], over: Bell) -> Primary | None:
+    """Return the primary of a log as soon as there is one; None if a signal came first."""
+    pauses = Backoff()
+    while True:
+        try:
+            return opened()
+        except LogNotFoundError as error:
+            if not pauses.failures:
+                _say(f"absent: {error}; waiting for {log}")
+        if over.wait(pauses.next_ms() / 1000):
+            return None
 
 
 def _report(over: Bell, peer: Replica | DeltaReader, title: str, show: Show | None) -> int:

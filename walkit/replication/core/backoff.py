@@ -23,14 +23,15 @@ class Backoff:
     ) -> None:
         self.first_ms, self.most_ms = first_ms, most_ms
         self._chance = chance
-        self._failures = 0
+        self.failures = 0
+        """How many there were since something went well."""
 
     def next_ms(self) -> float:
         """Return the delay after one more failure."""
-        bound = min(self.first_ms * 2.0 ** min(self._failures, 64), self.most_ms)
-        self._failures += 1
+        bound = min(self.first_ms * 2.0 ** min(self.failures, 64), self.most_ms)
+        self.failures += 1
         return bound * (0.5 + 0.5 * self._chance())
 
     def reset(self) -> None:
         """Something went well: begin with the first delay again."""
-        self._failures = 0
+        self.failures = 0

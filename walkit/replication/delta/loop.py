@@ -15,6 +15,7 @@ from typing import Any
 from walkit._internal.threads import Bell
 from walkit.errors import DivergenceError, OptionsError, WalkitError
 from walkit.events import EventSink
+from walkit.replication.core.absence import is_absent
 from walkit.replication.delta.link import POLL_WAIT_MS, PollLink, PollUnknownError, Received
 from walkit.replication.delta.loader import LoadedRange, RangeLoader, Workers, check_history
 from walkit.replication.delta.messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
@@ -26,7 +27,6 @@ from walkit.replication.delta.replayer import (
     EndReplay,
     LoadRange,
     ReplayStep,
-    is_absent,
 )
 from walkit.replication.delta.state import ReaderFigures, ReaderState
 from walkit.replication.delta.upkeep import ReaderUpkeep

@@ -14,14 +14,8 @@ from dataclasses import dataclass, field, fields
 from typing import Literal, TypeAlias
 
 from walkit._internal.arguments import check_whole
-from walkit.errors import (
-    CorruptionError,
-    DivergenceError,
-    LogNotFoundError,
-    NotALogError,
-    StorageError,
-    WalkitError,
-)
+from walkit.errors import DivergenceError, StorageError, WalkitError
+from walkit.replication.core.absence import PAUSE_MOST_MS, Absence
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.delta.messages import DeltaEnd, PollAnswer, delta_frames
 
@@ -64,15 +58,6 @@ class EndReplay:
 
 
 ReplayStep: TypeAlias = LoadRange | ApplyRange | EndReplay
-
-
-AFTER_ABSENT_MS, PAUSE_MOST_MS = 60_000.0, 30_000.0
-
-
-def is_absent(error: Exception) -> bool:
-    """Say whether an error means that the storage of the log is away for now: not there, or the system refuses it."""
-    refused = isinstance(error, StorageError) and error.errno is not None
-    return refused or isinstance(error, LogNotFoundError | NotALogError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,8 +140,7 @@ class DeltaReplayer:
         self._log_id, self._chance, self._check_delta = log_id, chance, frames_of
         self._parts: list[_Part] = []
         self._numbers = 0
-        self._absent_ms = -math.inf
-        """When the storage was absent last."""
+        self._absence = Absence()
         self._pumped_ms = -math.inf
         """When it was last looked at what may be loaded."""
 
@@ -234,12 +218,8 @@ class DeltaReplayer:
         part = self._part(number, "loading")
         if part is None:
             return []
-        if is_absent(error):
-            self._absent_ms = now_ms
-        elif isinstance(error, CorruptionError):
-            if now_ms - self._absent_ms >= AFTER_ABSENT_MS:
-                return self._fail(error)
-        elif not isinstance(error, StorageError) or part.tries >= self.limits.tries_max:
+        again = isinstance(error, StorageError) and part.tries < self.limits.tries_max
+        if not (self._absence.covers(error, now_ms) or again):
             return self._fail(error)
         part.backoff = part.backoff or Backoff(most_ms=PAUSE_MOST_MS, chance=self._chance)
         part.state, part.size_bytes = "waiting", 0

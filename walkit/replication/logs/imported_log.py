@@ -16,7 +16,7 @@ from walkit._internal.arguments import as_lsn
 from walkit._internal.threads import Bell
 from walkit._main_thread import run_uninterrupted
 from walkit.config import LogOptions
-from walkit.errors import GapError, LogClosedError, LogNotFoundError, OptionsError, StorageError
+from walkit.errors import GapError, LogClosedError, LogNotFoundError, OptionsError
 from walkit.events import EventSink
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
 from walkit.log.live_log import Lifetime, LogMarks
@@ -93,23 +93,20 @@ class ImportedLog(ReadApi):
     def reopen(self) -> None:
         """Close this log and open what was gathered in its place; by the importing thread.
 
-        A thread that waits for a record still gets it. After a StorageError the log `is_reopening` until another call
-        opens it, or `close`; after any other error of an opening it is closed.
+        A thread that waits for a record still gets it. After an error the log `is_reopening` until another call opens
+        it, or `close`. LogNotFoundError if the folder has lost its log.
         """
         if not self._is_reopening:
             self._reopened = Bell()
         self._is_reopening = True
-        try:
-            before = self._importer
-            before.close()
-            self._finalizer.detach()
-            self._open(before.storage, before.options, before.events, before.folder)
-            self._importer.watched_by(before)
-        except StorageError:
-            raise
-        except BaseException:
-            self._end_reopening()
-            raise
+        before = self._importer
+        before.close()
+        self._finalizer.detach()
+        self._open(before.storage, before.options, before.events, before.folder)
+        self._importer.watched_by(before)
+        if not self.adopted:
+            self._importer.close()
+            raise LogNotFoundError(self.location)
         self._end_reopening()
 
     def _end_reopening(self) -> None:

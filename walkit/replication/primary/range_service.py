@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from walkit.errors import GapError, LogClosedError, OptionsError, WalkitError
+from walkit.replication.core.absence import is_absent
 from walkit.replication.core.answers import batch_of, frame_too_large
 from walkit.replication.core.lag import Lag
 from walkit.replication.logs.source import Source, primary_state_of
@@ -106,4 +107,6 @@ def refusal_of(error: WalkitError, source: Source) -> Refusal:
         return Refusal(reason="level", message=str(error))
     if isinstance(error, LogClosedError) or source.ended():
         return Refusal(reason="closed", message=str(error))
+    if is_absent(error):
+        return Refusal(reason="absent", message=str(error))
     return Refusal(reason="damage", message=f"{type(error).__name__}: {error}")

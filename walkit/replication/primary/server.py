@@ -18,6 +18,7 @@ from walkit.log.wal import WriteAheadLog
 from walkit.metrics import DeltaServedStatistics, TrafficStatistics
 from walkit.read.claim import LEASE_S_DEFAULT
 from walkit.read.reader import LogReader
+from walkit.replication.core.absence import Absence
 from walkit.replication.core.publisher import Publisher
 from walkit.replication.delta.polls import DeltaOptions
 from walkit.replication.delta.service import DeltaService
@@ -122,6 +123,9 @@ class Primary:
         self._address = ""
         self._durable = (0, 0)
         self._trouble = ""
+        self.error: WalkitError | None = None
+        """Why the log could not be read when `status` last looked; None also while its storage is absent."""
+        self._absence = Absence()
         self._traffic = Traffic()
         """Of the sessions that have ended."""
         self._sessions: set[Session] = set()
@@ -193,8 +197,11 @@ class Primary:
         state = "new" if not self._address else "stopped" if self._server is None else "serving"
         try:
             self._durable = self.source.durable()
+            self.error = None
         except WalkitError as error:
-            state, why = "failed", f"{type(error).__name__}: {error}"
+            absent = self._absence.covers(error, now_ms())
+            state, why = "absent" if absent else "failed", f"{type(error).__name__}: {error}"
+            self.error = None if absent else error
         if state == "serving" and why:
             state = "closed"
         lsn, position = self._durable

@@ -52,8 +52,8 @@ class PrimaryStatus:
     """What a primary serves, and to whom. `durable_lsn` is how far replicas can come now.
 
     `state`: "new", "serving", "closed" (the log that it was made of is closed: replicas get the rest of it, and are
-    then notified), "failed" (the log cannot be read, or may not be served, now), "stopped". `why` says it in words; ""
-    where it serves.
+    then notified), "absent" (its storage is away, and is looked for until it is back), "failed" (the log
+    cannot be read, or may not be served, now), "stopped". `why` says it in words; "" if it serves.
     """
 
     address: str

@@ -90,6 +90,7 @@ REASONS = {
     "rewound": "the subscriber ends below what it has acknowledged before",
     "frame": "the next frame is larger than the subscriber takes",
     "lineage": "the log has more epochs than can be sent",
+    "absent": "the storage of the source is away; try again",
     "damage": "the source has found damage in its own log; try again after it is mended",
     "closed": "the primary stops, or its log was closed; try again",
     "level": "the source is written at a durability level that promises nothing; try again after another opening",

@@ -179,6 +179,8 @@ class Replica:
             life = "rewinding"
         elif log.closed and (loop.stopping or loop.error is None):
             life = "stopped"
+        elif loop.is_absent:
+            life = "absent"
         else:
             life = "" if loop.thread.begun else "new"
         return replica_status(

@@ -17,12 +17,14 @@ from walkit.errors import (
     DivergenceError,
     FormatVersionError,
     LogFullError,
+    LogPoisonedError,
     OptionsError,
     SnapshotError,
     StorageError,
     WalkitError,
 )
 from walkit.log.resources import report_dropped, run_for_dropped
+from walkit.replication.core.absence import Absence
 from walkit.replication.core.actions import (
     Adopt,
     Connect,
@@ -78,9 +80,12 @@ class ReplicaLoop:
         self._queued: list[Import] = []
         self._queued_bytes = 0
         self.gathering = Gathering(opened.log.storage)
-        self._replacing = self._reopened = self._is_full = False
+        self._replacing = self._reopened = self._is_kept = False
         """Whether the log is to be opened again, and whether it is open, but its state not made; and whether that is
-        because the disk was full, and not because another log takes its place."""
+        because its storage failed, and not because another log takes its place."""
+        self._absence = Absence()
+        self._refused_by: BaseException | None = None
+        """With which error the storage failed last, until the log is open again."""
 
     @property
     def log(self) -> ImportedLog:
@@ -108,6 +113,12 @@ class ReplicaLoop:
         if self._gave_up is not None or not self.thread.running:
             return False
         return self._opening.mends(self.core.error, self.log)
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether the storage of this log is away, and not merely full."""
+        error = self._refused_by
+        return error is not None and not _is_full(error)
 
     def start(self) -> None:
         """Start the thread, the first time. RuntimeError where the system has none to give; then try again."""
@@ -149,6 +160,8 @@ class ReplicaLoop:
         if self.stopping:
             self.core.states.move("stopped", now_ms())
         if self.core.error is not None:
+            if self.log.is_reopening:  # nothing opens it now
+                self.log.close()
             self.store.wake()
         self._report()
 
@@ -299,9 +312,17 @@ class ReplicaLoop:
             self.log.reopen()
             self._reopened = True
         self.store.reload()
-        if not self._is_full:
+        if not self._is_kept:
             self._report_bootstrap("finish", 0)
-        self._replacing = self._reopened = self._is_full = False
+        self._replacing = self._reopened = self._is_kept = False
+        self._refused_by = None
+
+    def _wait_for_storage(self, error: WalkitError, cause: BaseException) -> list[SubscriberStep]:
+        """Have the next connection wait until the log can be opened again; raise a lasting error."""
+        if not (_is_full(cause) or self._absence.covers(cause, now_ms())):
+            raise error
+        self._refused_by = cause
+        return self.core.lost(f"{type(cause).__name__}: {cause}", now_ms())
 
     def _report_bootstrap(self, what: str, missing_bytes: int) -> None:
         about = {"name": self.core.name, "source": self.destination.address, "lsn": self.log.end.last_lsn}
@@ -314,8 +335,8 @@ class ReplicaLoop:
         if self._replacing:  # a full disk, say: until there is room, the status says so
             try:
                 self._replace_log()
-            except StorageError as error:
-                return self.core.lost(f"{type(error).__name__}: {error}", now_ms())
+            except WalkitError as error:
+                return self._wait_for_storage(error, error)
             self.core.replaced(self.log.end, self.log.manifest.lineage, now_ms())
         try:
             limit = self.core.frame_bytes_max
@@ -342,11 +363,9 @@ class ReplicaLoop:
             run = join_runs([step.run for step in steps])
             try:
                 end = self.log.import_run(run, steps[-1].lineage)
-            except (StorageError, LogFullError) as error:
-                if isinstance(error, StorageError) and error.errno not in BACK_PRESSURE:
-                    raise
-                self._replacing = self._is_full = True  # the failed write has poisoned the log
-                self._perform(self.core.lost(f"{type(error).__name__}: {error}", now_ms()))
+            except (StorageError, LogFullError, LogPoisonedError) as error:
+                self._replacing = self._is_kept = True  # the failed write has poisoned the log
+                self._perform(self._wait_for_storage(error, self.log.failure or error))
                 return
             self._perform(self.core.imported(end, now_ms()))
             self.store.feed(run)
@@ -355,6 +374,12 @@ class ReplicaLoop:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def _is_full(error: BaseException) -> bool:
+    return isinstance(error, LogFullError) or (
+        isinstance(error, StorageError) and error.errno in BACK_PRESSURE
+    )
 
 
 def stop_dropped(loop: ReplicaLoop) -> None:

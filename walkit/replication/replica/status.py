@@ -23,7 +23,8 @@ class ReplicaStatus:
 
     `state`: "new", "connecting" (no contact), "bootstrapping" (it gets its log anew), "catching up" (it lacks what the
     primary had when that state began), "streaming" (it has all but the frames of the last moment), "rewinding" (its log
-    is being cut back to where the histories part), "failed" (for good: `error` says why), "stopped".
+    is being cut back to where the histories part), "absent" (its storage is away, and is tried until it is back),
+    "failed" (for good: `error` says why), "stopped".
     docs/replication.md has the table of states.
 
     The lag is None where it is not known: without contact, or where the primary has said nothing for some time.
@@ -54,8 +55,9 @@ class ReplicaStatus:
     trouble: str
     """Why the last connection ended; "" where none did."""
     reason: str
-    """The same as one word: "closed" (the primary's log or the primary), "damage", "level", "protocol" as the primary
-    gave it; "connection", "silence", "frames" (they came damaged); "failure". "" where no connection ended."""
+    """The same as one word: "closed" (the primary's log or the primary), "absent", "damage", "level", "protocol" as
+    the primary gave it; "connection", "silence", "frames" (they came damaged); "failure". "" where no connection ended.
+    """
     why: str
     """Why it does not advance now; "" where it does, or has all that there is."""
     stalled_s: float | None
@@ -108,8 +110,8 @@ def replica_status(
 ) -> ReplicaStatus:
     """Return the status of a replica with this core, whose log ends at `end`.
 
-    `life` is "new", "rewinding" or "stopped", or "" while its thread runs; `waiting` says that messages have come and
-    wait.
+    `life` is "new", "rewinding", "absent" or "stopped", or "" while its thread runs; `waiting` says that messages have
+    come and wait.
     """
     heard_ms, since_ms = core.heard_ms, core.since_ms
     contact = not life and core.state == "streaming" and heard_ms is not None
@@ -121,7 +123,7 @@ def replica_status(
     why, from_ms = "", since_ms
     if state == "failed":
         why = str(core.error)
-    elif state == "connecting":
+    elif state in ("connecting", "absent"):
         why = core.trouble or f"{source} has not answered yet"
     elif contact and not known:
         why, from_ms = "the primary is connected and says nothing", heard_ms
