@@ -12,6 +12,7 @@ import walkit
 from tests.support.logs import memory_log, tiny
 from tests.support.threads import Task, wait_until
 from walkit.errors import OptionsError
+from walkit.log.observe import Observation
 from walkit.replication import ProtocolError
 from walkit.replication.delta.feed import DeltaFeed
 from walkit.replication.delta.messages import (
@@ -267,7 +268,7 @@ def test_an_observer_that_was_lost_is_replaced_and_its_sessions_end(log: walkit.
     """Have the log give its observer up: the next poll gets a new session, whose first answer is an end alone."""
     feed = DeltaFeed(log)
     last = answered(feed.poll(PollRequest()))
-    assert feed._observation is not None
+    assert isinstance(feed._observation, Observation)
     feed._observation._lose(walkit.GapError(1, 5))
     log.append(b"x")
     again = answered(feed.poll(after(last)))

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,16 +155,6 @@ def test_an_older_reader_gets_what_its_version_has(stack: ExitStack, log: walkit
         last = answered(ask(after(last, version=version)))
     assert (last.version, last.delta, last.first, last.crc) == (version, None, None, None)
     assert last.log_id == log.parts.core.identity.log_id
-
-
-def test_a_primary_of_another_process_s_log_has_no_answers(stack: ExitStack, tmp_path: Path) -> None:
-    """Serve the path of a log and poll: UNIMPLEMENTED, as an older primary says, so that the reader reads the log."""
-    with walkit.open(tmp_path / "log") as log:
-        log.append(b"x")
-    primary = stack.enter_context(Primary(tmp_path / "log"))
-    with pytest.raises(grpc.RpcError) as caught:
-        asks(stack, primary.address)(PollRequest())
-    assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_a_poll_needs_the_token_and_sense(stack: ExitStack, log: walkit.WriteAheadLog) -> None:

@@ -220,19 +220,19 @@ def test_a_transaction_larger_than_a_load_is_seen_all_or_not_at_all(stack: ExitS
     assert set(reader.state.values()) == {b"b" * 1000}
 
 
-@pytest.mark.parametrize("served", ["never", "stopped", "by another process"])
+@pytest.mark.parametrize("served", ["never", "stopped"])
 def test_without_an_answer_the_reader_reads_the_log(stack: ExitStack, tmp_path: Path, served: str) -> None:
-    """No primary, one that stops, and one whose log another process writes: the reader follows the log all the same."""
+    """No primary, and one that stops: the reader follows the log all the same."""
     log = stack.enter_context(walkit.open(tmp_path / "log", options=tiny()))
     log.append(b"1", key=b"k")
     address = "127.0.0.1:1"
     primary = None
     if served != "never":
-        primary = stack.enter_context(Primary(log if served == "stopped" else tmp_path / "log"))
+        primary = stack.enter_context(Primary(log))
         address = primary.address
     reader = stack.enter_context(DeltaReader(tmp_path / "log", address, backoff=quick()))
     reader.wait_for(1, WAIT_S)
-    if primary is not None and served == "stopped":
+    if primary is not None:
         primary.stop()
     for n in range(2, 6):
         log.append(b"%d" % n, key=b"k")
@@ -240,6 +240,37 @@ def test_without_an_answer_the_reader_reads_the_log(stack: ExitStack, tmp_path: 
     assert reader.state[b"k"] == b"5"
     wait_until(lambda: reader.status().state == "reading the log")
     assert reader.status().trouble and reader.statistics().looks > 0
+
+
+def test_deltas_come_from_a_primary_of_a_log_that_another_opening_writes(
+    stack: ExitStack, tmp_path: Path
+) -> None:
+    """Serve a log by its path, and write it in turn by three openings, with a burst: its reader gets deltas of each."""
+    path = tmp_path / "log"
+    walkit.open(path, options=tiny(segment_bytes=1 << 20)).close()
+    primary = stack.enter_context(Primary(path, delta=DeltaOptions(buffer_bytes=4096)))
+    reader = stack.enter_context(DeltaReader(path, primary.address, backoff=quick()))
+    wait_until(lambda: bool(primary.status().delta_readers))
+    for turn in range(3):
+        with walkit.open(path, options=tiny(segment_bytes=1 << 20)) as log:
+            before = reader.statistics().deltas
+
+            def has_come(log: walkit.WriteAheadLog = log, before: int = before, turn: int = turn) -> bool:
+                reader.wait_for(log.append(b"%d" % turn, key=b"k"), WAIT_S)
+                return reader.statistics().deltas > before
+
+            wait_until(has_come)
+            last = log.append_many([bytes(1000)] * 20, [b"%d" % n for n in range(20)])
+            reader.wait_for(last, WAIT_S)
+            assert dict(reader.state.items()) == expected(log, last.last_lsn)
+    wait_until(lambda: primary.status().delta_readers[0].lag_records == 0)
+    assert primary.delta_statistics().ends and reader.statistics().damaged == 0
+    path.rename(tmp_path / "away")
+    wait_until(lambda: reader.status().state == "absent")
+    (tmp_path / "away").rename(path)
+    with walkit.open(path, options=tiny(segment_bytes=1 << 20)) as log:
+        reader.wait_for(log.append(b"back", key=b"k"), WAIT_S)
+    assert reader.error is None
 
 
 @pytest.mark.parametrize("version", [0, 1])

@@ -1,8 +1,9 @@
-"""Serves delta readers from an open log: its durable frames go into their sessions, their polls are answered.
+"""Serves the delta readers of a log: its durable frames go into their sessions, their polls are answered.
 
-The shell around `polls`. It has no thread of its own: the log's delivery thread brings frames, each caller waits
-on its own thread, and the first of them after a time is over does what was due. One observer serves all sessions; it is
-registered while there is one, so no way out of a session can leave one registered.
+The shell around `polls`. It has no thread of its own: an open log's delivery thread brings frames, those of a stored
+one are read by the callers. Each caller waits on its own thread, and the first of them after a time is over does what
+was due. One observer serves all sessions; it is registered while there is one, so no way out of a session can leave one
+registered.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Self
 
 from walkit._internal.locks import once
 from walkit._internal.threads import Bell
-from walkit.errors import LogClosedError
+from walkit.errors import LogClosedError, WalkitError
 from walkit.log.observe import Observation, ObservedFrames
 from walkit.log.wal import WriteAheadLog
 from walkit.replication.delta.messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
@@ -25,7 +26,8 @@ from walkit.replication.delta.polls import (
     Reply,
     SessionStatus,
 )
-from walkit.replication.logs.source import require_promises
+from walkit.replication.delta.stored_frames import StoredFrames
+from walkit.replication.logs.source import Source, require_promises
 from walkit.replication.transport.threads import now_ms
 
 
@@ -39,31 +41,35 @@ class PollCall:
 
 
 class DeltaFeed:
-    """The delta readers of one open log. Safe from any thread.
+    """The delta readers of one log. Safe from any thread.
 
     It ends with `stop`, or with the log. OptionsError for a log of durability "none".
     """
 
     def __init__(
         self,
-        log: WriteAheadLog,
+        log: WriteAheadLog | Source,
         options: DeltaOptions | None = None,
         *,
         clock_ms: Callable[[], float] = now_ms,
         new_id: Callable[[], int] = lambda: secrets.randbits(64),
     ) -> None:
-        """`clock_ms` never goes back; `new_id` returns random 64-bit numbers."""
-        require_promises(log.options.durability)
-        identity = log.parts.core.identity
-        self._log, self._clock_ms = log, clock_ms
-        self._core = DeltaPolls(
-            identity.log_id, identity.epoch_id, options=options or DeltaOptions(), new_id=new_id
-        )
+        """`clock_ms` never goes back; `new_id` returns random 64-bit numbers. Raises what reading a source raises."""
+        options = options or DeltaOptions()
+        if isinstance(log, WriteAheadLog):
+            require_promises(log.options.durability)
+            identity = log.parts.core.identity
+            self._ids, self._stored, self._log = (identity.log_id, identity.epoch_id), None, log
+            log.parts.lifetime.on_close(self._log_closes)
+        else:
+            self._stored = StoredFrames(log, options.buffer_bytes)
+            self._ids = self._stored.ids
+        self._clock_ms, self._calls = clock_ms, dict[PollCall, None]()
+        self._core = DeltaPolls(*self._ids, options=options, new_id=new_id)
         self._lock = threading.RLock()
-        self._observation: Observation | None = None
+        self._observation: Observation | StoredFrames | None = None
         self._seen_after_lsn = 0
         self._stopped: PollRefusal | None = None
-        log.parts.lifetime.on_close(self._log_closes)
 
     @property
     def sessions(self) -> int:
@@ -94,6 +100,7 @@ class DeltaFeed:
 
     def wait(self, call: PollCall) -> PollAnswer | PollRefusal | None:
         """Return the answer to a poll that was begun; None where `on_disconnect` has ended the waiting."""
+        self._calls[call] = None
         try:
             while call.answer is None and not call.gone:
                 call.wake.wait(self._pause_s())
@@ -101,6 +108,8 @@ class DeltaFeed:
         except BaseException:  # an interrupt: the answer, if one is made, is kept for a retry
             self.on_disconnect(call)
             raise
+        finally:
+            del self._calls[call]
         return call.answer
 
     def begin(self, request: PollRequest) -> PollCall:
@@ -112,10 +121,13 @@ class DeltaFeed:
                 return call
             try:
                 self._observe()
-                end = self._durable_end()
-                self._give(
-                    self._core.poll(request, call, end, self._clock_ms(), seen_after_lsn=self._seen_after_lsn)
-                )
+                refusal = self._catch_up()
+                if refusal is None:
+                    end, after_lsn = self._durable_end(), self._seen_after_lsn
+                    replies = self._core.poll(request, call, end, self._clock_ms(), seen_after_lsn=after_lsn)
+                else:
+                    replies = [Reply(call, refusal)]
+                self._give(replies)
             except LogClosedError as error:
                 self._give([Reply(call, self._stop(str(error)))])
             finally:
@@ -139,7 +151,8 @@ class DeltaFeed:
         """End all sessions; polls that wait and later ones are refused. Stopping twice does nothing."""
         with once(self._lock), self._lock:
             self._stop("delta readers are served no more")
-        self._log.parts.lifetime.off_close(self._log_closes)
+        if self._stored is None:
+            self._log.parts.lifetime.off_close(self._log_closes)
 
     # -- the log's threads
 
@@ -160,6 +173,11 @@ class DeltaFeed:
         with once(self._lock), self._lock:
             self._stop(f"the log at {self._log.location} is closed")
 
+    def _notify(self) -> None:
+        """Wake the waiting calls, on the thread that watches the source: there may be news."""
+        for call in list(self._calls):
+            call.wake.set()
+
     # -- under the lock
 
     def _observe(self) -> None:
@@ -168,6 +186,10 @@ class DeltaFeed:
         if observation is not None and observation.error is not None:
             self._fail(observation.error)
         if self._observation is None:
+            if self._stored is not None:
+                self._observation = self._stored.watch(self._notify)
+                self._seen_after_lsn = self._stored.end.lsn
+                return
             self._observation = self._log.observe(self._see, at="durable")
             # What is acknowledged by now and not durable yet may never come.
             self._seen_after_lsn = self._log.acked_lsn
@@ -178,17 +200,41 @@ class DeltaFeed:
             self._observation = None
 
     def _durable_end(self) -> DeltaEnd:
+        if self._stored is not None:
+            return self._stored.end
         parts = self._log.parts
         with parts.driver.lock:
             return DeltaEnd(parts.core.durable_lsn, parts.core.durable_position)
 
-    def _tick(self) -> None:
-        self._give(self._core.tick(self._durable_end(), self._clock_ms()))
+    def _catch_up(self) -> PollRefusal | None:
+        """Give the sessions what the storage has for them; return why they were ended instead."""
+        stored = self._stored
+        if stored is None:
+            return None
+        try:
+            frames = stored.pull(wanted=bool(self._core.sessions))
+        except LogClosedError as error:
+            return self._stop(str(error))
+        except WalkitError as error:
+            return self._fail(error)
+        for each in frames:
+            self._give(self._core.appended(each, self._clock_ms()))
+            self._hurry()
+        if stored.ids != self._ids:
+            self._ids = stored.ids
+            self._give(self._core.reopened(*self._ids))
+        return None
 
-    def _fail(self, error: BaseException) -> None:
+    def _tick(self) -> None:
+        if self._catch_up() is None:
+            self._give(self._core.tick(self._durable_end(), self._clock_ms()))
+
+    def _fail(self, error: BaseException) -> PollRefusal:
         """Sessions that may lack a frame are ended, and their observer; the next poll begins both anew."""
-        self._give(self._core.end(PollRefusal(reason="failed", message=f"{type(error).__name__}: {error}")))
+        refusal = PollRefusal(reason="failed", message=f"{type(error).__name__}: {error}")
+        self._give(self._core.end(refusal))
         self._leave_unneeded()
+        return refusal
 
     def _stop(self, why: str) -> PollRefusal:
         if self._stopped is None:

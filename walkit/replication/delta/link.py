@@ -11,7 +11,6 @@ from walkit.errors import OptionsError, WalkitError
 from walkit.replication.delta.messages import PollAnswer, PollRefusal, PollRequest
 from walkit.replication.delta.service import DELTA_BYTES_SENT_MAX
 from walkit.replication.delta.wire import ANSWER_WORDS_BYTES, POLL_METHOD, decode_reply, encode_poll
-from walkit.replication.protocol.checks import plain_text
 from walkit.replication.transport.access import TOKEN_KEY
 from walkit.replication.transport.connection import Destination, call_error
 from walkit.replication.transport.grpc_common import grpc
@@ -22,12 +21,6 @@ POLL_TIMEOUT_S, LEAVE_S = 5.0, 1.0
 
 Received: TypeAlias = "PollAnswer | PollRefusal | WalkitError | str"
 """A reply; an error that lasts; or why no reply came."""
-
-
-class PollUnknownError(WalkitError):
-    """What listens at the address is a primary that answers no polls: the log is to be read alone."""
-
-    code = "poll-unknown"
 
 
 class PollLink:
@@ -75,8 +68,6 @@ class PollLink:
         except grpc.FutureCancelledError:
             return "the connection was given up"
         except grpc.RpcError as error:
-            if error.code() == grpc.StatusCode.UNIMPLEMENTED:
-                return PollUnknownError(plain_text(error.details() or "the call is not known there"))
             found = call_error(error, self._destination)
             return found if isinstance(found, OptionsError | str) else str(found)
         except WalkitError as error:

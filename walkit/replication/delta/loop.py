@@ -16,7 +16,7 @@ from walkit._internal.threads import Bell
 from walkit.errors import DivergenceError, OptionsError, WalkitError
 from walkit.events import EventSink
 from walkit.replication.core.absence import is_absent
-from walkit.replication.delta.link import POLL_WAIT_MS, PollLink, PollUnknownError, Received
+from walkit.replication.delta.link import POLL_WAIT_MS, PollLink, Received
 from walkit.replication.delta.loader import LoadedRange, RangeLoader, Workers, check_history
 from walkit.replication.delta.messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
 from walkit.replication.delta.opening import Opening
@@ -268,16 +268,10 @@ class DeltaLoop:
         self.failures += 1
         self.troubles["poll"] = str(received)
         self._link.reconnect()
-        if isinstance(received, PollUnknownError):
-            self.poller.refused(request, PollRefusal(reason="version", message=str(received)), now)
-            self._probe_ms = now + PROBE_MS
-        elif isinstance(received, OptionsError):
-            self._refused += 1
-            self.poller.failed(request, now)
-            if self._refused >= REFUSALS_MAX:
-                return [EndReplay(received)]
-        else:
-            self.poller.failed(request, now)
+        self.poller.failed(request, now)
+        self._refused += isinstance(received, OptionsError)
+        if isinstance(received, OptionsError) and self._refused >= REFUSALS_MAX:
+            return [EndReplay(received)]
         return ()
 
     def _answered(

@@ -269,6 +269,11 @@ class DeltaPolls:
                     session.woken = False
                     session.expires_ms = now_ms + self.options.retry_ms
 
+    def reopened(self, log_id: int, epoch_id: int) -> list[Reply]:
+        """Another opening writes the log, or another log is in its place: end all sessions."""
+        self._ids = {"log_id": log_id, "epoch_id": epoch_id}
+        return self.end(PollRefusal(reason="failed", message="another opening writes the log now"))
+
     def end(self, refusal: PollRefusal) -> list[Reply]:
         """End all sessions: polls that wait are refused. After "closed" so is every later one."""
         replies = [

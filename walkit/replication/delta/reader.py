@@ -46,11 +46,10 @@ CHECKPOINT_S, LEASE_S_BARE = 30.0, 60.0
 class DeltaReader:
     """Follows a log whose storage it shares: a keyed state in memory, at most a poll older than the log.
 
-    `storage` is the log's place, as for `walkit.open`, or an object store; `source` is the address of the primary whose
-    process writes it. A context manager, like `Replica`: `start` begins to follow. It asks the primary how far the log
-    is durable; frames that come along are applied, and all others are read from the log. Where no poll is answered (an
-    older primary, one that is away, or of a log that another process writes), it looks at the log itself, so it
-    continues, and lags more.
+    `storage` is the log's place, as for `walkit.open`, or an object store; `source` is the address of a primary of
+    it, in the process that writes it or in another one (`walkit serve`). A context manager, like `Replica`: `start`
+    begins to follow. It asks the primary how far the log is durable; frames that come along are applied, and all
+    others are read from the log. If no poll is answered, it looks at the log itself, so it continues, and lags more.
 
     What it has not applied is kept by a claim (named `claim`, for `lease_s` seconds each time), as far as the log's
     folder can be written. By default the lease is an hour with `checkpoint`, and a minute without it: a killed reader

@@ -10,12 +10,14 @@ from typing import Any
 from walkit._internal.arguments import refuse
 from walkit._internal.locks import once
 from walkit._internal.threads import Latch
+from walkit.errors import WalkitError
 from walkit.log.wal import WriteAheadLog
 from walkit.metrics import DeltaServedStatistics
 from walkit.replication.delta.feed import DeltaFeed, PollCall
 from walkit.replication.delta.messages import PollAnswer, PollRefusal, PollRequest
 from walkit.replication.delta.polls import DeltaOptions, SessionStatus
 from walkit.replication.delta.wire import decode_poll, encode_reply
+from walkit.replication.logs.source import Source
 from walkit.replication.protocol.failures import ProtocolError
 from walkit.replication.protocol.wire import WireError
 from walkit.replication.transport.grpc_common import grpc
@@ -53,12 +55,9 @@ class PollPace:
 
 
 class DeltaService:
-    """Serves the polls of delta readers of an open log. Safe from any thread.
+    """Serves the polls of delta readers of a log. Safe from any thread."""
 
-    A log that another process writes has no feed here: its readers see as much of it as this process does.
-    """
-
-    def __init__(self, log: WriteAheadLog | None, options: DeltaOptions | None = None) -> None:
+    def __init__(self, log: WriteAheadLog | Source, options: DeltaOptions | None = None) -> None:
         self.options = options or DeltaOptions()
         if not isinstance(self.options, DeltaOptions) or self.options.buffer_bytes > DELTA_BYTES_SENT_MAX:
             refuse("delta", options, f"DeltaOptions with a buffer of at most {DELTA_BYTES_SENT_MAX:,} bytes")
@@ -73,11 +72,6 @@ class DeltaService:
 
     def poll(self, data: bytes, context: Any) -> Iterator[bytes]:
         """Yield the answer to one call, on its own thread: waits for news as long as the poll says."""
-        if self._log is None:
-            context.abort(
-                grpc.StatusCode.UNIMPLEMENTED,
-                "another process writes this log: a delta reader reads the log itself",
-            )
         try:
             request = decode_poll(data)
         except WireError as error:
@@ -140,7 +134,10 @@ class DeltaService:
                 self._feed.stop()
 
     def _answer(self, request: PollRequest, context: Any) -> PollAnswer | PollRefusal:
-        feed = self._open_feed()
+        try:
+            feed = self._open_feed()
+        except WalkitError as error:
+            return PollRefusal(reason="failed", message=f"{type(error).__name__}: {error}")
         if feed is None:
             return PollRefusal(reason="closed", message="this primary was stopped")
         call = feed.begin(request)
@@ -163,7 +160,6 @@ class DeltaService:
         """Return the feed, made at the first poll; None once stopped."""
         with once(self._lock), self._lock:
             if self._feed is None and not self._stopped.is_set():
-                assert self._log is not None
                 self._feed = DeltaFeed(self._log, self.options)
             return None if self._stopped.is_set() else self._feed
 

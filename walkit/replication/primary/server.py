@@ -69,8 +69,8 @@ class Primary:
     `on_ack_timeout="continue"` it is acknowledged then, as all that follows, until so many have caught up.
 
     With `token`, or one of `tokens.read`, only replicas that send it are served; with `tls` nothing goes in the clear.
-    Another address than loopback needs both, or `insecure=True`. An open log is served to delta readers too, as `delta`
-    says; a primary of a log that another process writes has nothing that they could not read themselves.
+    Another address than loopback needs both, or `insecure=True`. Delta readers that share the log's
+    storage are served too, as `delta` says: of a log that another process writes it reads the frames once for all.
 
     The states of sessions are events, sent to `events`, or where there is no callback to the log's own.
 
@@ -114,7 +114,7 @@ class Primary:
             source, ack_replicas, ack_timeout_ms, on_ack_timeout, places, self._events
         )
         written = source.log if isinstance(source, Store) else source
-        self._delta = DeltaService(written if isinstance(written, WriteAheadLog) else None, delta)
+        self._delta = DeltaService(written if isinstance(written, WriteAheadLog) else self.source, delta)
         self._single_calls = SingleRequestCalls()
         self._ranges = RangeService(self.source)
         self._shared = SharedRuns()
