@@ -277,3 +277,26 @@ def test_a_token_comes_from_a_file_or_the_environment(log: Path, tmp_path: Path,
         assert follower.wait(WAIT_S) == 0
         refused = run("follow", address, tmp_path / "r", "--token-file", tmp_path / "wrong")
         assert refused.code == 3 and "the token is missing, or another one" in refused.err
+
+
+def test_follow_rejoins_once_that_is_agreed_to(log: Path, tmp_path: Path, run: Run) -> None:
+    """Follow with another log in the folder: without --yes nothing is changed, exit 2; with it the replica has all."""
+    with walkit.open(tmp_path / "other") as other:
+        other.append(b"of another log")
+    with walkit.replication.Primary(log) as primary:
+        ran = run("follow", primary.address, tmp_path / "other", "--rejoin")
+        assert ran.code == 2 and "the old folder is kept as" in ran.err and "--yes" in ran.err
+        assert walkit.open(tmp_path / "other", mode="r").durable_lsn == 1
+        command = ["-m", "walkit", "follow", primary.address, str(tmp_path / "other"), "--rejoin", "--yes"]
+        follower = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        deadline = threading.Timer(WAIT_S, follower.kill)
+        deadline.start()
+        assert follower.stdout is not None
+        assert any("LSN 1 of 1" in line for line in iter(follower.stdout.readline, ""))
+        deadline.cancel()
+        follower.terminate()
+        follower.communicate(timeout=WAIT_S)
+        assert follower.returncode == 0
+    with walkit.open(tmp_path / "other", mode="r") as reader:
+        assert [record.value for record in reader.read()] == [b"v"]
+    assert (tmp_path / "other.before-rejoin-1" / "manifest").exists()

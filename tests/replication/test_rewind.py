@@ -21,7 +21,7 @@ from tests.support.logs import lsns
 from tests.support.stores import SMALL
 from walkit.errors import CursorDivergedError, DivergenceError, LogClosedError, LogLockedError, OptionsError
 from walkit.models import CrashingStorage
-from walkit.replication import Primary, Replica, RewindError, promote, rewind
+from walkit.replication import PeerError, Primary, Replica, RewindError, promote, rejoin, rewind
 from walkit.segments.manifest_store import load_manifest
 from walkit.state.snapshot import snapshot_lsns
 from walkit.storage import FileStorage
@@ -93,6 +93,53 @@ def test_a_promotion_without_records_is_taken_back_where_that_is_asked(tmp_path:
     assert [(event["end_lsn"], event["last_lsn"]) for event in events] == [(60, 60)]
     report = rewind(tmp_path / "new", last + 2)
     assert (report.bytes_cut, report.epochs_cut) == (0, 0)
+
+
+def test_rejoin_makes_each_folder_one_that_follows(tmp_path: Path) -> None:
+    """Compare folders with a new primary, first dry, then for good: the action is right, and then each follows."""
+    with diverged(tmp_path, tmp_path / "old") as (promoted, address):
+        storage = FileStorage(str(tmp_path / "new"))
+        with Replica(tmp_path / "replica", address, options=SMALL) as replica:
+            replica.wait_for(80, 30)
+        for name in ("copy", "held", "trimmed"):
+            shutil.copytree(tmp_path / "old", tmp_path / name)
+        with Store.open(tmp_path / "trimmed", options=SMALL) as store:
+            store.checkpoint()
+        with Store.open(tmp_path / "other", options=SMALL) as store:
+            put(store, 3)
+        (tmp_path / "ahead").mkdir()
+        with walkit.open(tmp_path / "new", mode="r"):
+            walkit.copy(tmp_path / "new", tmp_path / "ahead" / "log")
+        claim = walkit.claim(tmp_path / "held", "mailer", first_lsn=91)
+        before = {name: bytes_of(FileStorage(str(tmp_path / name))) for name in ("old", "trimmed", "other")}
+        actions = {"none": "follow", "replica": "follow", "old": "rewind", "trimmed": "anew", "other": "anew"}
+        for name, action in actions.items():
+            report = rejoin(tmp_path / name, address, dry_run=True)
+            assert (name, report.action, report.dry_run) == (name, action, True), str(report)
+            assert str(report.location) in str(report)
+        assert {name: bytes_of(FileStorage(str(tmp_path / name))) for name in before} == before
+        with pytest.raises(RewindError) as held:
+            rejoin(tmp_path / "held", address)
+        assert held.value.reason == "held" and rejoin(tmp_path / "held", address, force=True).first_lsn == 61
+        with pytest.raises(DivergenceError):
+            claim.renew()
+        with Store.open(tmp_path / "old", options=SMALL), pytest.raises(LogLockedError):
+            rejoin(tmp_path / "old", address)
+        for name, action in actions.items():
+            report = rejoin(tmp_path / name, address)
+            assert (name, report.action) == (name, action)
+            assert (action == "anew") == Path(report.kept).joinpath("manifest").exists()
+            with Replica(tmp_path / name, address, options=SMALL) as replica:
+                replica.wait_for(put(promoted, 5), 30)
+                assert replica.store.items() == promoted.items()
+    with pytest.raises(PeerError):
+        rejoin(tmp_path / "old", address)
+    with Primary(tmp_path / "ahead" / "log") as lagging:  # a copy of an earlier state
+        report = rejoin(tmp_path / "new", lagging.address, force=True)
+        assert (report.action, report.first_lsn) == ("rewind", 81)
+        with Replica(storage, lagging.address, options=SMALL) as replica:
+            until(lambda: replica.status().state == "streaming", "the contact")
+            assert replica.log.durable_lsn == 80
 
 
 def test_without_being_asked_nothing_is_rewound(tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from walkit.cli import values
-from walkit.cli.output import SCHEMA_VERSION, bar, json_text, publish
+from walkit.cli.output import SCHEMA_VERSION, bar, json_text, publish, say
 from walkit.cli.quiet import quiet_grpc
 from walkit.cli.token import add_token_options, token_of
 from walkit.cli.usage import UsageError
@@ -46,6 +47,8 @@ def follow(args: argparse.Namespace) -> int:
         return _follow_delta(args)
     with quiet_grpc():
         from walkit.replication.commands import follow as following
+    if args.rejoin and not _rejoined(args):
+        return 1
 
     return following(
         args.address,
@@ -62,6 +65,24 @@ def follow(args: argparse.Namespace) -> int:
     )
 
 
+def _rejoined(args: argparse.Namespace) -> bool:
+    """Make the folder one that can follow, if that is agreed to; False if not."""
+    from walkit.replication import rejoin
+
+    shown = {"token": token_of(args), "tls": _client_tls(args), "insecure": args.insecure}
+    report = rejoin(args.folder, args.address, dry_run=True, force=args.force_rewind, **shown)
+    say(str(report))
+    if report.action == "follow":
+        return True
+    if not args.yes:
+        if not sys.stdin.isatty():
+            raise UsageError("--rejoin would change the folder: run it in a terminal, or with --yes")
+        if input("go on? [y/N] ").strip().lower() not in ("y", "yes"):
+            return False
+    rejoin(args.folder, args.address, force=args.force_rewind, **shown)
+    return True
+
+
 def _as_json(status: ReplicaStatus | DeltaReaderStatus) -> str:
     """Return a status as one line of JSON, without the states of the past."""
     facts = asdict(status)
@@ -71,7 +92,7 @@ def _as_json(status: ReplicaStatus | DeltaReaderStatus) -> str:
 
 def _follow_delta(args: argparse.Namespace) -> int:
     """Follow a log of this machine by delta poll."""
-    for option in ("new_identity", "rewind", "force_rewind", "checkpoint_every", "codec"):
+    for option in ("new_identity", "rewind", "force_rewind", "rejoin", "checkpoint_every", "codec"):
         if getattr(args, option) not in (None, False):
             name = option.replace("_", "-")
             raise UsageError(
@@ -206,6 +227,15 @@ def add_follow_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="where the histories differ, cut the replica's log back to where they part; what goes is kept under "
         "lost+found",
+    )
+    parser.add_argument(
+        "--rejoin",
+        action="store_true",
+        help="compare the histories first: the folder stays as it is, is rewound, or is kept under another name and "
+        "an empty one takes its place; asks before it changes anything",
+    )
+    parser.add_argument(
+        "--yes", action="store_true", help="with --rejoin: change the folder without a question"
     )
     parser.add_argument(
         "--force-rewind",

@@ -12,7 +12,7 @@ The room has eight parts. Each knows itself and those before it; `commands` besi
 - `delta` is delta poll, both sides of it; `polls`, `session`, `buffer`, `poller` and `replayer` are its cores;
 - `primary` serves: a session around each publisher, with claims, identities and the plans of bootstraps;
 - `replica` follows: the loop around the subscriber, the store that it feeds, rewind and promotion;
-- `healing` replaces damaged segments of a log by a peer's frames.
+- `healing` replaces damaged segments of a log by a peer's frames, and lets an old primary follow a new one.
 
 A bootstrap of a replica is a copy by `walkit.copier`; only the link is here.
 
@@ -49,6 +49,7 @@ from walkit.replication.delta.replayer import ReplayLimits
 from walkit.replication.delta.state import LATENCIES, ReaderState
 from walkit.replication.delta.status import DeltaReaderStatus
 from walkit.replication.healing.heal import HealedSegment, HealReport, heal
+from walkit.replication.healing.rejoin import RejoinReport, rejoin
 from walkit.replication.primary.server import Primary
 from walkit.replication.primary.status import FollowerStatus, PrimaryStatus
 from walkit.replication.primary.status_call import primary_status
@@ -83,6 +84,7 @@ __all__ = [
     "PromotionReport",
     "ProtocolError",
     "ReaderState",
+    "RejoinReport",
     "ReplayLimits",
     "Replica",
     "ReplicaFailedError",
@@ -97,5 +99,6 @@ __all__ = [
     "heal",
     "primary_status",
     "promote",
+    "rejoin",
     "rewind",
 ]

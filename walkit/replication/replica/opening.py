@@ -10,6 +10,7 @@ from typing import NamedTuple
 from walkit.config import LogOptions
 from walkit.errors import DivergenceError, WalkitError
 from walkit.events import EventSink
+from walkit.format.manifest import LogEnd, Manifest
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.core.subscriber import Subscriber
 from walkit.replication.logs.imported_log import ImportedLog
@@ -86,7 +87,7 @@ class ReplicaOpening:
         """Say whether a rewind is to be tried after this error: where it was asked for, or no record can differ."""
         if not isinstance(error, DivergenceError) or isinstance(error, RewindError):
             return False
-        return self.rewinds or _only_markers_differ(error, log)
+        return self.rewinds or only_markers_differ(error, log.manifest, log.end)
 
     def rewound(self, before: Opened, error: DivergenceError) -> tuple[Opened, WalkitError | None]:
         """Close the log, cut off what its primary does not have, and open it again under a new identity.
@@ -120,13 +121,13 @@ class ReplicaOpening:
         return after, refused
 
 
-def _only_markers_differ(error: DivergenceError, log: ImportedLog) -> bool:
+def only_markers_differ(error: DivergenceError, manifest: Manifest, end: LogEnd) -> bool:
     """Say whether all that a log has from the first difference on is frames without records, of an epoch before it.
 
     Then its primary was promoted with fewer of them. A log that has an epoch of its own there was promoted itself.
     """
     first = error.first_lsn
-    return 1 < first > log.end.last_lsn and all(epoch.first_lsn < first for epoch in log.manifest.lineage)
+    return 1 < first > end.last_lsn and all(epoch.first_lsn < first for epoch in manifest.lineage)
 
 
 def _name_of(location: str) -> str:

@@ -20,6 +20,7 @@ from walkit.errors import HistoryTrimmedError, SnapshotError
 from walkit.events import EventCallback, EventSink
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.names import snapshot_name
+from walkit.read.view import LogView
 from walkit.recovery.apply import keep_part
 from walkit.replication.logs.importer import Importer
 from walkit.replication.logs.role import as_replica
@@ -144,13 +145,7 @@ def _rewind(
     again: FileNumber | None,
 ) -> RewindReport:
     load_manifest(storage)  # where there is no log, none is made
-    if first_lsn <= 1:
-        raise RewindError(
-            f"{storage.location} has nothing in common with the primary's log: a rewind would leave nothing. An empty "
-            "folder begins anew",
-            first_lsn=first_lsn,
-            reason="foreign",
-        )
+    _require_common(storage, first_lsn)
     importer = Importer(storage, options, events, again)
     try:
         report = _rewind_locked(importer, first_lsn, force, records)
@@ -171,25 +166,7 @@ def _rewind_locked(importer: Importer, first_lsn: int, force: bool, records: boo
     lock = upkeep.leftovers.lock
     with importer.events.held(), upkeep.claims.shut() as shut, once(lock), lock:
         before = store.current
-        point = common_point(importer.view(), first_lsn - 1)
-        if not records and (point.passed or point.end.last_lsn != before.end.last_lsn):
-            raise RewindError(
-                f"{storage.location} was not rewound to LSN {point.end.last_lsn:,}: records would go. Nothing was "
-                "changed",
-                first_lsn=first_lsn,
-                reason="records",
-            )
-        _require_a_state(importer, point, first_lsn)
-        readers = tuple(_readers_past(importer, point.end.last_lsn))
-        if readers and not force:
-            raise RewindError(
-                f"{storage.location} was not rewound to LSN {point.end.last_lsn:,}: {', '.join(readers)} have read "
-                "what would go. Nothing was changed; force cuts it off all the same, and each of them gets a "
-                "DivergenceError",
-                first_lsn=first_lsn,
-                reason="held",
-                readers=readers,
-            )
+        point, readers = rewind_point(importer.view(), first_lsn, force=force, records=records)
         size = _keep(storage, point)
         dropped = tuple(lsn for lsn in snapshot_lsns(storage) if lsn > point.end.last_lsn)
         for lsn in dropped:
@@ -214,9 +191,47 @@ def _rewind_locked(importer: Importer, first_lsn: int, force: bool, records: boo
     )
 
 
-def _require_a_state(importer: Importer, point: CommonPoint, first_lsn: int) -> None:
+def rewind_point(
+    view: LogView, first_lsn: int, *, force: bool, records: bool = True
+) -> tuple[CommonPoint, tuple[str, ...]]:
+    """Return where a rewind would cut a sealed log, and who has read what would go. Changes nothing.
+
+    RewindError if the log cannot be cut there, see `rewind`.
+    """
+    _require_common(view.storage, first_lsn)
+    location, point = view.storage.location, common_point(view, first_lsn - 1)
+    if not records and (point.passed or point.end.last_lsn != view.manifest.end.last_lsn):
+        raise RewindError(
+            f"{location} was not rewound to LSN {point.end.last_lsn:,}: records would go. Nothing was changed",
+            first_lsn=first_lsn,
+            reason="records",
+        )
+    _require_a_state(view, point, first_lsn)
+    readers = tuple(_readers_past(view, point.end.last_lsn))
+    if readers and not force:
+        raise RewindError(
+            f"{location} was not rewound to LSN {point.end.last_lsn:,}: {', '.join(readers)} have read what would go. "
+            "Nothing was changed; force cuts it off all the same, and each of them gets a DivergenceError",
+            first_lsn=first_lsn,
+            reason="held",
+            readers=readers,
+        )
+    return point, readers
+
+
+def _require_common(storage: Storage, first_lsn: int) -> None:
+    if first_lsn <= 1:
+        raise RewindError(
+            f"{storage.location} has nothing in common with the primary's log: a rewind would leave nothing. An empty "
+            "folder begins anew",
+            first_lsn=first_lsn,
+            reason="foreign",
+        )
+
+
+def _require_a_state(view: LogView, point: CommonPoint, first_lsn: int) -> None:
     """Refuse where the state at the common point is gone: only a bootstrap brings it back."""
-    manifest, lsn = importer.manifest_store.current, point.end.last_lsn
+    manifest, lsn = view.manifest, point.end.last_lsn
     why = ""
     if point.passed:
         why = point.passed
@@ -224,21 +239,21 @@ def _require_a_state(importer: Importer, point: CommonPoint, first_lsn: int) -> 
         why = f"the log was trimmed up to LSN {manifest.low_watermark:,}"
     elif lsn < manifest.end.last_lsn:  # else it is the state of now: frames without records go
         try:
-            base_at(importer.view(), lsn)
+            base_at(view, lsn)
         except (HistoryTrimmedError, SnapshotError) as error:
             why = str(error)
     if why:
         raise RewindError(
-            f"{importer.storage.location} cannot be rewound to LSN {first_lsn - 1:,}: {why}. Nothing was changed; "
+            f"{view.storage.location} cannot be rewound to LSN {first_lsn - 1:,}: {why}. Nothing was changed; "
             "a bootstrap from the primary, into an empty folder, is needed",
             first_lsn=first_lsn,
             reason="bootstrap",
         )
 
 
-def _readers_past(importer: Importer, end_lsn: int) -> Iterator[str]:
+def _readers_past(view: LogView, end_lsn: int) -> Iterator[str]:
     """Yield what has read records after `end_lsn`: claims, and replicas of this one, each by its name."""
-    storage, manifest = importer.storage, importer.manifest_store.current
+    storage, manifest = view.storage, view.manifest
     for fact in claim_facts(storage, manifest):
         # An unreadable one may be of a consumer that is further; one of a branch that was cut has none.
         mark = fact.mark
