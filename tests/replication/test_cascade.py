@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.replication.blocking_callers import until
+from tests.replication.test_grpc import quick
 from tests.replication.test_replica_checkpoint import put
+from tests.replication.test_rewind import diverged
 from tests.support.imports import bytes_of
 from tests.support.stores import SMALL
 from walkit.errors import LogNotFoundError, OptionsError
+from walkit.models import FaultyStorage
 from walkit.replication import Primary, Replica
 from walkit.replication.primary import claims as replica_claims
 from walkit.segments.consumer_files import claim_facts
@@ -85,6 +90,40 @@ def test_a_primary_of_a_replica_ends_with_its_log(tmp_path: Path) -> None:
                 with Primary(again.log, address):
                     last.wait_for(40, 30)
                     assert last.store.items() == store.items()
+
+
+def test_a_primary_of_a_replica_outlives_its_logs(tmp_path: Path, stack: ExitStack) -> None:
+    """Serve a replica before its first contact, over a bootstrap, a failed storage and a rewind: the last follows."""
+    storage = FaultyStorage(FileStorage(str(tmp_path / "middle")))
+    store = stack.enter_context(Store.open(tmp_path / "log", options=SMALL))
+    primary = stack.enter_context(Primary(store))
+    put(store, 50)
+    store.checkpoint()
+    middle = Replica(storage, primary.address, options=SMALL, backoff=quick())
+    second = stack.enter_context(Primary(middle))
+    last = stack.enter_context(Replica(tmp_path / "last", second.address, options=SMALL, backoff=quick()))
+    until(lambda: last.status().reason == "absent", "the refusal")
+    assert second.status().state == "absent"
+    stack.enter_context(middle)
+    last.wait_for(put(store, 10), 30)
+    assert second.status().state == "serving"
+    fault = storage.fail("synced_write", "*.segment", times=None, errno=errno.EIO)
+    result = put(store, 10)
+    until(lambda: middle.status().state == "absent", "the failed storage")
+    fault.cancel()
+    last.wait_for(result, 30)
+    assert last.store.items() == store.items()
+    promoted, address = stack.enter_context(diverged(tmp_path, tmp_path / "old"))
+    middle = Replica(tmp_path / "old", address, options=SMALL, rewind=True, force_rewind=True)
+    third = stack.enter_context(Primary(middle))
+    last = Replica(tmp_path / "end", third.address, options=SMALL, rewind=True, backoff=quick())
+    stack.enter_context(last).wait_for(100, 30)
+    stack.enter_context(middle)
+    until(lambda: last.log.durable_lsn == 80, "the rewind of both")  # of 100
+    last.wait_for(put(promoted, 30), 30)
+    assert last.store.items() == promoted.items() and third.status().state == "serving"
+    middle.stop()
+    assert third.status().state == "closed"
 
 
 def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from walkit.read.view import LogView
 from walkit.record import Record
 from walkit.recovery.report import RecoveryReport
 from walkit.replication.logs.imported_segments import ImportedSegments
-from walkit.replication.logs.importer import Importer, close_dropped
+from walkit.replication.logs.importer import Importer, Watchers, close_dropped
 from walkit.replication.logs.upkeep import ReplicaUpkeep
 from walkit.replication.protocol.frame_run import FrameRun
 from walkit.segments.manifest_store import ManifestStore
@@ -52,10 +52,12 @@ class ImportedLog(ReadApi):
         options: LogOptions | None = None,
         events: EventSink | None = None,
         again: FileNumber | None = None,
+        watchers: Watchers | None = None,
     ) -> None:
         """Raises what opening a log for writing raises; then nothing is held and nothing was changed.
 
         `again` is the `folder` of an earlier opening: StorageError (ESTALE) if another is at this place by now.
+        `watchers` are those of the log before, whose place this one takes.
         """
         given = options or LogOptions()
         if given.direct_io:
@@ -72,12 +74,19 @@ class ImportedLog(ReadApi):
                 wanted=given.retention,
             )
         self._is_reopening, self._reopened = False, Bell()
-        self._open(storage, given, events or EventSink(), again)
+        self._open(storage, given, events or EventSink(), again, watchers or Watchers())
 
-    def _open(self, storage: Storage, given: LogOptions, sink: EventSink, again: FileNumber | None) -> None:
+    def _open(
+        self,
+        storage: Storage,
+        given: LogOptions,
+        sink: EventSink,
+        again: FileNumber | None,
+        watchers: Watchers,
+    ) -> None:
         def opened() -> Importer:
             # All of it where no interrupt comes: one after the lock and before the finaliser would leave it taken.
-            self._importer = importer = Importer(storage, given, sink, again)
+            self._importer = importer = Importer(storage, given, sink, again, watchers)
             self._finalizer = weakref.finalize(self, close_dropped, importer)
             watch_exit()
             return importer
@@ -102,8 +111,8 @@ class ImportedLog(ReadApi):
         before = self._importer
         before.close()
         self._finalizer.detach()
-        self._open(before.storage, before.options, before.events, before.folder)
-        self._importer.watched_by(before)
+        self._open(before.storage, before.options, before.events, before.folder, before.watchers)
+        before.watchers.notify()
         if not self.adopted:
             self._importer.close()
             raise LogNotFoundError(self.location)
@@ -234,7 +243,12 @@ class ImportedLog(ReadApi):
 
         Returns what ends it.
         """
-        return self._importer.watch(notify)
+        return self.watchers.add(notify)
+
+    @property
+    def watchers(self) -> Watchers:
+        """The callbacks after each import."""
+        return self._importer.watchers
 
     def follow(self, first_lsn: int, timeout: float | None = None) -> Iterator[Record]:
         """Yield records from `first_lsn` on, and continue as more are imported.

@@ -44,6 +44,24 @@ NO_IDENTITY = FrameIdentity(0, 0, 0)
 _importers: weakref.WeakSet[Importer] = weakref.WeakSet()
 
 
+class Watchers:
+    """The callbacks after an import and at a closing, of all logs that a replica has in turn. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._callbacks: dict[object, Callable[[], object]] = {}
+
+    def add(self, notify: Callable[[], object]) -> Callable[[], object]:
+        """Call `notify` from now on; returns what ends it. It must only wake something."""
+        key = object()
+        self._callbacks[key] = notify
+        return lambda: self._callbacks.pop(key, None)
+
+    def notify(self) -> None:
+        """Wake them all."""
+        for callback in list(self._callbacks.values()):
+            callback()
+
+
 class Importer:
     """Storage, lock, manifest and segments of one replica's log that is open for importing. One thread imports.
 
@@ -52,7 +70,12 @@ class Importer:
     """
 
     def __init__(
-        self, storage: Storage, options: LogOptions, events: EventSink, again: FileNumber | None = None
+        self,
+        storage: Storage,
+        options: LogOptions,
+        events: EventSink,
+        again: FileNumber | None = None,
+        watchers: Watchers | None = None,
     ) -> None:
         """Take the writer's lock and recover. Raises what opening a log for writing raises; then nothing is held.
 
@@ -65,7 +88,7 @@ class Importer:
         self.recovery: RecoveryReport | None = None
         self.failure: BaseException | None = None
         self.advanced, self._closing = CommitSignal(), cast(Any, threading.RLock())
-        self._watchers: list[Callable[[], object]] = []
+        self.watchers = watchers or Watchers()
         if again is None:
             create_private(storage)
         self._lock = lock = take_writer_lock(storage, again)
@@ -180,29 +203,8 @@ class Importer:
             self.end = end
             self.advanced.notify_locked()
         self._check()
-        self._notify_watchers()
+        self.watchers.notify()
         return end
-
-    def watch(self, notify: Callable[[], object]) -> Callable[[], object]:
-        """Call `notify` after each import and at the closing; returns what ends it. It must only wake something."""
-        with marked(), self.advanced.lock:
-            self._watchers = [*self._watchers, notify]
-
-        def unwatch() -> None:
-            with marked(), self.advanced.lock:
-                self._watchers = [each for each in self._watchers if each is not notify]
-
-        return unwatch
-
-    def watched_by(self, before: Importer) -> None:
-        """Take over who watches the importer that this one takes the place of."""
-        with marked(), self.advanced.lock:
-            self._watchers = before._watchers
-        self._notify_watchers()
-
-    def _notify_watchers(self) -> None:
-        for notify in self._watchers:
-            notify()
 
     def _poison(self, cause: BaseException) -> None:
         """Import nothing more: a write or sync has failed, here or on the maintenance thread."""
@@ -275,7 +277,7 @@ class Importer:
                     except MemoryError:
                         tries += 1
                 self.lifetime.end()
-                self._notify_watchers()
+                self.watchers.notify()
         finally:
             self._closing.release()
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, runtime_checkable
 
 from walkit._internal.arguments import refuse
 from walkit._internal.locks import once
-from walkit.errors import CorruptionError, GapError
+from walkit.errors import CorruptionError, GapError, LogNotFoundError
 from walkit.events import EventSink
 from walkit.format.frame import FrameFault
 from walkit.format.layout import SegmentFlag
@@ -101,24 +101,49 @@ class Source(Protocol):
         """Where events about the source go."""
 
 
-class ImportedSource:
-    """A replica's log that is open for importing in this process: the replica serves replicas of its own."""
+@runtime_checkable
+class ImportingReplica(Protocol):
+    """A replica, as far as it is served: it may have several logs in turn."""
 
-    def __init__(self, log: ImportedLog) -> None:
-        log.require_log()
-        require_promises(level_of(log.manifest))
+    @property
+    def log(self) -> ImportedLog:
+        """Its log of this moment."""
+
+    def is_over(self) -> bool:
+        """Whether it has no log after this one."""
+
+
+class ImportedSource:
+    """A replica's log that is open for importing in this process: the replica serves replicas of its own.
+
+    Of a replica that is the log of each moment, also after a rewind; before the first contact it is absent.
+    """
+
+    def __init__(self, what: ImportedLog | ImportingReplica) -> None:
+        log = what if isinstance(what, ImportedLog) else what.log
         self.storage: Storage = log.storage
         self.events: EventSink = log.events
-        self._imported = log
+        self._what = what
+        if what is log:
+            log.require_log()
+            self.durable()
+
+    @property
+    def _imported(self) -> ImportedLog:
+        return self._what if isinstance(self._what, ImportedLog) else self._what.log
 
     def durable(self) -> tuple[int, int]:
-        """See Source."""
-        end = self._imported.end
+        """See Source. LogNotFoundError before the first contact."""
+        log = self._imported
+        if not log.adopted:
+            raise LogNotFoundError(log.location)
+        require_promises(level_of(log.manifest))
+        end = log.end
         return end.last_lsn, end.position
 
     def ended(self) -> str:
         """See Source."""
-        if not self._imported.closed:
+        if not self._imported.closed or not (isinstance(self._what, ImportedLog) or self._what.is_over()):
             return ""
         return (
             f"the replica's log at {self._imported.location} was closed, and another opening may write it now: "
@@ -328,12 +353,14 @@ def _has_end(manifest: Manifest, position: int, epoch_id: int) -> bool:
     return all(each.position >= position for each in manifest.lineage if each.number > epoch.number)
 
 
-def source_of(what: WriteAheadLog | Store | ImportedLog | LogReader | Place) -> Source:
-    """Return the source that a log, a Store, a replica's log, a LogReader, a path, a URL or a storage means.
+def source_of(
+    what: WriteAheadLog | Store | ImportedLog | ImportingReplica | LogReader | Place,
+) -> Source:
+    """Return the source that a log, a Store, a replica or its log, a LogReader, a path, a URL or a storage means.
 
-    LogNotFoundError for a replica that had no contact with its primary yet: it has no log.
+    LogNotFoundError for the log of a replica that had no contact with its primary yet.
     """
-    if isinstance(what, ImportedLog):
+    if isinstance(what, ImportedLog | ImportingReplica):
         return ImportedSource(what)
     if isinstance(what, Store):
         what = what.log

@@ -24,7 +24,7 @@ from walkit.replication.delta.polls import DeltaOptions
 from walkit.replication.delta.service import DeltaService
 from walkit.replication.delta.wire import POLL_METHOD
 from walkit.replication.logs.imported_log import ImportedLog
-from walkit.replication.logs.source import source_of
+from walkit.replication.logs.source import ImportingReplica, source_of
 from walkit.replication.primary.bootstrap_plan import SnapshotChecks
 from walkit.replication.primary.claims import ReplicaClaims, check_lease
 from walkit.replication.primary.range_service import CALLS_MAX, FRAMES_METHOD, RangeService
@@ -57,11 +57,12 @@ STALL_CHECK_S = 0.5
 class Primary:
     """Serves the durable frames of a log to replicas. A context manager. Safe from any thread.
 
-    `source` is an open log or Store, a replica's log, or a LogReader, path or storage: then the durable prefix of a log
-    that another process may be writing. Either way each replica has a claim on the log from its first acknowledgement
-    on, so that trimming does not outrun it; when a replica goes away, its claim remains for `lease_s` seconds. `places`
-    replicas are served at a time, one session for each, and `holds` have a claim; one more is refused, and tries again.
-    Where the log's folder can only be read there are no claims, and `status` says so.
+    `source` is an open log or Store; a Replica, or its log of now; or a LogReader, path or storage: then the
+    durable prefix of a log that another process may be writing. Each log that a Replica has is served in turn.
+    Either way each replica has a claim on the log from its first acknowledgement on, so that trimming does not
+    outrun it; when a replica goes away, its claim remains for `lease_s` seconds. `places` replicas are served at a
+    time, one session for each, and `holds` have a claim; one more is refused, and tries again. Where the log's
+    folder can only be read there are no claims, and `status` says so.
 
     With `ack_replicas` the log acknowledges an append when it is durable here and on so many replicas, from `start` on
     until `stop`; `source` is the log or Store itself. After `ack_timeout_ms` the append raises CommitFailedError, with
@@ -81,7 +82,7 @@ class Primary:
 
     def __init__(
         self,
-        source: WriteAheadLog | Store | ImportedLog | LogReader | Place,
+        source: WriteAheadLog | Store | ImportedLog | ImportingReplica | LogReader | Place,
         listen: str = "127.0.0.1:0",
         tls: ServerTLS | None = None,
         token: str | None = None,

@@ -214,6 +214,10 @@ class Replica:
         """
         return self._loop.opened.log
 
+    def is_over(self) -> bool:
+        """Whether it has stopped or failed: then no other log follows `log`."""
+        return self._loop.stopping or self._loop.error is not None
+
     @property
     def store(self) -> ReplicaStore:
         """The keyed table that the imported records come to."""

@@ -191,6 +191,7 @@ class ReplicaLoop:
         refused: WalkitError | None = None
         try:
             self.opened, refused = self._opening.rewound(self.opened, diverged)
+            self.log.watchers.notify()
         except BaseException as error:
             self._gave_up = error if isinstance(error, WalkitError) else self._failure(error)
             raise

@@ -21,7 +21,7 @@ from walkit.replication.protocol.messages import NAME_CHARS_MAX
 from walkit.replication.replica.identity_file import OwnIdentity, drop_identity
 from walkit.replication.replica.rewind import rewind_storage
 from walkit.replication.replica.store import ReplicaStore
-from walkit.storage.interface import FileNumber, Storage
+from walkit.storage.interface import Storage
 
 FRAME_BYTES_TAKEN = 64 << 20
 """The largest frame that any replica takes; `frame_bytes_max` of its options may say more."""
@@ -52,10 +52,11 @@ class ReplicaOpening:
     forced: bool
 
     def open(
-        self, own: OwnIdentity | None, *, new_identity: bool = False, again: FileNumber | None = None
+        self, own: OwnIdentity | None, *, new_identity: bool = False, before: ImportedLog | None = None
     ) -> Opened:
-        """Open the folder, with the writer's lock; nothing is held where this raises. `again`: see ImportedLog."""
-        log = ImportedLog(self.storage, self.options, self.events, again)
+        """Open the folder, with the writer's lock, after the log `before`. Nothing is held if it raises."""
+        again, watchers = (None, None) if before is None else (before.folder, before.watchers)
+        log = ImportedLog(self.storage, self.options, self.events, again, watchers)
         try:
             if new_identity:
                 drop_identity(self.storage)  # with the writer's lock: no other replica is in this folder
@@ -116,7 +117,7 @@ class ReplicaOpening:
                 refused = error
         except RewindError as refusal:
             refused = refusal if self.rewinds else error
-        after = self.open(own, again=before.log.folder)
+        after = self.open(own, before=before.log)
         after.core.continue_as(before.core)
         return after, refused
 
