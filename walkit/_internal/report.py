@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from walkit._internal.html import COLOURS, Markup, Part, bar, join, red_lines, swatch, table, tag
@@ -101,6 +101,13 @@ class TableReport(ABC):
 def rounded(value: float | None, digits: int) -> float | None:
     """Round, with None for what is not known: JSON has no nan."""
     return None if value is None or value != value else round(value, digits)
+
+
+def fields_html(title: str, value: Any) -> str:
+    """Return a table of the texts and numbers of a dataclass that are known."""
+    facts = ((f.name.replace("_", " "), getattr(value, f.name)) for f in fields(value))
+    shown = [(n, v if isinstance(v, str) else f"{v:,}") for n, v in facts if isinstance(v, str | int | float)]
+    return report_html(title, [(name, text) for name, text in shown if text])
 
 
 def report_html(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from walkit._internal.report import report_html
+from walkit._internal.report import fields_html
 from walkit._internal.text import counted
 from walkit.metrics import DeltaReaderStatistics
 
@@ -48,33 +48,12 @@ class DeltaReaderStatus:
 
     def line(self) -> str:
         """Return one line: the state, how far it is, and by which path."""
+        lag = "unknown" if self.lag_records is None else counted(self.lag_records, "record")
         text = (
-            f"{self.state}: LSN {self.applied_lsn:,} of {self.known_lsn:,}, lag {self._lag()}, "
+            f"{self.state}: LSN {self.applied_lsn:,} of {self.known_lsn:,}, lag {lag}, "
             f"{self.hit_rate:.0%} of the bytes by delta"
         )
         return f"{text}; {self.error or self.trouble}" if self.error or self.trouble else text
 
-    def _lag(self, *, with_bytes: bool = False) -> str:
-        if self.lag_records is None or self.lag_bytes is None:
-            return "unknown"
-        records = counted(self.lag_records, "record")
-        return f"{records}, {counted(self.lag_bytes, 'byte')}" if with_bytes else records
-
     def _repr_html_(self) -> str:
-        facts = [
-            ("state", self.state),
-            ("log", self.location),
-            ("primary", self.source),
-            ("applied LSN", f"{self.applied_lsn:,} of {self.known_lsn:,}"),
-            ("lag", self._lag(with_bytes=True)),
-            ("by delta", f"{self.hit_rate:.1%}: {counted(self.delta_bytes, 'byte')}"),
-            ("by reading the log", counted(self.loaded_bytes, "byte")),
-            ("claim", self.claim),
-        ]
-        if self.checkpoint_lsn:
-            facts.append(("checkpoint", f"LSN {self.checkpoint_lsn:,}"))
-        if self.trouble:
-            facts.append(("last trouble", self.trouble))
-        if self.error:
-            facts.append(("error", self.error))
-        return report_html("delta reader", facts)
+        return fields_html("delta reader", self)

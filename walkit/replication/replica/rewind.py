@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from walkit._internal.locks import once
-from walkit._internal.report import report_html
+from walkit._internal.report import fields_html
 from walkit._internal.text import counted
 from walkit._main_thread import run_uninterrupted
 from walkit.config import LogOptions
@@ -79,15 +79,7 @@ class RewindReport:
         }
 
     def _repr_html_(self) -> str:
-        return report_html(
-            f"Rewind of {self.location}",
-            [
-                ("last LSN that is left", f"{self.end_lsn:,}"),
-                ("last LSN before", f"{self.last_lsn:,}"),
-                ("bytes kept under lost+found", f"{self.bytes_kept:,}"),
-                ("forced past", ", ".join(self.forced_past) or "nothing"),
-            ],
-        )
+        return fields_html(f"Rewind of {self.location}", self)
 
 
 def rewind(

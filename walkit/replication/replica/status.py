@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from walkit._internal.report import report_html
-from walkit._internal.text import counted
+from walkit._internal.report import fields_html
 from walkit.format.manifest import LogEnd
 from walkit.replication.core.lag import lag_text
 from walkit.replication.core.publisher import CONTACT_MS
@@ -75,34 +74,14 @@ class ReplicaStatus:
     def line(self) -> str:
         """Return one line: the state, how far it is, and why it does not advance and since when."""
         of = "" if self.source_lsn is None else f" of {self.source_lsn:,}"
-        text = f"{self.state}: LSN {self.lsn:,}{of}, lag {self._lag()}"
+        text = f"{self.state}: LSN {self.lsn:,}{of}, lag {lag_text(self.lag_records, self.lag_ms)}"
         if self.since is not None:
             clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
             text += f"; does not advance since {clock}: {self.why}"
         return text
 
-    def _lag(self) -> str:
-        return lag_text(self.lag_records, self.lag_ms)
-
     def _repr_html_(self) -> str:
-        bytes_behind = "" if self.lag_bytes is None else f", {counted(self.lag_bytes, 'byte')}"
-        source_lsn = "not known" if self.source_lsn is None else f"{self.source_lsn:,}"
-        facts = [
-            ("state", self.state),
-            ("primary", self.source),
-            ("id", self.id or "none yet"),
-            ("LSN", f"{self.lsn:,} of {source_lsn}"),
-            ("applied LSN", f"{self.applied_lsn:,}"),
-            ("lag", self._lag() + bytes_behind),
-            ("reconnects", f"{self.reconnects:,}"),
-        ]
-        if self.stalled_s is not None:
-            facts.append(("does not advance", f"for {self.stalled_s:,.0f} s: {self.why}"))
-        if self.trouble:
-            facts.append(("last trouble", self.trouble))
-        if self.error:
-            facts.append(("error", self.error))
-        return report_html(f"replica {self.name}", facts)
+        return fields_html(f"replica {self.name}", self)
 
 
 def replica_status(
