@@ -25,7 +25,7 @@ from walkit.format.layout import CLAIM_LEASE_US_MAX, CLAIMS_MAX, LSN_MAX, OWN_CL
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.names import claim_file_name, claim_of_name
 from walkit.read.cursor import check_name
-from walkit.read.reader import reader_view_of
+from walkit.read.reader import found_lsn
 from walkit.record import STAMP_MAX, to_datetime
 from walkit.recovery.log_scan import read_durable_slot
 from walkit.segments.consumer_files import (
@@ -111,7 +111,7 @@ def _last_lsn(storage: Storage, manifest: Manifest, wanted: int) -> int:
         slot = read_durable_slot(storage)
         if slot.epoch_id in {e.id for e in manifest.lineage}:
             known = max(known, slot.lsn)
-    return known if wanted <= known else max(known, reader_view_of(storage).last_lsn)
+    return known if wanted <= known else max(known, found_lsn(storage, wanted))
 
 
 def refuse_another_history(storage: Storage, name: str, mark: ClaimRecord, manifest: Manifest) -> None:

@@ -94,6 +94,22 @@ def reader_view_of(storage: Storage, *, written: bool = False) -> ReaderView[Log
     return seen
 
 
+def found_lsn(storage: Storage, wanted: int) -> int:
+    """Return the last LSN of a log, or any from `wanted` on, where a consumer knows that this one was durable.
+
+    A power cut may take the durable slot back. Then the frames alone show it, until the writer that opens the log has
+    recovered it. The frames of a live writer may not be durable yet.
+    """
+    seen = reader_view_of(storage)
+    if seen.last_lsn >= wanted:
+        return seen.last_lsn
+    try:
+        found = _settled_view_of(storage, load_manifest(storage), read_durable_slot(storage))
+    except CorruptionError:  # the writer moved the log away from under it
+        found = reader_view_of(storage)
+    return max(seen.last_lsn, found.last_lsn)
+
+
 def live_view(storage: Storage) -> LogView:
     """Return what durable slot and manifest say is on stable storage, whether a writer lives or not."""
     return reader_view_of(storage, written=True).view

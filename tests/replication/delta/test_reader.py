@@ -31,11 +31,14 @@ from walkit.errors import (
     RecordTypeError,
     StorageError,
 )
-from walkit.models import FaultyStorage
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.replication import DeltaOptions, DeltaReader, Primary, ReplayLimits
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.delta.link import PollLink
-from walkit.storage import FileStorage
+from walkit.segments.manifest_store import LOCK_NAME
+from walkit.storage import FileStorage, MemoryStorage
+from walkit.storage.interface import LockHolder
+from walkit.store import Store
 
 WAIT_S = 30.0
 
@@ -417,6 +420,28 @@ def test_a_reader_continues_from_its_own_checkpoint(stack: ExitStack, tmp_path: 
     log.trim(log.acked_lsn)
     with pytest.raises(GapError):
         reader()
+
+
+@pytest.mark.parametrize("opening", [False, True])
+def test_a_durable_slot_that_a_power_cut_took_back_ends_no_reader(*, opening: bool) -> None:
+    """Lose the slot, begin before and while the writer opens the log: checkpoint, claim and snapshot are taken."""
+    storage, own = CrashingStorage(), MemoryStorage()
+    with Store.open(None, storage=storage) as store:
+        store.put(b"key", b"1")
+        with DeltaReader(storage, "127.0.0.1:1", checkpoint=own) as reader:
+            reader.wait_for(1, WAIT_S)
+        image = storage.crash(keep="none")
+        store.checkpoint()
+        later = storage.crash(keep="none")
+    if opening:
+        assert not isinstance(image.lock(LOCK_NAME), LockHolder)
+        assert not isinstance(later.lock(LOCK_NAME), LockHolder)
+    for place, checkpoint in ((image, own), (later, MemoryStorage())):
+        with DeltaReader(place, "127.0.0.1:1", checkpoint=checkpoint) as reader:
+            assert reader.applied_lsn == 1 and dict(reader.state) == {b"key": b"1"}
+            assert reader._loop.upkeep is not None
+            reader._loop.upkeep.claim.keep(2, now=True)
+        assert reader.error is None
 
 
 def test_a_reader_whose_claim_ran_out_begins_with_the_logs_snapshot(stack: ExitStack, tmp_path: Path) -> None:

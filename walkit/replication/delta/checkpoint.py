@@ -20,6 +20,7 @@ from walkit.errors import (
 )
 from walkit.events import EventSink
 from walkit.format.manifest import MANIFEST_NAME, Manifest
+from walkit.read.reader import found_lsn
 from walkit.read.view import View
 from walkit.replication.delta.loader import Reached
 from walkit.replication.delta.state import ReaderState
@@ -144,12 +145,19 @@ def refuse_gone(log: SharedLog, lsn: int) -> None:
 
 def refuse_short(log: SharedLog, lsn: int) -> None:
     """Raise DivergenceError where the log ends before `lsn`, of which a reader's checkpoint is."""
-    end = log.end_and_manifest()[0][0]
-    if end < lsn:
+    if (end := _durable_lsn(log, lsn)) < lsn:
         raise DivergenceError(
             f"the checkpoint is of LSN {lsn:,}, and the log ends at {end:,}: what the reader has applied was cut",
             first_lsn=end + 1,
         )
+
+
+def _durable_lsn(log: SharedLog, known_lsn: int) -> int:
+    """Return how far the log is durable. `known_lsn` was durable once: the log is as long, unless it was cut."""
+    lsn = log.end_and_manifest()[0][0]
+    if lsn >= known_lsn or log.storage is None:
+        return lsn
+    return max(lsn, min(found_lsn(log.storage, known_lsn), known_lsn))
 
 
 def restored_state(log: SharedLog, state: ReaderState, events: EventSink) -> Reached:
@@ -170,7 +178,7 @@ def restored_state(log: SharedLog, state: ReaderState, events: EventSink) -> Rea
 
 def _restored_from(view: View, log: SharedLog, state: ReaderState, events: EventSink) -> Reached:
     manifest, table = view.manifest, state.table
-    durable = log.end_and_manifest()[0][0]
+    durable = _durable_lsn(log, max(snapshot_lsns(view.storage), default=0))
     table.restore((), 0)
     restored = restore_newest(
         view.storage, manifest, table, events, first_lsn=view.first_lsn, last_lsn=durable
