@@ -26,7 +26,7 @@ def test_a_failure_is_printed_with_the_command_that_runs_it_again(run: Run) -> N
         first = run("simulate", "world", "--seed", "0", "--schedules", "4")
         assert first.code == 1
         lines = first.out.splitlines()
-        (told,) = (line for line in lines if "breaks 'announced'" in line)
+        (told,) = (line for line in lines if "breaks 'refused'" in line)
         command = next(line for line in lines if "again: " in line).split("again: walkit ")[1]
         again = run(*command.split())
     assert again.code == 1

@@ -1,4 +1,4 @@
-"""Mutants of the cores: each a small change of one function's source, with the fault that it stands for."""
+"""Mutants of cores and shells: each a small change of one function's source, with the fault that it stands for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ POLLER = "walkit.replication.delta.poller:DeltaPoller"
 REPLAYER = "walkit.replication.delta.replayer:DeltaReplayer"
 SESSION = "walkit.replication.delta.session:DeltaSession"
 CORE = "walkit.commit.core:OrderingCore"
-RETENTION = "walkit.log.retention:"
+TRIMMER = "walkit.log.trim:Trimmer"
+UPKEEP = "walkit.replication.delta.upkeep:ReaderUpkeep"
+IMPORTED = "walkit.replication.logs.imported_segments:ImportedSegments"
+FEED = "walkit.replication.delta.feed:DeltaFeed"
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,6 @@ MUTANTS = (
         "return [SendToPublisher(Ack(end=run.end)), Import(run",
     ),
     Mutant(
-        "frames that came twice acknowledged before they are on the disk",
-        f"{SUBSCRIBER}._batch",
-        "SendToPublisher(Ack(end=self.end))",
-        "SendToPublisher(Ack(end=self.next))",
-    ),
-    Mutant(
         "asking again taken for an acknowledgement",
         f"{PUBLISHER}.receive",
         "if isinstance(message, Ack):",
@@ -74,7 +71,6 @@ MUTANTS = (
         "MoveClaim(end)",
         "MoveClaim(LogEnd(last_lsn=end.last_lsn + 1, position=end.position, chain=end.chain))",
     ),
-    Mutant("a range skipped where it is asked for again", f"{PUBLISHER}.receive", "self.sent = end", "pass"),
     Mutant(
         "a gap in the stream counted as progress",
         f"{SUBSCRIBER}._batch",
@@ -88,31 +84,7 @@ MUTANTS = (
         "return []",
     ),
     Mutant(
-        "silence that never ends a session",
-        f"{SUBSCRIBER}.tick",
-        'return self.lost("the publisher has been silent for too long", now_ms, "silence")',
-        "return []",
-    ),
-    Mutant(
         "acknowledged in the order of completion", f"{CORE}.written", "if self.completion_order:", "if True:"
-    ),
-    Mutant(
-        "retention that overlooks claims",
-        f"{RETENTION}plan_retention",
-        "for claim in facts.claims if claim.needed_lsn <= segment.last_lsn",
-        "for claim in ()",
-    ),
-    Mutant(
-        "trimmed past the snapshot",
-        f"{RETENTION}plan_retention",
-        "if segment.last_lsn > facts.bound_lsn:",
-        "if False:",
-    ),
-    Mutant(
-        "a range between two deltas skipped",
-        f"{REPLAYER}.answered",
-        "if first.lsn > known.lsn:",
-        "if False:",
     ),
     Mutant(
         "an error counted as progress",
@@ -121,22 +93,10 @@ MUTANTS = (
         "return self.loaded(number, (part.first.lsn + 1, []), 0, part.end, now_ms)",
     ),
     Mutant(
-        "a short load counted as a whole one",
-        f"{REPLAYER}.loaded",
-        "if end.lsn != part.end.lsn and not is_full:",
-        "if False:",
-    ),
-    Mutant(
         "the rest of a full load skipped",
         f"{REPLAYER}.loaded",
         "self._parts.insert(self._parts.index(part) + 1, _Part(self._numbers, end, part.end))",
         "end = part.end",
-    ),
-    Mutant(
-        "loads applied in the order in which they come",
-        f"{REPLAYER}._pump",
-        "head = self._parts[0] if self._parts else None",
-        'head = next((part for part in self._parts if part.state in ("ready", "applying")), None)',
     ),
     Mutant(
         "a failed load that is never tried again",
@@ -151,16 +111,46 @@ MUTANTS = (
         "self.session_epoch = answer.session_epoch + 1",
     ),
     Mutant(
+        "a session that expires while its poll waits",
+        f"{POLLS}.tick",
+        "if not session.waiting and now_ms >= session.expires_ms:",
+        "if now_ms >= session.expires_ms - 7_800:",
+    ),
+    Mutant(
+        "the end of the log answered before it is durable",
+        f"{SESSION}.append",
+        "self.newest = DeltaEnd(frames.last_lsn, frames.next_position)",
+        "self.newest = DeltaEnd(frames.last_lsn + 1, frames.next_position)",
+    ),
+    Mutant(
+        "frames that came twice acknowledged before they are on the disk",
+        f"{SUBSCRIBER}._batch",
+        "SendToPublisher(Ack(end=self.end))",
+        "SendToPublisher(Ack(end=self.next))",
+    ),
+    Mutant(
+        "silence that never ends a session",
+        f"{SUBSCRIBER}.tick",
+        'return self.lost("the publisher has been silent for too long", now_ms, "silence")',
+        "return []",
+    ),
+    Mutant(
+        "a short load counted as a whole one",
+        f"{REPLAYER}.loaded",
+        "if end.lsn != part.end.lsn and not is_full:",
+        "if False:",
+    ),
+    Mutant(
+        "loads applied in the order in which they come",
+        f"{REPLAYER}._pump",
+        "head = self._parts[0] if self._parts else None",
+        'head = next((part for part in self._parts if part.state in ("ready", "applying")), None)',
+    ),
+    Mutant(
         "an answer that is kept after it was taken",
         f"{POLLS}._ask",
         "session.pending, session.epoch = None, request.session_epoch",
         "session.epoch = request.session_epoch",
-    ),
-    Mutant(
-        "a session that expires while its poll waits",
-        f"{POLLS}.tick",
-        "if not session.waiting and now_ms >= session.expires_ms:",
-        "if now_ms >= session.expires_ms - 780:",
     ),
     Mutant(
         "an overflow that keeps the session in step",
@@ -169,9 +159,24 @@ MUTANTS = (
         "pass",
     ),
     Mutant(
-        "the end of the log answered before it is durable",
-        f"{SESSION}.append",
-        "self.newest = DeltaEnd(frames.last_lsn, frames.next_position)",
-        "self.newest = DeltaEnd(frames.last_lsn + 1, frames.next_position)",
+        "a reader's claim that follows what is applied instead of what is saved",
+        f"{UPKEEP}._keep",
+        "(self._state.applied_lsn if self._checkpoint is None else self.saved_lsn) + 1",
+        "self._state.applied_lsn + 1",
     ),
+    Mutant(
+        "an announced end that is acknowledged and not durable",
+        f"{FEED}._durable_end",
+        "parts.core.durable_lsn, parts.core.durable_position",
+        "parts.core.acked_lsn, parts.core.position",
+    ),
+    Mutant(
+        "a trim that overlooks claims",
+        f"{TRIMMER}._limit",
+        'limits |= {f"claim {c.name}": c.needed_lsn - 1 for c in self.claims.live(manifest)}',
+        "pass",
+    ),
+    Mutant("an import that is not synced", f"{IMPORTED}._write_frames", "sync=True", "sync=False"),
 )
+QUICK = 13
+"""So many of them are found within a few schedules."""

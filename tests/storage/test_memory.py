@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import walkit
 from walkit.models import CrashingStorage, FaultyStorage
+from walkit.simulate.runner import Process, Runner
+from walkit.simulate.world_disk import Disk, DiskStorage
 from walkit.storage import MemoryStorage, Storage
 from walkit.storage.address import storage_at
 from walkit.storage.memory import Content
@@ -55,6 +58,18 @@ class TestFaultyOverMemory(TestMemoryStorage):
     def bare(self, storage: Storage) -> Storage:
         assert isinstance(storage, FaultyStorage)
         return storage.inner
+
+
+class TestWorldDisk(TestMemoryStorage):
+    """The suite through the disk of a seeded world, as one process sees it."""
+
+    def make_storage(self, place: Path) -> Storage:
+        runner = Runner(0)
+        return DiskStorage(Disk("disk", runner, Random(0)), Process("process", runner).start())
+
+    def bare(self, storage: Storage) -> Storage:
+        assert isinstance(storage, DiskStorage)
+        return storage.disk.image
 
 
 class TestPowerCuts(CrashTests):

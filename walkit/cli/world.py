@@ -18,7 +18,7 @@ def add_simulate(commands: Any) -> None:
     kinds = add_kinds(
         commands,
         "simulate",
-        "run the real cores in virtual time",
+        "run real shells and cores in virtual time",
         "walkit simulate world --seed 1 --schedules 200",
         "what to simulate",
     )
@@ -53,7 +53,7 @@ def add_simulate(commands: Any) -> None:
         "--chaos-ms",
         values.milliseconds,
         None,
-        "virtual milliseconds in which faults begin (default: 1500)",
+        "virtual milliseconds in which faults begin (default: 15000)",
         metavar="MS",
     )
     add_report_options(world)

@@ -156,8 +156,12 @@ class CrashingStorage(MemoryStorage):
         image = CrashingStorage()
         with once(self._guard), self._guard:
             image._names = image._tree = self._tree.copy()
-        image._tree.location = image._location
+        image.rename(image._location)
         return image
+
+    def rename(self, location: str) -> None:
+        """Have another location: what errors call it."""
+        self._location = self._tree.location = location
 
     def _new_names(self) -> Names:
         self._tree = Names(self._location)

@@ -1,67 +1,171 @@
-"""What the primary of a world has on stable storage, which its readers share."""
+"""The disk of a process of a world, which outlives it: what was not synced may be gone after a power cut."""
 
 from __future__ import annotations
 
-from walkit.format.manifest import EpochRecord, LogEnd, SegmentRecord, SegmentState
-from walkit.segments.consumer_files import ClaimFact
-from walkit.simulate.world_log import FrameStore, State
+import errno
+from collections.abc import Sequence
+from random import Random
+from typing import Any
 
-LOG_ID = 0x57A1
-CLAIM_LEASE_MS = 700.0
+from walkit.models import CrashingStorage
+from walkit.simulate.runner import Killed, Life, Runner
+from walkit.storage.interface import Buffer, Cell, LockHolder, OpenMode, StorageLock, storage_error
+
+SYNC_MS = (0.2, 0.3, 0.5, 1.0, 4.0, 20.0)
 
 
-def claim_of(name: str, first_lsn: int, until_us: int) -> ClaimFact:
-    """Return a claim that counts until a moment."""
-    return ClaimFact(name=name, state="live", first_lsn=first_lsn, lease_until_us=until_us)
+class Disk:
+    """A folder. Faults: it is cut from its power, its next write fails, it is away, or another folder is there."""
+
+    def __init__(self, name: str, runner: Runner, random: Random) -> None:
+        self.name, self.runner, self.random = name, runner, random
+        self.opening = 0
+        """Moves on when the files that were open have to be opened again."""
+        self.away = 0
+        """How many faults keep everyone from it."""
+        self.fails_next_write = False
+        self.on_write: Any = None
+        """Called once, as the next write is under way."""
+        self.put(CrashingStorage())
+
+    def cut_power(self) -> None:
+        """Lose, keep or tear what no sync has covered; free all locks."""
+        self.put(self.image.crash(keep="random", seed=self.random.getrandbits(32)))
+
+    def free(self) -> None:
+        """Free the locks of a process that ended; what it wrote is in the page cache."""
+        self.put(self.image.process_kill())
+
+    def put(self, image: CrashingStorage) -> None:
+        """Have another folder in this place."""
+        self.image, self.opening = image, self.opening + 1
+        image.rename(f"world://{self.name}")
+
+    def wait_for_write(self) -> bool:
+        """Let a write take its time; whether it is to fail then."""
+        fails, self.fails_next_write = self.fails_next_write, False
+        act, self.on_write = self.on_write, None
+        if self.runner.here() is not None:
+            took_ms = self.random.choice(SYNC_MS)
+            if act is not None:
+                self.runner.after(took_ms * self.random.random(), act)
+            self.runner.sleep(took_ms)
+        return fails
 
 
-class PrimaryDisk:
-    """What the primary has on stable storage, and readers read there: it outlives the process."""
+class DiskStorage:
+    """A disk as one life of a process sees it: see `walkit.storage.Storage`."""
 
-    def __init__(self) -> None:
-        self.store = FrameStore()
-        self.lineage: tuple[EpochRecord, ...] = ()
-        self.epochs = 0
-        self.starts: list[tuple[int, int]] = [(0, 0)]
-        """(position, microseconds) of where each segment begins that is still there."""
-        self.replica_claims: dict[str, ClaimFact] = {}
-        self.acked: dict[str, LogEnd] = {}
-        """By key, how far each replica has acknowledged: what its claim says."""
-        self.snapshot = State()
-        self.claims: dict[str, tuple[int, float]] = {}
-        """By consumer: the first LSN that it needs, and until when its lease runs, in milliseconds."""
+    def __init__(self, disk: Disk, life: Life) -> None:
+        self.disk, self._life = disk, life
+        self.fails = 0
+        """How many faults keep this process from it."""
 
     @property
-    def oldest_lsn(self) -> int:
-        """The oldest record that is there."""
-        return self.store.oldest_lsn
+    def location(self) -> str:
+        """Its name, as a URL."""
+        return self.disk.image.location
 
-    def sealed(self) -> tuple[SegmentRecord, ...]:
-        """Return the segments that are full and whose frames are all there."""
-        found = []
-        for number, ((start, created_us), (end, _)) in enumerate(
-            zip(self.starts, self.starts[1:], strict=False)
-        ):
-            frames = self.store.frames[self.store.after(start) : self.store.after(end)]
-            if frames:
-                found.append(
-                    SegmentRecord(
-                        number=number,
-                        state=SegmentState.SEALED,
-                        start_position=start,
-                        end_position=frames[-1].next_position,
-                        first_lsn=frames[0].first_lsn,
-                        last_lsn=frames[-1].last_lsn,
-                        records=sum(len(frame.rows) for frame in frames),
-                        frames=len(frames),
-                        created_us=created_us,
-                    )
-                )
-        return tuple(found)
+    def image(self, action: str = "use", name: str = "") -> CrashingStorage:
+        """Return the folder of this moment; StorageError if it cannot be used."""
+        if self._life.is_over:
+            raise Killed
+        if self.disk.away:
+            raise storage_error(action, name, self.location, errno.ENOENT, "the folder is away")
+        if self.fails and self.disk.random.random() < 0.7:
+            raise storage_error(action, name, self.location, errno.EIO)
+        return self.disk.image
 
-    def drop_through(self, lsn: int) -> None:
-        """Drop whole segments up to this LSN, which ends one."""
-        self.store.drop_through(lsn)
-        position = self.store.base.position
-        while len(self.starts) > 1 and self.starts[1][0] <= position:
-            del self.starts[0]
+    def exists(self) -> bool:
+        """See Storage."""
+        if self._life.is_over:
+            raise Killed
+        return not self.disk.away and self.disk.image.exists()
+
+    def create(self) -> None:
+        """See Storage."""
+        self.image("create").create()
+
+    def names(self, folder: str = "") -> list[str]:
+        """See Storage."""
+        return self.image("list", folder).names(folder)
+
+    def open(self, name: str, mode: OpenMode) -> DiskFile:
+        """See Storage."""
+        return DiskFile(self, name, mode, self.image("open", name).open(name, mode))
+
+    def replace(self, source: str, target: str) -> None:
+        """See Storage."""
+        self.image("rename", source).replace(source, target)
+
+    def remove(self, name: str) -> None:
+        """See Storage."""
+        self.image("remove", name).remove(name)
+
+    def sync_directory(self, folder: str = "") -> None:
+        """See Storage."""
+        self.image("sync", folder)
+        if self.disk.wait_for_write():
+            raise storage_error("sync the folder", folder, self.location, errno.EIO)
+        self.image("sync", folder).sync_directory(folder)
+
+    def lock(self, name: str) -> StorageLock | LockHolder:
+        """See Storage."""
+        return self.image("lock", name).lock(name)
+
+    def is_locked(self, name: str) -> bool:
+        """See Storage."""
+        return self.image("look at the lock", name).is_locked(name)
+
+    def cell(self, name: str, size: int, *, writable: bool) -> Cell | None:
+        """See Storage."""
+        return self.image("map", name).cell(name, size, writable=writable)
+
+    def facts(self) -> dict[str, Any]:
+        """See Storage."""
+        return self.disk.image.facts()
+
+    def close(self) -> None:
+        """See Storage."""
+
+
+class DiskFile:
+    """An open file: see `walkit.storage.StorageFile`. After a power cut it is opened again for reading alone."""
+
+    def __init__(self, storage: DiskStorage, name: str, mode: OpenMode, inner: Any) -> None:
+        self.name, self._storage, self._mode, self._file = name, storage, mode, inner
+        self._opening = storage.disk.opening
+
+    def _inner(self) -> Any:
+        image, disk = self._storage.image("use", self.name), self._storage.disk
+        if self._opening != disk.opening:
+            if self._mode != "read":
+                raise storage_error("use", self.name, self._storage.location, errno.ESTALE)
+            self._file, self._opening = image.open(self.name, "read"), disk.opening
+        return self._file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner(), name)
+
+    def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
+        """See StorageFile."""
+        disk = self._storage.disk
+        if sync:
+            if disk.random.random() < 0.5:
+                self._inner().write(offset, buffers)  # it is in the page cache while it is under way
+            if disk.wait_for_write():
+                self._inner().fail_synced_write(offset, buffers, landed=disk.random.random() < 0.5)
+                raise storage_error("write", self.name, self._storage.location, errno.EIO)
+        self._inner().write(offset, buffers, sync=sync)
+
+    def sync(self) -> None:
+        """See StorageFile."""
+        disk, mark = self._storage.disk, self._inner().sync_mark()
+        if disk.wait_for_write():
+            self._inner().fail_sync(mark)
+            raise storage_error("sync", self.name, self._storage.location, errno.EIO)
+        self._inner().sync_up_to(mark)
+
+    def close(self) -> None:
+        """See StorageFile."""
+        self._file.close()

@@ -10,9 +10,9 @@ PRIMARY = "primary"
 REPLICAS = ("replica-1", "replica-2")
 READERS = ("reader-1", "reader-2")
 NODES = (PRIMARY, *REPLICAS, *READERS)
-CHAOS_MS = 1_500.0
+CHAOS_MS = 15_000.0
 """How long faults begin, and clients append."""
-CRASH_WAITS_MS = 200.0
+CRASH_WAITS_MS = 2_000.0
 """How long a crash that is to come in a write waits for one."""
 FAULTS_MIN, FAULTS_MAX = 4, 12
 
@@ -27,6 +27,7 @@ KINDS = {
     "crash": "the process ends and comes back; what was not synced may be gone",
     "stall": "the process does nothing",
     "write": "the next write of the process fails",
+    "away": "the folder of the process is away",
     "storage": "reads of the shared log fail or end early, and claims cannot be renewed",
 }
 LINK_KINDS = ("cut", "clog", "lose", "repeat", "reorder", "delay", "damage")
@@ -102,10 +103,22 @@ def draw_faults(seed: int) -> tuple[Fault, ...]:
 
 def _draw(random: Random, number: int, at_ms: float) -> Sequence[Fault]:
     kind = random.choice(
-        (*LINK_KINDS, "cut", "crash", "crash", "crash", "stall", "stall", "write", "storage", "storage")
+        (
+            *LINK_KINDS,
+            "cut",
+            "crash",
+            "crash",
+            "crash",
+            "stall",
+            "stall",
+            "write",
+            "storage",
+            "storage",
+            "away",
+        )
     )
     for_ms = round(
-        random.choice((random.uniform(5, 60), random.uniform(60, 400), random.uniform(400, 900))), 1
+        random.choice((random.uniform(50, 600), random.uniform(600, 4000), random.uniform(4000, 12000))), 1
     )
     amount, target = 0.0, random.choice(NODES)
     if kind in LINK_KINDS:
@@ -113,14 +126,19 @@ def _draw(random: Random, number: int, at_ms: float) -> Sequence[Fault]:
         random.shuffle(ends)
         target = ">".join(ends)
         amount = round(random.uniform(0.1, 0.9), 2) if kind in ("lose", "repeat", "damage") else 0.0
-        amount = round(random.uniform(5, 80)) if kind in ("reorder", "delay") else amount
+        amount = round(random.uniform(5, 800)) if kind in ("reorder", "delay") else amount
     elif kind == "write":
         target = random.choice((PRIMARY, *REPLICAS))
+    elif kind == "away":
+        for_ms = round(random.uniform(500, 9000), 1)
     elif kind == "storage":
         target = random.choice(READERS)
-        for_ms = round(random.uniform(50, 900), 1)
+        for_ms = round(random.uniform(500, 9000), 1)
     elif kind == "crash":
-        for_ms = round(random.uniform(5, 300), 1)
+        for_ms = round(
+            random.choice((random.uniform(50, 3000), random.uniform(50, 3000), random.uniform(9000, 16000))),
+            1,
+        )
         if target in (PRIMARY, *REPLICAS):
             amount = random.choice((0.0, CRASH_WAITS_MS))
     return (Fault(number=number, at_ms=at_ms, kind=kind, target=target, for_ms=for_ms, amount=amount),)

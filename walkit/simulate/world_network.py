@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from walkit.errors import WalkitError
 from walkit.replication.delta.messages import PollAnswer
-from walkit.replication.protocol.messages import Batch
-from walkit.simulate.world_clock import Clock, Process
-from walkit.simulate.world_counts import message_name
+from walkit.replication.delta.wire import decode_reply, encode_reply
+from walkit.replication.protocol.messages import Ack, Batch, Heartbeat, Nack
+from walkit.replication.protocol.wire import (
+    decode_from_publisher,
+    decode_from_subscriber,
+    encode_from_publisher,
+)
+from walkit.replication.transport.grpc_common import grpc
+from walkit.simulate.runner import Life, Process, Runner
 from walkit.simulate.world_faults import Fault, random_of
 
-Message: TypeAlias = object
+Message: TypeAlias = Any
+"""A `world_link.Packet`."""
 AGAIN_MS = 100.0
 """How much later a message may come the second time; or it comes right after the first."""
+
+
+RESET_MS = (3_000.0, 20_000.0)
+"""A call breaks so long after a loss, unless the cores request the lost message again."""
+RESET = (grpc.StatusCode.UNAVAILABLE, "the connection was reset")
+REFUSED = (grpc.StatusCode.UNAVAILABLE, "nobody listens there")
 
 
 class _Link:
@@ -36,7 +51,7 @@ class _Link:
     def happens(self, kind: str) -> bool:
         """Draw whether this fault meets one message."""
         amount = self.amount(kind)
-        return amount is not None and self.random.random() < amount
+        return amount is not None and (kind == "cut" or self.random.random() < amount)
 
     def free_ms(self) -> float:
         """Return until when messages wait on this link."""
@@ -44,45 +59,91 @@ class _Link:
 
 
 class Network:
-    """Carries values between processes. Messages are values here: their encoding has tests of its own."""
+    """Carries packets between processes. A packet for an earlier life of a process is lost."""
 
-    def __init__(self, clock: Clock, seed: int, processes: Mapping[str, Process]) -> None:
-        self._clock, self._seed, self._processes = clock, seed, processes
+    def __init__(self, runner: Runner, seed: int, homes: Mapping[int, Process]) -> None:
+        self.runner, self._seed, self._homes = runner, seed, homes
+        self._answering = {process.name for process in homes.values()}
+        """`homes` has the process of each port."""
         self._links: dict[str, _Link] = {}
-        self.sent = 0
+        self.servers: dict[int, Any] = {}
+        """By port: who listens there, of any life."""
+        self._clients: dict[int, tuple[Life, Callable[[Message], None]]] = {}
+        self._calls = self.sent = 0
 
-    def send(self, source: str, target: str, message: Message, take: Callable[[Message], None]) -> None:
-        """Have the target's process take a message some time from now, or never, or twice."""
+    def new_call(self, life: Life, take: Callable[[Message], None]) -> int:
+        """Return the number of a new call, whose answers `take` gets."""
+        self._calls += 1
+        self._clients[self._calls] = life, take
+        return self._calls
+
+    def forget(self, life: Life, number: int) -> None:
+        """A call is over at its client."""
+        self._clients.pop(number, None)
+
+    def to_server(self, life: Life, address: str, packet: Message) -> None:
+        """Have a server take a packet of a client; without a server half of the hosts refuse it."""
+        port = int(address.rpartition(":")[2])
+        home, source = self._homes[port], life.process.name
+
+        def take(carried: Message) -> None:
+            server = self.servers.get(port)
+            if server is not None and home.up and server.life is home.life:
+                home.deliver(lambda: server.take(life, carried))
+            elif carried.kind == "open" and self._link(f"{source}>{home.name}").random.random() < 0.5:
+                self.runner.count("nobody listens")
+                self._send(home.name, source, replace(carried, kind="end", data=REFUSED), self._hand)
+
+        if not life.is_over:
+            self._send(source, home.name, packet, take)
+
+    def to_client(self, life: Life, client: Life, packet: Message) -> None:
+        """Have a client take a packet of its server."""
+        if not life.is_over:
+            self._send(life.process.name, client.process.name, packet, self._hand)
+
+    def _hand(self, packet: Message) -> None:
+        """Have the client of a call take a packet, if it waits for one."""
+        life, take = self._clients.get(packet.call, (None, None))
+        if life is not None and take is not None and life is life.process.life:
+            life.process.deliver(lambda: take(packet))
+
+    def _reset(self, packet: Message) -> None:
+        """Break a call on both sides, as TCP does with one of which something stays lost."""
+        self._hand(replace(packet, kind="end", data=RESET))
+        for server in self.servers.values():
+            call = server.calls.get(packet.call)
+            if call is not None and server.life is server.life.process.life:
+                server.life.process.deliver(call.on_disconnect)
+
+    def _send(self, source: str, target: str, packet: Message, take: Callable[[Message], None]) -> None:
+        """Have a packet taken some time from now, or never, or twice."""
         link = self._link(f"{source}>{target}")
         self.sent += 1
-        count = self._clock.count
-        if link.amount("cut") is not None:
-            count("cut")
-            return
-        if link.happens("lose"):
-            count("lose")
+        count = self.runner.count
+        lost = next((kind for kind in ("cut", "lose") if link.happens(kind)), None)
+        if lost is not None:
+            count(lost)
+            if not isinstance(packet.data, bytes) or not _is_asked_for_again(packet.data):
+                self.runner.after(link.random.choice(RESET_MS), lambda: self._reset(packet))
             return
         repeated = link.happens("repeat")
         count("repeat", repeated)
         again_ms = link.random.choice((None, AGAIN_MS)) if repeated else None
         for spread_ms in (link.amount("reorder"), again_ms)[: 1 + repeated]:
-            carried: Message | None = message
-            if link.happens("damage"):
-                carried = spoiled(message, link.random)
-                count("damage seen" if carried is None else "damage")
-            if carried is not None:
-                self._carry(link, target, carried, take, spread_ms)
+            carried = packet
+            if isinstance(packet.data, bytes) and link.happens("damage"):
+                carried = replace(
+                    packet, data=spoiled(packet.data, link.random, answer=source in self._answering)
+                )
+                count("damage")
+            self._carry(link, carried, take, spread_ms)
 
     def _carry(
-        self,
-        link: _Link,
-        target: str,
-        message: Message,
-        take: Callable[[Message], None],
-        spread_ms: float | None,
+        self, link: _Link, packet: Message, take: Callable[[Message], None], spread_ms: float | None
     ) -> None:
-        """Have a message come in its order, or up to `spread_ms` later than it would and in any order."""
-        now_ms, process, count = self._clock.now_ms, self._processes[target], self._clock.count
+        """Have a packet come in its order, or up to `spread_ms` later than it would and in any order."""
+        now_ms, count = self.runner.now_ms, self.runner.count
         late_ms = link.amount("delay") or 0.0
         count("delay", late_ms > 0)
         at_ms = now_ms + link.random.uniform(0.5, 2.0) + late_ms
@@ -95,16 +156,7 @@ class Network:
             at_ms += link.random.uniform(0, spread_ms)
         count("reorder", at_ms < link.latest_ms)
         link.latest_ms = max(at_ms, link.latest_ms)
-
-        def taken() -> None:
-            count(message_name(message))
-            take(message)
-
-        self._clock.after(at_ms - now_ms, lambda: process.deliver(taken))
-
-    def is_up(self, name: str) -> bool:
-        """Return whether this process is up."""
-        return self._processes[name].up
+        self.runner.at(at_ms, lambda: take(packet))
 
     def begin(self, fault: Fault) -> None:
         """Let a fault of a link begin."""
@@ -121,19 +173,33 @@ class Network:
         return link
 
 
-def spoiled(message: Message, random: Random) -> Message | None:
-    """Return a message with a flipped bit in its frames; None for one whose damage its own checksum shows."""
-    if isinstance(message, tuple) and message and isinstance(message[-1], Batch | PollAnswer):
-        *about, carrier = message
-        spoiled_carrier = _with_flipped_bit(carrier, random)
-        return None if spoiled_carrier is None else (*about, spoiled_carrier)
-    return None
+def _is_asked_for_again(data: Any) -> bool:
+    """Say whether the cores make up for the loss of a message by themselves: of frames, or of a sign of life."""
+    for decode in (decode_from_publisher, decode_from_subscriber):
+        with suppress(WalkitError):
+            return isinstance(decode(data), Batch | Heartbeat | Ack | Nack)
+    return False
 
 
-def _with_flipped_bit(carrier: Batch | PollAnswer, random: Random) -> Batch | PollAnswer | None:
-    data = carrier.data if isinstance(carrier, Batch) else carrier.delta
-    if not data:
-        return None
+def spoiled(data: bytes, random: Random, *, answer: bool) -> bytes:
+    """Return a message with a flipped bit: anywhere, so that its checksum shows it, or in frames before that."""
+    if not answer or random.random() < 0.5:
+        return _flipped(data, random)
+    try:
+        batch = decode_from_publisher(data)
+        if isinstance(batch, Batch) and batch.data:
+            return encode_from_publisher(replace(batch, data=_flipped(batch.data, random)))
+    except WalkitError:
+        pass
+    try:
+        reply = decode_reply(data)
+        if isinstance(reply, PollAnswer) and reply.delta:
+            return encode_reply(replace(reply, delta=_flipped(reply.delta, random)))
+    except WalkitError:
+        pass
+    return _flipped(data, random)
+
+
+def _flipped(data: bytes, random: Random) -> bytes:
     at, bit = random.randrange(len(data)), 1 << random.randrange(8)
-    flipped = data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :]
-    return replace(carrier, data=flipped) if isinstance(carrier, Batch) else replace(carrier, delta=flipped)
+    return data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :]

@@ -75,8 +75,6 @@ class WorldReport(TableReport):
 
     def _facts(self) -> dict[str, Any]:
         facts = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "failures"}
-        before = {"reseeded": "reseeded", "begun_anew": "begun anew", "deltas": "delta", "loads": "load"}
-        facts |= {field: self.counts[name] for field, name in before.items()}
         return {
             **facts,
             "missed": list(self.missed),

@@ -4,43 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from walkit.format.manifest import LogEnd
-from walkit.simulate.world_feed import OPTIONS
-from walkit.simulate.world_log import FRAME_BYTES_MAX, Ledger, Violation
-from walkit.simulate.world_primary import SKIPS, Primary
-from walkit.simulate.world_reader import LIMITS, Reader
-from walkit.simulate.world_replica import Replica
-from walkit.simulate.world_session import BATCH_BYTES, WINDOW_BYTES
+from walkit.errors import GapError, StorageError, WalkitError
+from walkit.replication.primary.session import Session
+from walkit.simulate.runner import Runner
+from walkit.simulate.world_log import Ledger, Promise, Violation
+from walkit.simulate.world_nodes import LEASE_S, LIMITS, OPTIONS, PrimaryNode, ReaderNode, ReplicaNode
 
 RULES = {
     "durable": "what was acknowledged is in the log, unchanged, after every crash of the primary",
     "acknowledged": "a replica acknowledges only what is on its disk, and the primary believes no more than that",
     "logs": "a replica's log is a part of the primary's durable log, byte for byte, and its state follows",
     "announced": "a reader announces only what it has applied, each record once and in order",
-    "answers": "an answer names only what is durable",
-    "claims": "nothing that a live claim needs is dropped",
+    "claims": "nothing is dropped that was promised to a replica or a reader",
     "refused": "no replica and no reader ends for a reason that is not there",
     "bounds": "what waits in memory is bounded",
     "converged": "after the faults all logs and states become equal, and the primary knows it",
     "healthy": "without a fault what is appended reaches everyone soon, in the sessions that there are",
-    "assertion": "no core raises",
+    "assertion": "no shell and no core raises",
 }
-LARGEST_FRAME_BYTES = FRAME_BYTES_MAX + SKIPS[-1]
-"""A window, a batch or a load may be passed by one frame, and by the bytes that an epoch skips before it."""
+CLAIM_MS = 6_000.0
+"""A claim is in force after so much contact, whatever has failed meanwhile is tried again, ..."""
+KEPT_MS = LEASE_S * 1000 - 5_500.0
+"""... and for so long after it: it was written, or renewed, some time before the contact ended."""
+CONTACT_MS = 1_500.0
+"""A replica that has said nothing for so long may be away."""
+READER_CLAIM_MS = 5_000.0
+"""A reader's own claim: the one before may have lapsed, which is noticed by the first try to renew it."""
 
 
 class Rules:
     """Looks at the whole world after each step; Violation where something does not hold."""
 
     def __init__(
-        self, ledger: Ledger, primary: Primary, replicas: Sequence[Replica], readers: Sequence[Reader]
+        self,
+        runner: Runner,
+        ledger: Ledger,
+        primary: PrimaryNode,
+        replicas: Sequence[ReplicaNode],
+        readers: Sequence[ReaderNode],
     ) -> None:
-        self.ledger, self.primary = ledger, primary
+        self.runner, self.ledger, self.primary = runner, ledger, primary
         self.replicas, self.readers = replicas, readers
-        self._life = 0
-        """The life of the primary whose disk was compared."""
-        self._compared: dict[str, LogEnd] = {}
-        """By replica, the end at which its log and its state were compared."""
+        self._oldest_lsn = 1
+        self._compared: dict[str, int] = {}
+        """By process, the LSN at which its state was compared."""
 
     def check(self) -> None:
         """Check everything, in a time that does not grow with the log."""
@@ -51,145 +58,153 @@ class Rules:
             self._check_reader(reader)
 
     def _check_primary(self) -> None:
-        primary, ledger = self.primary, self.ledger
-        disk, now_ms = primary.disk, primary.process.clock.now_ms
-        oldest = disk.oldest_lsn
-        for name, (first_lsn, until_ms) in disk.claims.items():
-            if until_ms > now_ms and first_lsn < oldest:
-                raise Violation(
-                    "claims", f"the claim of {name} needs LSN {first_lsn}; the oldest is {oldest}"
-                )
-        for key, saved in disk.replica_claims.items():
-            lapses_ms = (saved.lease_until_us or 0) / 1000
-            if lapses_ms > now_ms and saved.needed_lsn < oldest and key not in primary.sessions.claims():
-                raise Violation(
-                    "claims", f"the saved claim {key} needs LSN {saved.first_lsn}; the oldest is {oldest}"
-                )
-        core = primary.core
-        if core is None:
+        store, primary, ledger = self.primary.store, self.primary.primary, self.ledger
+        if store is None or primary is None:
             return
-        for session in primary.sessions.live.values():
-            claim = session.claim
-            if claim is not None and claim.needed_lsn < oldest:
-                name = session.caller.name
-                raise Violation(
-                    "claims", f"the claim of {name} needs LSN {claim.first_lsn}; the oldest is {oldest}"
-                )
-            replica = session.caller
-            if (
-                claim is not None
-                and isinstance(replica, Replica)
-                and claim.needed_lsn > replica.disk.end.last_lsn + 1
-            ):
-                end_lsn = replica.disk.end.last_lsn
-                text = f"the claim of {replica.name} is at LSN {claim.first_lsn}; it ends at {end_lsn}"
+        core = store.log.parts.core
+        if ledger.acked_lsn > core.durable_lsn:
+            raise Violation(
+                "durable", f"LSN {ledger.acked_lsn} is acknowledged, {core.durable_lsn} is durable"
+            )
+        self._oldest_lsn = store.log.parts.manifest_store.current.low_watermark + 1
+        heard = {self._check_session(session) for session in primary._sessions}
+        oldest, now_ms = self._oldest_lsn, self.runner.now_ms
+        for name in (node.name for node in self.replicas if node.name not in heard):
+            self._promise(name, 0, CLAIM_MS, False)
+        for name, promise in ledger.promises.items():
+            if promise.first_lsn < oldest and now_ms < promise.until_ms:
+                text = f"{name} was promised LSN {promise.first_lsn} and later; the oldest is {oldest}"
                 raise Violation("claims", text)
-            if session.core.in_flight_bytes > WINDOW_BYTES + max(BATCH_BYTES, LARGEST_FRAME_BYTES):
-                raise Violation("bounds", f"{session.core.in_flight_bytes:,} bytes are in flight")
-        if core.acked_lsn > ledger.end.last_lsn or core.durable_lsn > ledger.end.last_lsn:
-            raise Violation(
-                "durable", f"LSN {core.acked_lsn} is acknowledged, {ledger.end.last_lsn} is durable"
-            )
-        if self._life != primary.process.life:
-            self._life = primary.process.life
-            self.compare_disk()
-        feed = primary.feed
-        if feed.answered_lsn > ledger.end.last_lsn:
-            raise Violation(
-                "answers", f"LSN {feed.answered_lsn} was answered, {ledger.end.last_lsn} is durable"
-            )
-        if feed.polls is not None and feed.polls.held_bytes > 2 * OPTIONS.buffer_bytes * feed.polls.sessions:
-            raise Violation("bounds", f"{feed.polls.held_bytes:,} bytes are kept for delta readers")
 
-    def compare_disk(self) -> None:
-        """Compare what the primary has on its disk with everything that was ever durable."""
-        store, ledger = self.primary.disk.store, self.ledger
-        if store.end != ledger.end:
-            raise Violation(
-                "durable", f"the log ends at {store.end} after an opening; {ledger.end} was durable"
-            )
-        kept = ledger.frames[len(ledger.frames) - len(store.frames) :]
-        for mine, true in zip(store.frames, kept, strict=True):
-            if mine.data != true.data:
-                raise Violation(
-                    "durable", f"the frame at position {true.position} is another after an opening"
-                )
+    def _check_session(self, session: Session) -> str:
+        """Check one session; return the name of its replica, "" if that has not been heard for some time."""
+        core, ledger = session.core, self.ledger
+        if core.state != "streaming":
+            return ""
+        name, acked = core.name, core.acked
+        if ledger.acked.get(name) != acked:
+            replica = next(each for each in self.replicas if each.name == name)
+            self._replica_has(replica, acked.position, f"the primary counts on {acked} of {name}")
+            ledger.acked[name] = acked
+        if core.in_flight_bytes > core.window_bytes + OPTIONS.frame_bytes_max * 2:
+            raise Violation("bounds", f"{core.in_flight_bytes:,} bytes are in flight")
+        if core.heard_ago_ms(self.runner.now_ms) > CONTACT_MS:
+            return ""
+        self._promise(name, acked.last_lsn + 1, CLAIM_MS, True)
+        return name
 
-    def _check_replica(self, replica: Replica) -> None:
-        disk, name = replica.disk, replica.name
-        end = disk.end
-        if self._compared.get(name) is not end:  # what was compared and is the same has not moved
-            self._compare_log(replica)
-            self._compared[name] = end
-        core = replica.core
-        if core is not None and core.end.position > end.position:
-            raise Violation("acknowledged", f"{name} counts on {core.end} and has {end} on its disk")
-        for session in self.primary.sessions.live.values():
-            acked = session.core.acked
-            # A replica that begins again with a copy gets another identity: what the old one said counts no more.
-            if (
-                acked.position > end.position
-                and session.caller is replica
-                and session.core.key == _key(replica)
-            ):
-                raise Violation("acknowledged", f"the primary counts on {acked} of {name}, which has {end}")
+    def _replica_has(self, node: ReplicaNode, position: int, what: str) -> None:
+        replica = node.replica
+        if replica is not None and replica.log.end.position < position:
+            raise Violation("acknowledged", f"{what}, which ends at {replica.log.end}")
 
-    def _compare_log(self, replica: Replica) -> None:
-        disk, ledger = replica.disk, self.ledger
-        end, state = disk.end, disk.state
-        if ledger.ends.get(end.position) != end:
-            raise Violation("logs", f"{replica.name} ends at {end}, where the primary's log has no end")
-        if (state.lsn, state.digest) != (end.last_lsn, ledger.digests[end.last_lsn]):
-            text = f"the state of {replica.name} is not that of its log at LSN {end.last_lsn}"
-            raise Violation("logs", text)
+    def _promise(self, name: str, first_lsn: int, after_ms: float, contact: bool) -> None:
+        """Note what is promised from now on: after a time of contact, and for a time after it."""
+        now_ms = self.runner.now_ms
+        promise = self.ledger.promises.setdefault(name, Promise(first_lsn, 0.0))
+        promise.first_lsn = max(first_lsn, promise.first_lsn)
+        is_gone = promise.until_ms < now_ms and promise.first_lsn < self._oldest_lsn
+        if not contact or is_gone or self.primary.process.stalled_until_ms > now_ms:
+            promise.since_ms = None
+        elif promise.since_ms is None:
+            promise.since_ms = now_ms
+        if promise.since_ms is not None and now_ms - promise.since_ms >= after_ms:
+            promise.until_ms = now_ms + KEPT_MS
 
-    def _check_reader(self, reader: Reader) -> None:
-        state, digests = reader.state, self.ledger.digests
-        if state.lsn >= len(digests) or state.digest != digests[state.lsn]:
-            text = f"the state of {reader.name} is not that of the log at LSN {state.lsn}"
-            raise Violation("announced", text)
-        replayer = reader.replayer
-        if replayer is None:
+    def _check_replica(self, node: ReplicaNode) -> None:
+        replica, ledger = node.replica, self.ledger
+        if replica is None:
             return
-        if replayer.applied.lsn > state.lsn:
-            text = f"{reader.name} announces LSN {replayer.applied.lsn} and has applied {state.lsn}"
-            raise Violation("announced", text)
-        if replayer.held_bytes > LIMITS.bytes_max + max(LIMITS.load_bytes, LARGEST_FRAME_BYTES) * 2:
-            raise Violation("bounds", f"{reader.name} holds {replayer.held_bytes:,} bytes")
+        loop = replica._loop
+        log, store, core = loop.opened
+        end, lsn = log.end, store.applied_lsn
+        if ledger.ends.get(end.position) is not end:
+            ledger.end_at(end, node.name)
+        ledger.shown_lsn = max(ledger.shown_lsn, end.last_lsn)
+        if core.end.position > end.position and not log.closed:
+            raise Violation("acknowledged", f"{node.name} counts on {core.end} and has {end} on its disk")
+        if (
+            lsn != self._compared.get(node.name)
+            and lsn <= ledger.last_lsn
+            and not store._follower.lock.locked()
+        ):
+            if lsn == store._table.applied_lsn and dict(store._table.items()) != ledger.states[lsn]:
+                raise Violation("logs", f"the state of {node.name} is not that of its log at LSN {lsn}")
+            self._compared[node.name] = lsn
+        if loop.error is not None and loop.thread.ended:
+            self._ended(node, loop.error)
+
+    def _check_reader(self, node: ReaderNode) -> None:
+        reader, ledger = node.reader, self.ledger
+        if reader is None or node.shared is None:
+            return
+        loop, state = reader._loop, reader.state
+        lsn = state.applied_lsn
+        ledger.shown_lsn = max(ledger.shown_lsn, lsn)
+        if (
+            lsn != self._compared.get(node.name)
+            and lsn <= ledger.last_lsn
+            and not state._follower.lock.locked()
+        ):
+            if dict(state.table.items()) != ledger.states[lsn]:
+                raise Violation("announced", f"the state of {node.name} is not that of the log at LSN {lsn}")
+            self._compared[node.name] = lsn
+        upkeep = loop.upkeep
+        if upkeep is not None and upkeep.saved_lsn:
+            works = not (node.shared.fails or node.shared.disk.away or upkeep.trouble)
+            works &= node.process.stalled_until_ms <= self.runner.now_ms
+            self._promise(node.name, upkeep.saved_lsn + 1, READER_CLAIM_MS, works)
+        if loop.replayer.held_bytes > LIMITS.bytes_max + max(LIMITS.load_bytes, OPTIONS.frame_bytes_max) * 2:
+            raise Violation("bounds", f"{node.name} holds {loop.replayer.held_bytes:,} bytes")
+        if loop.error is not None and loop.thread.ended:
+            self._ended(node, loop.error)
+
+    def _ended(self, node: ReplicaNode | ReaderNode, error: WalkitError) -> None:
+        """A replica or reader has ended: for its storage it may; all else is tried again by itself."""
+        if isinstance(error, StorageError):
+            self.runner.count(f"{node.name.partition('-')[0]} fails")
+            node.exit()
+            return
+        manifest = None if self.primary.store is None else self.primary.store.log.parts.manifest_store.current
+        if isinstance(error, GapError) and (manifest is None or error.wanted <= manifest.low_watermark):
+            self.runner.count(f"{node.name.partition('-')[0]} meets a gap")
+            node.exit()
+            return
+        raise Violation("refused", f"{node.name} gave up: {type(error).__name__}: {error}")
 
     def connections(self) -> dict[str, int]:
         """Return how many connections or sessions everyone has begun in its life."""
-        found = {r.name: r.core.connections for r in self.replicas if r.core is not None}
-        return found | {reader.name: reader.sessions for reader in self.readers}
+        found = {r.name: r.replica._loop.core.connections for r in self.replicas if r.replica is not None}
+        return found | {r.name: r.reader._loop.sessions for r in self.readers if r.reader is not None}
 
     def missing(self) -> str:
         """Return what keeps the world from being converged, in words; "" where nothing does."""
-        primary, ledger = self.primary, self.ledger
-        if not primary.process.up:
+        store, primary, ledger = self.primary.store, self.primary.primary, self.ledger
+        if store is None or primary is None:
             return "the primary is down"
-        end = ledger.end
-        for replica in self.replicas:
-            if replica.disk.end != end:
-                return (
-                    f"{replica.name} ends at LSN {replica.disk.end.last_lsn}, the primary at {end.last_lsn}"
-                )
-            if replica.core is None or replica.core.state != "streaming":
-                return f"{replica.name} is not connected"
-            mine = [s for s in primary.sessions.live.values() if s.caller is replica and s.core.acked == end]
-            if not mine:
-                return f"the primary does not know that {replica.name} has everything"
-            if replica.disk.state.rows != ledger.state():
-                return f"the state of {replica.name} is not the primary's"
-        for reader in self.readers:
-            if not reader.sessions:
-                return f"{reader.name} has no session"
-            if reader.announced_lsn != end.last_lsn:
-                return f"{reader.name} has announced LSN {reader.announced_lsn} of {end.last_lsn}"
-            if reader.state.rows != ledger.state():
-                return f"the state of {reader.name} is not the primary's"
+        core = store.log.parts.core
+        lsn, position = core.durable_lsn, core.durable_position
+        if ledger.last_lsn != lsn:
+            return f"LSN {ledger.last_lsn} of {lsn} is acknowledged"
+        acked = {s.core.name: s.core.acked for s in primary._sessions if s.core.state == "streaming"}
+        for node in self.replicas:
+            replica = node.replica
+            if replica is None:
+                return f"{node.name} is down"
+            if replica.log.end.position != position or replica.store.applied_lsn != lsn:
+                return f"{node.name} ends at LSN {replica.log.end.last_lsn}, the primary at {lsn}"
+            if replica._loop.core.state != "streaming":
+                return f"{node.name} is not connected"
+            if acked.get(node.name) != replica.log.end:
+                return f"the primary does not know that {node.name} has everything"
+        for each in self.readers:
+            if each.reader is None:
+                return f"{each.name} is down"
+            if each.reader.applied_lsn != lsn:
+                return f"{each.name} has applied LSN {each.reader.applied_lsn} of {lsn}"
+            if not each.reader._loop.is_answered:
+                return f"no poll of {each.name} is answered"
+        for name in (node.name for node in (*self.replicas, *self.readers)):
+            if self._compared.get(name) != lsn:
+                return f"the state of {name} was not compared"
         return ""
-
-
-def _key(replica: Replica) -> str:
-    identity = replica.disk.identity
-    return "" if identity is None else identity.key

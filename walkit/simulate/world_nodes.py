@@ -1,0 +1,287 @@
+"""The processes of a world: a primary with its clients, replicas and delta readers, as a program runs them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from walkit.config import Durability, LogOptions, Retention, StoreOptions
+from walkit.errors import LogNotFoundError, StorageError, WalkitError
+from walkit.replication.core.backoff import Backoff
+from walkit.replication.core.publisher import Publisher
+from walkit.replication.delta.messages import DELTA_VERSION_MAX
+from walkit.replication.delta.polls import DeltaOptions
+from walkit.replication.delta.reader import DeltaReader
+from walkit.replication.delta.replayer import ReplayLimits
+from walkit.replication.primary.server import Primary
+from walkit.replication.replica.follower import Replica
+from walkit.simulate.runner import Life, Process, Runner
+from walkit.simulate.world_disk import Disk, DiskStorage
+from walkit.simulate.world_faults import PRIMARY, random_of
+from walkit.simulate.world_log import Ledger, Rows, Violation
+from walkit.store import Store
+
+PORT = 7001
+LEASE_S = 12.0
+INTERVAL_MS = 400
+RESTART_MS = 300.0
+OPTIONS = LogOptions(segment_bytes=1 << 16, frame_bytes_max=1 << 14)
+RETENTION = Retention(records_max=60)
+DELTA = DeltaOptions(
+    buffer_bytes=2048, long_poll_ms=400, interval_ms=5, expiry_ms=8_000, retry_ms=2_000, sessions_max=3
+)
+LIMITS = ReplayLimits(loads_max=3, load_bytes=4_000, bytes_max=60_000, parts_max=8, tries_max=3)
+VERSIONS = (*(DELTA_VERSION_MAX,) * 14, 1, 0)
+"""Of the poll protocol, one for each reader's life."""
+CLIENTS = 2
+BURSTS = (1, 1, 1, 1, 1, 5)
+
+
+class Node:
+    """A process that is started, killed, and started again by a supervisor."""
+
+    def __init__(self, name: str, runner: Runner, ledger: Ledger, seed: int) -> None:
+        self.name, self.runner, self.ledger = name, runner, ledger
+        self.process = Process(name, runner)
+        self.random = random_of(seed, name)
+        self.disk = Disk(name, runner, random_of(seed, name, "disk"))
+        self.down_until_ms = 0.0
+
+    def start(self) -> None:
+        """Begin a life."""
+        life = self.process.start()
+        self.runner.spawn(life, lambda: self._main(life), "main")
+
+    def _main(self, life: Life) -> None:
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        """End at once, with the power of its disk."""
+        if self.process.up:
+            self.runner.count(f"{self.name.partition('-')[0]} crashes")
+            self.end()
+            self.disk.cut_power()
+
+    def end(self) -> None:
+        """End every thread of this life."""
+        self.process.life.kill()
+
+    def exit(self) -> None:
+        """End, as the program does after an error; it is started again soon. By the driver."""
+        if self.process.up:
+            self.end()
+            self.disk.free()
+        self.restart(RESTART_MS)
+
+    def restart(self, in_ms: float) -> None:
+        """Be started again after a time, unless another fault keeps it down for longer."""
+        self.down_until_ms = max(self.down_until_ms, self.runner.now_ms + in_ms)
+
+        def start() -> None:
+            if not self.process.up and self.runner.now_ms >= self.down_until_ms:
+                self.start()
+
+        self.runner.at(self.down_until_ms, start)
+
+    def event(self, name: str, about: dict[str, Any]) -> None:
+        """Count an event of the program."""
+        if "before" in about:
+            side = "session" if name == "walkit.session.move" else "replica"
+            self.runner.count(f"{side}: {about['before']} to {about['state']}")
+        else:
+            self.runner.count(name)
+
+
+class PrimaryNode(Node):
+    """The writer: a Store that takes checkpoints, what serves it, and its clients."""
+
+    store: Store | None = None
+    primary: Primary | None = None
+    appends = True
+    """Whether its clients append."""
+    _values = 0
+
+    def __init__(self, name: str, runner: Runner, ledger: Ledger, seed: int) -> None:
+        super().__init__(name, runner, ledger, seed)
+        self._durability: Durability = self.random.choice(("sync", "sync", "sync", "interval"))
+
+    def _main(self, life: Life) -> None:
+        try:
+            storage = DiskStorage(self.disk, life)
+            checkpoints = StoreOptions(checkpoint_every=self.random.choice((24, 120)))
+            options = replace(
+                OPTIONS,
+                durability=self._durability,
+                interval_ms=INTERVAL_MS if self._durability == "interval" else None,
+                retention=RETENTION,
+                in_flight=self.random.choice((1, 2, 4)),
+            )
+            store = Store.open(None, options, checkpoints, events=self.event, storage=storage)
+            self._compare(store)
+            primary = Primary(
+                store,
+                f"127.0.0.1:{PORT}",
+                publisher=lambda: Publisher(
+                    heartbeat_ms=500, silence_ms=2_500, hello_ms=1_500, window_bytes=65_536, batch_bytes=8192
+                ),
+                lease_s=LEASE_S,
+                delta=DELTA,
+                events=self.event,
+            ).start()
+        except StorageError:
+            self.runner.after(0, self.exit)
+            return
+        self.store, self.primary = store, primary
+        for _ in range(CLIENTS):
+            self.runner.spawn(life, self._client, "client")
+
+    def _compare(self, store: Store) -> None:
+        """Compare the log that was opened with the ledger, which learns the records that were not acknowledged."""
+        ledger, log = self.ledger, store.log
+        if log.durable_lsn < ledger.shown_lsn:
+            raise Violation("durable", f"the log ends at LSN {log.durable_lsn}; {ledger.shown_lsn} was shown")
+        ledger.forget_after(log.durable_lsn)
+        rows = [(bytes(r.key or b""), bytes(r.value or b"")) for r in log.read()]
+        ledger.learn(log.durable_lsn - len(rows) + 1, rows, "the log after an opening")
+        ledger.shown_lsn = log.durable_lsn
+        if dict(store.items()) != ledger.states[log.durable_lsn]:
+            raise Violation("durable", "the state is another after an opening")
+
+    def end(self) -> None:
+        """See Node."""
+        super().end()
+        self.store = self.primary = None
+
+    def _client(self) -> None:
+        """Append, wait for the outcome, think, and append again, as long as there are faults."""
+        while True:
+            self.runner.sleep(self.random.choice((2.0, 40.0, 200.0, 600.0, 1500.0)))
+            for _ in range(self.random.choice(BURSTS)):
+                if self.appends and not self.append(self.drawn_rows()):
+                    return
+
+    def append(self, rows: Rows) -> bool:
+        """Append, and note what was acknowledged; False where the log takes no more."""
+        store = self.store
+        assert store is not None
+        try:
+            if len(rows) == 1:
+                result = store.put(*rows[0])
+            else:
+                result = store.put_many([key for key, _ in rows], [value for _, value in rows])
+        except WalkitError as error:
+            if store.log.parts.core.failure is None:
+                raise Violation("refused", f"an append failed: {type(error).__name__}: {error}") from error
+            self.runner.count("primary fails")
+            self.runner.after(0, self.exit)
+            return False
+        self.ledger.learn(result.first_lsn, rows, "an acknowledgement")
+        if self._durability == "sync":
+            self.ledger.acked_lsn = max(self.ledger.acked_lsn, result.last_lsn)
+            self.ledger.shown_lsn = max(self.ledger.shown_lsn, result.last_lsn)
+        return True
+
+    def drawn_rows(self) -> Rows:
+        """Return what a client appends."""
+        size = self.random.choice((8, 40, 300, 2500))
+        rows = []
+        for _ in range(self.random.choice((1, 1, 2, 5))):
+            self._values += 1
+            key = b"key %d" % self.random.randrange(12)
+            rows.append((key, (b"%d " % self._values * size)[:size]))
+        return rows
+
+
+class ReplicaNode(Node):
+    """A stream replica."""
+
+    replica: Replica | None = None
+
+    def _main(self, life: Life) -> None:
+        try:
+            replica = Replica(
+                DiskStorage(self.disk, life),
+                f"127.0.0.1:{PORT}",
+                self.random.choice((None, "zstd")),
+                name=self.name,
+                options=OPTIONS,
+                events=self.event,
+                backoff=Backoff(100.0, 1500.0, self.random.random),
+                checkpoint_every=40,
+            )
+        except StorageError:
+            self.runner.after(0, self.exit)
+            return
+        promised = self.ledger.acked.get(self.name)
+        if promised is not None and replica.log.end.position < promised.position:
+            text = f"{self.name} ends at {replica.log.end}, and has acknowledged {promised}"
+            raise Violation("acknowledged", text)
+        self.replica = replica.start()
+
+    def end(self) -> None:
+        """See Node."""
+        super().end()
+        self.replica = None
+
+
+class ReaderNode(Node):
+    """A delta reader: the primary's disk is its storage, its own one has its checkpoints."""
+
+    reader: DeltaReader | None = None
+    shared: DiskStorage | None = None
+    storage_fails = 0
+
+    def __init__(self, name: str, runner: Runner, ledger: Ledger, seed: int, log: Disk) -> None:
+        super().__init__(name, runner, ledger, seed)
+        self._log = log
+
+    def _main(self, life: Life) -> None:
+        self.shared = shared = DiskStorage(self._log, life)
+        shared.fails = self.storage_fails
+        try:
+            reader = DeltaReader(
+                shared,
+                f"127.0.0.1:{PORT}",
+                checkpoint=DiskStorage(self.disk, life),
+                checkpoint_s=1.0,
+                claim=self.name,
+                lease_s=LEASE_S,
+                limits=LIMITS,
+                interval_ms=self.random.choice((2.0, 8.0, 25.0)),
+                version=self.random.choice(VERSIONS),
+                backoff=Backoff(50.0, 600.0, self.random.random),
+                events=self.event,
+            )
+        except (StorageError, LogNotFoundError):
+            self.runner.after(0, self.exit)
+            return
+        self.reader = reader.start()
+
+    def set_storage_fails(self, more: int) -> None:
+        """Have one more fault, or one less, keep it from the log."""
+        self.storage_fails += more
+        if self.shared is not None:
+            self.shared.fails = self.storage_fails
+
+    def end(self) -> None:
+        """See Node; count how its records have come."""
+        super().end()
+        if self.reader is not None:
+            counts = self.reader._loop.replayer.counts
+            self.runner.count("delta", counts.deltas)
+            self.runner.count("load", counts.loads)
+            self.runner.count("load again", counts.retries)
+            self.runner.count("delta unfit", counts.unfit)
+        self.reader = self.shared = None
+
+
+def nodes_of(
+    runner: Runner, ledger: Ledger, seed: int, replicas: tuple[str, ...], readers: tuple[str, ...]
+) -> tuple[PrimaryNode, tuple[ReplicaNode, ...], tuple[ReaderNode, ...]]:
+    """Make the processes of a world."""
+    primary = PrimaryNode(PRIMARY, runner, ledger, seed)
+    return (
+        primary,
+        tuple(ReplicaNode(name, runner, ledger, seed) for name in replicas),
+        tuple(ReaderNode(name, runner, ledger, seed, primary.disk) for name in readers),
+    )
