@@ -12,11 +12,18 @@ from typing import Any
 import grpc
 import pytest
 
+from walkit.config import LogOptions
+from walkit.errors import GapError, StorageError
+from walkit.replication.delta.loader import RangeLoader, Reached
+from walkit.replication.delta.messages import DeltaEnd
+from walkit.replication.logs.source import StoredSource
+from walkit.segments.manifest_store import load_manifest
 from walkit.simulate.host import hosted
 from walkit.simulate.runner import Lock, Process, Queue, RLock, Runner
 from walkit.simulate.world_disk import Disk, DiskStorage
 from walkit.simulate.world_link import WorldGrpc
 from walkit.simulate.world_network import Network
+from walkit.store import Store
 
 PORT = 7001
 
@@ -26,6 +33,29 @@ def new_disk() -> tuple[Disk, DiskStorage]:
     runner = Runner(0)
     disk = Disk("disk", runner, Random(0))
     return disk, DiskStorage(disk, Process("process", runner).start())
+
+
+def test_a_load_passes_a_segment_that_was_removed_meanwhile() -> None:
+    """Load a range, trim it away, cut the power of the disk: one load fails, the next one raises a GapError."""
+    disk, storage = new_disk()
+    with Store.open(None, LogOptions(segment_bytes=1 << 16), storage=storage) as store:
+        for number in range(40):
+            store.put(b"key", b"%d" % number * 2000)
+        loader, log = RangeLoader(StoredSource(storage), load_manifest(storage).log_id), store.log
+        known = DeltaEnd(log.durable_lsn, log.parts.core.durable_position)
+        assert loader.load(1, 2, known, Reached(0, 0)).end.lsn >= 2
+        loader._keep_tail(log.parts.contents.durable_view())  # the segment that is written now
+        before = loader._tail
+        assert before is not None
+        for number in range(40):
+            store.put(b"key", b"%d" % number * 2000)
+        store.checkpoint()
+    disk.free()
+    first = before.segment.first_lsn
+    with pytest.raises(StorageError):
+        loader.load(first, first, known, Reached(0, 0))
+    with pytest.raises(GapError):
+        loader.load(first, first, known, Reached(0, 0))
 
 
 def primitives(

@@ -193,11 +193,9 @@ class RangeLoader:
     def _from_tail(self, first_lsn: int, last_lsn: int, known: DeltaEnd) -> Frames | None:
         """Return the range's frames from the segment that is open here; None where they are not all in it."""
         with self._tail_in_use() as tail:
-            return (
-                None
-                if tail is None or first_lsn < tail.segment.first_lsn
-                else self._read_tail(tail, first_lsn, last_lsn, known)
-            )
+            if tail is None or first_lsn < tail.segment.first_lsn:
+                return None
+            return self._read_tail(tail, first_lsn, last_lsn, known)
 
     def _read_tail(self, tail: _Tail, first_lsn: int, last_lsn: int, known: DeltaEnd) -> Frames | None:
         with once(self._lock), self._lock:
@@ -299,6 +297,10 @@ class RangeLoader:
                 tail.users += 1
         try:
             yield tail
+        except StorageError:
+            # A file that was removed while its storage was away stays unreadable: the next try opens the log again.
+            self._replace_tail(None)
+            raise
         finally:
             if tail is not None:
                 with once(self._lock), self._lock:
