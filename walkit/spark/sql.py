@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.functions import udtf
 
 from walkit._internal.arguments import refuse
-from walkit.spark.change_rows import changed
-from walkit.spark.columns import RECORD_STRUCT
+from walkit.read.ranges import read_ranges
+from walkit.read.reader import LogReader, view_of
+from walkit.segments.identity import LogPoint
+from walkit.spark.change_rows import changes_of
 from walkit.spark.errors import noted
-from walkit.spark.facts import LogFacts
-from walkit.spark.options import PLANNED
-from walkit.spark.scan import Scan
-from walkit.spark.source import plan_load
+from walkit.spark.options import local_path, read_options
+from walkit.spark.scan import plan_log
 from walkit.spark.workers import make_importable
-from walkit.state.latest_reducer import FinalState
+from walkit.state.state_at import exact_state
+from walkit.storage.address import storage_at
+from walkit.storage.interface import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,12 +56,9 @@ class StateFunction:
     def eval(self, path: str, at_lsn: int | None = None) -> Iterator[tuple[Any, ...]]:
         """Yield key, value and LSN of each live key."""
         with noted():
-            facts, batches = _records(path, at_lsn, "walkit.spark.replay(path, at_lsn)")
-            facts.require_state(facts.last_lsn)
-            state = FinalState()
-            for batch in batches:
-                state.add(batch)
-            for row in state.live().to_pylist():
+            storage = storage_at(local_path(path))
+            end = _last_of(storage, at_lsn, "at_lsn", "walkit.spark.replay(path, at_lsn)")
+            for row in exact_state(LogReader(storage), end).records.live().to_pylist():
                 yield row["key"], row["value"], row["lsn"]
 
 
@@ -73,34 +68,25 @@ class ChangesFunction:
     def eval(self, path: str, first_lsn: int, last_lsn: int | None = None) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of `walkit.spark.changes`, in order of LSNs."""
         with noted():
-            if first_lsn is None or first_lsn < 1 or (last_lsn or first_lsn) < first_lsn:
-                refuse(
-                    "first_lsn", first_lsn, f"give LSNs in order, from 1; last_lsn is {last_lsn}", last_lsn
-                )
-            facts, batches = _records(path, last_lsn, "walkit.spark.changes(path, first_lsn, last_lsn)")
-            facts.require_records(first_lsn)
-            before, late = FinalState(), []
-            for batch in batches:
-                is_early = pc.less(batch.column("lsn"), first_lsn)
-                before.add(batch.filter(is_early))
-                late.append(batch.filter(pc.invert(is_early)))
-            for row in changed(before, late):
-                yield tuple(row.values())
+            if first_lsn is None or not 1 <= first_lsn <= (last_lsn or first_lsn):
+                text = f"give LSNs in order, from 1; last_lsn is {last_lsn}"
+                refuse("first_lsn", first_lsn, text, last_lsn)
+            place = local_path(path)
+            more = "walkit.spark.changes(path, first_lsn, last_lsn)"
+            end = _last_of(storage_at(place), last_lsn, "last_lsn", more)
+            scan = plan_log(place, read_options({"path": place, "lastLsn": end}))
+            records = read_ranges(place, scan.ranges, first_lsn=first_lsn, last_lsn=end)
+            for batch in changes_of(place, first_lsn, records, LogPoint.of(scan.manifest, end)):
+                yield from (tuple(row.values()) for row in batch.to_pylist())
 
 
-def _records(path: str, last_lsn: int | None, more: str) -> tuple[LogFacts, Iterator[pa.RecordBatch]]:
-    """Return the facts of a log, and its records with keys up to an LSN; OptionsError if they are too many."""
-    (whole,) = plan_load({"path": path, "snapshot": "true"}).plans
-    assert isinstance(whole, Scan)
-    facts, end = whole.facts, whole.facts.last_lsn if last_lsn is None else last_lsn
-    if not 0 <= end <= facts.last_lsn:
-        refuse("last_lsn", end, f"the log ends at {facts.last_lsn:,}", facts.last_lsn)
-    if end - facts.first_lsn >= FUNCTION_LSNS_MAX:
+def _last_of(storage: Storage, last_lsn: int | None, option: str, more: str) -> int:
+    """Return the last LSN that counts; OptionsError if the log ends before it, or has too many LSNs up to there."""
+    view, newest = view_of(storage)
+    end = newest if last_lsn is None else last_lsn
+    if not 0 <= end <= newest:
+        refuse(option, end, f"the log ends at {newest:,}", newest)
+    if end - view.first_lsn >= FUNCTION_LSNS_MAX:
         text = f"the log has more than {FUNCTION_LSNS_MAX:,} LSNs up to {end:,}, too many for one worker"
-        refuse("path", path, f"{text}; use {more}, which all workers read")
-    reader: Any = plan_load({"path": path, PLANNED: json.dumps([[asdict(facts), end]])}).reader(RECORD_STRUCT)
-    return replace(facts, last_lsn=end), (
-        batch.filter(batch.column("key").is_valid())
-        for part in reader.partitions()
-        for batch in reader.read(part)
-    )
+        refuse("path", storage.location, f"{text}; use {more}, which all workers read")
+    return end
