@@ -213,9 +213,9 @@ class Load:
         if TOUCHED_KEY in narrowed.schema["lsn"].metadata:
             return narrowed
         records = self.part()
-        touched = self.part("lsn bigint, key binary", first_lsn=first_lsn).where(F.col("key").isNotNull())
         if self.end - first_lsn >= BROADCAST_LSNS:
-            return records.join(touched.select("key").distinct(), "key", "left_semi")
+            return records
+        touched = self.part("lsn bigint, key binary", first_lsn=first_lsn).where(F.col("key").isNotNull())
         # 8 bytes of each key, whatever its size; one that shares the hash of a touched one is there, too.
         hashes = touched.select(F.xxhash64("key").alias(HASH)).distinct()
         return records.join(F.broadcast(hashes), F.xxhash64("key") == F.col(HASH), "left_semi")
