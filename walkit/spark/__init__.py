@@ -29,7 +29,7 @@ if importlib.util.find_spec("pyspark") is None:
 
 from walkit.read.record_count import lsn_at
 from walkit.spark.changes import changes
-from walkit.spark.counting import LogStats, count, stats
+from walkit.spark.counting import count
 from walkit.spark.diff import diff
 from walkit.spark.diff_report import diff_report
 from walkit.spark.errors import errors
@@ -47,7 +47,6 @@ __all__ = [
     "DiffReport",
     "JavaHome",
     "JavaNotFoundError",
-    "LogStats",
     "PairReport",
     "SparkStartError",
     "changes",
@@ -66,7 +65,6 @@ __all__ = [
     "session",
     "sql_functions",
     "states",
-    "stats",
     "verify",
     "verify_pair",
 ]

@@ -178,11 +178,8 @@ def verify_pair(left: str | os.PathLike[str], right: str | os.PathLike[str]) -> 
         return _nothing_compared(facts, first)
     within = {"firstLsn": first, "lastLsn": last}
 
-    def load(path: str, **options: object) -> DataFrame:
-        reader = spark.read.format(SOURCE_NAME)
-        for name, value in options.items():
-            reader = reader.option(name, str(value))
-        return reader.load(path)
+    def load(path: str, **options: str | int) -> DataFrame:
+        return spark.read.format(SOURCE_NAME).options(**options).load(path)
 
     sides = [load(path, view="frames", bodies="true", **within) for path in paths]
     lefts, rights = (
