@@ -33,14 +33,25 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 OPTIONS = walkit.LogOptions(segment_bytes=64 * 1024)
+CHURN_KEYS = 9
+
+
+OF_ONE, CHANGES, OF_SEVERAL = {"of": "log"}, {"of": "log", "view": "changes"}, {"of": "log*"}
+"""Kinds of queries: over `folder`/log, over the change feed of it, over all logs there."""
 
 
 def started(
-    spark: SparkSession, folder: Path, *, available_now: bool = False, per_trigger: int = 300, of: str = "log"
+    spark: SparkSession,
+    folder: Path,
+    *,
+    available_now: bool = False,
+    per_trigger: int = 300,
+    of: str = "log",
+    view: str = "records",
 ) -> StreamingQuery:
-    """A query from `folder`/log, or other logs there, into `folder`/sink, begun or begun again."""
+    """A query from logs in `folder` into `folder`/sink, begun or begun again."""
     stream = spark.readStream.format("walkit").option("maxRecordsPerTrigger", per_trigger)
-    writer = stream.load(str(folder / of)).writeStream.format("parquet")
+    writer = stream.option("view", view).load(str(folder / of)).writeStream.format("parquet")
     writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
     writer = (
         writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="0 seconds")
@@ -48,10 +59,10 @@ def started(
     return writer.start(str(folder / "sink"))
 
 
-def finish(spark: SparkSession, folder: Path, of: str = "log") -> StreamingQuery:
+def finish(spark: SparkSession, folder: Path, **kind: str) -> StreamingQuery:
     """Read what is left with Trigger.AvailableNow, and return the query."""
     for _ in range(4):
-        query = started(spark, folder, available_now=True, per_trigger=100_000, of=of)
+        query = started(spark, folder, available_now=True, per_trigger=100_000, **kind)
         try:
             assert query.awaitTermination(120), query.lastProgress
             return query
@@ -71,9 +82,9 @@ def sunk(spark: SparkSession, folder: Path) -> pa.Table:
 class Churn(threading.Thread):
     """Appends transactions, rotates, checkpoints, compacts and reopens until it is told to end; keeps the values."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, trims: bool) -> None:
         super().__init__()
-        self.path, self.values = path, list[bytes]()
+        self.path, self.trims, self.values = path, trims, list[bytes]()
         self.ended, self.churned = threading.Event(), threading.Event()
         self.reopened = self.compacted = 0
         self.error: BaseException | None = None
@@ -96,28 +107,31 @@ class Churn(threading.Thread):
             with store.transaction() as tx:
                 for _ in range(15):
                     value = b"%0150d" % len(self.values)
-                    tx.put(b"key-%d" % (len(self.values) % 9), value)
+                    tx.put(b"key-%d" % (len(self.values) % CHURN_KEYS), value)
                     self.values.append(value)
             if self.ended.wait(0.02):
                 break
         if store.log.claims():  # from now on upkeep spares what the stream has not read
             self.compacted += store.compact().segments_rewritten
-            store.checkpoint()
+            store.checkpoint(trim=self.trims)
 
 
 @contextmanager
-def churned(path: Path) -> Iterator[Churn]:
-    """A log under churn; on leaving, it was reopened and compacted, and the churn has ended without an error."""
-    walkit.Store.open(path, options=OPTIONS).close()
-    churn = Churn(path)
-    churn.start()
+def churned(folder: Path, kind: dict[str, str]) -> Iterator[list[Churn]]:
+    """Logs of a kind of query under churn; on leaving, each was reopened and compacted, and ended without an error."""
+    names = ("log", "log-2") if kind is OF_SEVERAL else ("log",)
+    churns = [Churn(folder / name, trims=kind is not CHANGES) for name in names]
+    for churn in churns:
+        walkit.Store.open(churn.path, options=OPTIONS).close()
+        churn.start()
     try:
-        yield churn
-        assert churn.churned.wait(60)
+        yield churns
+        assert all(churn.churned.wait(60) for churn in churns)
     finally:
-        churn.ended.set()
-        churn.join()
-    assert churn.error is None
+        for churn in churns:
+            churn.ended.set()
+            churn.join()
+    assert [churn.error for churn in churns] == [None] * len(churns)
 
 
 def planners() -> list[int]:
@@ -151,51 +165,39 @@ def wait_for_batches(query: StreamingQuery, count: int, seconds: float = 60) -> 
         time.sleep(0.02)
 
 
-def test_a_stream_that_is_killed_has_each_lsn_once(spark: SparkSession, tmp_path: Path) -> None:
-    """Kill -9 twice what plans a query, while the log churns: each LSN once in the sink."""
-    choice = random.Random(23)
-    with churned(tmp_path / "log") as churn:
-        kills = 0
+@pytest.mark.parametrize("kind", [OF_ONE, CHANGES, OF_SEVERAL], ids=["one", "changes", "several"])
+def test_a_stream_that_is_killed_has_each_lsn_once(
+    spark: SparkSession, tmp_path: Path, kind: dict[str, str]
+) -> None:
+    """Kill -9 what plans a query of each kind, while its logs churn: each LSN of each log once in the sink."""
+    choice, killed = random.Random(23), False
+    with churned(tmp_path, kind) as churns:
         for _ in range(8):
-            query = started(spark, tmp_path)
+            query = started(spark, tmp_path, **kind)  # type: ignore[arg-type]
             wait_for_batches(query, 1)
-            churn.ended.wait(choice.uniform(0, 0.7))
+            churns[0].ended.wait(choice.uniform(0, 0.7))
             for pid in planners():
                 os.kill(pid, signal.SIGKILL)
-                kills += 1
+                killed = True
             with pytest.raises(StreamingQueryException):
                 query.awaitTermination(60)
-            if kills >= 2:
+            if killed:
                 break
-    assert kills >= 2
-    finish(spark, tmp_path)
-    check_sink(sunk(spark, tmp_path), churn)
+    assert killed
+    finish(spark, tmp_path, **kind)
+    check_sink(sunk(spark, tmp_path), churns)
 
 
-def test_a_stream_of_two_logs_has_each_record_once(spark: SparkSession, tmp_path: Path) -> None:
-    """Kill the planner of a query over a pattern, append to one log, finish, append to the other, finish: each once."""
-    for name, count in (counts := {"log-a": 300, "log-b": 50}).items():
-        filled(tmp_path / name, count)
-    query = started(spark, tmp_path, per_trigger=40, of="log-*")
-    wait_for_batches(query, 1)
-    for pid in planners():
-        os.kill(pid, signal.SIGKILL)
-    with pytest.raises(StreamingQueryException):
-        query.awaitTermination(60)
-    for name in ("log-b", "log-a"):
-        with walkit.open(tmp_path / name) as log:
-            append(log, 70)
-        finish(spark, tmp_path, "log-*")
-    found = sunk(spark, tmp_path)
-    for name, count in counts.items():
-        own = found.filter(pc.equal(found["log"], str(tmp_path / name)))
-        assert own["lsn"].to_pylist() == list(range(1, count + 71)) and len(own["log_id"].unique()) == 1
-
-
-def check_sink(found: pa.Table, churn: Churn) -> None:
-    """Assert that the sink has every record of a churned log once, with its value."""
-    assert found.column("lsn").to_pylist() == list(range(1, len(churn.values) + 1))
-    assert found.column("value").to_pylist() == churn.values
+def check_sink(found: pa.Table, churns: list[Churn]) -> None:
+    """Assert that the sink has every record of the churned logs once, or every change, with its value."""
+    for churn in churns:
+        own = found.filter(pc.equal(found["log"], str(churn.path))) if "log" in found.column_names else found
+        assert own["lsn"].to_pylist() == list(range(1, len(churn.values) + 1))
+        if "post_value" not in own.column_names:
+            assert own["value"].to_pylist() == churn.values
+            continue
+        assert own["post_value"].to_pylist() == churn.values
+        assert own["pre_value"].to_pylist() == [None] * CHURN_KEYS + churn.values[:-CHURN_KEYS]
 
 
 def test_a_stream_is_a_stream_of_records(spark: SparkSession, tmp_path: Path) -> None:
@@ -229,23 +231,23 @@ def test_a_stream_over_another_log_ends_in_walkits_words(spark: SparkSession, tm
 
 
 CHILD = """
-import sys
+import json, sys
 import walkit.spark
 from pathlib import Path
 from tests.spark.test_spark_stream_query import started
 spark = walkit.spark.session(master="local[2]", config={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"})
-query = started(spark, Path(sys.argv[1]))
+query = started(spark, Path(sys.argv[1]), **json.loads(sys.argv[2]))
 print("started", flush=True)
 query.awaitTermination()
 """
 
 
-def kill_session(folder: Path, reached: Callable[[], bool]) -> None:
+def kill_session(folder: Path, kind: dict[str, str], reached: Callable[[], bool]) -> None:
     """Begin a query in a session of its own, and kill driver, JVM and workers when a moment is reached.
 
     The session is begun again where Spark did not get its planner started, as in `finish`: nothing was killed then.
     """
-    command = [sys.executable, "-c", CHILD, str(folder)]
+    command = [sys.executable, "-c", CHILD, str(folder), json.dumps(kind)]
     for _ in range(8):
         with tempfile.TemporaryFile("w+") as errors:
             child = subprocess.Popen(
@@ -288,18 +290,23 @@ class AfterABatch:
         return bool(self.seen_at) and time.monotonic() >= self.seen_at + self.seconds
 
 
-@pytest.mark.slow  # twenty JVMs begin; by default the planner of a query is killed
+@pytest.mark.slow  # up to twenty JVMs begin; by default the planner of a query is killed
 @pytest.mark.timeout(3600)
-def test_twenty_kills_of_the_whole_session(spark: SparkSession, tmp_path: Path) -> None:
-    """Kill -9 driver, JVM and workers of a query 20 times, while the log churns: each LSN once in the sink."""
+@pytest.mark.parametrize(
+    ("kind", "kills"), [(OF_ONE, 20), (CHANGES, 6), (OF_SEVERAL, 6)], ids=["one", "changes", "several"]
+)
+def test_kills_of_the_whole_session(
+    spark: SparkSession, tmp_path: Path, kind: dict[str, str], kills: int
+) -> None:
+    """Kill -9 driver, JVM and workers of a query again and again, while its logs churn: each LSN once in the sink."""
     # Every second kill may be before the session's first batch; the others are up to 1.5 s after one was committed.
     choice = random.Random(7)
-    with churned(tmp_path / "log") as churn:
-        for n in range(20):
+    with churned(tmp_path, kind) as churns:
+        for n in range(kills):
             if n % 2 == 0:
                 moment = time.monotonic() + choice.uniform(2, 12)
-                kill_session(tmp_path, lambda moment=moment: time.monotonic() >= moment)  # type: ignore[misc]
+                kill_session(tmp_path, kind, lambda moment=moment: time.monotonic() >= moment)  # type: ignore[misc]
             else:
-                kill_session(tmp_path, AfterABatch(tmp_path, choice.uniform(0, 1.5)))
-    finish(spark, tmp_path)
-    check_sink(sunk(spark, tmp_path), churn)
+                kill_session(tmp_path, kind, AfterABatch(tmp_path, choice.uniform(0, 1.5)))
+    finish(spark, tmp_path, **kind)
+    check_sink(sunk(spark, tmp_path), churns)
