@@ -19,7 +19,6 @@ from walkit.errors import (
     DivergenceError,
     GapError,
     HistoryTrimmedError,
-    OptionsError,
     SnapshotError,
     WalkitError,
 )
@@ -189,19 +188,6 @@ def test_a_snapshot_of_another_log_is_not_read(trimmed: Path, tmp_path: Path) ->
     object.__setattr__(scan, "path", str(log))
     with pytest.raises(SnapshotError, match="belongs to another log"):
         list(foreign.read(foreign.partitions()[0]))
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"snapshot": "yes"}, "snapshot='yes': one of 'true', 'false'"),
-        ({"snapshot": True, "firstLsn": 50}, "firstLsn leaves out what option snapshot puts first"),
-    ],
-)
-def test_options_that_cannot_be(trimmed: Path, options: dict[str, object], text: str) -> None:
-    """A value that is none, and two options that exclude each other: refused by name."""
-    with pytest.raises(OptionsError, match=text):
-        plan_scan({"path": trimmed, **options})
 
 
 def test_an_empty_log_needs_no_snapshot(tmp_path: Path) -> None:

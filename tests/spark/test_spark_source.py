@@ -146,13 +146,6 @@ def test_columns_by_a_schema(spark: SparkSession, many: Path) -> None:
         spark.read.format("walkit").schema("lsn int").load(str(many)).count()
 
 
-def test_sql_view(spark: SparkSession, many: Path) -> None:
-    """The format works from SQL."""
-    spark.sql(f"create or replace temporary view many using walkit options (path '{many}', lastLsn '100')")
-    assert spark.sql("select count(*), max(lsn) from many where lsn > 50").collect() == [(50, 100)]
-    spark.catalog.dropTempView("many")
-
-
 def test_bad_paths_say_so_at_load(spark: SparkSession, tmp_path: Path) -> None:
     """Nothing there, a file, a folder of something else: walkit's own words, when load() is called."""
     (tmp_path / "file").write_text("words")
@@ -176,22 +169,3 @@ def test_damage_is_an_error_and_not_less_data(spark: SparkSession, many: Path, t
     first.write_bytes(damaged)
     with pytest.raises(Exception, match="CorruptionError"):
         load(spark, tmp_path / "log").count()
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"lastLsm": 5}, "unknown option 'lastlsm'.*firstLsn, lastLsn"),
-        ({"firstLsn": "x"}, "firstLsn='x'"),
-        ({"lastLsn": -3}, "lastLsn='-3'"),
-        ({"partitions": 0}, "partitions='0'"),
-        ({"snapshot": "yes"}, "snapshot='yes': one of 'true', 'false'"),
-        ({"pushFilters": "true"}, "unknown option 'pushfilters'"),
-    ],
-)
-def test_bad_options_say_so_at_load(
-    spark: SparkSession, many: Path, options: dict[str, object], text: str
-) -> None:
-    """An option that does not exist or is no number is refused by name."""
-    with pytest.raises(Exception, match=text):
-        load(spark, many, **options)

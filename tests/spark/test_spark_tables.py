@@ -101,6 +101,17 @@ def test_lists_and_patterns_mean_several(logs: Path) -> None:
         ({"path": "/x", "view": "frames", "snapshot": "true"}, OptionsError, "is for view 'records'"),
         ({"path": "/x", "bodies": "true"}, OptionsError, "is for view 'frames'"),
         ({"paths": '["/x", "/y"]', "lastLsn": "7"}, OptionsError, "lastLsn is of one log"),
+        ({"path": "/x", "lastLsm": "5"}, OptionsError, "unknown option 'lastlsm'.*firstLsn, lastLsn"),
+        ({"path": "/x", "firstLsn": "x"}, OptionsError, "firstLsn='x'"),
+        ({"path": "/x", "lastLsn": "-3"}, OptionsError, "lastLsn='-3'"),
+        ({"path": "/x", "partitions": "0"}, OptionsError, "partitions='0'"),
+        ({"path": "/x", "snapshot": "yes"}, OptionsError, "snapshot='yes': one of 'true', 'false'"),
+        ({"path": "/x", "pushFilters": "true"}, OptionsError, "unknown option 'pushfilters'"),
+        (
+            {"path": "/x", "snapshot": "true", "firstLsn": "50"},
+            OptionsError,
+            "firstLsn leaves out what option snapshot puts first",
+        ),
     ],
 )
 def test_what_cannot_be_loaded_is_refused_by_name(
