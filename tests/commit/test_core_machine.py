@@ -82,7 +82,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.limited = limited and not completion
         if self.limited:
             self.core.ack_limit_lsn, self.core.unacked_bytes_max = 100, 1 << 30
-        self.given_up: list[SealedFrame] = []
+        self.lost: set[int] = set()
         self.step = self.now_us = 0
         self.waiting: list[Piece] = []
         self.frames: list[SealedFrame] = []
@@ -186,7 +186,7 @@ class CoreMachine(RuleBasedStateMachine):
         """Check what the core has just acknowledged: the contiguous written prefix up to the limit, each frame once."""
         prefix: list[SealedFrame] = []
         for each in self.frames:
-            lost = each.state == "failed" and each not in self.given_up
+            lost = each.position in self.lost
             if id(each) not in self.written_at or lost or each.last_lsn > self.core.ack_limit_lsn:
                 break
             prefix.append(each)
@@ -214,7 +214,6 @@ class CoreMachine(RuleBasedStateMachine):
         error = TimeoutError("no replica")
         assert self.core.give_up(error, self.now_us - late_us) == expected
         assert all(f.state == "failed" and f.error is error for f in expected)
-        self.given_up += expected
 
     @rule()
     @precondition(lambda self: not self.durable_writes)
@@ -241,12 +240,14 @@ class CoreMachine(RuleBasedStateMachine):
         core = self.core
         durable = min(core.durable_position, frame.position if frame else core.written_position)
         safe = [f for f in core.unacked if f.next_position <= durable]
-        before = [f for f in core.in_flight if frame and f.position < frame.position]
-        expected = [f for f in (*core.unacked, *core.in_flight) if f not in (*safe, *before)]
+        under_way = [f for f in core.in_flight if f.state == "sealed"]  # in completion order some have landed
+        before = [f for f in under_way if frame and f.position < frame.position]
+        expected = [f for f in (*core.unacked, *under_way) if f not in (*safe, *before)]
         error = OSError("the device is gone")
         lost, refused = core.fail(error, frame)
         assert lost == expected
         assert list(core.unacked) == safe
+        self.lost |= {f.position for f in lost}
         assert refused == self.waiting
         assert all(f.state == "failed" and f.error is error for f in lost)
         assert all(f.state == "sealed" for f in before), "what is before it may land yet"

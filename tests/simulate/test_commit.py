@@ -116,7 +116,9 @@ def test_throughput_is_what_queueing_theory_says(
 
 
 @pytest.mark.parametrize(
-    ("acks", "took_us", "per_s"), [(1, 100 + 10 + 50 + 10, 23_529), (2, 100 + 10 + 300 + 10, 9_523)]
+    ("acks", "took_us", "per_s"),
+    # of four writers two share a frame: a period is two writes here, or two at the replica that is waited for
+    [(1, 100 + 10 + 50 + 10, 20_000), (2, 100 + 10 + 300 + 10, 6_667)],
 )
 def test_replicas_add_the_time_of_the_kth_fastest(acks: int, took_us: int, per_s: int) -> None:
     """Write 100 us here and 50, 300 or 500 us at replicas 10 us away: the k-th fastest counts; frames do not wait."""
@@ -130,7 +132,7 @@ def test_replicas_add_the_time_of_the_kth_fastest(acks: int, took_us: int, per_s
     for _ in range(4):
         loop.add_writer(calls(repeat(100)))
     loop.run(until_ns=100_000 * US)
-    assert loop.acknowledged / 0.1 == pytest.approx(per_s, rel=0.15)
+    assert loop.acknowledged / 0.1 == pytest.approx(per_s, rel=0.02)
     assert loop.core.unacked or loop.core.acked_lsn == loop.core.written_lsn
     loop.core._check()
 
