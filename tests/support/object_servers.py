@@ -9,7 +9,7 @@ import sys
 import threading
 import urllib.request
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from hashlib import md5
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -170,6 +170,11 @@ class OddS3:
         rule, data = self._met(handler), self.objects.get(handler.path)
         if isinstance(rule, int) or data is None:
             self.answer(handler, rule if isinstance(rule, int) else 404)
+        elif (span := handler.headers.get("Range")) is not None:
+            start, stop = (int(n) for n in span.removeprefix("bytes=").split("-"))
+            part = data[start : stop + 1]
+            said = {"Content-Range": f"bytes {start}-{start + len(part) - 1}/{len(data)}"}
+            self.answer(handler, 206, data, part, headers=said)
         else:
             self.answer(handler, 200, data)
 
@@ -181,15 +186,25 @@ class OddS3:
         return f'"{md5(data).hexdigest()}"'
 
     def answer(
-        self, handler: BaseHTTPRequestHandler, status: int, data: bytes = b"", *, body: bool = True
+        self,
+        handler: BaseHTTPRequestHandler,
+        status: int,
+        data: bytes = b"",
+        part: bytes | None = None,
+        *,
+        body: bool = True,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         """Send an answer; an error repeats what the request was signed with, as real ones do."""
         said = f"<Error><Code>Code{status}</Code><Message>{SECRET} test-key-id</Message></Error>".encode()
-        sent = said if status >= 400 else data if body else b""
+        whole = data if part is None else part
+        sent = said if status >= 400 else whole if body else b""
         handler.send_response(status)
         handler.send_header("ETag", self._tag(data))
         handler.send_header("x-goog-generation", str(self.generations[handler.path]))
         handler.send_header("Last-Modified", "Fri, 27 Nov 2026 17:00:00 GMT")
         handler.send_header("Content-Length", str(len(sent)))
+        for name, value in (headers or {}).items():
+            handler.send_header(name, value)
         handler.end_headers()
         handler.wfile.write(sent)

