@@ -43,6 +43,7 @@ COMMANDS = (
     ["crashtest"],
     ["dashboard"],
     ["doctor"],
+    ["remove"],
 )
 
 

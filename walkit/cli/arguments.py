@@ -33,17 +33,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
     for add in (
         *(_add_inspect, _add_dump, _add_verify, _add_repair, _add_claims, add_copy, _add_diff, _add_serve),
-        *(
-            _add_follow,
-            _add_status,
-            add_promote,
-            _add_demo,
-            add_bench,
-            add_simulate,
-            add_crashtest,
-            add_dashboard,
-        ),
-        add_doctor,
+        *(_add_follow, _add_status, add_promote, _add_demo, add_bench, add_simulate, add_crashtest),
+        *(add_dashboard, add_doctor, _add_remove),
     ):
         add(commands)
     given = sys.argv[1:] if argv is None else list(argv)
@@ -145,6 +136,19 @@ def _add_claims(commands: Any) -> None:
     parser.add_argument("log", metavar="LOG", help=LOG_HELP)
     parser.add_argument("--drop", metavar="NAME", help="first remove this claim, whose consumer is gone")
     add_report_options(parser)
+
+
+def _add_remove(commands: Any) -> None:
+    parser = add_command(
+        commands,
+        "remove",
+        "delete a log on object storage",
+        "; asks before it does, and refuses while a claim lives; close the writer first",
+        "walkit remove s3://bucket/orders --yes",
+        "walkit.cli.removing:remove",
+    )
+    parser.add_argument("url", metavar="URL", help="s3://, gs://, az:// or objects: URL of the log")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def _add_dump(commands: Any) -> None:
