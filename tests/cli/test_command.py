@@ -143,7 +143,7 @@ BAD_ARGUMENTS: tuple[list[str], ...] = (
     ["dashboard", "--port", "70000"],
     ["dashboard", "--port", "1", "--socket", "x"],
     ["doctor", "--path", "LOG/none"],
-    ["inspect", "s3://bucket/log"],
+    ["inspect", "https://bucket/log"],
     ["inspect", "LOG", "--out", "LOG/report.txt"],
     ["dump", "LOG", "--out", "LOG/manifest"],
     ["verify", "LOG", "--out", "LOG"],
