@@ -75,8 +75,7 @@ class OrderingCore(Generic[S]):
         self.policy = policy
         self._begin_queue()
         self._begin_limit()
-        self.identity = identity
-        self.alignment = alignment
+        self.identity, self.alignment = identity, alignment
         self.frame_bytes_max = frame_bytes_max
         self.completion_order = completion_order
         self.reorder_window_bytes = (
