@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import NoReturn, Protocol, runtime_checkable
+from typing import NoReturn, Protocol, TypeAlias, runtime_checkable
 
 from walkit._internal.arguments import refuse
 from walkit._internal.locks import once
@@ -45,30 +45,6 @@ def require_promises(durability: str) -> None:
     if durability == "none":
         text = "replication needs 'sync' or 'interval'; a closed log needs one more opening with either"
         refuse("durability", durability, text, durability)
-
-
-class SharedLog(Protocol):
-    """A log that a delta reader shares with its writer, wherever it is. Safe from any thread."""
-
-    @property
-    def location(self) -> str:
-        """Where it is: a path or a URL."""
-
-    @property
-    def storage(self) -> Storage | None:
-        """Where claims on it are; None if it has none."""
-
-    def manifest(self) -> Manifest:
-        """Return the manifest of this moment."""
-
-    def view(self) -> View:
-        """Return the durable frames of this moment."""
-
-    def end_and_manifest(self) -> tuple[tuple[int, int], Manifest]:
-        """Return (LSN, position) up to which the log is on stable storage, and the manifest with that end."""
-
-    def reader(self, events: EventSink) -> LogReader:
-        """Return a reader of the log."""
 
 
 class Source(Protocol):
@@ -305,7 +281,7 @@ class StoredSource:
         return load_manifest(self.storage)
 
     def reader(self, events: EventSink) -> LogReader:
-        """See SharedLog."""
+        """See StoredSource."""
         return LogReader(self.storage, events)
 
     def watch(self, notify: Callable[[], object]) -> Callable[[], object]:
@@ -322,21 +298,25 @@ class SharedObjects:
         self._end, self.location = end, end.location
 
     def manifest(self) -> Manifest:
-        """See SharedLog."""
+        """See StoredSource."""
         return self.view().manifest
 
     def view(self) -> View:
-        """See SharedLog."""
+        """See StoredSource."""
         return self._end.now().view
 
     def end_and_manifest(self) -> tuple[tuple[int, int], Manifest]:
-        """See SharedLog."""
+        """See StoredSource."""
         seen = self._end.now()
         return (seen.last_lsn, seen.end_position), seen.view.manifest
 
     def reader(self, events: EventSink) -> LogReader:
-        """See SharedLog."""
+        """See StoredSource."""
         return LogReader(self._end, events)
+
+
+SharedLog: TypeAlias = StoredSource | SharedObjects
+"""A log that a delta reader shares with its writer, wherever it is. Safe from any thread."""
 
 
 def shared_log(what: AnyPlace) -> SharedLog:
