@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from walkit.cli import main
 from walkit.errors import OptionsError
 from walkit.measure import Finding, HealthReport, file_system, health_checks
 from walkit.measure.health_checks import _requirements, _within, folder, spark_starts
+from walkit.storage.object_files import FileObjectStore
 
 ROOT = Path(walkit.__file__).parent.parent
 MEMORY = "/dev/shm"
@@ -110,6 +112,17 @@ def test_a_folder_is_measured_and_left_as_it_was(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(health_checks, "file_system", lambda _: dataclasses.replace(place, type="btrfs"))
     copying = next(finding for finding in folder(str(tmp_path)) if finding.name == "file system")
     assert copying.state == "note" and "a full disk" in copying.advice
+
+
+def test_an_object_store_honours_conditional_puts_or_is_a_problem(tmp_path: Path) -> None:
+    """A store in a folder is fine, and left without objects; one that cannot be made is a problem with advice."""
+    (fine,) = folder(f"objects:{tmp_path}")
+    assert (fine.state, fine.found) == ("fine", "honoured")
+    with closing(FileObjectStore(tmp_path)) as store:
+        assert list(store.list_after("")) == []
+    (tmp_path / "file").write_bytes(b"")
+    (wrong,) = folder(f"objects:{tmp_path}/file")
+    assert wrong.state == "problem" and wrong.advice
 
 
 @pytest.mark.skipif(not file_system(MEMORY).tmpfs, reason="no file system in memory at /dev/shm")

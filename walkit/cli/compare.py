@@ -18,9 +18,9 @@ from walkit.cli.dump import as_text
 from walkit.cli.output import bar, publish, saved, say
 from walkit.cli.places import PlaceAt
 from walkit.errors import CorruptionError
+from walkit.objects.places import log_at
 from walkit.read.reader import LogReader
 from walkit.state.diff import DELETED, INSERTED, DiffCounts, diff
-from walkit.storage.address import storage_at
 
 ROWS_SHOWN_MAX = 20
 CELL_MAX = 40
@@ -78,7 +78,7 @@ def compare(args: argparse.Namespace) -> int:
 
 
 def _side(stack: ExitStack, place: PlaceAt) -> _Side:
-    reader = stack.enter_context(LogReader(storage_at(place.path)))
+    reader = stack.enter_context(LogReader(log_at(place.path)))
     newest = reader.last_lsn
     if place.lsn is not None and place.lsn > newest:
         refuse("lsn", place.lsn, f"the log {place.path} ends at LSN {newest:,}", newest)

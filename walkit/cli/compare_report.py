@@ -8,9 +8,9 @@ from typing import Any
 
 from walkit._internal.arguments import refuse
 from walkit.cli.output import bar, publish, saved, say
+from walkit.objects.places import log_at
 from walkit.read.reader import LogReader
 from walkit.state.diff_report import DiffReport, diff_report
-from walkit.storage.address import storage_at
 
 DIFFERENT = 1
 PAGES = (".html", ".htm")
@@ -62,7 +62,7 @@ def _in_process(args: argparse.Namespace, given: dict[str, Any]) -> DiffReport:
     with ExitStack() as stack:
         sides = []
         for place in (args.left, args.right):
-            reader = stack.enter_context(LogReader(storage_at(place.path)))
+            reader = stack.enter_context(LogReader(log_at(place.path)))
             sides.append((reader, reader.last_lsn if place.lsn is None else place.lsn))
         shown = stack.enter_context(bar(f"diff {args.left.path} {args.right.path}", " records"))
         return diff_report(*sides, progress=shown, **given)

@@ -25,7 +25,8 @@ def add_doctor(commands: Any) -> None:
         "--path",
         action="append",
         metavar="DIR",
-        help="a folder whose disk is looked at; more than once for more (default: the temporary and the current one)",
+        help="a folder whose disk is looked at, or the URL of an object store; more than once for more (default: the "
+        "temporary and the current folder)",
     )
     parser.add_argument("--spark", action="store_true", help="start Spark, too, which takes some seconds")
     add_report_options(parser)

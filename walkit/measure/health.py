@@ -13,6 +13,7 @@ from walkit._internal.html import join, red_lines, table, tag
 from walkit._internal.text import aligned, counted
 from walkit.measure.health_checks import Finding, browser, folder, java, lab, packages, spark_starts
 from walkit.storage.interface import Translated
+from walkit.storage.object_open import is_object_url
 
 Progress = Callable[[str], object]
 
@@ -78,7 +79,9 @@ def doctor(
     `folders`: where logs are or will be (default: the one for temporary files, and the current one). Each disk is
     measured, for some seconds in all. With `spark`, Spark is started in a separate process and ends again. `progress`
     is called with what is being done. Everything is written into temporary folders, which are removed, and nothing else
-    is changed. OptionsError unless each of `folders` is a folder; StorageError without a descriptor left.
+    is changed. One of `folders` may be the URL of an object store: two small objects are put there and removed, which
+    shows whether it honours conditional puts. OptionsError for a folder that is missing; StorageError without a
+    descriptor left.
     """
     with Translated("look at", "", "this installation"):
         return _doctor(folders, spark, progress)
@@ -91,11 +94,11 @@ def _doctor(
         [tempfile.gettempdir(), os.getcwd()] if folders is None else [os.fspath(path) for path in folders]
     )
     for path in chosen:
-        if not os.path.isdir(path):
-            refuse("folders", path, "an existing folder")
+        if not (os.path.isdir(path) or is_object_url(path)):
+            refuse("folders", path, "an existing folder, or the URL of an object store")
     say = progress or (lambda _: None)
     findings = [*packages()]
-    for path in dict.fromkeys(map(os.path.realpath, chosen)):
+    for path in dict.fromkeys(p if is_object_url(p) else os.path.realpath(p) for p in chosen):
         say(f"measuring the disk of {path}")
         findings += folder(path)
     say("looking for Java, a browser and JupyterLab")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -21,6 +22,7 @@ from walkit.measure.machine import file_system
 from walkit.storage import FileStorage, LockHolder
 from walkit.storage.interface import NumberedFile
 from walkit.storage.mounts import COPYING_FILE_SYSTEMS
+from walkit.storage.object_open import is_object_url, open_store, prove_conditional_writes
 
 State = Literal["fine", "note", "problem"]
 
@@ -131,8 +133,23 @@ def _within(version: str, asked: str) -> bool:
     return True
 
 
+def object_store(url: str) -> Iterator[Finding]:
+    """Say whether an object store honours conditional puts: two objects are put, and removed."""
+    part, name = f"object store {url.partition('?')[0]}", "conditional puts"
+    try:
+        with closing(open_store(url)) as store:
+            prove_conditional_writes(store, "walkit-doctor")
+        yield Finding(part=part, name=name, found="honoured")
+    except WalkitError as error:
+        advice = "a log needs them: correct the endpoint or the credentials, or use another store"
+        yield Finding(part=part, name=name, found=str(error), state="problem", advice=advice)
+
+
 def folder(path: str) -> Iterator[Finding]:
     """Say what a folder is on, whether it takes files and direct writes, and how fast its raw device syncs."""
+    if is_object_url(path):
+        yield from object_store(path)
+        return
     part, place = f"folder {path}", file_system(path)
     tmpfs = bool(place.tmpfs)
     yield Finding(

@@ -124,7 +124,8 @@ class _Examination:
     def read(self, *, bodies: bool) -> None:
         """Read the bulks, from the floor on or from the vouched end on, past damaged and missing ones."""
         if not bodies:
-            self._frames = self.vouched.number - self.place.number
+            fences = sum(epoch.position >= self.place.position for epoch in self.end.manifest.lineage)
+            self._frames = self.vouched.number - self.place.number - fences
             self._go_to(max(self.place, self.vouched), Verdict.NOT_READ)
         at_end = False
         while not at_end:

@@ -20,13 +20,13 @@ import pyarrow.compute as pc
 from walkit._internal.arguments import as_lsn, check_progress, refuse
 from walkit._internal.arrow import numbers_of, validated
 from walkit._internal.report import report_html
+from walkit.objects.places import AnyPlace, log_at
 from walkit.read.read_api import ReadApi
 from walkit.read.reader import LogReader
 from walkit.state.mapping_api import MappingApi
 from walkit.state.reconcile import DELETE, Mask
 from walkit.state.state_at import StateProgress, deletions, exact_state
 from walkit.state.table import KeyedTable
-from walkit.storage.address import Place, storage_at
 
 INSERTED, DELETED, CHANGED, UNCHANGED = "I", "D", "C", "N"
 
@@ -52,7 +52,7 @@ A key that is live without a value has an LSN and a null value. A key that is li
 NARROW_BYTES_MAX = (1 << 31) - 1
 """Most bytes that an Arrow `binary` column holds in one piece."""
 
-Source: TypeAlias = ReadApi | MappingApi | KeyedTable | Place
+Source: TypeAlias = ReadApi | MappingApi | KeyedTable | AnyPlace
 """What has a state: an open log or reader, a Store, a table, or the place of a log."""
 Side: TypeAlias = Source | tuple[Source, int]
 """A source as it is now, or (source, LSN): as it was after that record."""
@@ -152,7 +152,7 @@ def _told(side: Side, stack: ExitStack, progress: StateProgress | None) -> _Told
     if isinstance(source, MappingApi | KeyedTable):
         refuse("at_lsn", at_lsn, f"a {type(source).__name__} has no earlier states; give its log and the LSN")
     if not isinstance(source, ReadApi):
-        source = stack.enter_context(LogReader(storage_at(source)))
+        source = stack.enter_context(LogReader(log_at(source)))
     told = exact_state(source, at_lsn, progress)
     return _Told(told.records.newest(), source, told.base_lsn)
 

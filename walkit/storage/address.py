@@ -36,8 +36,10 @@ def storage_at(place: Place) -> Storage:
         return _memories.setdefault(path, MemoryStorage())
     if path.startswith("file://"):
         path = path[len("file://") :]
-    elif "://" in path:
-        refuse("path", path, "a path, file://PATH or memory://NAME")
+    elif "://" in path or path.startswith("objects:"):
+        refuse(
+            "path", path, "a path, file://PATH or memory://NAME: a log on object storage cannot do this yet"
+        )
     path = os.path.abspath(os.path.expanduser(path))
     if os.path.exists(path) and not os.path.isdir(path):
         raise NotALogError(path, "it is a file, and a log is a folder")
