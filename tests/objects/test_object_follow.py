@@ -8,12 +8,15 @@ import threading
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import walkit
+from tests.support.object_servers import SECRET, moto_bucket
 from tests.support.threads import wait_until
 from walkit.objects.open import open_object_writer
 from walkit.objects.verify import verify
 from walkit.objects.view import ObjectEnd
 from walkit.read.reader import LogReader
 from walkit.storage.object_files import FileObjectStore
+from walkit.storage.object_open import open_store
 
 WRITER = """
 import sys
@@ -53,3 +56,24 @@ def test_a_follower_sees_each_record_of_killed_writers_once(tmp_path: Path) -> N
         reader.close()
         follower.join()
         assert seen == list(range(1, acked[-1] + 1))
+
+
+def test_a_log_on_s3_is_followed_read_and_verified() -> None:
+    """A server of S3: a reader follows the writer over two openings, its ends are 404s, and all of it verifies."""
+    url, options = moto_bucket()
+    values = [b"%d" % at for at in range(12)]
+    with ExitStack() as stack:
+        with walkit.open(url, storage_options=options) as log:
+            log.append_many(values[:5])
+            reader = stack.enter_context(walkit.open(url, "r", storage_options=options))
+            follower = reader.follow(1)
+            assert [next(follower).value for _ in range(5)] == values[:5]
+            log.append(values[5])
+            assert next(follower).value == values[5]
+        with walkit.open(url, storage_options=options) as log:
+            for value in values[6:]:
+                log.append(value)
+                assert next(follower).value == value
+        assert [r.value for r in reader] == values and list(reader.read(13)) == []
+        store = stack.enter_context(closing(open_store(url, options)))
+        assert walkit.verify(store).ok is True and SECRET not in repr(reader)
