@@ -191,7 +191,7 @@ def test_two_threads_remove_one_file_that_is_left() -> None:
         storage.inner.open(segment_name(900), "create").close()
         segments.left.append(900)
         hang = storage.hang("open", MANIFEST_NAME, times=2)
-        removals = [Task(segments._remove_left) for _ in range(2)]
+        removals = [Task(segments.remove_left) for _ in range(2)]
         wait_until(lambda: hang.hits == 2, "both to look into the manifest")
         hang.release()
         for removal in removals:

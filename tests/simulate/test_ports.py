@@ -44,8 +44,8 @@ def test_a_load_passes_a_segment_that_was_removed_meanwhile() -> None:
         loader, log = RangeLoader(StoredSource(storage), load_manifest(storage).log_id), store.log
         known = DeltaEnd(log.durable_lsn, log.parts.core.durable_position)
         assert loader.load(1, 2, known, Reached(0, 0)).end.lsn >= 2
-        loader._keep_tail(log.parts.contents.durable_view())  # the segment that is written now
-        before = loader._tail
+        loader.keep_tail(log.parts.contents.durable_view())  # the segment that is written now
+        before = loader.tail
         assert before is not None
         for number in range(40):
             store.put(b"key", b"%d" % number * 2000)

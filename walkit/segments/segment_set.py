@@ -317,13 +317,13 @@ class SegmentSet:
         except StorageError:
             file.close()
             self.left.append(number)
-            self._remove_left()
+            self.remove_left()
             raise
-        self._remove_left()
+        self.remove_left()
         self.events.emit("walkit.segment.prepare", number=number, bytes=self.options.segment_bytes)
         return segment
 
-    def _remove_left(self) -> None:
+    def remove_left(self) -> None:
         """Remove files of segments that could not be made, unless the manifest on disk names them (FORMAT.md F-9.1).
 
         A change of the manifest that failed may have landed. The next change, or the next opening, removes the rest.
@@ -402,7 +402,7 @@ class SegmentSet:
         segment.seal(header.offset_of(segment.end_position))
         self.maintenance.steps += 1
         write_index(self.storage, self.identity.log_id, record, segment.index)
-        self._remove_left()
+        self.remove_left()
         self.maintenance.steps += 1
         if self.on_seal is not None:
             self.on_seal()

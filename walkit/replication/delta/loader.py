@@ -107,7 +107,7 @@ class RangeLoader:
         """A load ends with the frame with which it has so many bytes, also where more was asked for."""
         self._log, self._log_id, self._stop_at_bytes = log, log_id, stop_at_bytes
         self._lock = threading.RLock()
-        self._tail: _Tail | None = None
+        self.tail: _Tail | None = None
         self._ends: list[_End] = []
         """By LSN: where the frames of ranges end."""
         self._closed = False
@@ -180,7 +180,7 @@ class RangeLoader:
         """Assert that the ends are in order and bounded; with the lock held."""
         assert len(self._ends) <= ENDS_MAX
         assert all(before.lsn < after.lsn for before, after in pairwise(self._ends))
-        assert self._tail is None or (self._tail.users >= 0 and not self._tail.is_replaced)
+        assert self.tail is None or (self.tail.users >= 0 and not self.tail.is_replaced)
 
     def close(self) -> None:
         """Close the open segment; a load that reads it closes it at its end."""
@@ -260,7 +260,7 @@ class RangeLoader:
                         size += header.footprint
                     if size >= self._stop_at_bytes:
                         break
-                self._keep_tail(view)
+                self.keep_tail(view)
                 return frames
             except (CorruptionError, GapError):
                 # A trim, a compaction or a new segment takes files away from under a view; a new one has the others.
@@ -268,7 +268,7 @@ class RangeLoader:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
-    def _keep_tail(self, view: View) -> None:
+    def keep_tail(self, view: View) -> None:
         """Keep the segment open that is written now, where its frames are the log's own."""
         if not isinstance(view, LogView) or not view.spans:
             return
@@ -280,8 +280,8 @@ class RangeLoader:
 
     def _replace_tail(self, opened: _Tail | None) -> None:
         with once(self._lock), self._lock:
-            replaced = [each for each in (self._tail, opened if self._closed else None) if each is not None]
-            self._tail = None if self._closed else opened
+            replaced = [each for each in (self.tail, opened if self._closed else None) if each is not None]
+            self.tail = None if self._closed else opened
             for tail in replaced:
                 tail.is_replaced = True
             unused = [tail.file for tail in replaced if not tail.users]
@@ -292,7 +292,7 @@ class RangeLoader:
     @contextmanager
     def _tail_in_use(self) -> Iterator[_Tail | None]:
         with once(self._lock), self._lock:
-            tail = self._tail
+            tail = self.tail
             if tail is not None:
                 tail.users += 1
         try:
