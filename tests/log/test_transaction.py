@@ -177,7 +177,7 @@ def test_on_a_closed_and_on_a_poisoned_log() -> None:
     storage.fail("synced_write", SEGMENTS)
     failing = log.transaction()
 
-    def commit(tx: walkit.log.transaction.Transaction) -> None:
+    def commit(tx: walkit.log.append.Transaction) -> None:
         with tx:
             tx.put(b"k", b"v")
 
