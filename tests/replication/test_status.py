@@ -43,6 +43,7 @@ from walkit.replication.core import absence
 from walkit.replication.core.absence import Absence
 from walkit.replication.core.publisher import CONTACT_MS
 from walkit.replication.core.subscriber import Subscriber
+from walkit.replication.primary.replica_acks import AckStatus
 from walkit.replication.primary.status_call import decode_status, encode_status
 from walkit.replication.protocol.messages import Heartbeat, Refusal, Welcome
 from walkit.replication.protocol.wire import WireError
@@ -139,6 +140,7 @@ def test_what_is_not_known_of_a_peer_is_absent_after_the_wire() -> None:
     """Encode statuses with and without a lag and with claims that were not read: None stays None, and 0 stays 0."""
     unknown = {"lag_records": None, "lag_bytes": None, "lag_ms": None}
     known = {"lag_records": 0, "lag_bytes": 0, "lag_ms": 0.0}
+    acks = AckStatus(replicas=1, counted=0, reached_lsn=0, state="waiting", waiting_records=0, late_records=2)
     for lag in (unknown, known):
         reader = SessionStatus(
             id="1", state="syncing", applied_lsn=0, answered_lsn=0, held_bytes=0, waiting=0, **lag
@@ -157,11 +159,11 @@ def test_what_is_not_known_of_a_peer_is_absent_after_the_wire() -> None:
         for claims in (
             None,
             (),
-            (ClaimFact(name="c", state="damaged", fault="!"),),
+            (ClaimFact(name="c", state="damaged", fault="!", label="r"),),
         ):
             status = PrimaryStatus(
                 address="a", state="absent", why="w\udcff\x1b", durable_lsn=1, durable_position=2,
-                followers=(follower,), delta_readers=(reader,), claims=claims,
+                followers=(follower,), delta_readers=(reader,), claims=claims, acks=acks if claims else None,
             )  # fmt: skip
             assert decode_status(encode_status(status)) == replace(status, why="w\\udcff ")
             assert ("\nwalkit_peer_lag_records{" in prometheus_text(status.metrics())) == (lag is known)

@@ -8,6 +8,7 @@ from typing import Any
 from walkit.errors import WalkitError
 from walkit.replication.delta.polls import SessionStatus
 from walkit.replication.logs.source import Source
+from walkit.replication.primary.replica_acks import AckStatus
 from walkit.replication.primary.status import FollowerStatus, PrimaryStatus
 from walkit.replication.protocol.checks import plain_text
 from walkit.replication.protocol.failures import PeerError
@@ -26,7 +27,7 @@ _PARTS: dict[str, tuple[Any, type]] = {
     "delta_readers": (pb.Reader, SessionStatus),
     "claims": (pb.HeldClaim, ClaimFact),
 }
-_NO_FACTS = (*_PARTS, "history", "owner", "mark", "claims_unread", "crc")
+_NO_FACTS = (*_PARTS, "acks", "history", "owner", "mark", "claims_unread", "crc")
 
 
 def primary_status(
@@ -69,6 +70,8 @@ def with_claims(status: PrimaryStatus, source: Source) -> PrimaryStatus:
 def encode_status(status: PrimaryStatus) -> bytes:
     """Return the bytes of a StatusReply."""
     reply = pb.StatusReply(**_facts_out(status), claims_unread=status.claims is None)
+    if status.acks is not None:
+        reply.acks.CopyFrom(pb.Acks(**_facts_out(status.acks)))
     for name, (kind, _) in _PARTS.items():
         getattr(reply, name).extend(kind(**_facts_out(part)) for part in getattr(status, name) or ())
     return sealed(reply)
@@ -81,6 +84,7 @@ def decode_status(data: bytes) -> PrimaryStatus:
         name: tuple(made(**_facts_in(part)) for part in getattr(reply, name))
         for name, (_, made) in _PARTS.items()
     }
+    parts["acks"] = AckStatus(**_facts_in(reply.acks)) if reply.HasField("acks") else None
     if reply.claims_unread:
         parts["claims"] = None
     return PrimaryStatus(**_facts_in(reply), **parts)
