@@ -70,7 +70,9 @@ class History:
         there = next(
             (e for e in map(self.end, range(self.durable + 1)) if e.position == hello.end.position), None
         )
+        has_all = self.durable and hello.end == end
         return PrimaryState(
+            before_newest=self.end(self.durable - 1) if has_all else None,
             log_id=self.manifest.log_id,
             created_us=self.manifest.created_us,
             ack_order="append",

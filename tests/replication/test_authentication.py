@@ -141,19 +141,24 @@ def caller_history(primary: Primary) -> list[str]:
     return [event for event in session.core.history if " Ack(" in event or " Hello(" in event]
 
 
-def test_a_replica_that_has_all_keeps_its_claim_by_answering_heartbeats(log: walkit.WriteAheadLog) -> None:
-    """Come back with everything and answer a heartbeat: the claim of before moves; the hello alone moves none."""
+def test_replica_that_has_all_keeps_its_claim_by_acknowledging_the_newest_frame(
+    log: walkit.WriteAheadLog,
+) -> None:
+    """Come back with everything: no hello moves the claim, but the acknowledgement of the newest frame, sent again."""
     end = frames_of_log(log)[-1]
     manifest = log.parts.manifest_store.current
     facts = {"log_id": manifest.log_id, "lineage": manifest.lineage, "end": end}
     identity = mint()
-    KeptClaim(log.parts.storage, identity.key, 60, uuid.UUID(hex=identity.key), label="r").take(7)
+    claim = KeptClaim(log.parts.storage, identity.key, 60, uuid.UUID(hex=identity.key))
+    claim.label = "r"
+    claim.take(7)
     with (
         Primary(log, publisher=lambda: Publisher(heartbeat_ms=20)) as primary,
         Caller(primary.address) as caller,
     ):
         caller.prove(identity, "r", **facts).next_of(Welcome)
         assert held(log) == {"r": 7}
+        assert end_of(caller.next_of(Batch), log) == end
         caller.next_of(Heartbeat)
         assert held(log) == {"r": 7}
         caller.say(Ack(end=end))

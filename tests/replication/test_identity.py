@@ -207,7 +207,7 @@ def test_client_with_token_and_all_that_is_shown_moves_no_claim(
                 thief.hello("r", id=said, **all_there).next_of(Welcome)
                 thief.say(Ack(end=end_of(thief.next_of(Batch), log)))
                 until(lambda n=number: len(log.claims()) == 2 + n, "a claim of its own")  # type: ignore[misc]
-            until(lambda: not primary._sessions, "the session to end")
+            until(lambda: not primary.status().followers, "the session to end")
         assert [c.mark for c in log.claims() if c.name == claim.name] == [claim.mark]
         with Replica(tmp_path / "r", primary.address, name="r", token="t") as replica:
             replica.wait_for(last, WAIT_S)

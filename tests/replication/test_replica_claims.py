@@ -28,7 +28,7 @@ from walkit.replication.primary.claims import ReplicaClaims, replicas_with_claim
 from walkit.replication.primary.server import HOLDS
 from walkit.replication.protocol.identity import mint
 from walkit.replication.protocol.messages import Ack, Chunk, Fetch, Heartbeat, Plan, Refusal, Welcome
-from walkit.segments.consumer_files import claims_locked, stored_claim
+from walkit.segments.consumer_files import claims_locked
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.file import FileStorage
 
@@ -279,26 +279,27 @@ def test_replicas_leave_claims_for_other_consumers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fetches", [False, True])
-def test_claim_of_a_bootstrap_needs_a_fetch(tmp_path: Path, fetches: bool) -> None:
-    """Ask for a plan and go away, with one fetch or none: only a session that fetched leaves a claim, for the lease."""
-
-    def leases_s() -> list[float]:
-        storage = FileStorage(tmp_path / "p")
-        marks = [stored_claim(storage, fact.name) for fact in store.log.claims()]
-        return [mark.lease_us / 1e6 for mark in marks if mark is not None]
-
+def test_bootstrap_claims_and_keeps_its_plan_from_the_first_fetch_on(tmp_path: Path, fetches: bool) -> None:
+    """Ask for a plan, fetch once or not, go away, checkpoint, come again: after a fetch claim and plan are the same."""
     with walkit.Store.open(tmp_path / "p", options=SMALL) as store:
         for n in range(100):
             store.put(b"%d" % n, bytes(1000))
         store.checkpoint()
-        store.log.trim(50)
-        with Primary(store.log, lease_s=500.0) as primary, Caller(primary.address) as caller:
-            plan = caller.hello("r", bootstrap=True).next_of(Plan)
-            assert leases_s() == [replica_claims.UNUSED_LEASE_S]
-            if fetches:
-                caller.say(Fetch(file=0, offset=0, size=min(plan.sizes[0], 1000))).next_of(Chunk)
-                until(lambda: leases_s() == [500.0], "the whole lease")
-            caller.close()
-            until(lambda: not primary.status().followers, "the end of the session")
-            until(lambda: len(store.log.claims()) == fetches, "the claim")
-        assert leases_s() == [500.0] * fetches
+        with Primary(store.log, lease_s=2.0) as primary:
+            identity = mint()
+
+            def planned(fetch: bool) -> Plan:
+                until(lambda: not primary.status().followers, "the end of the session before")
+                with Caller(primary.address) as caller:
+                    plan: Plan = caller.prove(identity, "r", bootstrap=True).next_of(Plan)
+                    if fetch:
+                        caller.say(Fetch(file=0, offset=0, size=100)).next_of(Chunk)
+                        assert [(c.label, c.state) for c in store.log.claims()] == [("r", "live")]
+                    return plan
+
+            first = planned(fetches)
+            store.put(b"more", bytes(1000))
+            store.checkpoint()
+            assert bool(store.log.claims()) is fetches
+            assert [planned(False) == first for _ in range(2)] == [fetches] * 2
+            until(lambda: planned(False).snapshot_lsn > first.snapshot_lsn, "the end of the lease")

@@ -36,12 +36,11 @@ class KeptClaim:
         *,
         move_s: float = 0.0,
         wait_s: float = LOCK_WAIT_S,
-        label: str = "",
         events: EventCallback | None = None,
     ) -> None:
         """`move_s` is the least time between two writings: each costs a sync."""
-        self.name, self.owner, self.label = name, owner, label
-        self.acked = LogEnd()
+        self.name, self.owner = name, owner
+        self.label, self.acked = "", LogEnd()
         """Of a replica: written with the next writing."""
         self.lease_s = lease_s
         self._place, self._events = place, events

@@ -109,7 +109,7 @@ def test_a_reader_writes_no_checkpoint_into_another_folder(
 def test_a_private_file_knows_its_number(tmp_path: Path) -> None:
     """Write a numbered file: a rename keeps it, a copy is one; what has no number, or wrong ones, is said so."""
     storage = FileStorage(tmp_path)
-    write_private(storage, OWNER, {"a": 1}, is_numbered=True)
+    write_private(storage, OWNER, {"a": 1})
     (tmp_path / OWNER).rename(tmp_path / "kept")
     (tmp_path / "kept").rename(tmp_path / OWNER)
     found = read_private(storage, OWNER)
@@ -118,10 +118,10 @@ def test_a_private_file_knows_its_number(tmp_path: Path) -> None:
     (tmp_path / "copy").rename(tmp_path / OWNER)
     copied = read_private(storage, OWNER)
     assert copied is not None and copied.is_copy
-    write_private(storage, OWNER, {"a": 1})
+    write_private(storage, OWNER, {"device": None, "inode": None})
     plain = read_private(storage, OWNER)
     assert plain is not None and plain.written is None and not plain.is_copy
-    for wrong in ({"inode": "x", "device": 1}, {"inode": 1}, {"inode": 1, "device": None}):
+    for wrong in ({"inode": "x", "device": 1}, {"inode": 1, "device": None}):
         write_private(storage, OWNER, wrong)
         with pytest.raises(CorruptionError):
             read_private(storage, OWNER)

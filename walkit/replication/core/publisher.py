@@ -30,7 +30,6 @@ from walkit.replication.protocol.frame_run import FrameRun
 from walkit.replication.protocol.identity import key_of
 from walkit.replication.protocol.lineage import (
     PrimaryState,
-    is_bootstrap,
     rewound,
     too_many_epochs,
     why_refused,
@@ -113,7 +112,10 @@ class Publisher:
         """Ends of what was sent, in order of position, from the acknowledged one on."""
         self._began_at = self._furthest = 0
         """Positions of the end that the subscriber came with, and of the furthest that was ever sent."""
-        self._asked = self._claimed = False
+        self._again: LogEnd | None = None
+        """Where the newest frame begins, which is sent again to a subscriber that has all."""
+        self._answers = self._claimed = False
+        """Whether an acknowledgement of the end that the subscriber came with answers a frame that was sent to it."""
         self._frame_bytes_max = 0
         self._lineage_sent = False
         self._epoch: tuple[int, int] | None = None
@@ -169,7 +171,7 @@ class Publisher:
         if self.state != "waiting":
             return self.refuse(Refusal(reason="protocol", message="a second hello"), now_ms)
         refusal = why_refused(hello, primary, self.versions)
-        bootstraps = is_bootstrap(hello, refusal)
+        bootstraps = hello.bootstrap and refusal is not None and refusal.reason == "gap"
         refusal = None if bootstraps else refusal or rewound(hello, acked)
         if refusal is not None:
             return self.refuse(refusal, now_ms)
@@ -178,7 +180,7 @@ class Publisher:
         self.sent = self.acked = hello.end
         self._ends = [hello.end]
         self._began_at = self._furthest = hello.end.position
-        self._frame_bytes_max = hello.frame_bytes_max
+        self._frame_bytes_max, self._again = hello.frame_bytes_max, primary.before_newest
         self.lag.source_at(primary.durable_lsn, primary.durable_position, hello.end.last_lsn, now_ms)
         self._enter("planning" if bootstraps else "streaming", now_ms)
         welcome = welcome_of(primary, min(self.versions[1], hello.version_max))
@@ -242,13 +244,13 @@ class Publisher:
         return [ReadPart(message)]
 
     def _acknowledged(self, end: LogEnd) -> list[PublisherStep]:
-        """Take a checked acknowledgement. The hold begins with the first one that answers something sent."""
+        """Take a checked acknowledgement. Only one that answers a frame of this session moves the claim."""
         moved = end.position > self.acked.position
         self.acked = end
         self.lag.reached(end.last_lsn)
         del self._ends[: index_of(self._ends, end)]
-        answers = end.position > self._began_at or (self._asked and end.position > 0)
-        if not (moved or not self._claimed) or not answers:
+        self._answers |= end.position > self._began_at
+        if not self._answers or (self._claimed and not moved):
             return []
         self._claimed = True
         return [MoveClaim(end)]
@@ -258,9 +260,10 @@ class Publisher:
     ) -> list[PublisherStep]:
         """The answer to `Read`; None where there is nothing yet. `lineage` is the source's."""
         self._reading = False
-        if self.state != "streaming" or run is None:
+        again, self._again = self._again, None
+        if self.state != "streaming" or (run is None and again is None):
             return []
-        if run.after != self.sent:
+        if run is None or run.after not in (self.sent, again):
             return self._pump()
         refusal = frame_too_large(run, self._frame_bytes_max)
         if refusal is not None:
@@ -274,8 +277,10 @@ class Publisher:
         self.traffic.count(codec, len(run.data), len(data))
         batch = batch_of(run, lineage, codec, data, self.lag)
         self._lineage_sent, self._epoch = True, epoch
-        self.sent = run.end
-        self._ends.append(run.end)
+        self._answers |= again is not None
+        if run.end.position > self.sent.position:
+            self.sent = run.end
+            self._ends.append(run.end)
         self._furthest = max(self._furthest, run.end.position)
         self._sent_ms = now_ms
         return self._note(run, [Send(batch), *self._pump()], now_ms)
@@ -302,7 +307,6 @@ class Publisher:
         if now_ms < self._sent_ms + self.heartbeat_ms:
             return []
         self._sent_ms = now_ms
-        self._asked = True
         beat = Heartbeat(
             sent_position=self.sent.position,
             source_lsn=self.lag.source_lsn,
@@ -335,7 +339,10 @@ class Publisher:
             self.states.move(self.lag.next_state(self.states.state, self.acked.last_lsn, now_ms), now_ms)
 
     def _pump(self) -> list[PublisherStep]:
-        """Ask for more frames where there are some and the window has room."""
+        """Ask for more frames where there are some and the window has room; first for the one to be sent again."""
+        if self._again is not None and self.state == "streaming" and not self._reading:
+            self._reading = True
+            return [Read(self._again, self.batch_bytes)]
         if (
             self._reading
             or self.state != "streaming"

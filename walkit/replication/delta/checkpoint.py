@@ -89,7 +89,7 @@ class DeltaCheckpoint:
                 events.emit("walkit.checkpoint.copied", location=self.storage.location, owner=was.hex)
             if found is None or found.written != found.found:
                 own = {"owner": self.owner.hex, "log_id": facts["log_id"]}
-                write_private(self.storage, OWNER_NAME, own, is_numbered=True)
+                write_private(self.storage, OWNER_NAME, own)
         except BaseException:
             lock.release()
             raise

@@ -42,18 +42,16 @@ class PrivateFacts(NamedTuple):
         return None not in (self.written, self.found) and self.written != self.found
 
 
-def write_private(
-    storage: Storage, name: str, facts: Mapping[str, Any], *, is_numbered: bool = False
-) -> None:
+def write_private(storage: Storage, name: str, facts: Mapping[str, Any]) -> None:
     """Put a file in place of `name`, atomically and durably; its owner alone may read it.
 
-    With `is_numbered` it holds its own number, so that a copy of it is known as one.
+    It holds its own number, so that a copy of it is known as one.
     """
     aside = f"{name}.new"
     remove_if_there(storage, aside)
     with closing(_create(storage, aside)) as file:
         device, inode = number_of(file) or (None, None)
-        said = {**facts, "device": device, "inode": inode} if is_numbered else facts
+        said = {"device": device, "inode": inode, **facts}
         text = json.dumps(said, ensure_ascii=False, separators=(",", ":"))
         body = text.encode("utf-8", "surrogatepass")
         file.write(0, [b"%s %d %08x\n" % (_title(name), VERSION, crc32c(body)), body])
@@ -103,17 +101,6 @@ def read_private(storage: Storage, name: str) -> PrivateFacts | None:
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise _damaged(where, "names no file", "two numbers", repr(error)) from None
     return PrivateFacts(facts, written, number)
-
-
-def remove_private(storage: Storage, name: str) -> None:
-    """Remove a private file, durably; one that is not there is no error."""
-    try:
-        storage.remove(name)
-    except StorageError as error:
-        if error.errno in _NOT_THERE:
-            return
-        raise
-    storage.sync_directory()
 
 
 def number_of(file: StorageFile) -> FileNumber | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NoReturn, Protocol, TypeAlias, runtime_checkable
 
 from walkit._internal.arguments import refuse
@@ -357,8 +358,9 @@ def primary_state_of(source: Source, hello: Hello) -> PrimaryState:
     # The histories are compared first: what is trimmed or compacted meanwhile is gone from what can be sent, too, and
     # then the answer is a gap.
     wide, visible_lsn = source.widest_view()
+    begin, newest = _newest_frame(wide, hello.end) if hello.end.position == position else (None, None)
     try:
-        there, gone = end_at(wide, hello.end), False
+        there, gone = newest if newest == hello.end else end_at(wide, hello.end), False
     except GapError:
         there, gone = None, True
     served = verbatim_spans(source.view())
@@ -366,6 +368,7 @@ def primary_state_of(source: Source, hello: Hello) -> PrimaryState:
     low = served[0] if served else None
     gone |= manifest.gap_after(hello.end.position) != hello.end.position and hello.end.position < position
     return PrimaryState(
+        before_newest=begin if served and there == hello.end else None,
         log_id=manifest.log_id,
         created_us=manifest.created_us,
         ack_order=manifest.ack_order,
@@ -378,6 +381,16 @@ def primary_state_of(source: Source, hello: Hello) -> PrimaryState:
         gone=gone,
         visible_lsn=max(visible_lsn, lsn),
     )
+
+
+def _newest_frame(view: LogView, end: LogEnd) -> tuple[LogEnd | None, LogEnd | None]:
+    """Return where the last frame with records begins and ends, of a view that ends there; an index saves the walk."""
+    with suppress(GapError, CorruptionError):  # trimmed meanwhile, or damaged: it is not sent again
+        for header, _, _ in view.frames(max(end.last_lsn, 1), body=False):
+            begin = LogEnd(last_lsn=header.first_lsn - 1, position=header.position, chain=header.chain)
+            last = LogEnd(last_lsn=header.last_lsn, position=header.end_position, chain=header.header_crc)
+            return begin, last
+    return None, None
 
 
 def verbatim_spans(view: LogView) -> tuple[Span, ...]:

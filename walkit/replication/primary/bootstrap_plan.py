@@ -1,7 +1,8 @@
 """The plan of a bootstrap, on the publisher's side: what a replica's log is to be, and the files it is read from.
 
 All that a plan names stays as it is while the replica's claim counts: sealed segments are never changed, the one in use
-is sent up to a durable frame, and the snapshot is kept open.
+is sent up to a durable frame, and the snapshot is kept open. A replica whose connection breaks gets the same plan
+again, and continues: it would not have the files of a newer one.
 """
 
 from __future__ import annotations
@@ -34,8 +35,11 @@ VERDICT_S: Final = 600.0
 class BootstrapFiles(PlannedFiles):
     """The files of one plan, and the message of it for a replica. Used by one thread; to be closed."""
 
+    until_s = 0.0
+    """When the claim of a replica that is away is over, by the clock of this process; 0 before its first fetch."""
+
     def __init__(self, source: Source, checks: SnapshotChecks) -> None:
-        """Make the plan of this moment; a claim on all that there is comes before.
+        """Make the plan of this moment.
 
         CorruptionError where a frame that has to be looked at is damaged; SnapshotError or FormatVersionError where no
         snapshot is whole and one is needed; GapError where something was dropped meanwhile; StorageError.
@@ -45,6 +49,30 @@ class BootstrapFiles(PlannedFiles):
         super().__init__(source.view, newest, covered_lsn=max(newest, default=0))
         lsn = max(self.snapshot_lsns, default=0)
         self.plan = Plan(manifest=encode_base(self.manifest), sizes=self.sizes, snapshot_lsn=lsn)
+
+
+class KeptPlans:
+    """The plans of replicas that have fetched and are away, until their claims are over. Safe from any thread."""
+
+    def __init__(self, lease_s: float) -> None:
+        self._lease_s = lease_s
+        self.plans: dict[str, BootstrapFiles] = {}
+        """By key; a session that takes one out owns it. Each step is one call, which no other thread interrupts."""
+
+    def leave(self, key: str, files: BootstrapFiles, *, fetched: bool) -> None:
+        """Keep the plan of a session that has ended, if it, or one before it, has fetched; else close it."""
+        if fetched:
+            files.until_s = time.monotonic() + self._lease_s
+        if files.until_s:
+            self.plans[key] = files
+        else:
+            files.close()
+
+    def drop(self, now_s: float) -> None:
+        """Close the plans whose claims are over."""
+        for key, files in list(self.plans.items()):
+            if files.until_s <= now_s and (over := self.plans.pop(key, None)) is not None:
+                over.close()
 
 
 def _newest_snapshot(storage: Storage, checks: SnapshotChecks) -> dict[int, StorageFile]:

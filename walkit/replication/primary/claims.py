@@ -10,6 +10,7 @@ import errno
 import threading
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from walkit._internal.arguments import refuse
@@ -17,7 +18,7 @@ from walkit._internal.locks import WORK, alone, once
 from walkit._internal.threads import Bell, LogThread
 from walkit.errors import ClaimError, DivergenceError, GapError, OptionsError, WalkitError
 from walkit.events import EventSink
-from walkit.format.manifest import EpochRecord, LogEnd
+from walkit.format.manifest import LogEnd
 from walkit.read.claim import LEASE_S_DEFAULT, lease_us_of, oldest_lsn
 from walkit.read.kept_claim import KeptClaim
 from walkit.segments.consumer_files import LOCK_WAIT_S, claim_facts, stored_claim
@@ -27,11 +28,8 @@ from walkit.storage.interface import Storage
 MOVE_S = 5.0
 """A claim is written at most so often; more often only where its lease is short."""
 LEASE_S_MIN = 1.0
-UNUSED_LEASE_S = 30.0
-"""The lease of a claim whose session has fetched nothing yet: a killed primary leaves it for no longer."""
 LOCK_S = 2.0
 """How long the thread waits for the claims' lock each time: it tries again, and other claims wait meanwhile."""
-TAKE_TRIES = 10
 
 
 def check_lease(lease_s: float) -> float:
@@ -42,8 +40,11 @@ def check_lease(lease_s: float) -> float:
 
 
 def replicas_with_claims(storage: Storage) -> frozenset[str]:
-    """Return the ids, in hexadecimal digits, of the replicas whose claim on this log counts now."""
-    facts = claim_facts(storage, load_manifest(storage))
+    """Return the keys of the replicas whose claim on this log counts now; empty if its folder cannot be read."""
+    try:
+        facts = claim_facts(storage, load_manifest(storage))
+    except WalkitError:
+        return frozenset()
     return frozenset(
         f.name for f in facts if f.counts and f.name == (f.owner or f.name) and len(f.name) == 32
     )
@@ -51,17 +52,11 @@ def replicas_with_claims(storage: Storage) -> frozenset[str]:
 
 def acked_before(storage: Storage, key: str, log_id: int) -> LogEnd:
     """Return how far the replica with this key has acknowledged, by its claim; the empty end without one."""
-    try:
+    with suppress(WalkitError):  # damaged: it keeps everything until the next writing
         stored = stored_claim(storage, key)
-    except WalkitError:
-        stored = None  # damaged: it keeps everything until the next writing
-    mine = stored is not None and stored.owner.hex() == key and stored.log_id == log_id
-    return stored.acked if stored is not None and mine else LogEnd()
-
-
-def epoch_of(lineage: tuple[EpochRecord, ...], lsn: int) -> int:
-    """Return the random id of the epoch in which the record at this LSN was written; 0 before the first."""
-    return next((e.id for e in reversed(lineage) if e.first_lsn <= lsn), 0)
+        if stored is not None and (stored.owner.hex(), stored.log_id) == (key, log_id):
+            return stored.acked
+    return LogEnd()
 
 
 @dataclass(slots=True)
@@ -74,8 +69,6 @@ class _Entry:
     """Of the record before; None if all that there is is kept, for a bootstrap."""
     on_loss: Callable[[WalkitError], object] | None
     """Ends the session; None where it has ended."""
-    is_used: bool = True
-    """Whether the session has fetched or acknowledged; the claim of one that has not ends with it."""
 
 
 class ReplicaClaims:
@@ -127,13 +120,10 @@ class ReplicaClaims:
         """
         first_lsn = acked.last_lsn + 1
         with once(self._lock), self._lock:
-            entry = self._entries.get(key)
-            if entry is None:
-                kept = self._kept(key, name, LOCK_S)
-                entry = self._entries[key] = _Entry(kept, first_lsn, epoch_id, on_loss)
-            else:
-                entry.wanted, entry.epoch_id, entry.on_loss = first_lsn, epoch_id, on_loss
-                entry.is_used = True
+            if key not in self._entries:
+                self._entries[key] = _Entry(self._kept(key, LOCK_S), first_lsn, epoch_id, on_loss)
+            entry = self._entries[key]
+            entry.wanted, entry.epoch_id, entry.on_loss = first_lsn, epoch_id, on_loss
             entry.kept.label, entry.kept.acked = name, acked
         if entry.kept.is_time(first_lsn):
             self._wake.set()
@@ -141,35 +131,22 @@ class ReplicaClaims:
     def take_all(self, key: str, name: str, on_loss: Callable[[WalkitError], object]) -> None:
         """Keep all records that there are for the replica with this id; in force on return.
 
-        For a replica that gets its log anew, by the session's own thread. Compacted segments count as they are. Until
-        `use` its lease is short, and `leave` releases it.
-        Raises what `walkit.claim` raises, but nothing where the log's folder can only be read.
+        For a replica that fetches its log, by the session's own thread. Compacted segments count as they are.
+        Raises what `walkit.claim` raises, as a GapError if a trim comes in between, but nothing where the log's folder
+        can only be read.
         """
         with self._events.held(), alone(WORK), self._writing:
             with once(self._lock), self._lock:
                 self._entries.pop(key, None)  # of a session that has ended
             # A session's own first claim is waited for longer: without it there is no session.
-            kept = self._kept(key, name, LOCK_WAIT_S, min(self.lease_s, UNUSED_LEASE_S))
-            for attempt in range(TAKE_TRIES):
-                first_lsn = oldest_lsn(load_manifest(self._storage), complete=False)
-                try:
-                    kept.take(first_lsn)
-                    break
-                except GapError:  # a trim came in between
-                    if attempt == TAKE_TRIES - 1:
-                        raise
+            kept = self._kept(key, LOCK_WAIT_S)
+            kept.label = name
+            first_lsn = oldest_lsn(load_manifest(self._storage), complete=False)
+            kept.take(first_lsn)
             if kept.trouble:
                 self._report(key, first_lsn, kept)
             with once(self._lock), self._lock:
-                self._entries[key] = _Entry(kept, first_lsn, None, on_loss, is_used=False)
-
-    def use(self, key: str) -> None:
-        """The session of this replica fetches: its claim gets the whole lease, and outlives the session."""
-        with once(self._lock), self._lock:
-            entry = self._entries.get(key)
-            if entry is not None:
-                entry.is_used = True
-        self._wake.set()
+                self._entries[key] = _Entry(kept, first_lsn, None, on_loss)
 
     def leave(self, key: str) -> None:
         """The session of this replica has ended."""
@@ -181,9 +158,7 @@ class ReplicaClaims:
 
     def held_from(self, key: str) -> int | None:
         """Return the first LSN that the claim of this replica keeps; None where it has none."""
-        with once(self._lock), self._lock:
-            entry = self._entries.get(key)
-        return None if entry is None else entry.kept.first_lsn
+        return entry.kept.first_lsn if (entry := self._entries.get(key)) else None
 
     @property
     def trouble(self) -> str:
@@ -215,13 +190,6 @@ class ReplicaClaims:
                 return True
             wanted, epoch_id, ended = entry.wanted, entry.epoch_id, entry.on_loss is None
             complete = epoch_id is not None
-        if ended and not entry.is_used:
-            entry.kept.release()
-            with once(self._lock), self._lock:
-                self._entries.pop(key, None)
-            return True
-        if entry.is_used and entry.kept.lease_s < self.lease_s:
-            entry.kept = self._kept(key, entry.kept.label, LOCK_S)
         kept, lost = entry.kept, None
         before = kept.trouble
         try:
@@ -242,16 +210,15 @@ class ReplicaClaims:
     def _report(self, key: str, first_lsn: int, kept: KeptClaim) -> None:
         self._events.emit("walkit.replica.unclaimed", id=key, first_lsn=first_lsn, error=kept.trouble)
 
-    def _kept(self, key: str, name: str, wait_s: float, lease_s: float | None = None) -> KeptClaim:
+    def _kept(self, key: str, wait_s: float) -> KeptClaim:
         events = self._events.pass_on
         return KeptClaim(
             self._storage,
             key,
-            self.lease_s if lease_s is None else lease_s,
+            self.lease_s,
             uuid.UUID(hex=key),
             move_s=self._period_s,
             wait_s=wait_s,
-            label=name,
             events=events,
         )
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from walkit.errors import GapError, LogClosedError, OptionsError, WalkitError
+from walkit.errors import DivergenceError, GapError, LogClosedError, OptionsError, WalkitError
 from walkit.replication.core.absence import is_absent
 from walkit.replication.core.answers import batch_of, frame_too_large
 from walkit.replication.core.lag import Lag
@@ -103,6 +103,8 @@ def refusal_of(error: WalkitError, source: Source) -> Refusal:
     """Return the refusal that says to a subscriber which error ends what it is sent."""
     if isinstance(error, GapError):
         return Refusal(reason="gap", message=str(error), lsn=error.wanted, other_lsn=error.oldest)
+    if isinstance(error, DivergenceError):
+        return Refusal(reason="divergence", message=str(error), lsn=error.first_lsn)
     if isinstance(error, OptionsError):
         return Refusal(reason="level", message=str(error))
     if isinstance(error, LogClosedError) or source.ended():

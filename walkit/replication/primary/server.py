@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
@@ -25,7 +26,7 @@ from walkit.replication.delta.service import DeltaService
 from walkit.replication.delta.wire import POLL_METHOD
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.replication.logs.source import ImportingReplica, source_of
-from walkit.replication.primary.bootstrap_plan import SnapshotChecks
+from walkit.replication.primary.bootstrap_plan import KeptPlans, SnapshotChecks
 from walkit.replication.primary.claims import ReplicaClaims, check_lease
 from walkit.replication.primary.range_service import CALLS_MAX, FRAMES_METHOD, RangeService
 from walkit.replication.primary.replica_acks import ACK_TIMEOUT_MS, OnAckTimeout, replica_acks_of
@@ -119,6 +120,7 @@ class Primary:
         self._single_calls = SingleRequestCalls()
         self._ranges = RangeService(self.source)
         self._shared = SharedRuns()
+        self._plans = KeptPlans(self._claims.lease_s)
         self._checks = SnapshotChecks(self.source.storage, self._events, self._note_trouble)
         self._server: Any = None
         self._address = ""
@@ -242,6 +244,7 @@ class Primary:
             if self._acks is not None:
                 self._acks.stop()
             self._claims.stop()
+            self._plans.drop(float("inf"))
         self._server = None  # last: what found no memory is done by the next call
 
     def __enter__(self) -> Self:
@@ -272,6 +275,7 @@ class Primary:
             shared=self._shared,
             checks=self._checks,
             acks=self._acks,
+            plans=self._plans,
         )
         with once(self._lock), self._lock:
             self._sessions.add(session)
@@ -303,6 +307,7 @@ class Primary:
         while not stopped.wait(STALL_CHECK_S):
             self._calls.cancel_stalled(now_ms())
             self._executor.start_waiting()
+            self._plans.drop(time.monotonic())
             self._delta.tick()
             self._ranges.tick()
 

@@ -11,7 +11,6 @@ from typing import Any
 from walkit._internal.threads import Bell
 from walkit.errors import (
     ClaimError,
-    DivergenceError,
     GapError,
     LogClosedError,
     OptionsError,
@@ -33,8 +32,8 @@ from walkit.replication.core.actions import (
 from walkit.replication.core.publisher import Publisher
 from walkit.replication.core.states import report_moves
 from walkit.replication.logs.source import Source, primary_state_of
-from walkit.replication.primary.bootstrap_plan import BootstrapFiles, SnapshotChecks
-from walkit.replication.primary.claims import ReplicaClaims, acked_before, epoch_of, replicas_with_claims
+from walkit.replication.primary.bootstrap_plan import BootstrapFiles, KeptPlans, SnapshotChecks
+from walkit.replication.primary.claims import ReplicaClaims, acked_before, replicas_with_claims
 from walkit.replication.primary.frame_reader import FrameReader
 from walkit.replication.primary.range_service import refusal_of
 from walkit.replication.primary.replica_acks import ReplicaAcks
@@ -52,6 +51,7 @@ from walkit.replication.protocol.wire import (
 from walkit.replication.transport.calls import CallTable
 from walkit.replication.transport.grpc_common import grpc
 from walkit.replication.transport.threads import ByteBudget, now_ms
+from walkit.segments.identity import identity_at
 
 COALESCE_MS = 6.0
 """So long after a batch the next one waits for company, where all was sent: few large batches cost less than many."""
@@ -77,10 +77,11 @@ class Session:
         events: EventSink,
         shared: SharedRuns,
         checks: SnapshotChecks,
+        plans: KeptPlans,
         acks: ReplicaAcks | None = None,
     ) -> None:
         self.core = core
-        self._shared, self._checks, self._acks = shared, checks, acks
+        self._shared, self._checks, self._plans, self._acks = shared, checks, plans, acks
         self._source, self._calls, self._context = source, calls, context
         self._claims = claims
         self._unpacking, self._on_trouble, self._events = unpacking, on_trouble, events
@@ -234,12 +235,15 @@ class Session:
         if why:  # "nothing is missing" would not be true for long
             raise LogClosedError(why)
         key = key_of(hello.id)
-        refusal = self._calls.seat(self, key, hello.name, self._claimants())
+        refusal = self._calls.seat(self, key, hello.name, replicas_with_claims(self._source.storage))
         if refusal is not None:
             return self.core.refuse(refusal, now_ms())
         primary = primary_state_of(self._source, hello)
         acked = acked_before(self._source.storage, key, primary.log_id)
-        return self.core.admitted(hello, primary, now_ms(), acked)
+        steps = self.core.admitted(hello, primary, now_ms(), acked)
+        if self.core.state == "streaming" and (kept := self._plans.plans.pop(key, None)) is not None:
+            kept.close()  # the log that it was made for is there
+        return steps
 
     def _look(self) -> list[PublisherStep]:
         """Return what is to be done where the source has moved, or time has passed."""
@@ -270,10 +274,11 @@ class Session:
             if isinstance(step, MakePlan):
                 return self._plan()
             if isinstance(step, ReadPart):
-                assert self._planned is not None
-                if not self._has_fetched:
+                if self._planned is None:  # it was refused meanwhile
+                    return []
+                if not self._has_fetched:  # not with the hello: a session that fetches nothing keeps nothing
+                    self._claims.take_all(self.core.key, self.core.name, self._lose_claim)
                     self._has_fetched = True
-                    self._claims.use(self.core.key)
                 fetch = step.fetch
                 data = self._planned.read(fetch.file, fetch.offset, fetch.size)
                 return self.core.part(fetch, data, now_ms())
@@ -296,24 +301,18 @@ class Session:
         return run, lineage
 
     def _plan(self) -> list[PublisherStep]:
-        """Claim all that there is for the replica, then say what its log is to be."""
-        self._claims.take_all(self.core.key, self.core.name, self._lose_claim)
-        self._planned = BootstrapFiles(self._source, self._checks)
+        """Plan the log of the replica: as before, while its claim counts."""
+        self._planned = self._plans.plans.pop(self.core.key, None) or BootstrapFiles(
+            self._source, self._checks
+        )
         return self.core.planned(self._planned.plan, now_ms())
-
-    def _claimants(self) -> frozenset[str]:
-        """Return the ids of the replicas that have a claim; none where the log's folder cannot be read now."""
-        try:
-            return replicas_with_claims(self._source.storage)
-        except WalkitError:
-            return frozenset()
 
     def _move_claim(self, acked: LogEnd) -> None:
         manifest = self._source.manifest()
         if acked.last_lsn < manifest.low_watermark:
             return  # frames that a trim has left stand there: nothing keeps them, until the replica has passed them
-        epoch_id = epoch_of(manifest.lineage, acked.last_lsn)
-        self._claims.want(self.core.key, self.core.name, acked, epoch_id, self._lose_claim)
+        epoch = identity_at(manifest, acked.last_lsn)
+        self._claims.want(self.core.key, self.core.name, acked, epoch.epoch_id, self._lose_claim)
 
     def _lose_claim(self, error: WalkitError) -> None:
         """Take note, on the thread of the claims, that there is no claim for this replica any more."""
@@ -323,13 +322,6 @@ class Session:
     def _without_claim(self, error: WalkitError) -> list[PublisherStep]:
         """End the session: what its replica needs is gone, or another session has its claim."""
         self._claim_lost = None
-        if isinstance(error, ClaimError):
-            return self._refuse(
-                "busy", f"another session has the claim of replica {self.core.name!r}: {error}"
-            )
-        if isinstance(error, DivergenceError):
-            refusal = Refusal(reason="divergence", message=str(error), lsn=error.first_lsn)
-            return self.core.refuse(refusal, now_ms())
         if isinstance(error, OptionsError):
             return self._refuse("protocol", f"an acknowledgement below the claim of the replica: {error}")
         return self._failed(error)
@@ -338,6 +330,13 @@ class Session:
         return self.core.refuse(Refusal(reason=reason, message=message), now_ms())
 
     def _failed(self, error: WalkitError) -> list[PublisherStep]:
+        planned, self._planned = self._planned, None
+        if planned is not None:
+            planned.close()
+        if isinstance(error, ClaimError):
+            taken = "busy", "another session has the claim"
+            reason, why = taken if error.reason == "taken" else ("full", "the log has no room for a claim")
+            return self._refuse(reason, f"{why} of replica {self.core.name!r}: {error}")
         if isinstance(error, GapError) and self.core.state in ("planning", "bootstrapping"):
             return self._refuse("closed", f"what was being sent was dropped meanwhile: {error}")
         return self.core.refuse(refusal_of(error, self._source), now_ms())
@@ -349,7 +348,7 @@ class Session:
             if self._acks is not None:
                 rest.callback(self._acks.leave, self)
             if self._planned is not None:
-                rest.callback(self._planned.close)
+                rest.callback(self._plans.leave, self.core.key, self._planned, fetched=self._has_fetched)
             rest.callback(self._close_reader)
             rest.callback(self._unwatch)
             if self.core.key:

@@ -39,6 +39,8 @@ class PrimaryState:
     """What ends at the position where the subscriber's log ends; None where no frame ends there."""
     visible_lsn: int
     """The last LSN that the source can see, durable or not."""
+    before_newest: LogEnd | None = None
+    """Where the newest frame with records begins, if the subscriber has all that is durable."""
     gone: bool = False
     """What ended at the position of the subscriber's end was trimmed or compacted: no evidence for or against."""
 
@@ -98,11 +100,6 @@ def rewound(hello: Hello, acked: LogEnd) -> Refusal | None:
         "now: its folder was put back to an earlier state"
     )
     return Refusal(reason="rewound", message=text, lsn=hello.end.last_lsn, other_lsn=acked.last_lsn)
-
-
-def is_bootstrap(hello: Hello, refusal: Refusal | None) -> bool:
-    """Return whether a subscriber that would be refused gets its log anew instead: nothing else is wrong."""
-    return refusal is not None and refusal.reason == "gap" and hello.bootstrap
 
 
 def too_many_epochs(epochs: int) -> Refusal:

@@ -113,6 +113,8 @@ def decode_from_subscriber(data: bytes, epochs_max: int = LINEAGE_EPOCHS_MAX) ->
         m = outer.hello
         if len(m.codecs) > CODECS_MAX:
             raise WireError(f"a hello with {len(m.codecs):,} codecs: {CODECS_MAX} is the most")
+        if len(m.id) not in (0, ID_BYTES):
+            raise WireError(f"the id of a replica of {len(m.id):,} bytes: it has {ID_BYTES}")
         return Hello(
             name=m.name,
             version_min=m.version_min,
@@ -122,7 +124,7 @@ def decode_from_subscriber(data: bytes, epochs_max: int = LINEAGE_EPOCHS_MAX) ->
             end=_end_in(m.end),
             codecs=tuple(m.codecs),
             frame_bytes_max=m.frame_bytes_max,
-            id=_sized(m.id, "the id of a replica", 0, ID_BYTES),
+            id=m.id,
             bootstrap=m.bootstrap,
         )
     if kind == "fetch":
@@ -219,12 +221,6 @@ def _facts_in(message: Any, names: tuple[str, ...]) -> dict[str, Any]:
     if longest > TEXT_CHARS_MAX:
         raise WireError(f"a text of {longest:,} characters: {TEXT_CHARS_MAX:,} is the most")
     return facts
-
-
-def _sized(data: bytes, what: str, *sizes: int) -> bytes:
-    if len(data) not in sizes:
-        raise WireError(f"{what} of {len(data):,} bytes: it has {max(sizes)}")
-    return data
 
 
 def sealed(message: Any) -> bytes:

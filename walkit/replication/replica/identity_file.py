@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from walkit.errors import CorruptionError
-from walkit.replication.logs.private_file import read_private, remove_private, write_private
+from walkit.replication.logs.private_file import read_private, write_private
 from walkit.replication.protocol.failures import IdentityError
 from walkit.replication.protocol.identity import Identity
 from walkit.segments.manifest_store import IDENTITY_NAME
-from walkit.storage.interface import FileNumber, Storage
+from walkit.storage.interface import FileNumber, Storage, remove_if_there
 
 NEW_IDENTITY = "Replica(..., new_identity=True) or walkit follow --new-identity"
 
@@ -56,13 +56,13 @@ def load_identity(storage: Storage) -> OwnIdentity | None:
 
 def keep_identity(storage: Storage, own: OwnIdentity) -> None:
     """Write the identity of this replica; durable on return."""
-    facts = {"id": own.identity.id.hex(), "name": own.name}
-    write_private(storage, IDENTITY_NAME, facts, is_numbered=True)
+    write_private(storage, IDENTITY_NAME, {"id": own.identity.id.hex(), "name": own.name})
 
 
 def drop_identity(storage: Storage) -> None:
     """Forget the identity of this folder, durably: the next opening mints another."""
-    remove_private(storage, IDENTITY_NAME)
+    if remove_if_there(storage, IDENTITY_NAME):
+        storage.sync_directory()
 
 
 def _shown(number: FileNumber | None) -> str:
