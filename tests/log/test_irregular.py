@@ -62,7 +62,7 @@ def names_of(whole: Path) -> dict[str, str]:
         "lost+found": "lost+found",
         "stray segment": "00000000000000000099.segment",
         "unfinished manifest": "manifest.new",
-        "unfinished cell": "durable.tmp",
+        "unfinished cell": "durable.new",
     }
 
 

@@ -146,7 +146,7 @@ MADE: dict[str, tuple[str, Callable[[FileStorage], object]]] = {
     "direct": ("file", lambda storage: storage.open_direct("file", "write")),
     "lock": ("lock", lambda storage: storage.lock("lock")),
     "cell": ("cell", lambda storage: storage.cell("cell", 64, writable=True)),
-    "a cell that is made": ("cell.tmp", lambda storage: storage.cell("cell", 64, writable=True)),
+    "a cell that is made": ("cell.new", lambda storage: storage.cell("cell", 64, writable=True)),
 }
 
 

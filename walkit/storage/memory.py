@@ -378,7 +378,7 @@ class MemoryStorage:
         return MemoryNames(self._location, MemoryInode)
 
     def _renewed_cell(self, name: str, size: int) -> MemoryInode:
-        temporary = f"{name}.tmp"
+        temporary = f"{name}.new"
         if temporary in self._names.current:
             self._names.remove(temporary)
         inode = self._names.create(temporary)

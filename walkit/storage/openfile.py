@@ -360,7 +360,7 @@ def open_cell(folder: Folder, size: int, name: str, *, writable: bool) -> FileCe
 
 def make_cell(folder: Folder, size: int, name: str) -> None:
     """Put a file of `size` zero bytes under a name, in one step for everybody else."""
-    temporary = f"{name}.tmp"
+    temporary = f"{name}.new"
     raw = open_regular(folder, temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, "make the cell")
     try:
         # Written and not only sized: a store must not need a block that a full disk does not have.
