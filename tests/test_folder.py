@@ -29,7 +29,7 @@ def kinds() -> list[str]:
 
 
 def test_folder_has_the_kinds_of_file_that_the_format_names(tmp_path: Path) -> None:
-    """Use every feature that leaves a file, and list the folders: each file is of a kind, and each kind is there."""
+    """Use every feature that leaves a file, and list the folders: each file has a kind, and each kind is there."""
     options = walkit.LogOptions(segment_bytes=512 * 1024, frame_bytes_max=64 * 1024)
     with walkit.Store.open(tmp_path / "p", options=options) as store, Primary(store.log) as primary:
         for n in range(700):
