@@ -82,8 +82,9 @@ def told(seed: int, *, outside: bool, to_newest: bool, deletes: float) -> str:
     made = Told(seed)
     made.write(30, deletes=deletes)
     reader = walkit.open(storage=made.storage, mode="r") if outside else made.store.log
-    view, newest = reader._now()
-    onward = ResumableScan(reader._now, view, 1, newest, pairs, to_newest=to_newest)
+    now = reader._now
+    view, newest = now()
+    onward = ResumableScan(now, view, 1, newest, pairs, to_newest=to_newest)
     got: list[Record] = []
     try:
         for batch in onward:
@@ -155,10 +156,9 @@ def test_a_key_that_was_deleted_does_not_live_again() -> None:
         made.write(10)
         store.delete(b"gone")
         made.write(20)
-        view, newest = store.log._now()
-        begun, not_begun = (
-            ResumableScan(store.log._now, view, 1, newest, pairs, to_newest=True) for _ in range(2)
-        )
+        now = store.log._now
+        view, newest = now()
+        begun, not_begun = (ResumableScan(now, view, 1, newest, pairs, to_newest=True) for _ in range(2))
         reading = iter(begun)
         assert next(reading).column("key")[0].as_py() == b"gone"
         store.compact()
@@ -240,7 +240,7 @@ def test_a_state_beside_a_compaction_is_made_anew() -> None:
     made.write(40, deletes=0.2)
     faulty = FaultyStorage(made.storage)
     with walkit.open(storage=faulty, mode="r") as reader, made.store as store:
-        hang = faulty.hang("open", reader._now()[0].manifest.sealed[3].name)
+        hang = faulty.hang("open", reader.source.now().view.manifest.sealed[3].name)
         state = Task(lambda: exact_state(reader))
         assert hang.entered.wait(GUARD_S)
         assert store.compact().segments_rewritten > 3
