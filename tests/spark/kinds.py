@@ -1,12 +1,7 @@
-"""27 kinds of DataFrames that come from a load: `walkit.spark` gives the right answer of each, or NotALoadError.
-
-A program that is run with a path and `sys.path` set asks them over Spark Connect, and prints what was wrong as JSON.
-"""
+"""27 kinds of DataFrames that come from a load: `walkit.spark` gives the right answer of each, or NotALoadError."""
 
 from __future__ import annotations
 
-import json
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -140,12 +135,3 @@ def _expected(name: str) -> list[tuple[Any, ...]]:
     held = [(value, min(to, RECORDS - 1)) for value, to in held]
     answers = {"replay at": early, "diff": changed, "changes": changed, "history": held}
     return answers.get(name, [row for row in late if row[0] != b"key 0"])
-
-
-if __name__ == "__main__":
-    from pyspark.sql import SparkSession
-
-    spark = SparkSession.builder.remote("local[2]").getOrCreate()
-    walkit.spark.register(spark)
-    print(json.dumps(wrong_answers(both_loads(sys.argv[1]), KINDS)))
-    spark.stop()
