@@ -433,7 +433,7 @@ BROKEN: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (_election, changed("leading", {1: True, 2: True})),
     (SealSequencer, inside("_over", lambda over: over.add(0))),
     (_loader, inside("_ends", list.reverse)),
-    (_loader, changed("_tail", SimpleNamespace(users=-1, is_replaced=False))),
+    (_loader, changed("tail", SimpleNamespace(users=-1, is_replaced=False))),
     (_delivery, changed("observers", (print, len))),
     (_segment, changed("frames", 1)),
     (_sequencer, changed("_current", 2)),
