@@ -48,7 +48,7 @@ def test_every_rule_holds_in_each_schedule(report: WorldReport) -> None:
 
 def test_the_schedules_reach_what_they_are_there_for(report: WorldReport) -> None:
     """Count the events: deltas, loads, trims and recoveries, and each kind of fault at each target."""
-    assert set(report.counts) == set(COVERAGE) and set(RARE) < set(COVERAGE)
+    assert set(report.counts) >= set(COVERAGE) and set(RARE) < set(COVERAGE)
     assert min(report.counts["delta"], report.counts["load"], report.records) > 5 * SCHEDULES
     assert report.counts["walkit.segment.trim"] > SCHEDULES and report.counts["walkit.recovery.finish"] > 0
     faults = [fault for seed in range(100) for fault in draw_faults(seed)]

@@ -18,7 +18,7 @@ _GROUPS = (
     ("cut or clog", ("cut", "clog")),
     ("loss, repeats, damage", ("lose", "repeat", "damage")),
     ("delay, reorder", ("delay", "reorder")),
-    ("disk", ("write", "storage", "away")),
+    ("disk", ("write", "storage", "away", "back", "another", "skew")),
 )
 """What faults are called in the legend, and which they are."""
 

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from zlib import crc32
 
+from walkit.models import CrashingStorage
 from walkit.simulate.host import hosted
-from walkit.simulate.runner import Runner
+from walkit.simulate.runner import Process, Runner
 from walkit.simulate.world_faults import LINK_KINDS, PRIMARY, READERS, REPLICAS, Fault, Schedule
 from walkit.simulate.world_link import WorldGrpc
 from walkit.simulate.world_log import Ledger, Violation
@@ -181,6 +182,14 @@ class World:
             elif fault.kind == "write":
                 disk.fails_next_write = True
                 end = lambda: setattr(disk, "fails_next_write", False)  # noqa: E731
+            elif fault.kind == "skew":
+                process.skew_ms += fault.amount
+                end = lambda: self._set_clock(process, fault)  # noqa: E731
+            elif fault.kind == "another":
+                node.replace_folder(CrashingStorage())
+            elif fault.kind == "back":
+                kept = disk.image.process_kill()
+                end = lambda: node.replace_folder(kept)  # noqa: E731
             elif fault.kind == "away":
                 disk.away += 1
                 end = lambda: setattr(disk, "away", disk.away - 1)  # noqa: E731
@@ -190,6 +199,10 @@ class World:
                 end = lambda: node.set_storage_fails(-1)  # noqa: E731
         if end is not None:
             self.runner.after(fault.for_ms, end)
+
+    def _set_clock(self, process: Process, fault: Fault) -> None:
+        self.runner.count("skew")
+        process.skew_ms -= fault.amount
 
     def _crash(self, fault: Fault, node: Node) -> None:
         node.kill()

@@ -7,13 +7,8 @@ from walkit.replication.core.states import EDGES, Edge
 
 NOT_MODELLED = ("rewinding", "stopped")
 """States of replication that no world enters."""
-NOT_REACHED = frozenset(
-    {
-        *(("replica", start, "failed") for start in ("new", "detached", "connecting", "greeting")),
-        ("replica", "connecting", "detached"),
-    }
-)
-"""Edges that a world never takes: only a failed write ends a replica, and gRPC reports a lost connection later."""
+NOT_REACHED = tuple(("replica", start, "failed") for start in ("new", "detached", "connecting", "greeting"))
+"""Edges that a world never takes: only a failed write or a refusal ends a replica."""
 SEEN_EVENTS = (
     "walkit.log.open",
     "walkit.log.poison",
@@ -29,6 +24,7 @@ SEEN_EVENTS = (
     "walkit.checkpoint.fail",
     "walkit.retention.drop",
     "walkit.claim.expire",
+    "walkit.claim.clock",
     "walkit.replica.unclaimed",
     "walkit.replica.bootstrap",
     "walkit.replica.replace",
@@ -57,6 +53,10 @@ COVERAGE = (
         "primary fails": "a write of the primary fails, and its log is opened again",
         "replica fails": "a write of a replica fails, which ends it",
         "reader fails": "a reader's storage fails for good, which ends it",
+        "skew": "a wall clock that was wrong is set right",
+        "replica in another folder": "the folder of a replica is put back, or an empty one is there",
+        "reader in another folder": "the checkpoints of a reader are put back, or an empty folder is there",
+        "a folder that is put back is refused": "a replica that has less than it acknowledged is refused",
         "reader meets a gap": "a reader ends, as its next record is gone",
     }
     | {
@@ -76,6 +76,9 @@ COVERAGE = (
 )
 """By name."""
 RARE = {
+    "a folder that is put back is refused": 1_000,
+    "walkit.claim.clock": 1_000,
+    "replica: connecting to detached": 10_000,
     "reader fails": 1_000,
     "reader meets a gap": 1_000,
     "walkit.recovery.cut": 1_000,

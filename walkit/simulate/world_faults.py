@@ -14,6 +14,7 @@ CHAOS_MS = 15_000.0
 """How long faults begin, and clients append."""
 CRASH_WAITS_MS = 2_000.0
 """How long a crash that is to come in a write waits for one."""
+SKEW_MS = 1_500.0
 FAULTS_MIN, FAULTS_MAX = 4, 12
 
 KINDS = {
@@ -28,6 +29,9 @@ KINDS = {
     "stall": "the process does nothing",
     "write": "the next write of the process fails",
     "away": "the folder of the process is away",
+    "skew": "the wall clock of the process is wrong",
+    "back": "the folder of the process is put back as it was some time ago",
+    "another": "an empty folder takes the place of the one of the process",
     "storage": "reads of the shared log fail or end early, and claims cannot be renewed",
 }
 LINK_KINDS = ("cut", "clog", "lose", "repeat", "reorder", "delay", "damage")
@@ -44,7 +48,7 @@ class Fault:
     target: str
     for_ms: float
     amount: float = 0.0
-    """The part of the messages, from 0 to 1; or milliseconds of delay; or how long a crash waits for a write."""
+    """The part of the messages, from 0 to 1; milliseconds of delay or skew; or how long a crash waits for a write."""
 
     @property
     def until_ms(self) -> float:
@@ -55,6 +59,7 @@ class Fault:
         if self.kind == "crash" and self.amount:
             return f"{self.number}: {self.at_ms:.0f} ms, crash {self.target} in its next write for {self.for_ms:.0f} ms"
         part = {"reorder": f" by up to {self.amount:.0f} ms", "delay": f" by {self.amount:.0f} ms"}
+        part["skew"] = part["delay"]
         amount = part.get(self.kind, f" {self.amount:.0%}" if self.amount else "")
         return (
             f"{self.number}: {self.at_ms:.0f} ms, {self.kind}{amount} {self.target} for {self.for_ms:.0f} ms"
@@ -115,6 +120,9 @@ def _draw(random: Random, number: int, at_ms: float) -> Sequence[Fault]:
             "storage",
             "storage",
             "away",
+            "skew",
+            "back",
+            "another",
         )
     )
     for_ms = round(
@@ -129,6 +137,10 @@ def _draw(random: Random, number: int, at_ms: float) -> Sequence[Fault]:
         amount = round(random.uniform(5, 800)) if kind in ("reorder", "delay") else amount
     elif kind == "write":
         target = random.choice((PRIMARY, *REPLICAS))
+    elif kind == "skew":
+        amount = round(random.uniform(-SKEW_MS, SKEW_MS))
+    elif kind in ("back", "another"):
+        target = random.choice((*REPLICAS, *READERS))
     elif kind == "away":
         for_ms = round(random.uniform(500, 9000), 1)
     elif kind == "storage":

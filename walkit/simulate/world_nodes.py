@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from walkit.config import Durability, LogOptions, Retention, StoreOptions
-from walkit.errors import LogNotFoundError, StorageError, WalkitError
+from walkit.errors import ClaimError, LogNotFoundError, StorageError, WalkitError
+from walkit.models import CrashingStorage
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.core.publisher import Publisher
 from walkit.replication.delta.messages import DELTA_VERSION_MAX
@@ -16,6 +17,7 @@ from walkit.replication.delta.replayer import ReplayLimits
 from walkit.replication.primary.server import Primary
 from walkit.replication.replica.follower import Replica
 from walkit.simulate.runner import Life, Process, Runner
+from walkit.simulate.world_counts import SEEN_EVENTS
 from walkit.simulate.world_disk import Disk, DiskStorage
 from walkit.simulate.world_faults import PRIMARY, random_of
 from walkit.simulate.world_log import Ledger, Rows, Violation
@@ -46,9 +48,15 @@ class Node:
         self.random = random_of(seed, name)
         self.disk = Disk(name, runner, random_of(seed, name, "disk"))
         self.down_until_ms = 0.0
+        self.was_replaced = False
+        """Whether its folder was, so that its primary refuses it under the identity that it has."""
+        self.needs_identity = self._forgets = False
 
     def start(self) -> None:
         """Begin a life."""
+        if self._forgets:  # the sessions of the life before may have been heard until now
+            self.ledger.acked.pop(self.name, None)
+            self._forgets = False
         life = self.process.start()
         self.runner.spawn(life, lambda: self._main(life), "main")
 
@@ -61,6 +69,15 @@ class Node:
             self.runner.count(f"{self.name.partition('-')[0]} crashes")
             self.end()
             self.disk.cut_power()
+
+    def replace_folder(self, image: CrashingStorage) -> None:
+        """End, and be started again in another folder, or in the same as it was earlier."""
+        self.runner.count(f"{self.name.partition('-')[0]} in another folder")
+        if self.process.up:
+            self.end()
+        self.disk.put(image)
+        self.was_replaced = self._forgets = True
+        self.restart(RESTART_MS)
 
     def end(self) -> None:
         """End every thread of this life."""
@@ -88,7 +105,7 @@ class Node:
         if "before" in about:
             side = "session" if name == "walkit.session.move" else "replica"
             self.runner.count(f"{side}: {about['before']} to {about['state']}")
-        else:
+        elif name in SEEN_EVENTS:
             self.runner.count(name)
 
 
@@ -208,7 +225,9 @@ class ReplicaNode(Node):
                 events=self.event,
                 backoff=Backoff(100.0, 1500.0, self.random.random),
                 checkpoint_every=40,
+                new_identity=self.needs_identity,
             )
+            self.needs_identity = False
         except StorageError:
             self.runner.after(0, self.exit)
             return
@@ -252,7 +271,7 @@ class ReaderNode(Node):
                 backoff=Backoff(50.0, 600.0, self.random.random),
                 events=self.event,
             )
-        except (StorageError, LogNotFoundError):
+        except (StorageError, LogNotFoundError, ClaimError):  # another owner has the claim for a while
             self.runner.after(0, self.exit)
             return
         self.reader = reader.start()

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from walkit.errors import GapError, StorageError, WalkitError
 from walkit.replication.primary.session import Session
-from walkit.simulate.runner import Runner
+from walkit.replication.protocol.failures import IdentityError
+from walkit.simulate.runner import Life, Runner
+from walkit.simulate.world_faults import SKEW_MS
 from walkit.simulate.world_log import Ledger, Promise, Violation
 from walkit.simulate.world_nodes import LEASE_S, LIMITS, OPTIONS, PrimaryNode, ReaderNode, ReplicaNode
 
@@ -24,7 +26,7 @@ RULES = {
 }
 CLAIM_MS = 6_000.0
 """A claim is in force after so much contact, whatever has failed meanwhile is tried again, ..."""
-KEPT_MS = LEASE_S * 1000 - 5_500.0
+KEPT_MS = LEASE_S * 1000 - 5_500.0 - 2 * SKEW_MS
 """... and for so long after it: it was written, or renewed, some time before the contact ended."""
 CONTACT_MS = 1_500.0
 """A replica that has said nothing for so long may be away."""
@@ -46,6 +48,8 @@ class Rules:
         self.runner, self.ledger, self.primary = runner, ledger, primary
         self.replicas, self.readers = replicas, readers
         self._oldest_lsn = 1
+        self._lives: dict[Session, Life] = {}
+        """By session, the life of its replica."""
         self._compared: dict[str, int] = {}
         """By process, the LSN at which its state was compared."""
 
@@ -82,8 +86,10 @@ class Rules:
         if core.state != "streaming":
             return ""
         name, acked = core.name, core.acked
+        replica = next(each for each in self.replicas if each.name == name)
+        if self._lives.setdefault(session, replica.process.life) is not replica.process.life:
+            return ""  # of an earlier life, whose folder may be another
         if ledger.acked.get(name) != acked:
-            replica = next(each for each in self.replicas if each.name == name)
             self._replica_has(replica, acked.position, f"the primary counts on {acked} of {name}")
             ledger.acked[name] = acked
         if core.in_flight_bytes > core.window_bytes + OPTIONS.frame_bytes_max * 2:
@@ -163,6 +169,11 @@ class Rules:
         """A replica or reader has ended: for its storage it may; all else is tried again by itself."""
         if isinstance(error, StorageError):
             self.runner.count(f"{node.name.partition('-')[0]} fails")
+            node.exit()
+            return
+        if isinstance(error, IdentityError) and error.reason == "rewound" and node.was_replaced:
+            self.runner.count("a folder that is put back is refused")
+            node.needs_identity, node.was_replaced = True, False
             node.exit()
             return
         manifest = None if self.primary.store is None else self.primary.store.log.parts.manifest_store.current
