@@ -268,8 +268,9 @@ def test_an_observer_that_was_lost_is_replaced_and_its_sessions_end(log: walkit.
     """Have the log give its observer up: the next poll gets a new session, whose first answer is an end alone."""
     feed = DeltaFeed(log)
     last = answered(feed.poll(PollRequest()))
-    assert isinstance(feed._observation, Observation)
-    feed._observation._lose(walkit.GapError(1, 5))
+    observation = feed._observation
+    assert isinstance(observation, Observation)
+    observation._lose(walkit.GapError(1, 5))
     log.append(b"x")
     again = answered(feed.poll(after(last)))
     assert (again.session_id != last.session_id, again.end.lsn, again.delta) == (True, 1, None)
