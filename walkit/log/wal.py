@@ -274,8 +274,11 @@ class WriteAheadLog(CursorApi):
         was trimmed or compacted away before it was yielded: never a skip.
         """
         self._refuse_closed()
-        bell = Bell()
-        return rung(followed(self.parts, max(as_lsn(first_lsn, "first_lsn"), 1), bell), bell, timeout)
+        return self._follow(max(as_lsn(first_lsn, "first_lsn"), 1), timeout)
+
+    def _follow(self, wanted: int, timeout: float | None) -> Iterator[Record]:
+        bell = Bell()  # the iterator is of this method, so that it keeps the log open
+        yield from rung(followed(self.parts, wanted, bell), bell, timeout)
 
     # -- marks
 
