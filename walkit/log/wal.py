@@ -277,7 +277,7 @@ class WriteAheadLog(CursorApi):
         return self._follow(max(as_lsn(first_lsn, "first_lsn"), 1), timeout)
 
     def _follow(self, wanted: int, timeout: float | None) -> Iterator[Record]:
-        bell = Bell()  # the iterator is of this method, so that it keeps the log open
+        bell = Bell()  # this method is the iterator, which keeps the log open
         yield from rung(followed(self.parts, wanted, bell), bell, timeout)
 
     # -- marks
