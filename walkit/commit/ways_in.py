@@ -237,7 +237,8 @@ class Leader:
                         return entered
             if group:
                 self._write_alone(thread, ticket, group)
-                return LED if ticket.done() else LEAD
+                frame = ticket.frame
+                return LEAD if frame is None or frame.state == "sealed" else LED
             self.lead()
         except BaseException as error:
             self._clean_up(group, error)
