@@ -52,6 +52,12 @@ class Mutant:
 
 
 MUTANTS = (
+    Mutant(
+        "a session that never keeps frames",
+        f"{SESSION}._move",
+        "self.state = EDGES[self.state, event]",
+        "pass",
+    ),
     Mutant("an acknowledgement dropped", f"{PUBLISHER}._acknowledged", "self.acked = end\n", "return []\n"),
     Mutant(
         "acknowledged before it is on the disk",
@@ -178,5 +184,5 @@ MUTANTS = (
     ),
     Mutant("an import that is not synced", f"{IMPORTED}._write_frames", "sync=True", "sync=False"),
 )
-QUICK = 13
+QUICK = 14
 """So many of them are found within a few schedules."""

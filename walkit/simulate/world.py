@@ -150,12 +150,15 @@ class World:
 
     def _stay_healthy(self) -> None:
         """Without any fault, append a little more: it reaches everyone soon, over the connections that there are."""
-        before = self.rules.connections()
+        before, deltas = self.rules.connections(), self.rules.deltas()
         for number in range(HEALTHY_APPENDS):
             self._append(number)
         self._settle("healthy", HEALTHY_MS)
         if self.rules.connections() != before:
             raise Violation("healthy", f"without a fault: {before} became {self.rules.connections()}")
+        for name, count in self.rules.deltas().items():
+            if count == deltas.get(name):
+                raise Violation("healthy", f"{name} gets no frames with its answers")
 
     def _append(self, number: int) -> None:
         rows = [(b"key %d" % number, b"healthy %d" % number)]

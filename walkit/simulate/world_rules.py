@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from walkit.errors import GapError, StorageError, WalkitError
+from walkit.replication.delta.messages import DELTA_VERSION_MAX
 from walkit.replication.primary.session import Session
 from walkit.replication.protocol.failures import IdentityError
 from walkit.simulate.runner import Life, Runner
@@ -187,6 +188,15 @@ class Rules:
         """Return how many connections or sessions everyone has begun in its life."""
         found = {r.name: r.replica._loop.core.connections for r in self.replicas if r.replica is not None}
         return found | {r.name: r.reader._loop.sessions for r in self.readers if r.reader is not None}
+
+    def deltas(self) -> dict[str, int]:
+        """Return how many deltas each reader of the newest version has applied."""
+        loops = {r.name: r.reader._loop for r in self.readers if r.reader is not None}
+        return {
+            name: loop.replayer.counts.deltas
+            for name, loop in loops.items()
+            if loop.poller.version == DELTA_VERSION_MAX
+        }
 
     def missing(self) -> str:
         """Return what keeps the world from being converged, in words; "" where nothing does."""
