@@ -353,9 +353,9 @@ class Store(MappingApi):
         """Save the state, and drop the log that it makes needless: snapshot, low watermark, trim, in this order.
 
         Durable on return; writers continue meanwhile. The log keeps what a claim needs, and what is in its
-        newest segment, though below the low watermark it cannot be read any more. `state_at` reaches back to this LSN
-        then, or as far as claims keep the log; with `trim=False` nothing of the log is dropped. Older
-        snapshots are removed, but for the one before while the log still reaches back to it.
+        newest segment, though below the low watermark it cannot be read any more. `state_at` reaches back to the oldest
+        snapshot that stays; a claim keeps records, and no state before them. With `trim=False` nothing of the log is
+        dropped. Older snapshots are removed, but for the one before while the log still reaches back to it.
 
         SnapshotError names the stage that failed; StorageError, LogClosedError. What was left undone is done by the
         next checkpoint; the store continues as before.
