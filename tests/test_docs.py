@@ -335,7 +335,7 @@ def test_each_example_of_the_readme_runs_by_itself(readme: str, tmp_path: Path) 
         "2 put b'order-7' b'shipped'",
         "3 put b'order-8' b'new'",
         "4 delete b'order-7' None",
-        *(f"mail {n} {value}" for n, value in enumerate((b"paid", b"shipped", b"new", None), 1)),
+        *(f"mail {n} {value!r}" for n, value in enumerate((b"paid", b"shipped", b"new", None), 1)),
         "b'100' 1 1",
         "True",
     ]

@@ -219,7 +219,7 @@ def test_foreign_code_at_each_bytecode_of_a_store_hangs_no_call(
 
 MAKES_LOCK = re.compile(r"\b(R?Lock|Condition|Semaphore)\(")
 MARKS = {"once", "alone", "marked"}
-TOOLS = ("bench", "demo", "spark", "views", "workload")
+TOOLS = ("bench", "demo", "simulate", "spark", "views", "workload")
 """Rooms beside logs and Stores, whose calls take none of these locks."""
 UNMARKED = {
     "_internal/threads.py _end": "a latch: it is opened once, by the thread that ends",

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, cast
 
 from walkit._internal.arguments import check_progress
 from walkit._internal.text import counted
-from walkit.errors import CorruptionError, DivergenceError, SegmentMissingError
+from walkit.errors import CorruptionError, DivergenceError
 from walkit.format.frame import decode_frame
 from walkit.format.layout import FORMAT_VERSION
 from walkit.objects.bulks import Bulk
@@ -25,6 +25,7 @@ from walkit.objects.layout import (
 )
 from walkit.objects.places import AnyPlace, object_store_of
 from walkit.objects.view import ObjectEnd, fault_of, place_before
+from walkit.recovery.judge import verdict_of
 from walkit.recovery.log_scan import Progress
 from walkit.recovery.scan_report import FrameRow, Problem, RangeVerdict, ScanReport, Verdict
 from walkit.recovery.verify import scan as scan_folder
@@ -170,10 +171,8 @@ class _Examination:
                 following = self.end.bulks.header(number)
             except CorruptionError:
                 continue
-        is_foreign, is_missing = isinstance(error, DivergenceError), isinstance(error, SegmentMissingError)
-        verdict = Verdict.FOREIGN if is_foreign else Verdict.MISSING if is_missing else Verdict.CORRUPT
         end = max(self.place, self.vouched) if following is None else place_before(following)
-        self._go_to(end, verdict, str(error))
+        self._go_to(end, verdict_of(error), str(error))
         return following is not None
 
     def _go_to(self, end: LogPlace, verdict: Verdict, reason: str = "") -> None:

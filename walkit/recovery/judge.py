@@ -499,3 +499,10 @@ def _after(region: Region, piece: Region) -> Region:
         last_lsn=region.after.last_lsn if held else None,
         before=piece.after,
     )
+
+
+def verdict_of(error: WalkitError) -> Verdict:
+    """Return the verdict on a range that a reader of vouched frames refused: with a DivergenceError it is foreign."""
+    if isinstance(error, SegmentMissingError):
+        return Verdict.MISSING
+    return Verdict.CORRUPT if isinstance(error, CorruptionError) else Verdict.FOREIGN
