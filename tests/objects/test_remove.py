@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import io
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import walkit
+from tests.support.threads import wait_until
 from walkit.cli import main
-from walkit.errors import ClaimError, LogNotFoundError, ObjectStoreError, ObjectUnsupportedError
+from walkit.commit.policy import OneRecordPerFrame
+from walkit.errors import (
+    ClaimError,
+    CommitFailedError,
+    LogNotFoundError,
+    LogPoisonedError,
+    ObjectStoreError,
+    ObjectUnsupportedError,
+)
 from walkit.objects.layout import CLAIMS_KEY, Claims
+from walkit.objects.object_sink import SAVE_OBJECTS
 from walkit.objects.remove import remove_log
 from walkit.storage import MemoryObjectStore, ObjectFault, ObjectRequest
 
@@ -88,3 +99,26 @@ def test_what_keeps_a_log_from_being_removed() -> None:
     with pytest.raises(ObjectUnsupportedError):
         remove_log(blind)
     assert sorted(keys(store)) == before
+
+
+@pytest.mark.parametrize("is_remade", [False, True])
+def test_a_writer_whose_log_was_removed_fails_when_it_saves(is_remade: bool) -> None:
+    """Remove the log of a writer, and make another there: its next save ends it, with the cause in an event."""
+    store, failed = MemoryObjectStore(), list[object]()
+
+    def note(name: str, attributes: dict[str, object]) -> None:
+        if name == "walkit.log.poison":
+            failed.append(attributes["cause"])
+
+    options = walkit.LogOptions(policy=OneRecordPerFrame())
+    log = walkit.open(store.client(), options=options, events=note)
+    log.append(b"kept")
+    remove_log(store)
+    if is_remade:
+        walkit.open(store.client()).close()
+    with suppress(LogPoisonedError, CommitFailedError):
+        for _ in range(SAVE_OBJECTS):
+            log.append(b"of no log")
+    wait_until(lambda: bool(failed), "the log to fail")
+    assert ("DivergenceError" if is_remade else "CorruptionError") in str(failed[0])
+    log.close()

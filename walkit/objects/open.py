@@ -21,7 +21,14 @@ from walkit.commit.policy import Adaptive
 from walkit.commit.ports import LogPorts
 from walkit.commit.ticket import Submitted
 from walkit.config import Following, LogOptions, Retention
-from walkit.errors import LogFencedError, ObjectDeniedError, ObjectUnsupportedError, WalkitError
+from walkit.errors import (
+    CorruptionError,
+    DivergenceError,
+    LogFencedError,
+    ObjectDeniedError,
+    ObjectUnsupportedError,
+    WalkitError,
+)
 from walkit.events import EventCallback, EventSink
 from walkit.format.frame import FrameIdentity
 from walkit.format.layout import ALIGNMENT_BUFFERED, RECORDS_PER_FRAME_MAX
@@ -270,12 +277,12 @@ def _core(opening: Opening, options: LogOptions, ports: LogPorts) -> OrderingCor
 
 
 def _saver(vouched: VouchedEnd, poison: Callable[[BaseException], object]) -> Callable[[], None]:
-    """Return the job that saves the vouched end; a log that another writer has taken fails at once."""
+    """Return the job that saves the vouched end; a log that was taken over, removed or replaced fails at once."""
 
     def save() -> None:
         try:
             vouched.save()
-        except LogFencedError as error:
+        except (LogFencedError, CorruptionError, DivergenceError) as error:
             poison(error)
 
     return save

@@ -20,8 +20,8 @@ REQUEST_S: Final = 30.0
 def remove_log(store: ObjectStore) -> int:
     """Remove a log; return how many bulks were deleted. The next call finishes one that was interrupted.
 
-    The mark comes first, so no opening and no reader takes a log of which a part is gone. It has a newer epoch, so a
-    writer that is open fails when it saves its vouched end; close it before, as nothing of it is kept.
+    The mark comes first, so no opening and no reader takes a log of which a part is gone. An open writer fails at its
+    next save of the vouched end, after 500 bulks or a minute: close it before, as nothing that it writes is kept.
 
     LogNotFoundError; ClaimError if a consumer needs the log; ObjectUnsupportedError if the store cannot list. Then
     nothing was deleted.
