@@ -11,8 +11,16 @@ from pathlib import Path
 import pytest
 
 import walkit
-from walkit.errors import LogNotFoundError, ObjectUnsupportedError, OptionsError, SnapshotError
+from walkit.errors import (
+    LogNotFoundError,
+    ObjectThrottledError,
+    ObjectUnknownError,
+    ObjectUnsupportedError,
+    OptionsError,
+    SnapshotError,
+)
 from walkit.objects.layout import CLAIMS_KEY, BulkHeader, Claims, object_key
+from walkit.objects.open import open_object_writer
 from walkit.storage import MemoryObjectStore
 from walkit.storage.object_memory import ObjectFault, ObjectRequest
 
@@ -68,6 +76,14 @@ def test_options_of_a_store_are_for_a_url_and_are_not_shown(tmp_path: Path) -> N
         with pytest.raises(OptionsError) as caught:
             walkit.open(place, storage_options={"secret": "hidden-value"})
         assert "hidden-value" not in repr(caught.value)
+
+
+def test_a_busy_store_is_probed_again() -> None:
+    """Refuse a request of the probe of conditional writes as busy, and lose the answer of another: it is repeated."""
+    faults = {1: ObjectFault(before=ObjectThrottledError), 4: ObjectFault(after=ObjectUnknownError)}
+    store = MemoryObjectStore(lambda request: faults.get(request.number))
+    open_object_writer(store, is_url=True).close()
+    assert [entry.key for entry in store.list_after("probe")] == []
 
 
 def test_an_object_store_of_ones_own_is_not_closed_and_not_probed() -> None:

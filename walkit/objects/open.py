@@ -317,7 +317,7 @@ def open_object_writer(
             progress=ending_early(progress),
         )
         if is_url:
-            prove_conditional_writes(store, "probe")
+            opening.reads.repeat(lambda: prove_conditional_writes(store, "probe"))
         with clock.phase("scan") as detail:
             opening.run()
             detail["bulks"] = opening.read

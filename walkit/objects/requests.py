@@ -58,11 +58,11 @@ class PatientReads:
 
     def get(self, key: str) -> ObjectBytes:
         """See ObjectStore."""
-        return self._repeat(lambda: self.store.get(key))
+        return self.repeat(lambda: self.store.get(key))
 
     def get_range(self, key: str, start: int, stop: int) -> ObjectBytes:
         """See ObjectStore."""
-        return self._repeat(lambda: self.store.get_range(key, start, stop))
+        return self.repeat(lambda: self.store.get_range(key, start, stop))
 
     def keys_after(self, folder: str, after: str) -> list[str]:
         """Return the keys that a listing shows; empty if the store cannot list, or does not allow it.
@@ -70,7 +70,7 @@ class PatientReads:
         A listing may show less than there is anyway, so nothing depends on it.
         """
         try:
-            return self._repeat(lambda: [entry.key for entry in self.store.list_after(folder, after)])
+            return self.repeat(lambda: [entry.key for entry in self.store.list_after(folder, after)])
         except ObjectStoreError:
             return []
 
@@ -86,7 +86,8 @@ class PatientReads:
         store: Any = self  # it reads alone
         return Bulks(store)
 
-    def _repeat(self, do: Callable[[], T]) -> T:
+    def repeat(self, do: Callable[[], T]) -> T:
+        """Return what a request returns that may be made any number of times."""
         patience = self.new_patience()
         while True:
             try:
