@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from typing import Any
 
 import pytest
 
 from tests.support.threads import wait_until
 from walkit.commit.policy import OneRecordPerFrame
 from walkit.config import LogOptions
-from walkit.errors import CommitFailedError, LogFencedError, LogPoisonedError, ObjectStoreError
-from walkit.objects.layout import object_key
+from walkit.errors import (
+    CommitFailedError,
+    CorruptionError,
+    LogFencedError,
+    LogPoisonedError,
+    ObjectStoreError,
+    ObjectUnknownError,
+)
+from walkit.objects.layout import MANIFEST_KEY, object_key, vouched_place
 from walkit.objects.open import open_object_writer
+from walkit.objects.vouched import manifest_of
 from walkit.storage.object_memory import MemoryObjectStore, ObjectFault, ObjectRequest
 
 
@@ -108,3 +117,29 @@ def test_a_fenced_writer_fails_with_a_typed_error_and_closes() -> None:
         first.close()
         second.append(b"new")
         assert [r.value for r in second.read()] == [b"kept", b"new"]
+
+
+def test_a_save_that_gave_up_and_landed_is_an_own_one() -> None:
+    """Lose every answer for the manifest until a save gives up: the next one goes on; an old manifest is damage."""
+    answers_lost = threading.Event()
+
+    def plan(request: ObjectRequest) -> ObjectFault | None:
+        is_lost = answers_lost.is_set() and request.key == MANIFEST_KEY
+        return ObjectFault(after=ObjectUnknownError) if is_lost else None
+
+    store = MemoryObjectStore()
+    with open_object_writer(store.client(plan), options=LogOptions(write_timeout_ms=50)) as log:
+        old = store.get(MANIFEST_KEY).data
+        vouched: Any = log.parts.manifest_store
+        log.append(b"saved, and nobody knows")
+        answers_lost.set()
+        with pytest.raises(ObjectUnknownError):
+            vouched.save()
+        answers_lost.clear()
+        log.append(b"saved")
+        vouched.save()
+        assert vouched_place(manifest_of(store.get(MANIFEST_KEY), store.location)).lsn == 2
+        store.put_if_match(MANIFEST_KEY, old, store.get(MANIFEST_KEY).tag)
+        log.append(b"more")
+        with pytest.raises(CorruptionError, match="was replaced"):
+            vouched.save()

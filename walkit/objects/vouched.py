@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from walkit._internal.locks import once
-from walkit.errors import CorruptionError, DivergenceError, LogFencedError
+from walkit.errors import DivergenceError, LogFencedError
 from walkit.format.manifest import Manifest, encode_base, read_manifest
 from walkit.objects.layout import MANIFEST_KEY, LogPlace, damaged, epochs_of, vouched_place
 from walkit.objects.requests import PatientReads, put_own
@@ -69,22 +69,29 @@ class VouchedEnd:
             place = self.acked
             if place.number <= self.saved.number:
                 return
-            after, data = encoded(self.current, self._nonce, {"object": place.number}, end=place.end)
-            tag = put_own(self.reads, MANIFEST_KEY, data, self._tag)
-            if tag is None:
-                raise self._replaced()
+            tag = None
+            while tag is None:
+                after, data = encoded(self.current, self._nonce, {"object": place.number}, end=place.end)
+                tag = put_own(self.reads, MANIFEST_KEY, data, self._tag)
+                if tag is None:
+                    self._take_own()
             self.current, self._tag, self.saved = after, tag, place
 
-    def _replaced(self) -> LogFencedError | CorruptionError | DivergenceError:
-        """Return the error of a manifest that somebody else has replaced."""
+    def _take_own(self) -> None:
+        """Go on from an own save that gave up before its outcome was known; else raise who has replaced the manifest.
+
+        LogFencedError, CorruptionError, DivergenceError.
+        """
         location, found = self.reads.store.location, self.reads.find(MANIFEST_KEY)
-        try:
-            newest = max(epochs_of(manifest_of(found, location, self.current.log_id)))
-        except (CorruptionError, DivergenceError) as error:
-            return error
+        manifest = manifest_of(found, location, self.current.log_id)
+        newest = max(epochs_of(manifest))
         if newest > self.current.lineage[-1].number:
-            return LogFencedError(location, newest)
-        return damaged(MANIFEST_KEY, "was replaced", "a newer epoch", newest)
+            raise LogFencedError(location, newest)
+        is_own = manifest.extra.get("nonce") == self._nonce
+        # An older one that was put back has a counter that was used before.
+        if found is None or not is_own or manifest.extra["counter"] <= self.current.extra["counter"]:
+            raise damaged(MANIFEST_KEY, "was replaced", "a newer epoch", newest)
+        self.current, self._tag = manifest, found.tag
 
     def close(self) -> None:
         """Nothing is held."""
