@@ -191,6 +191,27 @@ def test_a_removed_log_is_not_opened_and_not_made_again() -> None:
         opened(store)
 
 
+def test_a_lost_bulk_is_missed_as_far_ahead_as_its_writer_was() -> None:
+    """Lose the bulk after the vouched end of a writer with 16 in flight; one with 2 misses it without a list."""
+    store = MemoryObjectStore()
+    with open_object_writer(store, options=LogOptions(in_flight=16, policy=OneRecordPerFrame())) as log:
+        log.append(b"vouched")
+        vouched = log.parts.manifest_store
+        assert isinstance(vouched, VouchedEnd)
+        vouched.save()
+        saved, end = store.get(MANIFEST_KEY), vouched.saved
+        for _ in range(33):
+            log.append(b"acknowledged")
+    assert end.number == 2
+    for number in range(end.number + 2, end.number + 33):
+        overwrite(store, object_key(number), changed(store, number, promised_position=end.position))
+    overwrite(store, MANIFEST_KEY, saved.data)
+    store.delete(object_key(end.number + 1))
+    store.can_list = False
+    with pytest.raises(CorruptionError, match="promises it"):
+        opened(store)
+
+
 def test_stale_bulks_are_replaced_by_their_tag() -> None:
     """Lose the oldest of four puts in flight: the next writer fences there and replaces the stale ones after it."""
     store = MemoryObjectStore()

@@ -189,8 +189,11 @@ class Opening:
     def _check_vouched(self) -> None:
         """Refuse a log whose last vouched bulk is gone or another one: a lifecycle rule may have deleted objects."""
         header = self.bulks.header(self.place.number)
-        if header is None or header.end != self.place or header.log_id != self.manifest.log_id:
+        if header is not None and header.log_id != self.manifest.log_id:
+            raise foreign(object_key(header.number), self.location, self.place.lsn)
+        if header is None or header.end != self.place:
             raise damaged(object_key(self.place.number), "is not the vouched end", self.place, header)
+        self.window_before = max(self.window_before, header.in_flight)
 
     # -- step 3
 
