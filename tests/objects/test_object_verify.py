@@ -12,7 +12,7 @@ from walkit.errors import CorruptionError, DivergenceError, LogNotFoundError, Se
 from walkit.objects.layout import BULK_HEADER_BYTES, BulkHeader, object_key
 from walkit.objects.verify import examine_objects
 from walkit.recovery.scan_report import Verdict
-from walkit.storage.object_memory import MemoryObjectStore
+from walkit.storage.object_memory import MemoryObjectStore, ObjectRequest
 
 
 def made() -> MadeLog:
@@ -99,3 +99,15 @@ def test_a_stale_bulk_is_a_note() -> None:
     log.put(object_key(log.place.number + 1), late)
     report = examine_objects(log.store, "verify")
     assert report.ok is True and report.notes == ("after the end: 1 object that nothing promises",)
+
+
+def test_bulks_put_during_a_check_leave_no_gap() -> None:
+    """Append before the listing of a check is answered: its promises are of bulks that came since, and no problem."""
+    log = made()
+
+    def plan(request: ObjectRequest) -> None:
+        for value in (b"d", b"e", b"f") if request.method == "list_after" else ():
+            log.append([value])
+
+    report = examine_objects(log.store.client(plan), "verify")
+    assert report.ok is True and report.last_lsn == 24 and not report.notes

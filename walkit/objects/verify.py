@@ -130,10 +130,14 @@ class _Examination:
             self._go_to(max(self.place, self.vouched), Verdict.NOT_READ)
         at_end = False
         while not at_end:
-            began, error = self.place, self._read_intact()
-            found, self.place = self.place, began
-            self._go_to(found, Verdict.INTACT)
+            error = self._read_on()
             at_end = error is None or not self._pass(error)
+
+    def _read_on(self) -> CorruptionError | DivergenceError | None:
+        began, error = self.place, self._read_intact()
+        found, self.place = self.place, began
+        self._go_to(found, Verdict.INTACT)
+        return error
 
     def _read_intact(self) -> CorruptionError | DivergenceError | None:
         """Read as long as bulks are intact and follow each other; return what is wrong then, or None at the end."""
@@ -199,8 +203,12 @@ class _Examination:
         unpromised = 0
         listed = self.end.reads.keys_after(LOG_PREFIX[:-1], object_key(self.place.number))
         try:
-            for number in sorted(n for n in map(number_of_key, listed) if n is not None):
+            for number in sorted((n for n in map(number_of_key, listed) if n is not None), reverse=True):
                 header = self.end.bulks.header(number)
+                if header is not None and header.promised_position > self.place.position:
+                    self._read_on()  # a writer that lives has put more since
+                if number <= self.place.number:
+                    continue
                 if header is not None and header.log_id != self.end.manifest.log_id:
                     raise foreign(object_key(number), self.end.location, self.place.lsn + 1)
                 if header is not None and header.promised_position > self.place.position:
