@@ -24,7 +24,7 @@ from walkit.objects.view import LOOK_EVERY, ObjectEnd
 from walkit.read.reader import LogReader
 from walkit.state import Counter, KeyedTable
 from walkit.state.state_at import exact_state, state_at
-from walkit.storage.object_memory import MemoryObjectStore
+from walkit.storage.object_memory import MemoryObjectStore, ObjectRequest
 from walkit.storage.object_store import ObjectBytes
 
 
@@ -318,3 +318,15 @@ def test_what_needs_a_folder_is_refused() -> None:
                 call()
     with pytest.raises(LogNotFoundError):
         ObjectEnd(MemoryObjectStore())
+
+
+def test_a_reader_beside_the_making_of_a_log_finds_it_or_nothing() -> None:
+    """Make the log between a reader's look at the manifest and that at the claims: the reader opens."""
+    store = MemoryObjectStore()
+
+    def plan(request: ObjectRequest) -> None:
+        if request.number == 1:
+            walkit.open(store.client()).close()
+
+    with walkit.open(store.client(plan), mode="r") as log:
+        assert log.last_lsn == 0

@@ -249,8 +249,11 @@ class ObjectEnd:
 
     def _stored_manifest(self, log_id: int | None = None) -> Manifest:
         found = self.reads.find(MANIFEST_KEY)
-        if found is None and self.reads.find(CLAIMS_KEY) is None:
-            raise LogNotFoundError(self.location)
+        if found is None:
+            if self.reads.find(CLAIMS_KEY) is None:
+                raise LogNotFoundError(self.location)
+            # The manifest of a log is put first and deleted last: it is there by now, unless it was lost.
+            found = self.reads.find(MANIFEST_KEY)
         manifest = manifest_of(found, self.location, log_id)
         if manifest.extra.get("removed"):
             raise LogNotFoundError(self.location, "it is being removed")
