@@ -300,6 +300,20 @@ def test_what_a_folder_refuses_is_an_answer(tmp_path: Path) -> None:
         assert sorted(entry.key for entry in store.list_after("")) == ["a", "first"]
 
 
+def test_an_object_that_is_read_after_a_failed_sync_survives_a_power_cut() -> None:
+    """Fail the sync of the folder after a put, read the object back, cut the power: it is there, as it was read."""
+    faulty = FaultyStorage(CrashingStorage())
+    store = FileObjectStore(faulty)
+    store.put_if_absent("first", b"")
+    faulty.fail("sync_directory", times=2)
+    for call in (lambda: store.put_if_absent("a", b"1"), lambda: store.get("a")):
+        with pytest.raises(ObjectUnknownError):
+            call()
+    assert states(store, "a") == {"a": b"1"}
+    assert isinstance(faulty.inner, CrashingStorage)
+    assert states(FileObjectStore(faulty.inner.crash(keep="none")), "a") == {"a": b"1"}
+
+
 @pytest.mark.parametrize("kind", [MemoryStorage, FileStorage, FaultyStorage])
 def test_a_new_name_is_given_once(kind: type, tmp_path: Path) -> None:
     """Rename to a free name, a taken one, and from a missing one: only a free name is given, and nothing is lost."""

@@ -76,6 +76,8 @@ class FileObjectStore:
         self._pid = 0
         """The process that has taken the block: a forked child takes its own."""
         self._numbers = itertools.count()
+        self._unsynced: set[str] = set()
+        """Tags of own puts of which the sync of the folder has failed."""
         self._life: StorageLock | LockHolder | None = None
 
     @property
@@ -183,14 +185,16 @@ class FileObjectStore:
                 with suppress(StorageError):  # what is raised is the first error
                     remove_if_there(self._storage, temporary)
                 raise
-        self._sync(action, key)
+        self._sync(action, key, str(number))
         return str(number)
 
-    def _sync(self, action: str, key: str) -> None:
+    def _sync(self, action: str, key: str, tag: str = "") -> None:
         try:
             self._storage.sync_directory()
         except StorageError as error:
+            self._unsynced.add(tag)
             raise self._error(ObjectUnknownError, action, key, error) from error
+        self._unsynced.discard(tag)
 
     def _number(self) -> int:
         """Return a number that no other put has; the first call of a process takes a block of them, and cleans up."""
@@ -241,7 +245,10 @@ class FileObjectStore:
                     raise storage_error(
                         "read", name, self._storage.location, errno.EILSEQ, "it holds no object"
                     )
-                yield file, str(_HEADER.unpack(header)[1])
+                tag = str(_HEADER.unpack(header)[1])
+                if tag in self._unsynced:  # who put it reads it back, and takes what it finds for durable
+                    self._sync("read", key, tag)
+                yield file, tag
             finally:
                 file.close()
 
