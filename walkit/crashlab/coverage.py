@@ -15,6 +15,7 @@ from walkit.format.names import (
 )
 from walkit.models import PendingChange
 from walkit.segments.manifest_store import NEW_NAME
+from walkit.storage.object_files import PUT
 
 NAMES = ("create", "replace", "remove")
 """Kinds of changes that are about names."""
@@ -58,6 +59,8 @@ COVERAGE = {
     "bootstrap": "a replica gathers its primary's log, and replaces its own by it",
     "promotion": "a replica is promoted",
     "rewind": "a log is rewound",
+    "put": "an object is half written, or its name is not durable",
+    "fence": "a second writer opens a log on object storage",
 }
 """By name. Crash states are counted that were cut while it happened."""
 
@@ -85,6 +88,8 @@ def seen_in(changes: Iterable[PendingChange]) -> set[str]:
             seen.add("cursor")
         elif file.startswith(BOOTSTRAP_PREFIX):
             seen.add("copy")
+        elif file.startswith(PUT):
+            seen.add("put")
         elif file.startswith("claim-"):
             seen.add("claim")
         elif file.endswith(".segment"):

@@ -17,6 +17,7 @@ from walkit.format.names import CLAIMS_LOCK_NAME
 from walkit.models import CrashingStorage, PendingChange
 from walkit.models.page_cache import KEPT, LOST, Fate
 from walkit.segments.manifest_store import LOCK_NAME
+from walkit.storage.object_files import LIFE, LOCK
 
 BIASES = (0.1, 0.5, 0.9)
 """How much survives in a state that is drawn: nearly nothing and nearly everything come up as well as halves."""
@@ -39,7 +40,9 @@ class Choice:
         self._empty = change.kind == "write" and change.grows and profile.size_first
         if change.kind == "cell":
             self.ways = change.size + 1
-        elif change.file in (LOCK_NAME, CLAIMS_LOCK_NAME) and change.kind in ("write", "shorten"):
+        elif change.kind in ("write", "shorten") and (
+            change.file in (LOCK_NAME, CLAIMS_LOCK_NAME, LOCK) or change.file.startswith(LIFE)
+        ):
             self.ways = 1  # who holds the lock: for people, and nothing reads it
         elif change.kind == "write" and not change.sectors and not change.grows:
             self.ways = 1  # it changes nothing, be it lost or kept

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from walkit.config import LogOptions
 from walkit.copier.log_copy import copy_into
@@ -14,9 +15,10 @@ from walkit.format.manifest import MANIFEST_NAME
 from walkit.log.wal import WriteAheadLog
 from walkit.models import CrashingStorage
 from walkit.objects.entrance import open_log
+from walkit.objects.places import AnyPlace
+from walkit.objects.verify import verify
 from walkit.record import Kind, Record
 from walkit.recovery.repair import repair
-from walkit.recovery.verify import verify
 from walkit.segments.manifest_store import LOST_FOLDER, load_manifest
 from walkit.segments.orphan_files import unfinished_in
 from walkit.state.snapshot import snapshot_lsns
@@ -39,6 +41,7 @@ RULES = {
     "held": "a trim after the recovery keeps what a claim keeps",
     "aside": "what a repair has put under lost+found is there; one that is cut short and repeated leaves the same",
     "verified": "verify finds no fault in it, before and after the recovery",
+    "fenced": "on object storage a second writer takes the log from the first, which acknowledges nothing more",
 }
 """By name."""
 PROBE = b"appended after the recovery"
@@ -59,6 +62,7 @@ class Oracle:
     options: LogOptions
     is_store: bool = False
     """Whether the log is a Store's, with snapshots beside it."""
+    manifest_name: ClassVar[str] = MANIFEST_NAME
 
     def judge(self, image: CrashingStorage, promise: Promise) -> None:
         """Raise BrokenRuleError where a rule is broken. The image is used up."""
@@ -81,7 +85,7 @@ class Oracle:
                     "readers", f"{len(seen)} records before the recovery, {len(rows)} after it"
                 )
             rule = "tidy"
-            _check_names(image)
+            self._check_names(image)
             if promise.is_damaged and promise.repaired not in (None, repaired_in(image)):
                 raise BrokenRuleError(
                     "aside", f"a repeated repair leaves {repaired_in(image)}, and not {promise.repaired}"
@@ -115,24 +119,28 @@ class Oracle:
             copy_into(promise.source.process_kill(), image, None, "the copy")
 
     def _verify(self, image: CrashingStorage, when: str) -> None:
-        if not image.exists() or MANIFEST_NAME not in image.names():
+        if not image.exists() or self.manifest_name not in image.names():
             return
-        report = verify(image)
+        report = verify(self._place(image))
         if not report.ok:
             raise BrokenRuleError("verified", f"{when}: {report.problems[0]}")
 
     def _read(self, image: CrashingStorage) -> dict[int, Row] | None:
         """Return what a reader sees; None where there is no log, or it takes another way through holes."""
-        if not image.exists() or MANIFEST_NAME not in image.names() or passes_holes(self.options):
+        if not image.exists() or self.manifest_name not in image.names() or passes_holes(self.options):
             return None
-        with open_log(storage=image, mode="r", events=quiet) as reader:
+        with open_log(storage=self._place(image), mode="r", events=quiet) as reader:
             return {r.lsn: _row(r) for r in reader.read()}
+
+    def _place(self, image: CrashingStorage) -> AnyPlace:
+        """Return the place of the log in an image."""
+        return image
 
     def _open(self, image: CrashingStorage) -> WriteAheadLog | Store:
         options = replace(self.options, idle_marker_ms=0)
         if self.is_store:
             return Store.open(storage=image, options=options, events=quiet)
-        return open_log(storage=image, options=options, events=quiet)
+        return open_log(storage=self._place(image), options=options, events=quiet)
 
     @contextmanager
     def _recovered(
@@ -189,7 +197,15 @@ class Oracle:
                     "next", f"after LSN {lsn:,} was appended and synced, {what} did not survive"
                 )
             _repeat(opened, promise, lsn)
-        _check_names(after)
+        self._check_names(after)
+
+    def _check_names(self, image: CrashingStorage) -> None:
+        """Judge the names that an opening has left in a folder."""
+        named = {segment.name for segment in load_manifest(image).segments}
+        left = {n for n in image.names() if n.endswith(".segment")} - named
+        left |= {*unfinished_in(image, image.names())}
+        if left:
+            raise BrokenRuleError("tidy", f"{min(left)} is there after an opening")
 
 
 def _repeat(opened: WriteAheadLog | Store, promise: Promise, lsn: int) -> None:
@@ -227,15 +243,6 @@ def repaired_in(image: CrashingStorage) -> object:
     """Return what a repair has left: the names under lost+found, and the ranges that the manifest calls lost."""
     ranges = [(g.first_lsn, g.last_lsn, g.start_position, g.end_position) for g in load_manifest(image).lost]
     return frozenset(image.names(LOST_FOLDER)), tuple(ranges)
-
-
-def _check_names(image: CrashingStorage) -> None:
-    """Judge the names that an opening has left in a folder."""
-    named = {segment.name for segment in load_manifest(image).segments}
-    left = {n for n in image.names() if n.endswith(".segment")} - named
-    left |= {*unfinished_in(image, image.names())}
-    if left:
-        raise BrokenRuleError("tidy", f"{min(left)} is there after an opening")
 
 
 def _check_places(log: WriteAheadLog, promise: Promise, rows: dict[int, Row]) -> None:

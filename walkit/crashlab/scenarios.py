@@ -11,6 +11,7 @@ from walkit.crashlab.consumer_scenarios import CONSUMER_SCENARIOS
 from walkit.crashlab.fault_scenarios import FAULT_SCENARIOS
 from walkit.crashlab.hanging_scenarios import HANGING_SCENARIOS
 from walkit.crashlab.history_scenarios import HISTORY_SCENARIOS
+from walkit.crashlab.object_scenarios import OBJECT_SCENARIOS
 from walkit.crashlab.racing_scenarios import RACING_SCENARIOS
 from walkit.crashlab.rescue_scenarios import RESCUE_SCENARIOS
 from walkit.crashlab.scenario import SMALL as SMALL
@@ -322,6 +323,7 @@ _ALL = (
     *HISTORY_SCENARIOS,
     *RESCUE_SCENARIOS,
     *REPLICA_SCENARIOS,
+    *OBJECT_SCENARIOS,
 )
 SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _ALL}
 """By name."""

@@ -55,7 +55,7 @@ from walkit.storage.object_store import ObjectBytes, ObjectEntry, checked_range
 
 _HEADER = struct.Struct("<8sQ")
 _MAGIC = b"walkitob"
-_LOCK, _COUNTER, _PUT, _LIFE = "=lock", "=counter", "=put-", "=life-"
+LOCK, _COUNTER, PUT, LIFE = "=lock", "=counter", "=put-", "=life-"
 _BLOCK_BITS = 32
 """A number is that of its block, and so many bits within the block."""
 _LOCK_WAIT_S, _LOCK_PAUSE_S = 10.0, 0.001
@@ -172,7 +172,7 @@ class FileObjectStore:
         name = self._name(key)
         with self._answers(action, key):
             number = self._number()
-            temporary = f"{_PUT}{number:016x}"
+            temporary = f"{PUT}{number:016x}"
             try:
                 file = self._storage.open(temporary, "create")
                 try:
@@ -210,11 +210,11 @@ class FileObjectStore:
         storage = self._storage
         block = int.from_bytes(read_if_there(storage, _COUNTER, 8) or b"", "big") + 1
         write_whole(storage, _COUNTER, f"{_COUNTER}.new", block.to_bytes(8, "big"))
-        self._life = storage.lock(f"{_LIFE}{block:08x}")
+        self._life = storage.lock(f"{LIFE}{block:08x}")
         for name in storage.names():
-            if name.startswith((_PUT, _LIFE)):
-                its_block = name.removeprefix(_PUT).removeprefix(_LIFE)[:8]
-                if not storage.is_locked(f"{_LIFE}{its_block}"):
+            if name.startswith((PUT, LIFE)):
+                its_block = name.removeprefix(PUT).removeprefix(LIFE)[:8]
+                if not storage.is_locked(f"{LIFE}{its_block}"):
                     remove_if_there(storage, name)
         self._numbers = itertools.count(block << _BLOCK_BITS)
         self._pid = os.getpid()
@@ -224,9 +224,9 @@ class FileObjectStore:
         """Have the lock of the store for the block; ObjectThrottledError if another process does not give it up."""
         with once(self._guard), self._guard:
             give_up = time.monotonic() + _LOCK_WAIT_S
-            while isinstance(lock := self._storage.lock(_LOCK), LockHolder):
+            while isinstance(lock := self._storage.lock(LOCK), LockHolder):
                 if time.monotonic() > give_up:
-                    raise self._error(ObjectThrottledError, "lock", _LOCK, f"process {lock.pid} has the lock")
+                    raise self._error(ObjectThrottledError, "lock", LOCK, f"process {lock.pid} has the lock")
                 time.sleep(_LOCK_PAUSE_S)
             try:
                 yield
