@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -14,6 +17,7 @@ from walkit.errors import (
     CorruptionError,
     DivergenceError,
     GapError,
+    LogClosedError,
     LogNotFoundError,
     OptionsError,
     SegmentMissingError,
@@ -330,3 +334,29 @@ def test_a_reader_beside_the_making_of_a_log_finds_it_or_nothing() -> None:
 
     with walkit.open(store.client(plan), mode="r") as log:
         assert log.last_lsn == 0
+
+
+def test_a_forked_copy_of_a_reader_is_refused() -> None:
+    """Fork while another thread is in a poll of the reader: the child gets LogClosedError, and waits for no lock."""
+    made, polls, asked, answers = MadeLog(), *(threading.Event() for _ in range(3))
+
+    def plan(request: ObjectRequest) -> None:
+        if polls.is_set():
+            asked.set()
+            assert answers.wait(20)
+
+    with LogReader(ObjectEnd(made.store.client(plan))) as log:
+        polls.set()
+        poll = threading.Thread(target=lambda: log.last_lsn)
+        poll.start()
+        assert asked.wait(10)
+        child = os.fork()
+        if not child:
+            signal.alarm(5)  # a child that waits for the lock is ended
+            with suppress(LogClosedError):
+                os._exit(log.last_lsn + 1)
+            os._exit(0)
+        code = os.waitpid(child, 0)[1]
+        answers.set()
+        poll.join()
+        assert code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -14,6 +15,7 @@ from walkit._internal.locks import once
 from walkit.errors import (
     CorruptionError,
     GapError,
+    LogClosedError,
     LogNotFoundError,
     SegmentMissingError,
 )
@@ -149,7 +151,7 @@ class ObjectEnd:
 
     def __init__(self, store: ObjectStore) -> None:
         """Read manifest and claims. LogNotFoundError, CorruptionError, StorageError."""
-        self.location = store.location
+        self.location, self._pid = store.location, os.getpid()
         self.reads = PatientReads(store, lambda: Patience(READ_S))
         self.bulks = self.reads.bulks()
         # Guards what is known of the end, and is held through its requests.
@@ -172,7 +174,10 @@ class ObjectEnd:
         return refuse("log", self.location, "a log in a folder: one on object storage has no cursors yet")
 
     def now(self) -> ReaderView[ObjectView]:
-        """See ViewSource. While nothing new comes this is one request."""
+        """See ViewSource. While nothing new comes this is one request. LogClosedError in a forked child."""
+        if self._pid != os.getpid():
+            # A thread that is not in the child may have had the lock, and clients of clouds have threads of their own.
+            raise LogClosedError(f"the reader of {self.location} is the parent's: open the log in this child")
         with once(self._lock), self._lock:
             self._advance()
             place, floor = self._place, self.floor
