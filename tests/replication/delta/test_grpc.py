@@ -145,6 +145,18 @@ def test_sixty_four_rounds_of_deltas_and_each_repeat_is_byte_for_byte(
     assert "delta reader" in primary.status()._repr_html_()
 
 
+def test_the_id_that_a_status_shows_ends_no_session(stack: ExitStack, log: walkit.WriteAheadLog) -> None:
+    """Leave a session by the id in the status: it stays. Leave it by the number that its reader has: it is gone."""
+    primary = stack.enter_context(Primary(log))
+    ask = asks(stack, primary.address)
+    last = answered(ask(PollRequest()))
+    (session,) = primary.status().delta_readers
+    ask(PollRequest(session_id=int(session.id, 16), leave=True))
+    assert [s.id for s in primary.status().delta_readers] == [session.id]
+    ask(PollRequest(session_id=last.session_id, leave=True))
+    assert not primary.status().delta_readers
+
+
 def test_an_older_reader_gets_what_its_version_has(stack: ExitStack, log: walkit.WriteAheadLog) -> None:
     """Poll as version 1: ends alone, with the log's identity, and never a delta."""
     version = 1

@@ -7,6 +7,7 @@ registered anywhere; the shell observes the log while there is one.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
@@ -87,7 +88,7 @@ class SessionStatus:
     """One delta reader as the server of its log sees it. LSNs, and bytes of frames that are kept for it."""
 
     id: str
-    """Random, in hexadecimal digits; new at each begin of a session."""
+    """A digest of the session's random number, which alone lets a caller poll in it; new at each begin of a session."""
     state: str
     """"syncing": the next answer can have frames; "not sync": it says to read the log."""
     applied_lsn: int
@@ -102,6 +103,11 @@ class SessionStatus:
     """Bytes of their frames; None also if the reader does not say at which position it is."""
     lag_ms: float | None = None
     """For how long something has been durable here that it has not applied."""
+
+
+def shown_id(session_id: int) -> str:
+    """Return a session's id for others to see; the number cannot be computed from it."""
+    return hashlib.sha256(b"walkit delta session 1\0%016x" % session_id).hexdigest()[:16]
 
 
 @dataclass(slots=True, eq=False)
@@ -135,7 +141,7 @@ class _Session:
         records = max(newest.lsn - applied.lsn, 0)
         placed = known and bool(applied.position or not applied.lsn or not records)
         return SessionStatus(
-            id=f"{self.id:016x}",
+            id=shown_id(self.id),
             state=self.delta.state.value,
             applied_lsn=applied.lsn,
             answered_lsn=self.delta.answered.lsn,
