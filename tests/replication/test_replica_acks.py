@@ -143,6 +143,15 @@ def test_fail_raises_and_the_record_counts_once_replicas_have_it(
         log.append(b"again")
 
 
+def test_a_late_record_is_called_written_before_its_sync(stack: ExitStack) -> None:
+    """Let the time-out come long before the interval's sync: the error promises no sync."""
+    log = stack.enter_context(memory_log(durability="interval", interval_ms=60_000))
+    stack.enter_context(Primary(log, ack_replicas=1, ack_timeout_ms=10))
+    with pytest.raises(CommitFailedError, match="it is written here"):
+        log.append(b"v")
+    assert log.durable_lsn == 0
+
+
 def test_continue_acknowledges_until_replicas_have_caught_up(tmp_path: Path, stack: ExitStack) -> None:
     """Append without a replica: acknowledged at the time-out, with one event; with a replica it waits again."""
     events: list[str] = []

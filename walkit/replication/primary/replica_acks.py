@@ -40,7 +40,7 @@ class AckStatus:
     """"waiting": for each append; "continuing": the time-out has passed, and appends are acknowledged without replicas
     until so many have caught up; "off": not started, or stopped."""
     waiting_records: int
-    """Records that are durable here and not acknowledged."""
+    """Records that are written here and not acknowledged."""
     late_records: int
     """Records that replicas had not in time, so that their callers got CommitFailedError."""
 
@@ -128,7 +128,7 @@ class ReplicaAcks:
         return self._on_timeout == "fail"
 
     def _error(self, why: str) -> CommitTimeoutError:
-        text = "it is durable here, and counts as acknowledged once they have it"
+        text = "it is written here, and counts as acknowledged once they have it"
         replicas = counted(self.replicas, "replica")
         return CommitTimeoutError(
             f"{why}, and {replicas} had not acknowledged the record: {text}", acked_lsn=self._core.acked_lsn
