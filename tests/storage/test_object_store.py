@@ -419,6 +419,16 @@ def test_no_credentials_are_denied(monkeypatch: pytest.MonkeyPatch) -> None:
         open_store("s3://bucket/log")
 
 
+def test_the_environment_names_a_server_and_allows_it_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set endpoint, credentials and AWS_ALLOW_HTTP in the environment: a store without options puts and gets."""
+    url, options = moto_bucket()
+    for name, value in (options | {"allow_http": "true"}).items():
+        monkeypatch.setenv(f"AWS_{name.upper()}", value)
+    store = open_store(url)
+    store.put_if_absent("a", b"1")
+    assert store.get("a").data == b"1"
+
+
 def test_a_lost_answer_is_unknown() -> None:
     """Close the connection after a put, hold an answer longer than the time-out, refuse connections: Unknown each."""
     release = threading.Event()

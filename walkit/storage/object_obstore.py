@@ -7,6 +7,7 @@ store or of obstore: there may be credentials in it. For the same reason no erro
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -69,7 +70,9 @@ class ObstoreObjectStore:
         except ImportError as error:
             raise MissingExtraError("object", "obstore") from error
         client = DEFAULTS | {name: value for name, value in options.items() if _OF_CLIENT.fullmatch(name)}
-        if str(options.get("endpoint", "")).startswith("http://"):
+        # Client options that are given replace all those of the environment.
+        allowed = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true")
+        if allowed or str(options.get("endpoint", "")).startswith("http://"):
             client = {"allow_http": True} | client
         config: Any = {name: value for name, value in options.items() if name not in client}
         retries: Any = {"max_retries": _READ_RETRIES, "retry_timeout": timedelta(seconds=_READ_RETRY_S)}
