@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import walkit
+from tests.support.object_servers import moto_bucket
 from walkit.bench import BenchReport, BenchRow, bench_write
 from walkit.bench.matrix import _beside_peers, median_row
 from walkit.bench.peers import PEERS, measure_peer
@@ -24,12 +25,14 @@ from walkit.bench.write import (
     _submit,
     _tasks,
     _threads,
+    beside_puts,
 )
 from walkit.cli import main
 from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError, OptionsError
 from walkit.measure import LatencyHistogram, ThreadRecorder
 from walkit.metrics import LogStatistics
 from walkit.models import CrashingStorage, FaultyStorage
+from walkit.storage import open_store
 
 WAYS = [("append", 1), ("append", 3), ("append_async", 5), ("submit", 1)]
 WAYS += [("append_many", 1), ("append_arrow", 1)]
@@ -45,7 +48,7 @@ JSON_KEYS = {
         "in_flight",
     ),
     *("ack_order", "times_peers", "all_per_s", "cpu_s", "times_real"),
-    *("frame_bytes", "times_raw_frames", "all_times_raw_frames", "policy"),
+    *("frame_bytes", "times_raw_frames", "all_times_raw_frames", "policy", "cpu_us", "puts_per_record"),
 }
 
 
@@ -258,14 +261,71 @@ def test_each_way_with_so_many_on_their_way_is_compared_with_raw_frames(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("place", ["a log on objects", "a way that fails", "a log on S3"])
+def test_a_way_on_object_storage_is_compared_with_plain_puts(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measure in a folder of objects and at moto: PUTs follow each way, and no object is left, nor after an error."""
+    url = f"objects:{tmp_path}"
+    if place == "a log on S3":
+        url, options = moto_bucket()
+        for name, value in (options | {"allow_http": "true"}).items():
+            monkeypatch.setenv(f"AWS_{name.upper()}", value)
+    if place == "a way that fails":
+
+        def failing(log: walkit.WriteAheadLog) -> BenchRow:
+            raise ZeroDivisionError(log.location)
+
+        with pytest.raises(ZeroDivisionError):
+            beside_puts(f"{url}/log", walkit.LogOptions(), b"v", failing, 1)
+    else:
+        report = bench_write(
+            writers=[3],
+            tasks=[],
+            outstanding=[2],
+            in_flight=[2],
+            seconds=0.05,
+            runs=2,
+            path=url,
+            progress=False,
+        )
+        assert [(r.way, r.callers) for r in report.rows[::2]] == [("append", 3), ("tickets", 2)]
+        assert {(r.way, r.callers, r.puts_per_record) for r in report.rows[1::2]} == {("plain puts", 2, 1)}
+        for row, raw in zip(report.rows[::2], report.rows[1::2], strict=True):
+            assert row.cpu_us and raw.cpu_us and raw.frame_bytes and raw.frame_bytes >= 128
+            assert row.puts_per_record and 1 / 3 <= row.puts_per_record <= 1
+            # A place that stalls for the whole time gives no ratio.
+            assert row.times_raw_frames == min(row.all_times_raw_frames, default=None)
+        text, plain = report.text(), report.to_dict()
+        assert url in text and "x plain puts" in text and "PUTs/record" in text
+        assert plain["file_system"] is None and set(plain["rows"][0]) == JSON_KEYS
+    assert list(tmp_path.iterdir()) == []
+    assert list(open_store(url).list_after("")) == []
+
+
+MODEL: dict[str, Any] = {"model": "gp3"}
+URL: dict[str, Any] = {"path": "objects:made"}
+
+
 @pytest.mark.parametrize(
-    "given", [{"tasks": [1]}, {"peers": True}, {"durability": "none"}, {"model": "floppy"}]
+    "given",
+    [
+        *(MODEL | other for other in ({"tasks": [1]}, {"peers": True}, {"durability": "none"})),
+        {"model": "floppy"},
+        *(URL | other for other in ({"peers": True}, {"durability": "none"}, {"direct_io": True}, MODEL)),
+        *(URL | other for other in ({"ack_order": ["completion"]}, {"in_flight": [1, 200]})),
+        {"path": "s3://key:secret@bucket/folder"},
+    ],
 )
-def test_what_virtual_time_does_not_know_is_refused(given: dict[str, Any]) -> None:
-    """Tasks, peers, other durability levels and unknown devices are OptionsErrors with a model."""
-    arguments: dict[str, Any] = {"writers": [1], "tasks": [], "model": "gp3", "progress": False}
-    with pytest.raises(OptionsError):
+def test_what_the_place_does_not_know_is_refused(
+    given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options without a meaning in virtual time or on object storage are OptionsErrors, and no folder is made."""
+    monkeypatch.chdir(tmp_path)
+    arguments: dict[str, Any] = {"writers": [1], "tasks": [], "progress": False}
+    with pytest.raises(OptionsError) as found:
         bench_write(**(arguments | given))
+    assert "secret" not in str(found.value) and list(tmp_path.iterdir()) == []
 
 
 def test_without_sync_the_report_says_so(tmp_path: Path) -> None:
@@ -278,9 +338,11 @@ def test_without_sync_the_report_says_so(tmp_path: Path) -> None:
 
 
 def test_crash_verdicts_stand_below_the_rates(capfd: pytest.CaptureFixture[str]) -> None:
-    """`walkit bench write --crash-states`: each order has a line that says what power cuts leave."""
+    """`walkit bench write --crash-states`: each order has a line of what power cuts leave; with a URL it is refused."""
     command = ["bench", "write", "--writers", "1", "--model", "gp3", "--seconds", "0.02"]
     asked = ["--in-flight", "2", "--ack-order", "append,completion", "--crash-states", "8"]
+    assert main(["bench", "write", "--path", "objects:made", *asked]) == 2
+    assert "crash_states=8" in capfd.readouterr().err
     assert main([*command, *asked]) == 0
     out, _ = capfd.readouterr()
     lines = [line for line in out.splitlines() if line.startswith("power cuts, 2 frames in flight, ")]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from secrets import token_hex
 from typing import Any, Literal, NamedTuple
 
 from walkit._internal.arguments import check_bool, check_number, check_whole, refuse
@@ -23,6 +24,7 @@ from walkit._internal.progress import progress_bar
 from walkit.bench.modelled import bench_modelled
 from walkit.bench.peers import PEERS, LevelDb, measure_peer, require_peers
 from walkit.bench.write import (
+    Way,
     _arrow,
     _many,
     _on_a_thread,
@@ -31,6 +33,7 @@ from walkit.bench.write import (
     _submit,
     _tasks,
     _threads,
+    beside_puts,
     raw_frames,
 )
 from walkit.bench.write_report import BenchReport, BenchRow
@@ -39,11 +42,13 @@ from walkit.log.validate import require_fits
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import MachineFacts
 from walkit.objects.entrance import open_log
+from walkit.objects.open import IN_FLIGHT, object_options
 from walkit.storage.mounts import require_folder
+from walkit.storage.object_open import is_object_url
 from walkit.workload.policies import policy_named
 
 Measure = Callable[[str], list[BenchRow]]
-"""Measures in an empty folder: the row, and a row of raw frames where it is compared with them."""
+"""Measures in an empty folder or prefix: the row, and a row of raw frames or PUTs if it is compared with them."""
 
 SINGLE_WAYS = ("append", "append_async", "submit")
 """Ways in of one record a call, as those of peers are."""
@@ -75,14 +80,14 @@ def bench_write(
     writers: list[int],
     tasks: list[int],
     record_bytes: int | Sequence[int] = 100,
-    in_flight: Sequence[int] = (1,),
+    in_flight: Sequence[int] | None = None,
     ack_order: Orders = (None,),
     seconds: float = 2.0,
     path: str | None = None,
     model: str | None = None,
     durability: Literal["sync", "interval", "none"] = "sync",
     direct_io: bool = False,
-    policy: Sequence[str] = ("take-all",),
+    policy: Sequence[str] | None = None,
     outstanding: Sequence[int] = (),
     peers: bool = False,
     runs: int | None = None,
@@ -103,13 +108,25 @@ def bench_write(
     large as its own, as many at a time as frames are in flight.
     With `model`, the name of a modelled device, `seconds` are virtual ones and there are writers alone.
 
+    `path` may be the URL of an object store, with credentials from the environment. Then every way is followed by plain
+    PUTs of objects as large as its own, and there are no raw loops. Each measurement has a prefix of its own below the
+    URL and removes its objects. The defaults are 16 frames in flight and "adaptive", in 5 runs; else 1 and "take-all".
+
     Raises OptionsError, and what the log raises.
     """
     check_bool(progress, "progress")
     sizes = [record_bytes] if isinstance(record_bytes, int) else list(record_bytes)
-    runs = (5 if peers else 1) if runs is None else runs
+    on_objects = is_object_url(path)
+    runs = (5 if peers or on_objects else 1) if runs is None else runs
     _check(writers, tasks, sizes, seconds, path, runs, outstanding)
+    in_flight = in_flight or [IN_FLIGHT if on_objects else 1]
+    policy = policy or ["adaptive" if on_objects else "take-all"]
     options = combinations(durability, direct_io, in_flight, ack_order, policy)
+    if on_objects:
+        if peers:
+            refuse("peers", peers, "they write files, and this is the URL of an object store")
+        for chosen in options:
+            object_options(chosen.fresh())
     for size in sizes:
         require_fits("record_bytes", size, options[0].options)
     if model is not None:
@@ -159,18 +176,20 @@ def _measured(
     progress: bool,
 ) -> BenchReport:
     """Go through the whole matrix, record size by record size, so many times."""
-    with tempfile.TemporaryDirectory(prefix="walkit-bench-", dir=path, ignore_cleanup_errors=True) as folder:
-        machine = MachineFacts.here(folder)
+    above = None if is_object_url(path) else path
+    with tempfile.TemporaryDirectory(prefix="walkit-bench-", dir=above, ignore_cleanup_errors=True) as folder:
+        place = folder if path is None or above else path
+        machine = MachineFacts.here(folder if place == folder else None)
         cases = [Case(size, _frame_bytes(folder, options, size), found) for size, found in measures.items()]
         passes = []
         total = runs * sum(len(case.measures) for case in cases)
         with progress_bar("bench write", total, unit="ways", show=progress) as bar:
             for _ in range(runs):
-                passes.append([row for case in cases for row in _pass(case, folder, seconds, bar)])
+                passes.append([row for case in cases for row in _pass(case, place, seconds, bar)])
     return BenchReport(
         record_bytes=tuple(measures),
         durability=options.durability,
-        location=os.path.dirname(folder),
+        location=os.path.dirname(folder) if place == folder else place,
         raw_block_bytes=cases[0].raw_block_bytes,
         machine=machine,
         rows=tuple(median_row(same) for same in zip(*passes, strict=True)),
@@ -198,17 +217,21 @@ def median_row(rows: Sequence[BenchRow]) -> BenchRow:
     )
 
 
-def _pass(case: Case, folder: str, seconds: float, bar: Any) -> list[BenchRow]:
+def _pass(case: Case, place: str, seconds: float, bar: Any) -> list[BenchRow]:
     def raw() -> BenchRow:
-        return replace(_raw(folder, case.raw_block_bytes, seconds), record_bytes=case.record_bytes)
+        return replace(_raw(place, case.raw_block_bytes, seconds), record_bytes=case.record_bytes)
 
-    rows = [raw()]
+    rows = [] if is_object_url(place) else [raw()]
     for measure in case.measures:
-        found = _in_a_folder(folder, measure)
-        after = raw()
-        raw_per_s = (rows[-1].raw_per_s + after.raw_per_s) / 2
-        rows += [replace(row, raw_per_s=raw_per_s, record_bytes=case.record_bytes) for row in found]
-        rows.append(after)
+        if is_object_url(place):
+            found = measure(f"{place.rstrip('/')}/walkit-bench-{token_hex(8)}")
+            rows += [replace(row, record_bytes=case.record_bytes) for row in found]
+        else:
+            found = _in_a_folder(place, measure)
+            after = raw()
+            raw_per_s = (rows[-1].raw_per_s + after.raw_per_s) / 2
+            rows += [replace(row, raw_per_s=raw_per_s, record_bytes=case.record_bytes) for row in found]
+            rows.append(after)
         bar.update(1)
     return _beside_peers(rows)
 
@@ -245,10 +268,9 @@ def _measures(
     peers: bool,
 ) -> list[Measure]:
     value = os.urandom(record_bytes)
-    raw_s = seconds if outstanding else 0.0
 
-    def of(chosen: Chosen, way: Callable[[WriteAheadLog], BenchRow]) -> Measure:
-        return lambda folder: _of_log(folder, chosen, value, way, raw_s)
+    def of(chosen: Chosen, way: Way) -> Measure:
+        return lambda folder: _of_log(folder, chosen, value, way, seconds, bool(outstanding))
 
     def called(way: Callable[[WriteAheadLog, int, bytes, float], BenchRow], callers: int) -> Any:
         return lambda log: way(log, callers, value, seconds)
@@ -283,15 +305,19 @@ def _of_log(
     folder: str,
     chosen: Chosen,
     value: bytes,
-    way: Callable[[WriteAheadLog], BenchRow],
-    raw_s: float,
+    way: Way,
+    seconds: float,
+    framed: bool,
 ) -> list[BenchRow]:
-    """Measure a way into a new log, and where `raw_s` says so, raw writes of equal frames for so long."""
+    """Measure a way into a new log, and if `framed` or on object storage, plain writes of equal frames."""
     options = chosen.fresh()
-    with open_log(os.path.join(folder, "log"), "x", options) as log:
-        log.append(value)  # makes the first segment
-        row = way(log)
-        rows = [*raw_frames(log, row, raw_s)] if raw_s else [row]
+    if is_object_url(folder):
+        rows = beside_puts(folder, options, value, way, seconds)
+    else:
+        with open_log(os.path.join(folder, "log"), "x", options) as log:
+            log.append(value)  # makes the first segment
+            row = way(log)
+            rows = [*raw_frames(log, row, seconds)] if framed else [row]
     rows[0] = replace(
         rows[0],
         durability=options.durability,
@@ -352,4 +378,4 @@ def _check(
     if not sizes:
         refuse("record_bytes", sizes, "at least one size")
     check_number(seconds, "seconds", above=True)
-    require_folder(path)
+    require_folder(None if is_object_url(path) else path)

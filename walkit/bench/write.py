@@ -7,12 +7,16 @@ the way has been going for a while.
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from time import perf_counter, perf_counter_ns
+from functools import partial
+from itertools import count
+from time import perf_counter, perf_counter_ns, process_time
 from typing import Any
 
 import numpy as np
@@ -20,13 +24,20 @@ import pyarrow as pa
 
 from walkit._internal.text import counted
 from walkit.bench.write_report import BenchRow
+from walkit.commit.policy import TakeAll
 from walkit.commit.ticket import Ticket
+from walkit.config import LogOptions
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import LatencyHistogram, ThreadRecorder, raw_baseline
 from walkit.metrics import LogStatistics
+from walkit.objects.entrance import open_log
+from walkit.objects.layout import BULK_HEADER_BYTES
+from walkit.objects.requests import Patience, PatientReads, put_own
 from walkit.storage.file import DIRECT_BYTES
+from walkit.storage.object_open import FILES, open_store
 from walkit.workload.closedloop import WARM_UP_SHARE, appending, drive_threads
 
+Way = Callable[[WriteAheadLog], BenchRow]
 RECORDS_PER_CALL = 10_000
 """Records of one call of append_many and append_arrow, where they are small."""
 CALL_BYTES_MAX = 16 << 20
@@ -36,6 +47,8 @@ AWAITED_PER_SAMPLE = 16
 """One of so many records of a task is timed: two readings of the clock for each would take a seventh of what 64 tasks
 make, and one a twelfth."""
 RAW_S_MIN = 0.2
+CLOSED_WAYS = ("append", "append_async", "tickets")
+"""Ways in with as many records under way as they have callers, and at most as many frames in flight."""
 
 
 def _row(
@@ -236,6 +249,62 @@ def raw_frames(log: WriteAheadLog, row: BenchRow, seconds: float) -> tuple[Bench
     return replace(row, times_raw_frames=times), raw
 
 
+class PlainPuts:
+    """An object store that keeps the key of each put, before the request; `append` puts an object, and makes no log."""
+
+    statistics = LogStatistics
+
+    def __init__(self, url: str) -> None:
+        self._store, self._numbers, self.keys = open_store(url), count(), list[str]()
+
+    def append(self, value: bytes) -> None:
+        """Put an object of its own, with the patience that a log has."""
+        reads = PatientReads(self, lambda: Patience(30.0))
+        put_own(reads, f"plain/{next(self._numbers)}", value, None)
+
+    def __getattr__(self, name: str) -> Any:
+        do = getattr(self._store, name)
+        return partial(self._put, do) if name.startswith("put_") else do
+
+    def _put(self, do: Callable[..., str], key: str, *rest: Any) -> str:
+        self.keys.append(key)
+        return do(key, *rest)
+
+
+def beside_puts(url: str, options: LogOptions, value: bytes, way: Way, seconds: float) -> list[BenchRow]:
+    """Measure a way into a new log on object storage, then plain PUTs of objects as large as its own.
+
+    The PUTs are made by the same store, as many at a time as the way can have frames in flight. Nothing is below `url`
+    before, and all that was put there is removed.
+    """
+    store: Any = PlainPuts(url)
+    try:
+        # Without a policy, a log on object storage is adaptive.
+        with open_log(store, "x", replace(options, policy=options.policy or TakeAll())) as log:
+            log.append(value)  # makes the first bulk
+            row = _used(store, lambda: way(log), lambda: log.statistics().records_acked)
+        at_once = min(options.in_flight, row.callers if row.way in CLOSED_WAYS else options.in_flight)
+        data = os.urandom(BULK_HEADER_BYTES + round(row.frame_bytes or 0))
+        raw = _used(store, lambda: _threads(store, at_once, data, seconds), lambda: len(store.keys))
+    finally:
+        store.delete_many(store.keys)
+        store.close()
+        if url.startswith(FILES):
+            shutil.rmtree(os.path.expanduser(url.removeprefix(FILES)), ignore_errors=True)
+    raw = replace(raw, way="plain puts", latency_of="a PUT", frames=raw.records, frame_bytes=len(data))
+    times = (row.frames or 0) / row.seconds / raw.records_per_s if raw.records else None
+    raw_per_s = raw.records_per_s or float("nan")
+    return [replace(row, raw_per_s=raw_per_s, times_raw_frames=times, times_raw_bytes=None), raw]
+
+
+def _used(store: PlainPuts, measure: Callable[[], BenchRow], done: Callable[[], int]) -> BenchRow:
+    """Measure, and add the PUTs and the processor time of each record that was done, of the warm-up too."""
+    cpu_s, puts, records = process_time(), len(store.keys), done()
+    row = measure()
+    cpu_s, puts, records = process_time() - cpu_s, len(store.keys) - puts, done() - records
+    return replace(row, cpu_us=cpu_s / records * 1e6, puts_per_record=puts / records)
+
+
 def _many(log: WriteAheadLog, value: bytes, seconds: float) -> BenchRow:
     """`append_many` by one thread: a list of bytes objects a call."""
     values = [value] * records_per_call(len(value))
@@ -274,7 +343,7 @@ def _bulk(
 
 
 def _raw_bytes_per_s(log: WriteAheadLog, record_bytes: int, seconds: float) -> float:
-    if "://" in log.location:
+    if not os.path.isdir(log.location):
         return float("nan")
     block_bytes = record_bytes * records_per_call(record_bytes)
     baseline = raw_baseline(log.location, block_bytes=block_bytes, seconds=max(seconds / 4, RAW_S_MIN))

@@ -9,9 +9,10 @@ from typing import Any
 from walkit._internal.html import Markup, tag
 from walkit._internal.report import Cells, TableReport, rounded
 from walkit.measure import MachineFacts
+from walkit.storage.object_open import is_object_url
 
-RAW = ("raw", "raw frames")
-"""The rows of the bare device."""
+RAW = ("raw", "raw frames", "plain puts")
+"""The rows of the bare device or object store."""
 SIMULATED_PER_S = 10_000
 """Records per second at which the speed of virtual time is reported."""
 
@@ -33,13 +34,15 @@ class BenchRow:
     records_per_frame: float | None = None
     """Mean number of records in a frame of this way."""
     raw_per_s: float = float("nan")
-    """Writes per second of the raw device, just before and just after: their mean."""
+    """Writes per second of the raw device, just before and just after: their mean. On object storage: plain PUTs."""
     times_raw_bytes: float | None = None
     """Of calls with many records: their bytes a second, in those of a raw loop that writes a call's bytes at a time."""
     frame_bytes: float | None = None
     """Mean bytes of a frame of this way, padding included."""
     times_raw_frames: float | None = None
-    """Bytes of frames a second, in those of raw parallel writes of equal frames, as many at a time as are in flight."""
+    """Bytes of frames a second, in those of raw parallel writes of equal frames, as many at a time as are in flight.
+
+    On object storage: in those of plain PUTs of equal objects."""
     all_times_raw_frames: tuple[float, ...] = ()
     """That ratio in every run, each within its own run; `times_raw_frames` is then their median."""
     times_peers: dict[str, float] = field(default_factory=dict)
@@ -56,6 +59,10 @@ class BenchRow:
     """Records per second of every run of this measurement; the row is the run of the median."""
     cpu_s: float | None = None
     """Processor seconds that virtual time took for it; None where time was real."""
+    cpu_us: float | None = None
+    """On object storage: processor time of this process for each record, or PUT, in microseconds."""
+    puts_per_record: float | None = None
+    """On object storage: requests that put an object, repeated ones too, for each record."""
 
     @property
     def times_real(self) -> float | None:
@@ -100,6 +107,8 @@ class BenchRow:
             "all_per_s": [rounded(rate, 1) for rate in self.all_per_s],
             "cpu_s": rounded(self.cpu_s, 4),
             "times_real": rounded(self.times_real, 2),
+            "cpu_us": rounded(self.cpu_us, 2),
+            "puts_per_record": rounded(self.puts_per_record, 6),
         }
 
 
@@ -109,8 +118,14 @@ def _told(value: int | str | None) -> str:
 
 def _framed(row: BenchRow) -> tuple[str, str]:
     """Return what the columns "frame bytes" and "x raw frames" say."""
-    size, times = row.frame_bytes, row.times_raw_frames
-    return "" if size is None else f"{size:,.0f}", "" if times is None else f"{times:,.2f}"
+    size, times, every = row.frame_bytes, row.times_raw_frames, row.all_times_raw_frames
+    spread = f" (n={len(every)}, {min(every):,.2f} to {max(every):,.2f})" if every else ""
+    return "" if size is None else f"{size:,.0f}", "" if times is None else f"{times:,.2f}{spread}"
+
+
+def _used(row: BenchRow) -> tuple[str, str]:
+    """Return the text of the columns "PUTs/record" and "CPU us/record"."""
+    return f"{row.puts_per_record or 0:,.4f}", f"{row.cpu_us or 0:,.1f}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +157,7 @@ class BenchReport(TableReport):
     @property
     def notes(self) -> list[str]:
         """What the numbers were taken on, and what makes them mean less."""
-        where = self.machine.where
+        where = self.location if self._on_objects else self.machine.where
         if self.model is not None:
             where = f"the modelled device {self.model}, in virtual time"
         sizes = ", ".join(f"{size:,}" for size in self.record_bytes)
@@ -150,7 +165,9 @@ class BenchReport(TableReport):
         several = " (of the first size; a frame of one record for each)" if len(self.record_bytes) > 1 else ""
         notes = [
             f"values of {sizes} bytes, durability {self.durability}, on {where}{medians}",
-            f"raw: pwrite of {self.raw_block_bytes:,} bytes{several}, O_DSYNC, on zeroed space"
+            "raw: plain PUTs of objects as large as those above, as many at a time as can be in flight there"
+            if self._on_objects
+            else f"raw: pwrite of {self.raw_block_bytes:,} bytes{several}, O_DSYNC, on zeroed space"
             if self.model is None
             else f"raw: one writer, blocks of {self.raw_block_bytes:,} bytes, one frame in flight",
         ]
@@ -184,6 +201,10 @@ class BenchReport(TableReport):
         }
 
     @property
+    def _on_objects(self) -> bool:
+        return is_object_url(self.location)
+
+    @property
     def _own(self) -> list[BenchRow]:
         return [row for row in self.rows if row.way not in RAW]
 
@@ -204,14 +225,15 @@ class BenchReport(TableReport):
     @property
     def _frame_columns(self) -> Cells:
         framed = any(row.times_raw_frames is not None for row in self._own)
-        return ("frame bytes", "x raw frames") if framed else ()
+        return ("frame bytes", "x plain puts" if self._on_objects else "x raw frames") if framed else ()
 
     def _head(self) -> Cells:
         options = (name.replace("_", " ") for name in self._differing)
         speed = ("records/s", "x raw", *(f"x {name}" for name in self._peers), "x raw bytes")
+        used = ("PUTs/record", "CPU us/record") if self._on_objects else ()
         pace = ("x real time",) if self.model is not None else ()
         frames = ("frames", "records/frame", *self._frame_columns)
-        return ("way in", "callers", *options, *speed, "p50 us", "p99 us", *frames, *pace)
+        return ("way in", "callers", *options, *speed, "p50 us", "p99 us", *frames, *used, *pace)
 
     def _cells(self) -> list[Cells]:
         shown, peers, framed = self._differing, self._peers, len(self._frame_columns)
@@ -229,6 +251,7 @@ class BenchReport(TableReport):
                 _told(row.frames),
                 "" if row.records_per_frame is None else f"{row.records_per_frame:,.1f}",
                 *_framed(row)[:framed],
+                *(_used(row) if self._on_objects else ()),
                 *(
                     ("" if row.times_real is None else f"{row.times_real:,.1f}",)
                     if self.model is not None

@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
+from walkit._internal.arguments import refuse
 from walkit._internal.text import counted
 from walkit.cli.output import bar, json_text, publish, saved, say
+from walkit.storage.object_open import is_object_url
 
 OF_THE_COMMAND = {"command", "kind", "run", "debug", "json", "out", "save_runs", "crash_states"}
 """Arguments that are not of the measurement."""
@@ -29,6 +31,8 @@ def bench_write(args: argparse.Namespace) -> int:
     """Measure appending, beside the raw device."""
     from walkit.bench.matrix import bench_write as measure
 
+    if args.crash_states and is_object_url(args.path):
+        refuse("crash_states", args.crash_states, "a modelled disk has them, and no object store")
     asked, outstanding = _asked(args), args.outstanding
     asked["writers"] = args.writers or outstanding or [1, 8, 64]
     asked["tasks"] = args.tasks or outstanding or ([] if args.model else [64])
@@ -43,7 +47,8 @@ def _crash_verdicts(args: argparse.Namespace) -> dict[str, str]:
     from walkit.bench.matrix import combinations
     from walkit.crashlab import crash_verdict
 
-    chosen = combinations(args.durability, args.direct_io, args.in_flight, args.ack_order, ["take-all"])
+    in_flight = args.in_flight or [1]
+    chosen = combinations(args.durability, args.direct_io, in_flight, args.ack_order, ["take-all"])
     found = {}
     for _, options in chosen:
         way = f"{counted(options.in_flight, 'frame')} in flight, {options.ack_order} order"

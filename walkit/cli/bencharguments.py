@@ -64,7 +64,7 @@ def _add_write(kinds: Any) -> argparse.ArgumentParser:
     _add_log_options(parser)
     add_option(parser, "--seconds", values.seconds, 2.0, "time of each way in")
     place = parser.add_mutually_exclusive_group()
-    place.add_argument("--path", "--device", metavar="DIR", help=MEASURE_THERE)
+    place.add_argument("--path", "--device", metavar="DIR|URL", help=MEASURE_THERE)
     place.add_argument("--model", metavar="NAME", help="a modelled device in place of a real one")
     parser.add_argument(
         "--peers",
@@ -76,7 +76,7 @@ def _add_write(kinds: Any) -> argparse.ArgumentParser:
         "--runs",
         values.count,
         None,
-        "measure everything so often and show medians (default: 1; 5 with --peers)",
+        "measure everything so often and show medians (default: 1; 5 with --peers or a URL)",
     )
     add_option(
         parser,
@@ -89,7 +89,7 @@ def _add_write(kinds: Any) -> argparse.ArgumentParser:
 
 
 def _add_log_options(parser: argparse.ArgumentParser) -> None:
-    add_option(parser, "--in-flight", values.counts, [1], "frames written at the same time")
+    add_option(parser, "--in-flight", values.counts, None, "frames in flight (default: 1; with a URL 16)")
     parser.add_argument(
         "--ack-order",
         type=_orders,
@@ -107,8 +107,9 @@ def _add_log_options(parser: argparse.ArgumentParser) -> None:
         parser,
         "--policy",
         _policies,
-        ["take-all"],
-        "when frames are sealed: take-all, one-record, adaptive, capped:RECORDS, linger:MICROSECONDS",
+        None,
+        "when frames are sealed: take-all (default), one-record, adaptive (default with a URL), capped:RECORDS, "
+        "linger:MICROSECONDS",
         metavar="NAME,NAME",
     )
     parser.add_argument(
