@@ -35,7 +35,7 @@ Log: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Dat
 RELOAD_LSNS = 1 << 17
 """A log of no more LSNs is not loaded again: that would save less than it takes."""
 BROADCAST_LSNS = 1 << 17
-"""The hashes of up to so many keys that a range touches go to each worker, instead of a shuffle; see decision 0098."""
+"""The hashes of up to so many keys that a range touches go to each worker, instead of a shuffle."""
 KEYS_MAX = 10_000
 """Most keys that are asked for at once: they are part of the query's plan."""
 HASH = "walkit_hash"
