@@ -281,7 +281,7 @@ def test_the_readme_opens_with_what_it_is_and_two_commands(readme: str) -> None:
     assert [line.split("#")[0].strip() for line in first[3].splitlines()] == ["make demo", "make test"]
     before = readme[: first.start()]
     assert before.count("\n") < 25
-    assert "laboratory for write-ahead logs" in before
+    assert "an embedded write-ahead log for Python" in before
 
 
 NEEDS_SPARK = "<!-- needs Spark -->\n"
