@@ -15,12 +15,13 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import logging
 import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
 from pathlib import Path, PurePosixPath
 from time import monotonic
 
@@ -31,7 +32,8 @@ if not __package__:  # run as a script: the checkout is what it is about, instal
     sys.path.insert(0, str(ROOT))
 
 from scripts import book  # noqa: E402
-from walkit import plots  # noqa: E402
+from walkit import events, metrics, plots  # noqa: E402
+from walkit.metrics.prometheus import metric_name  # noqa: E402
 
 OUT = ROOT / "build" / "docs"
 EXECUTED = ROOT / "build" / "executed"
@@ -133,6 +135,55 @@ def outside_code(text: str, change: Callable[[str], str]) -> str:
     return "".join([*parts, change(text[at:])])
 
 
+def table(head: str, rows: Iterable[Iterable[str]]) -> str:
+    """Return a Markdown table; `head` is its first line."""
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([head, "|---" * (head.count("|") - 1) + "|", *lines])
+
+
+def table_of_metrics() -> str:
+    """Return each metric of the four snapshots once: name, unit, meaning, name in Prometheus' text."""
+    kinds = (
+        metrics.LogStatistics,
+        metrics.StoreStatistics,
+        metrics.TrafficStatistics,
+        metrics.PeerStatistics,
+    )
+    rows = {
+        metric_name(snapshot, f): (f"`{f.name}`", f.metadata["unit"], f.metadata["help"])
+        for snapshot in (kind() for kind in kinds)
+        for f in fields(snapshot)
+    }
+    return table(
+        "| metric | unit | meaning | Prometheus |", [(*row, f"`{name}`") for name, row in rows.items()]
+    )
+
+
+def table_of_events() -> str:
+    """Return each event: name, level, meaning, attributes."""
+    rows = [
+        (f"`{name}`", logging.getLevelName(level), text, ", ".join(f"`{a}`" for a in events.CARRIES[name]))
+        for name, (level, text) in events.EVENTS.items()
+    ]
+    return table("| event | level | meaning | attributes |", rows)
+
+
+def table_of_attributes() -> str:
+    """Return each attribute of events: name, unit, meaning."""
+    return table(
+        "| attribute | unit | meaning |", [(f"`{name}`", *about) for name, about in events.ATTRIBUTES.items()]
+    )
+
+
+TABLES = {"metrics": table_of_metrics, "events": table_of_events, "attributes": table_of_attributes}
+"""Tables that code makes; a page names one by `<!-- table: NAME -->`."""
+
+
+def with_tables(text: str) -> str:
+    """Return a page with its tables in the places of their names; KeyError for a name that is not in `TABLES`."""
+    return re.sub(r"^<!-- table: (\w+) -->$", lambda match: TABLES[match[1]](), text, flags=re.MULTILINE)
+
+
 TOCTREE = re.compile(r"(^```\{toctree\}\n(?::\w+:.*\n)*\n)((?:[^`\n]+\n)+)(?=```)", re.MULTILINE)
 """A list of pages: its head, and a path on each line, which leads in the repository as links do."""
 
@@ -144,7 +195,7 @@ def gather(source: Path, executed: Path | None = None, root: Path = ROOT) -> Tre
     (source / "extra" / "notebooks" / "data").mkdir(parents=True)
     pages = sorted(str(page.relative_to(root)) for page in (root / "docs").rglob("*.md"))
     for path in [*pages, *(name for name in ELSEWHERE if (root / name).is_file())]:
-        text = (root / path).read_text("utf-8") + CONTENTS.get(path, "")
+        text = with_tables((root / path).read_text("utf-8")) + CONTENTS.get(path, "")
         tree.write(tree.place_of(path) or path, tree.at_home(path, text))
     figures = 0
     for notebook in sorted((root / "notebooks").glob("*.ipynb")):
