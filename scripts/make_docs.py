@@ -175,7 +175,20 @@ def table_of_attributes() -> str:
     )
 
 
-TABLES = {"metrics": table_of_metrics, "events": table_of_events, "attributes": table_of_attributes}
+def table_of_edges() -> str:
+    """Return each transition of a replica and of a session: side, from, to, cause, event."""
+    from walkit.replication.core.states import EDGES  # needs the extra replication
+
+    rows = [(e.side, e.start, e.end, e.cause, f"`{e.event}`") for e in EDGES]
+    return table("| side | from | to | cause | event |", rows)
+
+
+TABLES = {
+    "metrics": table_of_metrics,
+    "events": table_of_events,
+    "attributes": table_of_attributes,
+    "edges": table_of_edges,
+}
 """Tables that code makes; a page names one by `<!-- table: NAME -->`."""
 
 

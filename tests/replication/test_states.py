@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import walkit
+from scripts import make_docs
 from tests.replication.blocking_callers import WAIT_S, until
 from tests.replication.sim_network import World, history_of
 from tests.replication.test_cores import hello_at
@@ -204,8 +205,8 @@ def test_an_edge_that_is_not_in_the_table_is_refused() -> None:
 
 
 def test_the_table_in_the_documents_is_the_table_of_the_code() -> None:
-    """Write states and edges as docs/replication.md has them, and find each line there, and no line more."""
-    text = (Path(__file__).parents[2] / "docs" / "replication.md").read_text()
+    """Make the page as the site has it: each state and each edge has its line there, and there is no other line."""
+    text = make_docs.with_tables((Path(__file__).parents[2] / "docs" / "replication.md").read_text())
     states = [f"| {s.side} | {s.name} | {s.shown} | {s.meaning} |" for s in STATES]
     edges = [f"| {e.side} | {e.start} | {e.end} | {e.cause} | `{e.event}` |" for e in EDGES]
     there = [line for line in text.splitlines() if line.startswith(("| replica |", "| session |"))]

@@ -1,6 +1,6 @@
 """The states of a replica and of a primary's session with one: one table of states and edges, and what asserts it.
 
-docs/replication.md has the same table, and tests compare both; every edge has a test of its own. Pure.
+The site shows this table, and every edge has a test of its own. Pure.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ STATES = (
         "replica", "catching up", "catching up", "it lacks frames that the primary had when this state began"
     ),
     State("replica", "streaming", "streaming", "it has all but the frames of the last moment"),
-    State("replica", "bootstrapping", "bootstrapping", "it gets its log anew"),
+    State("replica", "bootstrapping", "bootstrapping", "it gets its whole log again"),
     State(
         "replica", "rewinding", "rewinding", "its log is cut back to where its history and the primary's part"
     ),
-    State("replica", "failed", "failed", "for good; `error` says why"),
+    State("replica", "failed", "failed", "permanently; `error` has the cause"),
     State("replica", "stopped", "stopped", "`stop` was called"),
     State("session", "waiting", "greeting", "the replica has said no hello yet"),
     State(
@@ -80,7 +80,10 @@ STATES = (
     ),
     State("session", "streaming", "streaming", "all but the frames of the last moment are acknowledged"),
     State(
-        "session", "planning", "bootstrapping", "the replica needs its log anew: its files are claimed for it"
+        "session",
+        "planning",
+        "bootstrapping",
+        "the replica needs its whole log again: its files are claimed for it",
     ),
     State("session", "bootstrapping", "bootstrapping", "the replica fetches the files of its new log"),
     State("session", "ended", "ended", "the replica was refused, or is gone"),
@@ -116,10 +119,7 @@ EDGES = (
         )
         for s in _CONTACT
     ),
-    *(
-        Edge("replica", s, "failed", "what trying again does not mend", "walkit.replica.fail")
-        for s in (*_LIVE, "stopped")
-    ),
+    *(Edge("replica", s, "failed", "a lasting failure", "walkit.replica.fail") for s in (*_LIVE, "stopped")),
     *(Edge("replica", s, "stopped", "`stop`", "walkit.replica.move") for s in (*_LIVE, "failed")),
     Edge("session", "waiting", "catching up", "admitted; the log has more", "walkit.session.move"),
     Edge("session", "waiting", "streaming", "admitted; nothing is missing", "walkit.session.move"),
