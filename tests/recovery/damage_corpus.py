@@ -335,7 +335,7 @@ def _used(data: bytes) -> int:
 
 
 def _some_file(files: Files, chance: random.Random) -> str | None:
-    """Return a file, a segment in most cases; None where there is none."""
+    """Return a file, a segment in most cases; None if there is none."""
     segments = _segments(files)
     others = sorted(n for n in files if n not in segments and files[n])
     if segments and (not others or chance.random() < 0.75):

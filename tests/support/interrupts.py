@@ -103,7 +103,7 @@ class Strike:
     """Calls a signal's handler at the `number`th point where CPython may deliver it to this thread, within `run`.
 
     More points than there are in any one version: after each call, whatever is called. `where` says at which line it
-    was; it is empty where there are fewer points.
+    was; it is empty if there are fewer points.
     """
 
     def __init__(self, number: int, signum: int = signal.SIGINT) -> None:

@@ -149,7 +149,7 @@ class Mark(NamedTuple):
 
 
 def bar(parts: Sequence[Part], marks: Iterable[Mark] = (), *, label: str | None = None) -> Markup:
-    """Return parts side by side, with marks across them; nothing where there is no part. `label` says what it shows.
+    """Return parts side by side, with marks across them; nothing if there is no part. `label` says what it shows.
 
     Of more than 200 parts the last are drawn, and only marks on those. The bar is made of plain elements: what cleans
     the HTML of a notebook that is not trusted keeps those, where it would make loose words of a drawing (SVG).

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 def aligned(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
     """Return one line for the headers and one for each row, as wide as what is in them.
 
-    Columns whose numbers are in `right` are aligned to the right. ValueError where a row has another number of cells.
+    Columns whose numbers are in `right` are aligned to the right. ValueError if a row has another number of cells.
     """
     widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
 

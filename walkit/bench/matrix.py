@@ -154,7 +154,7 @@ def combinations(
     ack_order: Orders,
     policy: Sequence[str],
 ) -> list[Chosen]:
-    """Return every combination; OptionsError where one cannot be."""
+    """Return every combination; OptionsError if one cannot be."""
     found = [
         Chosen(
             name,

@@ -76,7 +76,7 @@ class RecoveryLoad:
 
 
 def fill_walkit(path: str, load: RecoveryLoad) -> Callable[[], object]:
-    """Fill a log, or a Store where there is to be a checkpoint; return what keeps it open."""
+    """Fill a log, or a Store if there is to be a checkpoint; return what keeps it open."""
     options = LogOptions(durability="none")
     if load.segment_bytes is not None:
         options = LogOptions(durability="none", segment_bytes=load.segment_bytes)

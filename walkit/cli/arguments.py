@@ -129,7 +129,7 @@ def _add_claims(commands: Any) -> None:
         commands,
         "claims",
         "list what consumers in other processes need of a log",
-        "; a claim keeps records from being dropped until its lease is over; exits 1 where one cannot be read",
+        "; a claim keeps records from being dropped until its lease is over; exits 1 if one cannot be read",
         "walkit claims orders.log --drop old-reader",
         "walkit.cli.claims:claims",
     )

@@ -110,7 +110,7 @@ def _shows_bar(args: argparse.Namespace) -> bool:
 
 
 def _sayer(args: argparse.Namespace) -> Callable[[str], None] | None:
-    """Return what says the step that a benchmark is at; None where no person looks."""
+    """Return what says the step that a benchmark is at; None if no person looks."""
     return (lambda what: say(f"bench {args.kind}: {what}")) if sys.stderr.isatty() else None
 
 

@@ -40,7 +40,7 @@ def add_token_options(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def token_of(args: argparse.Namespace) -> str | None:
-    """Return the token that is asked for; None where there is none. UsageError for a file or a variable without one."""
+    """Return the token that is asked for; None if there is none. UsageError for a file or a variable without one."""
     path = args.token_file
     if path is None:
         token = os.environ.get(TOKEN_VARIABLE)

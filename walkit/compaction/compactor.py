@@ -278,7 +278,7 @@ class Compactor:
     # -- one group
 
     def _compact_group(self, work: _Work, group: Group, clock: PhaseClock) -> bool:
-        """Rewrite and publish one group; False where a claim has come that needs it, and so all after it."""
+        """Rewrite and publish one group; False if a claim has come that needs it, and so all after it."""
         selection = Selection(
             work.keys, work.view.manifest.low_watermark, work.horizon_lsn, frozenset(work.blocked)
         )

@@ -56,7 +56,7 @@ class Violation:
     def save(self, folder: str | Path) -> Path:
         """Write the files as the power cut left them into a new folder, for `walkit inspect` and a debugger.
 
-        FileExistsError where it is there already; OSError.
+        FileExistsError if it is there already; OSError.
         """
         root = Path(folder)
         root.mkdir(parents=True)

@@ -67,9 +67,9 @@ def replay(
     profile: str | Profile = "ext4-ordered",
     seed: int = 0,
 ) -> Violation | None:
-    """Run a scenario and judge one state of one point, as a `Violation` names them; None where no rule is broken.
+    """Run a scenario and judge one state of one point, as a `Violation` names them; None if no rule is broken.
 
-    OptionsError where there is no such point or state: then the run was another one, as in scenarios with threads.
+    OptionsError if there is no such point or state: then the run was another one, as in scenarios with threads.
     """
     scenario, profile = scenario_of(scenario), profile_of(profile)
     played = scenario.play(seed)

@@ -42,7 +42,7 @@ class ReplicaProcess:
 
     @property
     def pid(self) -> int:
-        """Process id of the child; ReplicaProcessError where none was started."""
+        """Process id of the child; ReplicaProcessError if none was started."""
         return self._started().pid
 
     def start(self) -> None:
@@ -132,7 +132,7 @@ class LagWatch:
             self._due = lsn, act
 
     def due_done(self) -> None:
-        """Wait until what is due has been done; TimeoutError where its LSN does not come."""
+        """Wait until what is due has been done; TimeoutError if its LSN does not come."""
         self._wait(lambda: self._due is None, "what is due at an LSN of the primary")
 
     def wait(self, lsn: int, check: Callable[[], None]) -> None:

@@ -91,7 +91,7 @@ assert [HEADER.fields[name][1] for name in ("log_id", "epoch", "epoch_id")] == [
 
 
 class Predecessor(NamedTuple):
-    """What the first frame of a row has to follow; None where nothing says so."""
+    """What the first frame of a row has to follow; None if nothing says so."""
 
     position: int
     next_lsn: int | None
@@ -108,7 +108,7 @@ class VerifiedFrames:
     """The last LSN covered when it ends, of each."""
     records: int
     first_lsn: int | None
-    """LSN of the first record; None where all are marker frames."""
+    """LSN of the first record; None if all are marker frames."""
     chain: int
     """Header checksum of the last one."""
     promised_position: int
@@ -123,7 +123,7 @@ class VerifiedFrames:
         """Yield (first LSN, columns) of the frames with records that begin up to `last_lsn`: no views on the buffer.
 
         Frames of uniform columns come as one, which holds the records of all, where those are not too many for the
-        columns that this needs; else each keeps its columns of one value. CorruptionError where a body is not what
+        columns that this needs; else each keeps its columns of one value. CorruptionError if a body is not what
         its header says, after the columns before it.
         """
         filled = np.flatnonzero(

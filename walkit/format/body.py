@@ -250,7 +250,7 @@ class DecodedColumns:
     """The columns of one frame, as views on its body; a uniform column is one int. Immutable.
 
     `key_bytes` and `value_bytes` are those of all records, one after the other. `timestamps` are microseconds since
-    1970, `lsn_offsets` count from the frame's first LSN; None where the frame has no such column.
+    1970, `lsn_offsets` count from the frame's first LSN; None if the frame has no such column.
     """
 
     count: int

@@ -47,7 +47,7 @@ class ConsumerFile:
     def decode(self, data: bytes, name: str) -> tuple[Any, ...]:
         """Return the fields of a file; `name` is the file's.
 
-        CorruptionError where it is damaged, cut short, too long or of another kind; FormatVersionError where a newer
+        CorruptionError if it is damaged, cut short, too long or of another kind; FormatVersionError if a newer
         walkit has written it.
         """
         size = self._layout.size
@@ -124,7 +124,7 @@ def whole_claim(mark: ClaimRecord) -> bytes:
 def decode_claim(data: bytes, name: str) -> ClaimRecord:
     """Return the newest mark that is whole in a claim file; `name` is the file's.
 
-    CorruptionError where no place has one, or the file is too long or too short; FormatVersionError where a newer
+    CorruptionError if no place has one, or the file is too long or too short; FormatVersionError if a newer
     walkit has written a place.
     """
     found, fault = list[ClaimRecord](), None
@@ -182,7 +182,7 @@ def encode_cursor(mark: CursorRecord) -> bytes:
 def decode_cursor(data: bytes, name: str) -> CursorRecord:
     """Return what a cursor file says; `name` is the file's.
 
-    CorruptionError where it is damaged, cut short, too long or no cursor; FormatVersionError where a newer walkit has
+    CorruptionError if it is damaged, cut short, too long or no cursor; FormatVersionError if a newer walkit has
     written it.
     """
     mark = CursorRecord._make(_FILE.decode(data, name))

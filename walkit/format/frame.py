@@ -273,7 +273,7 @@ def seal_frame(
     """Give a body its place: return (buffers to write, footprint, header checksum).
 
     The first buffer begins with the header. The header checksum is the `chain` of the frame that follows. `span`, the
-    number of LSNs covered, is given for sparse frames only; ValueError where it cannot be.
+    number of LSNs covered, is given for sparse frames only; ValueError if it cannot be.
     """
     if span is not None and (span < body.count or not body.flags & SPARSE):
         raise ValueError(f"a frame of {body.count:,} records cannot cover {span:,} LSNs, or is not sparse")
@@ -322,7 +322,7 @@ def check_body(header: FrameHeader, frame: memoryview) -> FrameFault | None:
 def decode_frame(header: FrameHeader, frame: memoryview) -> DecodedColumns:
     """Return the columns of a frame that `check_header` and `check_body` found right.
 
-    CorruptionError where the body is not what the header says: a writer's mistake, as the checksums are right.
+    CorruptionError if the body is not what the header says: a writer's mistake, as the checksums are right.
     """
     if header.records == 0:
         return NO_COLUMNS

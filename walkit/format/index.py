@@ -82,7 +82,7 @@ class SegmentIndex(NamedTuple):
         return self.entry(at) if at >= 0 else None
 
     def position_after(self, lsn: int) -> int | None:
-        """Return where the first noted frame begins whose records all come after an LSN; None where there is none."""
+        """Return where the first noted frame begins whose records all come after an LSN; None if there is none."""
         at = int(np.searchsorted(self.first_lsns, np.uint64(lsn), side="right"))
         return int(self.positions[at]) if at < len(self.positions) else None
 
@@ -113,7 +113,7 @@ def encode_index(identity: IndexIdentity, entries: Sequence[IndexEntry]) -> byte
 
 
 def decode_index(data: bytes, identity: IndexIdentity) -> SegmentIndex | None:
-    """Return the index of this segment; None where the bytes are damaged, cut short, newer or of another segment."""
+    """Return the index of this segment; None if the bytes are damaged, cut short, newer or of another segment."""
     if len(data) < INDEX_HEADER.size:
         return None
     magic, version, header_bytes, count, *facts, crc = INDEX_HEADER.unpack_from(data)

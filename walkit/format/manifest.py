@@ -64,7 +64,7 @@ class SegmentRecord(NamedTuple):
     created_us: int = 0
     flags: int = 0
     reserved_bytes: int = 0
-    """The size that the file of a prepared one had on stable storage before it was named; 0 where it is not known."""
+    """The size that the file of a prepared one had on stable storage before it was named; 0 if it is not known."""
 
     @property
     def name(self) -> str:
@@ -264,7 +264,7 @@ class Manifest:
         return position
 
     def uncompacted_at(self, end_position: int) -> SegmentRecord | None:
-        """Return the sealed segment with the original frame that ends at `end_position`; None where there is none."""
+        """Return the sealed segment with the original frame that ends at `end_position`; None if there is none."""
         for s in self.sealed:
             if s.start_position < end_position <= s.end_position:
                 return None if s.flags & SegmentFlag.COMPACTED else s

@@ -93,7 +93,7 @@ class SegmentHeader:
 
     @classmethod
     def decode(cls, block: bytes, name: str = "") -> SegmentHeader | None:
-        """Return the header of file `name`; None where the block is all zero (a prepared segment, never used).
+        """Return the header of file `name`; None if the block is all zero (a prepared segment, never used).
 
         Without a name it may be that of any file. Raises CorruptionError for a damaged or misplaced header,
         FormatVersionError for a newer one or another draft.

@@ -38,7 +38,7 @@ class Finding:
     state: State = "fine"
     """A note costs something that walkit can do; a problem makes it, or its numbers, wrong or impossible."""
     advice: str = ""
-    """What to do about it; empty where nothing has to be done."""
+    """What to do about it; empty if nothing has to be done."""
 
 
 ROUNDS, ROUND_S = 5, 0.2

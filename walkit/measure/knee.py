@@ -17,7 +17,7 @@ def offered_per_s(run: Run) -> float | None:
 
 
 def kept_up(run: Run) -> bool | None:
-    """Say whether an open loop was answered as fast as it asked; None where that is not known (a partial run)."""
+    """Say whether an open loop was answered as fast as it asked; None if that is not known (a partial run)."""
     due_s = run.options.get("due_s")
     if offered_per_s(run) is None or run.interrupted or not isinstance(due_s, int | float):
         return None
@@ -25,7 +25,7 @@ def kept_up(run: Run) -> bool | None:
 
 
 def knee(runs: Iterable[Run]) -> float | None:
-    """Return the highest offered load that was kept up with, with all lower ones; None where none was, or all were.
+    """Return the highest offered load that was kept up with, with all lower ones; None if none was, or all were.
 
     Beyond it the queue grows for as long as the load lasts, so a latency there says how long somebody looked. Where all
     runs kept up, the knee was not reached.

@@ -15,7 +15,7 @@ LEVEL = 95.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ratio:
-    """A ratio with its interval. `low` and `high` are None where there is one measurement on a side."""
+    """A ratio with its interval. `low` and `high` are None if there is one measurement on a side."""
 
     value: float
     low: float | None
@@ -27,7 +27,7 @@ class Ratio:
 
     @property
     def differs(self) -> bool | None:
-        """Whether the interval leaves out 1; None where there is no interval."""
+        """Whether the interval leaves out 1; None if there is no interval."""
         return None if self.low is None or self.high is None else not self.low <= 1.0 <= self.high
 
 

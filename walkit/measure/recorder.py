@@ -271,7 +271,7 @@ class RecorderTail:
         self._seen: dict[int, int] = {}
 
     def read(self) -> LatencyHistogram | None:
-        """Return the latencies recorded since the last call, nanoseconds; None where there are none."""
+        """Return the latencies recorded since the last call, nanoseconds; None if there are none."""
         parts = []
         for number, thread in enumerate(self.recorder.named(self._name)):
             began, ended, records = thread.samples(self._seen.get(number, 0))
@@ -299,5 +299,5 @@ def publishing(target: object, recorder: RunRecorder) -> Iterator[None]:
 
 
 def recorder_of(target: object) -> RunRecorder | None:
-    """Return the recorder of what drives this log just now; None where nothing says that it does."""
+    """Return the recorder of what drives this log just now; None if nothing says that it does."""
     return _driven.get(target)

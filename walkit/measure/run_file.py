@@ -42,7 +42,7 @@ def write_file(path: str | os.PathLike[str], body: bytes) -> None:
 
 
 def encode(name: str, facts: Mapping[str, Any], series: pa.Table, attributes: Mapping[str, Any]) -> bytes:
-    """Return the bytes of the file of the Run of this name. OptionsError where a number is one that JSON lacks."""
+    """Return the bytes of the file of the Run of this name. OptionsError if a number is one that JSON lacks."""
     whole = {"format": FORMAT, "version": VERSION, "series_sha256": checksum_of(series), "run": facts}
     try:
         text = json.dumps(whole, allow_nan=False).encode()

@@ -62,7 +62,7 @@ def latency_frame(latency: Mapping[str, LatencyHistogram]) -> pd.DataFrame:
 
 
 def require_pandas() -> Any:
-    """Return pandas. MissingExtraError where it is not installed."""
+    """Return pandas. MissingExtraError if it is not installed."""
     try:
         import pandas as pd
     except ImportError as error:

@@ -269,7 +269,7 @@ Latencies are this project's choice: sellers promise none, or "under a milliseco
 
 
 def device_model(device: str | DeviceModel) -> DeviceModel:
-    """Return the model itself, or the one of this name; OptionsError where there is none.
+    """Return the model itself, or the one of this name; OptionsError if there is none.
 
     Presets come first. Packages offer others as entry points of the group `walkit.devices`: a DeviceModel, or a
     callable that returns one, which is loaded now.

@@ -79,7 +79,7 @@ class TcpLink:
                     near.close()
 
     def _connected(self, near: socket.socket) -> bool:
-        """Join an accepted connection to a new one to the target; False where that cannot be, now."""
+        """Join an accepted connection to a new one to the target; False if that cannot be, now."""
         if self.is_cut or len(self._open) >= 2 * CONNECTIONS_MAX:
             return False
         host, _, port = self._target.rpartition(":")

@@ -145,7 +145,7 @@ class SegmentFinding:
 
     @property
     def reason(self) -> str:
-        """Why its header, or all of it, cannot be used; empty where nothing says so."""
+        """Why its header, or all of it, cannot be used; empty if nothing says so."""
         if not self.present:
             return "the file is missing"
         if self.error is not None:
@@ -187,7 +187,7 @@ class LogFindings:
 
     @property
     def slot_position(self) -> int:
-        """The durable position that the durable slot file tells; 0 where it is of no epoch of this log."""
+        """The durable position that the durable slot file tells; 0 if it is of no epoch of this log."""
         return self.slot.position if self.slot.epoch_id in {e.id for e in self.manifest.lineage} else 0
 
     @property
@@ -210,7 +210,7 @@ def follows_exactly(header: SegmentHeader, end: LogEnd) -> bool:
 
 
 def region_within(storage: Storage, finding: SegmentFinding, region: Region, position: int) -> Region | None:
-    """Return the frames of an intact region that end up to `position`; None where there is none."""
+    """Return the frames of an intact region that end up to `position`; None if there is none."""
     if region.end_position <= position or region.start_position >= position:
         return region if region.end_position <= position else None
     header, before = finding.header, region.before
@@ -484,7 +484,7 @@ def scan_log(
 ) -> LogFindings:
     """Return the findings. Raises SegmentMissingError and CorruptionError only for what the manifest vouches for.
 
-    StorageError where a segment cannot be read, FormatVersionError where one is of a newer format.
+    StorageError if a segment cannot be read, FormatVersionError if one is of a newer format.
     """
     findings = scan_folder(storage, manifest, slot)
     counter = ProgressCounter(progress, sum(s.size_bytes for s in manifest.sealed) if deep else 0)
@@ -570,7 +570,7 @@ def link_unsealed(storage: Storage, findings: LogFindings) -> None:
 
 
 def sealed_error(storage: Storage, manifest: Manifest, finding: SegmentFinding) -> WalkitError | None:
-    """Return why a sealed segment is not there, not whole, or not the one that the manifest means; None where it is."""
+    """Return why a sealed segment is not there, not whole, or not the one that the manifest means; None if it is."""
     record, error = finding.record, finding.error
     if not finding.present:
         return missing_segment(storage, record)
@@ -734,7 +734,7 @@ def salvaged_segment(storage: Storage, manifest: Manifest, record: SegmentRecord
 
 
 def survey_salvaged(storage: Storage, manifest: Manifest, finding: SegmentFinding, until: int | None) -> None:
-    """Note every region of a segment with a header. FormatVersionError where a frame is of a newer format."""
+    """Note every region of a segment with a header. FormatVersionError if a frame is of a newer format."""
     survey_segment(storage, manifest, finding, until=until, decode=True, tolerant=True)
     for region in finding.regions:
         if isinstance(region.error, FormatVersionError):

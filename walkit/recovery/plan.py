@@ -469,7 +469,7 @@ class LogBuilder:
     def seal(
         self, finding: SegmentFinding, pieces: list[Region], missing: tuple[str, str] = ("", "")
     ) -> SegmentRecord | None:
-        """Take these intact regions of a segment into the log; None where there is none, and so no segment.
+        """Take these intact regions of a segment into the log; None if there is none, and so no segment.
 
         What is missing between them becomes a gap, and what is missing before the segment, of which `missing` says the
         segment and the reason.

@@ -335,7 +335,7 @@ def refuse_without_log(storage: Storage) -> None:
 
 
 def manifest_from_headers(storage: Storage) -> Rebuilt | None:
-    """Return what the segments' own headers say; None where there is no segment of walkit's with a whole header.
+    """Return what the segments' own headers say; None if there is no segment of walkit's with a whole header.
 
     Of several histories it is the one that `lineages_of` puts first. The segments at its front that are whole up to
     where the next one begins are sealed there, and compacted ones also damaged, since they were whole before they

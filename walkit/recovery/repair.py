@@ -444,7 +444,7 @@ class RepairReport(Outcome):
     """The other histories in the folder, each a log of its own beside it now; only policy "salvage" makes them."""
     unaccounted_lsns: int
     """LSN 1 to this one are in no segment and no snapshot, and a manifest made anew cannot tell whether they were
-    trimmed or are lost; 0 where they are accounted for."""
+    trimmed or are lost; 0 if they are accounted for."""
     notes: tuple[str, ...]
     """What a manifest made anew cannot know."""
     not_read: str

@@ -22,7 +22,7 @@ class Cut:
     first_lsn: int
     reason: str
     kept_as: str | None = None
-    """Name of the file in lost+found that keeps the bytes; None where they were all zero."""
+    """Name of the file in lost+found that keeps the bytes; None if they were all zero."""
 
     def text(self) -> str:
         """Return the cut for people, in one line."""

@@ -79,7 +79,7 @@ FAULTS = frozenset({Verdict.CORRUPT, Verdict.FOREIGN, Verdict.MISSING, Verdict.U
 class RangeVerdict:
     """Positions [start_position, end_position) of one segment and what they are.
 
-    LSNs are inclusive: those that stand there or, of a fault, those that are lost. None where there is none, or where
+    LSNs are inclusive: those that stand there or, of a fault, those that are lost. None if there is none, or where
     the damage leaves it open. `reason` is empty for what is in order.
     """
 
@@ -372,7 +372,7 @@ def lsn_text(first: int | None, last: int | None) -> str:
 
 
 def worst(ranges: list[RangeVerdict]) -> Verdict:
-    """Return the gravest verdict among ranges; INTACT where there is none. A tail of zeros does not count."""
+    """Return the gravest verdict among ranges; INTACT if there is none. A tail of zeros does not count."""
     order = list(Verdict)
     used = [r.verdict for r in ranges if r.verdict not in (Verdict.UNUSED, Verdict.IN_PROGRESS)]
     return max(used, key=order.index, default=ranges[0].verdict if ranges else Verdict.INTACT)

@@ -137,7 +137,7 @@ class SnapshotInfo:
 
 
 def _checked_facts(plain: Any) -> dict[str, Any]:
-    """Return the facts, each of its type and within its limits; TypeError or ValueError where one is not."""
+    """Return the facts, each of its type and within its limits; TypeError or ValueError if one is not."""
     if not isinstance(plain, dict):
         raise TypeError(f"a {type(plain).__name__} is where the facts belong")
     for f in fields(SnapshotInfo):

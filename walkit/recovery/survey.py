@@ -172,7 +172,7 @@ def nonzero_until(file: Readable, start: int, size: int) -> int:
 
 
 def _after_nonzero(values: npt.NDArray[np.uint8]) -> int:
-    """Return the index after the last nonzero value, 0 where there is none: the maximum is found at memory's speed."""
+    """Return the index after the last nonzero value, 0 if there is none: the maximum is found at memory's speed."""
     if not len(values) or not values.max():
         return 0
     low, high = 0, len(values)
@@ -431,7 +431,7 @@ class SegmentSurvey:
             )  # fmt: skip
 
     def _resume(self, fault: FrameFault, header: FrameHeader | None) -> int | None:
-        """Return the position of the next frame that can be walked on from; None where there is none."""
+        """Return the position of the next frame that can be walked on from; None if there is none."""
         trusted = header is not None and header.end_position <= self.end_position
         if header is not None and trusted and fault in (*_BROKEN, *_MISPLACED):
             self._next_lsn, self._chain = header.last_lsn + 1, header.header_crc

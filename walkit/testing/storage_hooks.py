@@ -50,7 +50,7 @@ class StorageHooks(ABC):
         """Make a file of these bytes without using the storage's own code."""
 
     def in_other_process(self, storage: Storage) -> str | None:
-        """Return Python source that sets `storage` to an opening of the same place; None where none is possible."""
+        """Return Python source that sets `storage` to an opening of the same place; None if none is possible."""
         return None
 
     @contextlib.contextmanager

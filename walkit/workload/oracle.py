@@ -308,7 +308,7 @@ def _wrong(key: bytes, allowed: list[bytes | None], found: bytes | None) -> Viol
 
 
 def _first_and_last(numbers: Int64s, codes: Int64s, keys: int) -> tuple[Int64s, Int64s]:
-    """Return for each key the first and the last of its numbers; far above all and -1 where it has none."""
+    """Return for each key the first and the last of its numbers; far above all and -1 if it has none."""
     first = np.full(keys, np.iinfo(np.int64).max, dtype=np.int64)
     last = np.full(keys, -1, dtype=np.int64)
     np.minimum.at(first, codes, numbers)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 VALUE_BYTES_DEFAULT = 100
 GAPS_AT_A_TIME = 1024
-"""Gaps between calls that are drawn at a time where the run has no end."""
+"""Gaps between calls that are drawn at a time if the run has no end."""
 YCSB_VALUE_BYTES: Final = 1000
 """Ten fields of 100 bytes."""
 
@@ -167,7 +167,7 @@ class Workload:
         return self.source.select(np.arange(end, dtype=np.int64))
 
     def preload_stream(self) -> OperationStream | None:
-        """Return one put of every key, in their order, or None where nothing is to be preloaded."""
+        """Return one put of every key, in their order, or None if nothing is to be preloaded."""
         if not self.preload:
             return None
         count = self.key_choice.count

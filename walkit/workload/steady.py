@@ -150,11 +150,11 @@ class SteadyLine:
     statistics: LogStatistics
     """Of the log, since the child opened it."""
     latency: LatencyHistogram | None
-    """Of the records acknowledged since the line before; None where there were none."""
+    """Of the records acknowledged since the line before; None if there were none."""
     events: tuple[tuple[int, str, dict[str, Any]], ...]
     """(time, name, attributes) of the log's events since the line before."""
     frames: FrameSample | None = None
-    """The frames around the slowest one since the line before; None where there were none."""
+    """The frames around the slowest one since the line before; None if there were none."""
     raw: RawRate | None = None
     """What the bare device does, in the line after it was measured."""
 
@@ -217,7 +217,7 @@ class SteadyWriter(TalkingChild):
     def stop(self) -> None:
         """Let the writers finish the record under way and the child close its log, and wait for that.
 
-        Raises ChildWriterError where the child failed, also before it was asked to stop.
+        Raises ChildWriterError if the child failed, also before it was asked to stop.
         """
         self.send(b"stop\n")
         self.wait()

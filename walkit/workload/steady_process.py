@@ -96,7 +96,7 @@ class SteadyWriters:
             return self._start_ns + next(self._due)
 
     def _nap_s(self, due_ns: int) -> float | None:
-        """Return how long to sleep before one looks again; None where the record has arrived, or none is written."""
+        """Return how long to sleep before one looks again; None if the record has arrived, or none is written."""
         left_ns = due_ns - perf_counter_ns()
         return None if left_ns <= 0 or self.stopped.is_set() else min(left_ns / 1e9, NAP_S)
 
@@ -174,7 +174,7 @@ def drive_until(
 
 
 def raw_of(path: str, load: ContinuousLoad) -> RawRate | None:
-    """Return what the bare device does with frames of this load; None where the place has no room to measure it."""
+    """Return what the bare device does with frames of this load; None if the place has no room to measure it."""
     size, threads = load.expected_frame_bytes, load.in_flight
     if load.device:
         model = device_model(load.device)

@@ -85,7 +85,7 @@ class SteadyRecord:
         self._last = line
 
     def run(self, *, interrupted: bool = False, failure: str | None = None) -> Run | None:
-        """Return the Run of the lines so far; None where no record was acknowledged between the first and the last."""
+        """Return the Run of the lines so far; None if no record was acknowledged between the first and the last."""
         first, last, load = self._first, self._last, self._load
         if first is None or last is None:
             return None

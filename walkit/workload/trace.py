@@ -36,7 +36,7 @@ def trace_operations(path: str | os.PathLike[str], *, seed: int = 0) -> Operatio
     100 bytes. Every operation of a key goes to one writer, in its order; a group goes with its first key, so two groups
     that share a later key may go to two writers.
 
-    OptionsError for other columns and for rows that are no operation; StorageError where the file cannot be read.
+    OptionsError for other columns and for rows that are no operation; StorageError if the file cannot be read.
     """
     frame = _read(Path(path))
     other = sorted(set(frame.columns) - set(COLUMNS))

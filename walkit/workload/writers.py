@@ -185,7 +185,7 @@ class Writers:
         return len(rows) - len(reads), tx.result
 
     def _wait_until(self, due_ns: int) -> bool:
-        """Wait for a time; False where the writers are to stop first."""
+        """Wait for a time; False if the writers are to stop first."""
         while (left := due_ns - perf_counter_ns()) > 0:
             if self._stop.is_set():
                 return False
