@@ -1,4 +1,4 @@
-"""What compares: the benchmarks of writing, order and recovery, and what they report.
+"""Benchmarks of writing, order and recovery, and their reports.
 
 Those of replication and Spark, which need more packages, are in modules of their own.
 """

@@ -48,7 +48,7 @@ IN_FLIGHT = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeltaBenchRow:
-    """What one reader did. Milliseconds."""
+    """The samples of one reader, in milliseconds."""
 
     load: str
     """"light" or "steady"."""
@@ -79,7 +79,7 @@ class DeltaBenchRow:
 
 
 class _Round(NamedTuple):
-    """What one reader did in one round. Milliseconds."""
+    """The samples of one reader in one round, in milliseconds."""
 
     mb_per_s: float
     lags: int
@@ -111,7 +111,7 @@ class DeltaBenchReport(TableReport):
 
     @property
     def notes(self) -> list[str]:
-        """What was measured, and on what."""
+        """The measured rows and their machine."""
         wanted = (
             f"records of {self.record_bytes:,} B in frames of about {self.frame_bytes:,} B, {self.mb_per_s:g} MB/s "
             f"wanted, {self.seconds:g} s each; light load: {LIGHT_PER_S:g} records/s"

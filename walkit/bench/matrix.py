@@ -68,7 +68,7 @@ class Chosen(NamedTuple):
 
 
 class Case(NamedTuple):
-    """One record size: the bytes of its raw writes, and what is measured with it, in order."""
+    """One record size: the bytes of its raw writes, and its rows in order."""
 
     record_bytes: int
     raw_block_bytes: int
@@ -112,7 +112,7 @@ def bench_write(
     PUTs of objects as large as its own, and there are no raw loops. Each measurement has a prefix of its own below the
     URL and removes its objects. The defaults are 16 frames in flight and "adaptive", in 5 runs; else 1 and "take-all".
 
-    Raises OptionsError, and what the log raises.
+    Raises OptionsError and the errors of the log.
     """
     check_bool(progress, "progress")
     sizes = [record_bytes] if isinstance(record_bytes, int) else list(record_bytes)

@@ -60,7 +60,7 @@ SHOWN = {
 
 @dataclass(frozen=True, kw_only=True)
 class OrderReport(TableReport):
-    """What one `walkit bench order` measured."""
+    """The result of one `walkit bench order`."""
 
     bench = "order"
     left_columns = 2
@@ -79,7 +79,7 @@ class OrderReport(TableReport):
 
     @property
     def notes(self) -> list[str]:
-        """What the numbers are, and what they were taken on."""
+        """The meaning of the numbers, and their machine."""
         of = "ratios of one round" if self.rounds == 1 else f"medians of the ratios of {self.rounds} rounds"
         way = "past the page cache" if self.direct_io else "through the page cache"
         notes = [
@@ -290,7 +290,7 @@ def _row(runs: Sequence[Run], device: str, policy: str, writers: int, in_flight:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON knows: None for what is not a number."""
+    """Return a value that JSON has: None for nan and infinities."""
     if isinstance(value, list):
         return [_plain(each) for each in value]
     return None if isinstance(value, float) and value != value else value

@@ -23,7 +23,7 @@ from walkit.measure.recorder import TickFunction
 from walkit.workload.closedloop import drive_threads
 
 LMDB_MAP_BYTES = 1 << 34
-"""Address space, not disk: the file grows with what is in it."""
+"""Address space, not disk: the file grows with its content."""
 
 
 class Peer(Protocol):

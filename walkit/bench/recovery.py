@@ -1,8 +1,8 @@
 """`walkit bench recovery`: how long a log, a Store and their peers take to be there again after a kill.
 
 For each size, frame and checkpoint a writer in a child process fills a store and is killed with SIGKILL; every way of
-opening gets a copy of what it left. A kill keeps the page cache: what is measured is the work of a recovery, and with
-a cold cache the device too. Nothing here says what survives a power cut.
+opening gets a copy of the folder. A kill keeps the page cache, so the time is the work of a recovery, and with
+a cold cache the device too. Nothing here shows the effect of a power cut.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class _Opened:
         self.cache = cache
 
     def copied(self, image: Path, copy: Path) -> Path:
-        """Return a fresh copy of what the killed writer left: on stable storage, as that was, for every store."""
+        """Return a fresh copy of the killed writer's folder, on stable storage like the original."""
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(image, copy)
         for file in (file for file in copy.rglob("*") if file.is_file()):

@@ -51,7 +51,7 @@ class RecoveryLoad:
 
     @property
     def last_value(self) -> bytes:
-        """What the last key has when nothing is missing."""
+        """The value of the last key if nothing is missing."""
         return self._block()[: self.record_bytes]
 
     @property

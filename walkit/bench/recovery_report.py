@@ -76,7 +76,7 @@ class RecoveryRow:
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveryBenchReport(TableReport):
-    """What one `walkit bench recovery` measured."""
+    """The result of one `walkit bench recovery`."""
 
     bench = "recovery"
 
@@ -94,13 +94,13 @@ class RecoveryBenchReport(TableReport):
 
     @property
     def notes(self) -> list[str]:
-        """What the numbers were taken on, and what makes them mean less."""
+        """The machine of the numbers, and their limits."""
         medians = "" if self.runs == 1 else f"; medians of {self.runs} runs"
         keys = ", ".join(f"{count:,}" for count in self.keys)
         notes = [
             f"puts of {self.record_bytes:,} bytes over {keys} keys of 16, on {self.machine.where}{medians}",
-            "the writer was killed (SIGKILL), and each row has a copy of what it left",
-            "x plain: against reading the same bytes; opening drops what was not sealed, so it is never all warm",
+            "the writer was killed (SIGKILL), and each row has a copy of its folder",
+            "x plain: against reading the same bytes; opening drops unsealed segments, so it is never all warm",
         ]
         if any(row.frames is None for row in self.rows):
             notes.append(

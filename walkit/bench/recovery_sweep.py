@@ -43,7 +43,7 @@ class SweepPoint(NamedTuple):
 
 @dataclass
 class RecoverySweep:
-    """What a sweep has measured so far."""
+    """The rows of a sweep so far."""
 
     machine: MachineFacts
     operations: int

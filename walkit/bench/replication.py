@@ -38,7 +38,7 @@ KEYS = 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicationReport(TableReport):
-    """What one run measured. Records a second are acknowledged ones; lags are of samples taken every 5 ms."""
+    """The result of one run. Records per second are acknowledged ones; lags are of samples taken every 5 ms."""
 
     bench = "replication"
     title = "Replication"
@@ -183,7 +183,7 @@ def _in_turns(base: str, writers: int, record_bytes: int, seconds: float) -> dic
 
 
 def _lags(slices: list[Samples]) -> dict[str, Any]:
-    """Return how far the replica was behind, from what was sampled during the appends."""
+    """Return the lag of the replica, from samples during the appends."""
     lag_ms, behind, gained, took = [], [], 0.0, 0.0
     for at, durable, acked in (rows.T for rows in slices if len(rows) > 1):
         missing = durable - acked

@@ -18,7 +18,7 @@ Samples: TypeAlias = npt.NDArray[np.float64]
 
 
 class LsnSamples:
-    """What was noted; one thread notes, any thread reads."""
+    """The samples; one thread writes them, any thread reads."""
 
     def __init__(self) -> None:
         self._noted: list[tuple[float, int, int]] = []

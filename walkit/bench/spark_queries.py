@@ -1,4 +1,4 @@
-"""What `walkit bench spark` asks of a log, and of what it is compared with."""
+"""The queries of `walkit bench spark`: on a log, and on Parquet."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TAIL_WAIT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A row of the report: the name of what is timed, of what it is compared with, and what is aimed at."""
+    """A row of the report: names of the timed query and of its comparison, and the aim."""
 
     group: str
     query: str
@@ -57,7 +57,7 @@ class Comparison:
 
 @dataclass(slots=True)
 class Plan:
-    """What is timed on logs of one size, once a round and in this order, and what is compared."""
+    """The queries on logs of one size, once per round in this order, and their comparisons."""
 
     logs: BenchLogs
     timed: dict[str, Timed] = field(default_factory=dict)

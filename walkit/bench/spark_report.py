@@ -13,13 +13,13 @@ from walkit.bench.spark_load import RECORDS_PER_KEY
 
 @dataclass(frozen=True, kw_only=True)
 class SparkBenchRow:
-    """A query and what it is compared with, timed in the same rounds. Times in seconds, of each round that counts."""
+    """A query and its comparison, timed in the same rounds. Times in seconds, of each round that counts."""
 
     group: str
     """The name by which `queries` chooses it."""
     query: str
     against: str | None
-    """What it is compared with; None where the time itself counts."""
+    """Its comparison; None if the time itself counts."""
     records: int
     """Records of the log."""
     answer_rows: int
@@ -27,7 +27,7 @@ class SparkBenchRow:
     times_s: tuple[float, ...]
     against_s: tuple[float, ...] = ()
     bar: float | None = None
-    """What is aimed at: at most so many times as long as `against`, or at most so many seconds."""
+    """The aim: at most so many times as long as `against`, or at most so many seconds."""
 
     @property
     def median_s(self) -> float:
@@ -36,7 +36,7 @@ class SparkBenchRow:
 
     @property
     def against_median_s(self) -> float | None:
-        """Median time of what it is compared with."""
+        """Median time of its comparison."""
         return statistics.median(self.against_s) if self.against_s else None
 
     @property
@@ -83,7 +83,7 @@ class SparkBenchRow:
 
 @dataclass(frozen=True, kw_only=True)
 class SparkBenchReport(TableReport):
-    """What one `walkit bench spark` measured."""
+    """The result of one `walkit bench spark`."""
 
     bench = "spark"
     left_columns = 2
@@ -101,7 +101,7 @@ class SparkBenchReport(TableReport):
 
     @property
     def notes(self) -> list[str]:
-        """What the numbers were taken on."""
+        """The machine of the numbers."""
         what = f"logs of {_listed(self.records)} records, a tenth deletes, {RECORDS_PER_KEY} to a key"
         where = f"Spark {self.spark}, {self.master}, in {self.location}"
         sizes = (

@@ -1,6 +1,6 @@
 """The ways into a log that `walkit bench write` measures, one function each.
 
-What counts is what was acknowledged within the time measured, by the clock readings of the callers themselves, after
+Records count if they were acknowledged within the measured time, by the clocks of the callers, after
 the way has been going for a while.
 """
 
@@ -59,7 +59,7 @@ def _row(
     latency_of: str,
     records: int | None = None,
 ) -> BenchRow:
-    """Make a row of what was acknowledged between two marks: (time in ns, the log's metrics).
+    """Make a row of the records acknowledged between two marks: (time in ns, the log's metrics).
 
     `records` says how many there were, where the samples are not of all.
     """

@@ -48,13 +48,13 @@ class BenchRow:
     times_peers: dict[str, float] = field(default_factory=dict)
     """Records per second in those of peers, by name: of as many callers, within the same run (medians of the runs)."""
     durability: str = "sync"
-    """What an acknowledgement promises in this row."""
+    """The promise of an acknowledgement in this row."""
     record_bytes: int = 0
     in_flight: int | None = None
-    """Frames written at the same time; None for what has no frames."""
+    """Frames in flight; None for a store without frames."""
     ack_order: str | None = None
     policy: str | None = None
-    """When frames were sealed, by its name; None for what has no frames."""
+    """The policy's name; None for a store without frames."""
     all_per_s: tuple[float, ...] = ()
     """Records per second of every run of this measurement; the row is the run of the median."""
     cpu_s: float | None = None
@@ -130,7 +130,7 @@ def _used(row: BenchRow) -> tuple[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchReport(TableReport):
-    """What one `walkit bench write` measured; `raw` rows are the bare device, before, between and after."""
+    """The result of one `walkit bench write`; `raw` rows are the bare device, before, between and after."""
 
     bench = "write"
 
@@ -146,7 +146,7 @@ class BenchReport(TableReport):
     model: str | None = None
     """The modelled device, where all of it is virtual time."""
     crash_verdicts: dict[str, str] = field(default_factory=dict)
-    """What exploring crashes found of each way in which the logs were written; empty: not explored."""
+    """Results of exploring crashes, by the way of writing; empty if not explored."""
 
     @property
     def raw_per_s(self) -> float:
@@ -156,7 +156,7 @@ class BenchReport(TableReport):
 
     @property
     def notes(self) -> list[str]:
-        """What the numbers were taken on, and what makes them mean less."""
+        """The machine of the numbers, and their limits."""
         where = self.location if self._on_objects else self.machine.where
         if self.model is not None:
             where = f"the modelled device {self.model}, in virtual time"

@@ -1,7 +1,7 @@
 """The `walkit` command: `walkit.cli:main` is its entry point.
 
-Exit codes: 0 fine; 1 found a problem; 2 bad arguments; 3 could not run; 130 interrupted. What a command needs is
-imported when it runs, so that `walkit --help` stays quick.
+Exit codes: 0 fine; 1 found a problem; 2 bad arguments; 3 could not run; 130 interrupted. A command imports its packages
+when it runs, so that `walkit --help` stays quick.
 """
 
 from __future__ import annotations

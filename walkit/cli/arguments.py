@@ -1,4 +1,4 @@
-"""What the command line takes. Parsing only: the handlers live in the other modules and are imported when they run."""
+"""The arguments of the command line. Handlers are in the other modules, and are imported when they run."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def _add_serve(commands: Any) -> None:
         commands,
         "serve",
         "let replicas follow a log that another process may be writing",
-        "; only what is on stable storage leaves; runs until it is interrupted",
+        "; only durable records leave; runs until it is interrupted",
         "walkit serve orders.log --listen 127.0.0.1:7070",
         network.serve,
     )

@@ -1,4 +1,4 @@
-"""`walkit bench`: the handlers, and what was measured as text, as JSON, or its rows as Parquet."""
+"""`walkit bench`: the handlers, and results as text, JSON or Parquet."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def _side(stack: ExitStack, place: PlaceAt) -> _Side:
 
 
 def _form_of(out: str | None) -> Callable[[BinaryIO, pa.Table], None] | None:
-    """Return how the rows are saved by the name of the file; None if the report is what is saved."""
+    """Return how the rows are saved by the name of the file; None if the report itself is saved."""
     if out is None:
         return None
     return next((form for suffix, form in FORMS.items() if out.endswith(suffix)), None)

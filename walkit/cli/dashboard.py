@@ -17,7 +17,7 @@ def add_dashboard(commands: Any) -> None:
         commands,
         "dashboard",
         "serve the dashboard on this machine, and print its address",
-        ": a scratch log for each browser window, and what is given, a part of the page each; a log is only read, and "
+        ": a scratch log for each browser window, and each argument on a part of the page; a log is only read, and "
         "nothing on the page changes it. Runs until it is interrupted",
         "walkit dashboard orders.log run.parquet",
         dashboard,

@@ -17,7 +17,7 @@ START_S = 60.0
 SOCKET_PATH_BYTES_MAX = 107
 """Longest path that a Unix socket can have on Linux (unix(7): 108 bytes with the zero at the end)."""
 PROXY_SOCKET = "jupyter-server-proxy-abcdefgh/socket"
-"""What jupyter-server-proxy adds to the folder for temporary files, in length."""
+"""The length that jupyter-server-proxy adds to the temporary folder's path."""
 
 
 def launcher() -> dict[str, Any]:

@@ -60,10 +60,10 @@ def verify(args: argparse.Namespace) -> int:
 
 
 WAYS_ON = (
-    "What is damaged comes back from a replica or a copy: walkit repair LOG --from HOST:PORT. Where there is none, "
+    "A replica or a copy can return damaged frames: walkit repair LOG --from HOST:PORT. Without one, "
     "--policy salvage keeps all intact frames and gives the rest up: copy the folder first"
 )
-"""What a person does next where a repair is refused."""
+"""The next step of a person whose repair is refused."""
 
 
 def repair(args: argparse.Namespace) -> int:

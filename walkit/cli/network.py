@@ -133,7 +133,7 @@ def heal(args: argparse.Namespace) -> int:
 
 
 def add_serve_options(parser: argparse.ArgumentParser) -> None:
-    """Add where to listen, what a primary asks replicas for, and what it shows them."""
+    """Add the options of a primary: address, credentials of replicas, and its own."""
     parser.add_argument(
         "--listen", metavar="HOST:PORT", default="127.0.0.1:0", help="port 0 takes a free one"
     )
@@ -161,7 +161,7 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_heal_options(parser: argparse.ArgumentParser) -> None:
-    """Add the peer that a damaged log is healed from, what it is shown and what is trusted."""
+    """Add the peer of a repair, the credentials for it, and the trusted authorities."""
     parser.add_argument(
         "--from",
         dest="source",
@@ -172,7 +172,7 @@ def add_heal_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_client_options(parser: argparse.ArgumentParser) -> None:
-    """Add what is shown to a primary, and what is trusted."""
+    """Add the credentials for a primary, and the trusted authorities."""
     add_token_options(parser, "what the primary asks for")
     parser.add_argument(
         "--tls", action="store_true", help="the primary has to show a certificate of a well-known authority"

@@ -1,4 +1,4 @@
-"""What the parsers of all commands have in common."""
+"""Common parts of the parsers of all commands."""
 
 from __future__ import annotations
 

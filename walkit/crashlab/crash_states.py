@@ -26,7 +26,7 @@ DRAWS_PER_STATE = 4
 
 
 class Choice:
-    """What can become of one change: fate number 0 is lost, the last one kept, those between are torn."""
+    """The fates of one change: number 0 is lost, the last one kept, those between are torn."""
 
     def __init__(self, change: PendingChange, profile: Profile) -> None:
         self.change = change

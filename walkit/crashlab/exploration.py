@@ -1,4 +1,4 @@
-"""What an exploration of crash states found: how many there are, how many were looked at, and each rule they break."""
+"""The result of an exploration: the number of crash states, of judged ones, and each broken rule."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Violation:
     rule: str
     """One of `walkit.crashlab.RULES`."""
     text: str
-    """What was found, in words."""
+    """The violation in words."""
     scenario: str
     profile: str
     seed: int
@@ -32,11 +32,11 @@ class Violation:
     """The mutant of walkit that it was found in; "" for walkit as it is."""
     point: int
     operation: str
-    """What was under way, or about to begin, when the power was cut."""
+    """The operations under way, or about to start, at the power cut."""
     state: int
     """Which state of the point: see `walkit.crashlab.replay`."""
     lost: tuple[str, ...]
-    """What did not arrive; all else did. None of it can be left out: with any of it kept, the rule holds."""
+    """The lost changes; all others arrived. It is minimal: with any of them kept, the rule holds."""
     promise: Promise = field(repr=False)
     image: CrashingStorage = field(repr=False)
     """The storage as the power cut left it."""
@@ -113,13 +113,13 @@ class PointResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Exploration(TableReport):
-    """What came of one exploration."""
+    """The result of one exploration."""
 
     title = "Crash states"
 
     scenario: str
     about: str
-    """What happens in the scenario."""
+    """The events of the scenario."""
     profile: str
     seed: int
     budget: int
@@ -129,7 +129,7 @@ class Exploration(TableReport):
     mutant: str
     points: tuple[PointResult, ...] = field(repr=False)
     distinct: int
-    """How many of them differ, in a byte of a file or in what was promised."""
+    """The number of distinct ones, by the bytes of files or the promises."""
     violations: tuple[Violation, ...] = field(repr=False)
     """The first ones, each made as small as it can be."""
     broken: int

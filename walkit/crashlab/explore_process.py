@@ -29,7 +29,7 @@ LINE_S = 0.2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExploreWish:
-    """What is to be explored. OptionsError for a name that is none."""
+    """A request to explore. OptionsError for an unknown name."""
 
     scenario: str = "append"
     profile: str = "ext4-ordered"
@@ -59,7 +59,7 @@ class FoundViolation:
 
 @dataclass(frozen=True)
 class Explored:
-    """What an exploration in another process found."""
+    """The result of an exploration in another process."""
 
     exploration: Exploration
     """Its counts and points; its violations are those beside it."""

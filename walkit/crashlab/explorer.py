@@ -51,7 +51,7 @@ def explore(
     more points than the budget has states, points are drawn: first one for each thing that the scenario covers, and
     for the rarest sets of names that wait for a sync, as a name that arrives before another breaks most.
     `progress` is True for a bar, or called with (states judged, states to judge).
-    Ctrl-C ends it early, and what was found until then is returned. Everything is in memory. OptionsError.
+    Ctrl-C ends it early and returns the result so far. Everything is in memory. OptionsError.
     """
     scenario, profile = scenario_of(scenario), profile_of(profile)
     check_whole(budget, "budget")
@@ -146,7 +146,7 @@ class _Judge:
 
 
 class _Look:
-    """What is looked at of one point: numbers of states, and which of them are the same to a judge."""
+    """The states of one point to judge: their numbers, and those that a judge cannot tell apart."""
 
     def __init__(self, point: CrashPoint, states: CrashStates, candidates: int, seed: int) -> None:
         self.point, self.states = point, states
@@ -175,7 +175,7 @@ class _Explorer:
         self._scenario, self._profile, self._seed, self._budget = scenario, profile, seed, budget
         self._judge = _Judge(scenario, profile, seed)
         self._held: dict[object, str] = {}
-        """The broken rule or "", by the bytes of a state and what was promised of it."""
+        """The broken rule or "", by the bytes of a state and its promises."""
         self._violations: list[Violation] = []
         self._told: set[tuple[str, int]] = set()
 

@@ -1,4 +1,4 @@
-"""What a scenario has appended, and what the log has promised of it at each moment: what a crash is judged by."""
+"""The records that a scenario appended, and the log's promises at each moment, by which a crash is judged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Row = tuple[int, bytes | None, bytes | None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Promise:
-    """What holds at one moment, whatever a power cut leaves."""
+    """The promises of one moment, which hold in every state after a power cut."""
 
     rows: list[Row] = field(repr=False)
     """The records by LSN, from 1 on; those that are appended later come after `submitted`."""
@@ -48,7 +48,7 @@ class Promise:
 
     @property
     def key(self) -> object:
-        """What tells it from other promises of the same run."""
+        """Its key among the promises of a run."""
         return (
             *(id(self.rows), self.submitted, self.kept, self.also, self.trimmed, self.compacted, self.held),
             *(self.places, self.lost, self.is_damaged, self.aside, self.repaired, id(self.source)),
@@ -68,7 +68,7 @@ class Promise:
 
 
 class Ledger:
-    """Every record in the order of its LSN, and what is promised now. For the thread that runs the scenario."""
+    """Every record in the order of its LSN, and the current promises. For the thread that runs the scenario."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []

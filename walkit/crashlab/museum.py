@@ -1,6 +1,6 @@
 """Historic bugs of write-ahead logs, each put back into walkit: what an exploration has to find.
 
-What an oracle finds shows little until it is known what it would have found. Some bugs of the same kind have no place
+An oracle's silence proves little unless it finds known bugs. Some bugs of the same kind have no place
 here: walkit never writes into a segment after a recovery, nor uses one twice, so that nothing can be appended after a
 torn tail, and no stale frame be taken for a new one.
 """

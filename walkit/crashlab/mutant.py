@@ -51,7 +51,7 @@ class Mutant:
 
     name: str
     text: str
-    """What is wrong, in a sentence."""
+    """The bug in a sentence."""
     seen_in: str
     """Where the bug was: engines, with the number of the report."""
     scenario: str

@@ -1,4 +1,4 @@
-"""What a crash state is judged by: the rules that hold of everything that a power cut may leave."""
+"""The rules that judge a crash state: they hold for every state after a power cut."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RULES = {
     "opens": "what an honest power cut leaves opens for writing, without an error",
     "kept": "every record that was promised is there",
     "genuine": "each record that is there is the one that was appended under its LSN",
-    "dense": "no record is missing between others, but for what was trimmed, compacted, or never promised",
+    "dense": "no record is missing between others, except trimmed, compacted and unpromised ones",
     "whole": "a transaction is there as a whole, or not at all",
     "state": "a Store's state is that of the records up to its last LSN",
     "readers": "a reader that opens it before the recovery sees the same records",

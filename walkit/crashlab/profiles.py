@@ -1,7 +1,7 @@
-"""What a file system and its device may do to unsynced changes in a power cut: an assumption, as an object.
+"""Effects of a power cut on unsynced changes, by file system and device: an assumption, as an object.
 
-Engines differ less in their code than in what they assume here: raft-wal's README compares them (may a sector tear, are
-bytes beside a write safe), Pillai et al. (OSDI 2014) measured what file systems do. A profile says both, so that one
+Engines differ less in code than in these assumptions: raft-wal's README compares them (may a sector tear, are
+bytes beside a write safe), Pillai et al. (OSDI 2014) measured file systems. A profile states both, so that one
 run can be judged under several.
 """
 
@@ -16,11 +16,11 @@ from walkit._internal.report import Cells, TableReport
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Profile:
-    """What may survive of changes that no sync covers. What a sync covers always survives."""
+    """The unsynced changes that may survive. Synced changes always survive."""
 
     name: str
     text: str
-    """What it stands for, in a sentence."""
+    """Its model in a sentence."""
     sector_bytes: int = 512
     """A write tears at multiples of so many bytes of its file."""
     tears: Literal["no", "prefix", "any"] = "any"
@@ -81,9 +81,9 @@ def profile_of(given: str | Profile) -> Profile:
 
 @dataclass(frozen=True)
 class ProfileTable(TableReport):
-    """The profiles, each with what it allows, as a table."""
+    """The profiles and their permissions, as a table."""
 
-    title = "What a power cut may do to changes that no sync covers"
+    title = "Effects of a power cut on unsynced changes"
     left_columns = 7
 
     def _head(self) -> Cells:

@@ -1,4 +1,4 @@
-"""A disk that notes each moment at which a power cut leaves something else, with what was promised then."""
+"""A disk that notes each moment at which a power cut has another effect, with the promises of that moment."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CrashPoint:
     storage: CrashingStorage
     promise: Promise
     during: set[str] = field(default_factory=set, repr=False)
-    """What was under way in the scenario or in the log's maintenance: names of `COVERAGE`."""
+    """The operations under way in the scenario or in the log's maintenance: names of `COVERAGE`."""
 
     def __repr__(self) -> str:
         return f"<CrashPoint {self.number}: {self.operation}>"
@@ -52,7 +52,7 @@ class RecordingStorage(FaultyStorage):
         self.points: list[CrashPoint] = []
         self.is_recording = True
         self.failure: Exception | None = None
-        """What ended the run before its end; None if it came to that."""
+        """The error that ended the run early; None if it ran to its end."""
         self.job: Callable[[], str | None] = lambda: None
         """Returns the kind of the maintenance job under way."""
         self.watch: Callable[[Operation], object] = lambda operation: None

@@ -1,4 +1,4 @@
-"""What is run until the power is cut: small histories of a log or a Store, each with what it promises as it goes."""
+"""Scenarios for power cuts: small histories of a log or a Store, with their promises on the way."""
 
 from __future__ import annotations
 

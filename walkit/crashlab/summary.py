@@ -155,7 +155,7 @@ class CoverageTable(TableReport):
 class ScenarioTable(TableReport):
     """The scenarios, each with what happens in it."""
 
-    title = "What is run until the power is cut"
+    title = "Scenarios that run until the power cut"
     left_columns = 3
 
     def _head(self) -> Cells:
@@ -191,7 +191,7 @@ class MutantTable(TableReport):
 class RuleTable(TableReport):
     """The rules that a crash state is judged by."""
 
-    title = "What a crash state is judged by, in this order"
+    title = "Rules that judge a crash state, in this order"
     left_columns = 2
 
     def _head(self) -> Cells:

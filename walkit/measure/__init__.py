@@ -1,4 +1,4 @@
-"""What is seen: latency histograms, timelines, the machine, a raw-device baseline, and the record of a run.
+"""Measurements: latency histograms, timelines, the machine, a raw-device baseline, and the record of a run.
 
 A driver makes a RunRecorder, gives each of its threads a ThreadRecorder, and gets a Run, which can be saved,
 loaded, compared and plotted. Histograms need the `measure` extra.

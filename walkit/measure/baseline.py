@@ -31,7 +31,7 @@ REGION_BYTES_MAX = 16 * 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """What the place does with bare durable writes of one size; each thread does one after another."""
+    """The rate of bare durable writes of one size; each thread makes one after another."""
 
     writes_per_s: float
     latencies: LatencyHistogram
@@ -101,7 +101,7 @@ def raw_baseline(
 
 @dataclass(frozen=True, kw_only=True)
 class RawRate:
-    """What the place under a log does with bare durable writes, from several short rounds."""
+    """The rate of bare durable writes under a log, from several short rounds."""
 
     writes_per_s: float
     """The median of the rounds."""

@@ -26,8 +26,8 @@ def compare(runs: Run | Iterable[Run]) -> pd.DataFrame:
     """Return one row per run, in order: its summary(), its labels, and every option the runs differ in.
 
     Labels are columns `label.<name>`, options `option.<path>` with dots into nested ones. `raw_ratio` is
-    records per raw durable write of the same run: 1 is what a bare loop of one write per record would reach.
-    OptionsError for what is no Run.
+    records per raw durable write of the same run: a bare loop of one write per record reaches 1.
+    OptionsError for an argument that is not a Run.
     """
     pandas = require_pandas()
     chosen = [runs] if isinstance(runs, Run) else list(runs)

@@ -1,4 +1,4 @@
-"""What a run's frames did, without a clock reading on the path of any record: a look over the shoulder of the writer.
+"""The times of a run's frames, without a clock reading on the path of any record: it observes the writer.
 
 A `FrameWatch` observes the commit path for the time of a run, and notes when each frame's write began and ended. The
 callers know when their call began, when it was done and which LSN it got; joined by LSN, the two give each record's

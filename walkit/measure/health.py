@@ -1,4 +1,4 @@
-"""What a machine offers walkit, and what is wrong with it: the report of `walkit doctor`."""
+"""The abilities and problems of a machine: the report of `walkit doctor`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class HealthReport:
 
     @property
     def problems(self) -> tuple[Finding, ...]:
-        """What is wrong, each with its advice."""
+        """The problems, each with its advice."""
         return tuple(finding for finding in self.findings if finding.state == "problem")
 
     @property
@@ -78,7 +78,7 @@ def doctor(
 
     `folders`: where logs are or will be (default: the one for temporary files, and the current one). Each disk is
     measured, for some seconds in all. With `spark`, Spark is started in a separate process and ends again. `progress`
-    is called with what is being done. Everything is written into temporary folders, which are removed, and nothing else
+    is called with the current step. Everything is written into temporary folders, which are removed, and nothing else
     is changed. One of `folders` may be the URL of an object store: two small objects are put there and removed, which
     shows whether it honours conditional puts. OptionsError for a folder that is missing; StorageError without a
     descriptor left.

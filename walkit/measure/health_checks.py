@@ -1,4 +1,4 @@
-"""The single checks of `walkit.measure.doctor`. None of them raises for what it finds."""
+"""The single checks of `walkit.measure.doctor`. None of them raises because of its findings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Finding:
     state: State = "fine"
     """A note costs something that walkit can do; a problem makes it, or its numbers, wrong or impossible."""
     advice: str = ""
-    """What to do about it; empty if nothing has to be done."""
+    """Advice; empty if nothing has to be done."""
 
 
 ROUNDS, ROUND_S = 5, 0.2

@@ -25,7 +25,7 @@ HIGHEST_NS = 24 * 3600 * 1_000_000_000
 """The longest latency a histogram holds: one day."""
 
 SIGNIFICANT_DIGITS = 3
-"""A value read back differs from what was recorded by less than one part in a thousand."""
+"""A value that is read back differs by less than one part in a thousand from the recorded one."""
 
 PERCENTILES = (50.0, 90.0, 99.0, 99.9, 99.99, 100.0)
 """The percentiles that reports show; 100 is the maximum."""

@@ -23,7 +23,7 @@ class Ratio:
     number: int
     """Measurements on the side that has fewer, or pairs."""
     way: str
-    """What the value and the interval are, in words."""
+    """The meaning of the value and the interval."""
 
     @property
     def differs(self) -> bool | None:
@@ -37,7 +37,7 @@ def ratio_of(over: Sequence[float], under: Sequence[float], *, paired: bool = Fa
     `paired`: the measurements at the same place were taken one right after the other, so that the machine's moods are
     in both; the ratio is the median of those of the pairs. Else it is the ratio of the medians. From five measurements
     on the interval is a 95 % bootstrap one, by percentiles. ValueError for nothing, for pairs of another number, and
-    for what is not above 0.
+    for a value that is not above 0.
     """
     top, bottom = np.asarray(over, dtype=np.float64), np.asarray(under, dtype=np.float64)
     if not top.size or not bottom.size or (paired and top.size != bottom.size):

@@ -128,8 +128,8 @@ class RunRecorder:
     """Collects what one run shows and makes the Run of it.
 
     Any thread may call anything; `thread()` gives each its own ThreadRecorder. Time 0 is the making of the
-    recorder until `start()` moves it. What completes before time 0 is warm-up and is left out, what completes
-    after `finish()` is not in its Run.
+    recorder until `start()` moves it. Calls that complete before time 0 (warm-up) or after `finish()`
+    are not in its Run.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class RunRecorder:
     def thread(self, name: str = "total") -> ThreadRecorder:
         """Return a new recorder for the calling thread, whose latencies belong to histogram `name`.
 
-        "total" is what the Run's records, timeline and summary come from.
+        "total" is the source of the Run's records, timeline and summary.
         """
         recorder = ThreadRecorder()
         self._threads.append((name, recorder))

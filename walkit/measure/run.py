@@ -1,4 +1,4 @@
-"""The record of one run: what was driven, into what, on what, and what was seen.
+"""The record of one run: workload, log, machine and measurements.
 
 A Run holds everything that a number needs to be believed or repeated: options, seed, durability level,
 machine and file system, a raw-device baseline of the same run, full latency histograms and a timeline. It can
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
-"""What JSON can hold and give back equal."""
+"""The types that JSON keeps equal."""
 
 
 class RunEvent(NamedTuple):
@@ -139,9 +139,9 @@ class Run:
     failure: str | None = None
     """The error that ended the run early, in its words; everything in the Run is about the part before it."""
     crash_verdict: str | None = None
-    """What exploring crashes of this configuration found; None: not explored."""
+    """The result of exploring crashes of this configuration; None if not explored."""
     labels: dict[str, Plain] = field(default_factory=dict)
-    """What distinguishes this run from its neighbours: writers, record bytes, ..."""
+    """The settings that distinguish this run from its neighbours: writers, record bytes, ..."""
     walkit_version: str | None = None
     """The walkit that was measured; None: unknown, as of a Run that was saved before this was recorded."""
 

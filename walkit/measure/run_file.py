@@ -30,7 +30,7 @@ ENDINGS = (".parquet", ".json")
 
 
 def write_file(path: str | os.PathLike[str], body: bytes) -> None:
-    """Put a Run's file in the place of what is there; of a pair of an earlier walkit the other half goes."""
+    """Replace a Run's file; the other half of an older walkit's pair goes."""
     target = parquet_path(path)
     old_facts = target.with_suffix(".json")
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What was seen in a Run as tables: the series over time, and the distributions of latency."""
+"""A Run's measurements as tables: the series over time, and the distributions of latency."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SERIES_SCHEMA: pa.Schema = pa.schema(
         pa.field("max_us", pa.float64(), nullable=False),
     ]
 )
-"""The series of a Run, a row for each interval of its timeline. What is not known is nan.
+"""The series of a Run, a row for each interval of its timeline. An unknown value is nan.
 
 `time` is the wall clock at the beginning of the interval, `start_s` the same in seconds from the start of the run,
 `width_s` its length; `records` were acknowledged in it, with latencies of `p50_us`, `p99_us`, `max_us` (microseconds).

@@ -22,7 +22,7 @@ BUCKETS_WANTED = 200
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Timeline:
-    """What was acknowledged when. Arrays of one length, one element per bucket, read-only.
+    """Acknowledged records over time. Arrays of one length, one element per bucket, read-only.
 
     Buckets touch each other and cover the run from 0 to its end. The last one takes what is left over, so
     that it is between half and one and a half widths long and its rate means something.
@@ -65,8 +65,8 @@ class Timeline:
         """Cut samples into buckets.
 
         `completed_ns` (nanoseconds from the start of the run, any order) and `latency_ns` are 1-d of one
-        length; `records` says how many records per sample, None one. What completed after
-        `duration_s` counts in the last bucket. `bucket_s` None takes a round width that gives at most
+        length; `records` says how many records per sample, None one. Records that completed after
+        `duration_s` count in the last bucket. `bucket_s` None takes a round width that gives at most
         BUCKETS_WANTED buckets. Percentiles are by nearest rank, as those of the histograms, and exact.
         ValueError for negative times, counts below 1, and shapes that differ.
         """

@@ -1,1 +1,1 @@
-"""What a crash or damage left of a log: what is found, what is decided on it, and what is done."""
+"""Recovery of a log after a crash or damage: findings, decisions and actions."""

@@ -39,7 +39,7 @@ def keep_part(storage: Storage, name: str, file: Readable, start: int, until: in
             break
         if is_kept(storage, target, file, start, until):
             return
-    # Of a disk that is full nothing is left: it has room again for what is done about it.
+    # On a full disk no part of the copy stays, so the disk has room for the remedy.
     with new_file(storage, KEPT_NEW_NAME) as kept:
         copy_part(file, start, until, kept, 0)
         kept.sync()

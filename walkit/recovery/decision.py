@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Decision(Enum):
-    """What to do with a segment."""
+    """The action on a segment."""
 
     DROP = "it was made ahead and never used: remove it"
     SEAL = "all its frames are intact and nothing follows them: seal it"
@@ -83,7 +83,7 @@ MEANINGS = {
     "after its frames",
     "not_read": "it is sealed, and of its file only presence, size and header were read",
 }
-"""What each fact says, in a few words."""
+"""The meaning of each fact, in a few words."""
 
 
 @dataclass(frozen=True, slots=True)

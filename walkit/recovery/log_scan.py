@@ -318,7 +318,7 @@ def survey_segment(
     tolerant: bool = False,
     reached: Reached | None = None,
 ) -> None:
-    """Note every region of a segment with a header, up to position `until` where that is known, and what it promises.
+    """Note every region of a segment with a header, up to position `until` if that is known, and its promises.
 
     Raises SegmentMissingError if the file has gone meanwhile, and StorageError if it does not open.
     """
@@ -482,7 +482,7 @@ def scan_log(
     deep: bool = False,
     progress: Progress | None = None,
 ) -> LogFindings:
-    """Return the findings. Raises SegmentMissingError and CorruptionError only for what the manifest vouches for.
+    """Return the findings. Raises SegmentMissingError and CorruptionError only for data that the manifest vouches for.
 
     StorageError if a segment cannot be read, FormatVersionError if one is of a newer format.
     """

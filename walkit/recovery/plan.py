@@ -4,11 +4,11 @@ The decision is a table (`walkit.recovery.decision`). One loop asks it for each 
 the sealed ones, which the manifest vouches for, so that any damage there is corruption, then those after the last seal.
 
 Policies: "prefix" cuts the tail that nothing promised, "holes" keeps intact frames after a hole in it, "absolute"
-refuses any damage. What stands after a hole may have been acknowledged where the log acknowledges in completion order:
+refuses any damage. Frames after a hole may have been acknowledged if the log acknowledges in completion order:
 there "prefix" means "holes". These policies take the segments as the manifest names them.
 
 Policy "salvage" gives up and records what cannot be read, and every intact frame stays readable. Every frame is read,
-those of sealed segments too. What lies between intact frames, and was promised, becomes a lost range of the manifest,
+those of sealed segments too. A promised range between intact frames becomes a lost range of the manifest,
 with its LSNs, the segment and the reason; so readers, `verify`, replicas and Spark know it from silent loss, and its
 LSNs are not given again. Nothing is written into a segment: a damaged one stays as it is, with the range beside it;
 only one with a damaged header is replaced by a copy with a header made anew.
@@ -151,7 +151,7 @@ class _Planner:
         self.whole = self.whole and (cut or row.decision in (Decision.SEAL, Decision.DROP))
 
     def _missing(self) -> tuple[str, str]:
-        """Return the segment and the reason of what is missing between the log so far and the next segment."""
+        """Return the segment and the reason of the range that is missing before the next segment."""
         missing = next((f for f in self.headless if f.nonzero_until or f.unopenable), None)
         if missing is not None:
             return missing.name, missing.reason
@@ -235,10 +235,10 @@ class _Planner:
             own_end_chain=own if compacted else 0,
         )
 
-    # -- unsealed segments by what was promised: they are taken as the manifest names them
+    # -- unsealed segments by their promises: they are taken as the manifest names them
 
     def _by_promises(self, finding: SegmentFinding, later: list[SegmentFinding]) -> Weighed:
-        """Return the facts of a segment, and its frames that stay. CorruptionError for what no crash leaves."""
+        """Return the facts of a segment, and its frames that stay. CorruptionError for a state that no crash leaves."""
         log, header = self.log, finding.header
         if finding.other is not None and finding.other.name == finding.name:
             # Whole, and of another log or epoch: what another writer acknowledged is not cut.
@@ -265,7 +265,7 @@ class _Planner:
     def _kept(self, finding: SegmentFinding, follows: bool) -> list[Region]:
         """Return the intact frames that stand after a hole. CorruptionError where one does not fit what is before it.
 
-        No crash leaves such a frame, and what was acknowledged must be neither cut nor put in the wrong place.
+        No crash leaves such a frame, and an acknowledged record must be neither cut nor moved.
         """
         header, end, unlocated = finding.header, self.log.end, self.unlocated
         if header is None or not finding.beyond:
@@ -471,7 +471,7 @@ class LogBuilder:
     ) -> SegmentRecord | None:
         """Take these intact regions of a segment into the log; None if there is none, and so no segment.
 
-        What is missing between them becomes a gap, and what is missing before the segment, of which `missing` says the
+        A missing range between them becomes a gap, as does one before the segment, for which `missing` gives the
         segment and the reason.
         """
         header = finding.header
@@ -528,7 +528,7 @@ class LogBuilder:
 
 
 def reasons(finding: SegmentFinding, pieces: list[Region]) -> Iterator[tuple[Region, str]]:
-    """Yield each of these regions of a segment, and what is wrong with what stands before it."""
+    """Yield each of these regions of a segment, and the fault of the range before it."""
     taken = {piece.start_position: piece for piece in pieces}
     reason = finding.reason
     for region in finding.regions:

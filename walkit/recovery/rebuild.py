@@ -1,7 +1,7 @@
 """A manifest made of the segments' own headers, for a log whose manifest is damaged or missing. Changes nothing.
 
-A segment header says where the segment begins and what it follows, so the next header says where it ends. What only
-the manifest knew is set so that it promises too little rather than too much; `Rebuilt.doubts` names it.
+A segment header says where the segment begins and what it follows, so the next header says where it ends. Facts that
+only the manifest had are set to promise too little rather than too much; `Rebuilt.doubts` names it.
 
 The headers may tell more than one history. Two writers whose folders were mixed, or an old manifest that was put back
 and written on, leave epochs that branch: they follow one record, and none follows the other. Each header names the

@@ -430,7 +430,7 @@ def _continues(storage: Storage, record: SegmentRecord, header: SegmentHeader) -
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RepairReport(Outcome):
-    """What a repair did or, of a dry run, would do."""
+    """The actions of a repair; of a dry run, the planned ones."""
 
     dry_run: bool
     changed: bool
@@ -446,7 +446,7 @@ class RepairReport(Outcome):
     """LSN 1 to this one are in no segment and no snapshot, and a manifest made anew cannot tell whether they were
     trimmed or are lost; 0 if they are accounted for."""
     notes: tuple[str, ...]
-    """What a manifest made anew cannot know."""
+    """The facts that a rebuilt manifest lacks."""
     not_read: str
     """The parts that were not read, for people; empty if all were read."""
     duration_s: float
@@ -459,7 +459,7 @@ class RepairReport(Outcome):
 
     @property
     def lsns_lost(self) -> int:
-        """How many LSNs stand for what was given up."""
+        """The number of LSNs in ranges that were given up."""
         return sum(g.lsns for g in self.lost)
 
     def summary(self) -> str:
@@ -515,8 +515,8 @@ def repair(
 ) -> RepairReport:
     """Bring a log that is not open into order, by a recovery policy; what is removed is kept in lost+found.
 
-    Every frame is read. A damaged or missing manifest is made anew of the segments' headers. Damage of what was
-    promised is refused by every policy but "salvage", which gives it up and records what is lost. With "salvage" a
+    Every frame is read. A damaged or missing manifest is rebuilt from the segments' headers. Damage of
+    promised data is refused by every policy except "salvage", which gives it up and records the loss. With "salvage" a
     manifest that is older than the segments, or another log's, is rebuilt as well: the log is the history with the
     highest proved end, and each other history becomes a log of its own beside it, PATH.branch-EPOCH. On return
     everything is sealed and durable; repairing again changes nothing, also after a crash during it. `dry_run`

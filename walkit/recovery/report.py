@@ -1,4 +1,4 @@
-"""What recovery and scanning found, in a form to read, draw and test."""
+"""Findings of recovery and scanning, in a form to read, draw and test."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Cut:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SegmentDecision:
-    """What was decided on one segment: the row of `walkit.recovery_table()` that applied, and the facts it matched."""
+    """The decision on one segment: the row of `walkit.recovery_table()` that applied, and the facts it matched."""
 
     segment: str
     row: str
@@ -100,7 +100,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecoveryReport(Outcome):
-    """What one opening found and did."""
+    """The findings and actions of one opening."""
 
     verdict: str
     """created: a new log. clean: closed in order. recovered: frames were found after the last seal, or cut."""

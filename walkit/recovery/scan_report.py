@@ -1,4 +1,4 @@
-"""What scanning and verifying found: verdicts per range, facts per segment, problems, and the report of them all."""
+"""Findings of scanning and verifying: verdicts per range, facts per segment, problems, and the report of them all."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ROWS_SHOWN_MAX = 40
 
 
 class Verdict(Enum):
-    """What a range of a log is. Only the last four mean that `ScanReport.ok` is false."""
+    """Verdicts on a range of a log. Only the last four make `ScanReport.ok` false."""
 
     INTACT = "intact"
     """Frames that are whole and each follow the one before."""
@@ -77,10 +77,10 @@ FAULTS = frozenset({Verdict.CORRUPT, Verdict.FOREIGN, Verdict.MISSING, Verdict.U
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RangeVerdict:
-    """Positions [start_position, end_position) of one segment and what they are.
+    """The verdict on positions [start_position, end_position) of one segment.
 
     LSNs are inclusive: those that stand there or, of a fault, those that are lost. None if there is none, or where
-    the damage leaves it open. `reason` is empty for what is in order.
+    the damage leaves it open. `reason` is empty for an intact range.
     """
 
     segment: str
@@ -137,7 +137,7 @@ class SegmentFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """One fault as a sentence, with the place, what was expected and what was found. `error` is the typed error."""
+    """One fault as a sentence, with the place, the expected and the found value. `error` is the typed error."""
 
     error: WalkitError
     segment: str | None = None
@@ -182,8 +182,8 @@ def _plain(value: Any) -> Any:
 class ScanReport:
     """What `walkit.scan` or `walkit.verify` found. Frozen; holds the ranges, and reads `frames` when asked for them.
 
-    `ok` speaks of what was promised to be on stable storage, and certifies nothing that was not read. What was promised
-    and is corrupt, missing, foreign or unreadable is a problem. A torn tail that nothing promised is a note: on an
+    `ok` covers data promised to be on stable storage, and certifies nothing that was not read. Promised data that
+    is corrupt, missing, foreign or unreadable is a problem. A torn tail that nothing promised is a note: on an
     honest device it is a write that was never acknowledged as durable. (The promise of the newest frame stands in the
     durable slot, which a power cut may take; a marker frame, written when the log falls idle, closes that gap.) Bytes
     that no manifest names are notes too.
@@ -268,7 +268,7 @@ class ScanReport:
         }
 
     def summary(self) -> str:
-        """Return one sentence: the outcome, and what it rests on."""
+        """Return one sentence: the outcome and its grounds."""
         filled = len({r.segment for r in self.verdict if r.verdict is Verdict.INTACT and r.frames})
         checked = (
             f"{counted(self.frames_checked, 'frame')}, {counted(self.records_checked, 'record')} and "
@@ -317,7 +317,7 @@ _COLOURS = {
     Verdict.TORN: YELLOW,
     Verdict.STALE: PURPLE,
 }
-"""What is a fault is red."""
+"""Faults are red."""
 
 
 def _colour(verdict: Verdict) -> str:

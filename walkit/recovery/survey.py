@@ -30,7 +30,7 @@ from walkit.storage.interface import OUT_OF_PROCESS, StorageFile
 
 PAGE_BYTES = 4096
 PASSING_ERRNOS = OUT_OF_PROCESS | {errno.EINTR, errno.EAGAIN, errno.EBUSY}
-"""What says nothing of the file: with these a file is never taken for lost."""
+"""Errors that prove nothing about the file: with these a file never counts as lost."""
 
 
 class TolerantFile(BulkThrough):
@@ -93,7 +93,7 @@ SEARCHED_BYTES = 4096
 def frame_headers(
     file: Readable, alignment: int, frame_bytes_max: int, start: int, until: int
 ) -> Iterator[tuple[int, FrameHeader]]:
-    """Yield (file offset, header) of what has a frame's right header on a boundary in [start, until), of any log."""
+    """Yield (file offset, header) of each right frame header on a boundary in [start, until), of any log."""
     for first, last in data_ranges(file, start, until):
         # A header begins with its magic, which is not zero: what begins before the data is none.
         offset = SEGMENT_HEADER_BYTES + align_up(first - SEGMENT_HEADER_BYTES, alignment)
@@ -212,7 +212,7 @@ class Region:
     first_lsn: int | None = None
     last_lsn: int | None = None
     before: LogEnd = _NOWHERE
-    """What the first of the intact frames follows."""
+    """The place that the first of the intact frames follows."""
     after: LogEnd = _NOWHERE
     """Where the last of the intact frames ends."""
     at_fault: FrameHeader | None = None
@@ -443,7 +443,7 @@ class SegmentSurvey:
             begin = header.end_position
         until = self.end_position
         if fault is FrameFault.END:  # after zeros there are mostly zeros only
-            # What can be read of it may have a frame before the unreadable place.
+            # The readable part may have a frame before the unreadable place.
             with suppress(StorageError):
                 until = self._nonzero_position(self.position)
         return self._go_on_at(next_frame(self.file, self.segment, begin, self.end_position, until))

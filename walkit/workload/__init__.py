@@ -1,4 +1,4 @@
-"""What drives a log: workloads, the drivers that run them, and the writer as a child process that may be killed."""
+"""Workloads, the drivers that run them on a log, and the writer as a child process that may be killed."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ __all__ = ["ChildOutcome", "ChildWriter", "ChildWriterError"]
 
 @dataclass(frozen=True, kw_only=True)
 class ChildOutcome:
-    """What the parent knows of a child that ended. Masks have an element per operation number."""
+    """The parent's record of a child that ended. Masks have an element per operation number."""
 
     acknowledged: Mask
     """Operations of which the child said that they were acknowledged."""
@@ -70,8 +70,8 @@ class ChildWriter(TalkingChild):
         """Prepare; `stream` gives the workload's operations where they have been made already.
 
         Where operations are generated, a key belongs to no writer: after a kill there is no single order to check.
-        OptionsError for what a child does not drive: tasks, whose loop cannot wait for an announcement, and reads, from
-        which a kill takes nothing.
+        OptionsError for a workload that a child does not drive: tasks, whose loop cannot wait for an announcement,
+        and reads, from which a kill takes nothing.
         """
         self.stream = workload.stream() if stream is None else stream
         _require_possible(workload, self.stream)
@@ -159,7 +159,7 @@ class ChildWriter(TalkingChild):
         )
 
     def run(self) -> Run:
-        """Return the Run of what the child had said until its end; `interrupted` where that was not its own."""
+        """Return the Run of the child's lines until its end; `interrupted` if it did not end by itself."""
         killed_ns = self.killed_ns if self.outcome().killed else None
         # It may have worked for some microseconds more, until the signal arrived.
         end_ns = max(killed_ns or 0, self._last_ns, self.recorder.start_ns)

@@ -20,7 +20,7 @@ ENOUGH_S = 0.01
 """Time between two looks at whether enough was measured."""
 
 Loop: TypeAlias = Callable[[Collection[object], TickFunction], object]
-"""What each thread does until the collection is empty; the function gets the time before the first call and after
+"""The work of each thread until the collection is empty; the function gets the time before the first call and after
 each."""
 
 

@@ -60,7 +60,7 @@ def drive(
     the log is as usable as before. An error ends the run and is raised: what was acknowledged until then is in the log,
     and the Run of that part, with its `failure`, is the error's attribute `run`.
     `stream` gives the workload's operations where they have been made already. The Run holds the log's events of this
-    time. What others write into the log meanwhile counts in the Run's bytes, frames and syncs, and nowhere else.
+    time. Records that others write meanwhile count in the Run's bytes, frames and syncs only.
     A log in a folder gets a raw baseline of equal frames right after the run, unless `baseline` is one, False or None.
 
     OptionsError for reads of a log, and for what tasks cannot do; nothing was written then. Warns without a baseline.
@@ -119,7 +119,7 @@ def drive(
 
 
 def _require_right(target: object, workload: object) -> None:
-    """OptionsError for what cannot be driven, and for what is no workload."""
+    """Raise OptionsError for an argument that is not a workload, or one that cannot be driven."""
     if not isinstance(target, WriteAheadLog | Store):
         refuse("target", target, "an open log or a Store")
     check_kind(workload, Workload, "workload", or_none=False)
@@ -174,7 +174,7 @@ def _baseline_of(log: WriteAheadLog, frames: FrameSummary) -> tuple[Baseline | N
     block_bytes = int(frames.bytes_mean) if frames.frames else BASELINE_BLOCK_BYTES
     try:
         found = None if path is None else raw_baseline(path, block_bytes=block_bytes, seconds=BASELINE_S)
-    except StorageError as error:  # a full disk, mostly: the run is worth more than what it is compared with
+    except StorageError as error:  # a full disk, mostly: the run is worth more than its baseline
         warnings.warn(f"the Run has no raw baseline: {error}", RuntimeWarning, stacklevel=3)
         return None, False
     except KeyboardInterrupt:
@@ -258,7 +258,7 @@ def finish_run(
     frames: FrameSummary | None = None,
     latency: Mapping[str, LatencyHistogram] | None = None,
 ) -> Run:
-    """Make the Run from what the threads recorded and how the log's metrics moved.
+    """Make the Run from the threads' records and the change of the log's metrics.
 
     `frames` and `latency` are what was seen of single frames, where somebody looked.
     """

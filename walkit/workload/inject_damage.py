@@ -1,6 +1,6 @@
 """Damage to the files of a log whose writer is dead: a bit that flips, a segment that is gone. For showing and testing.
 
-What is damaged here was acknowledged, so an opening has to refuse it.
+The damaged data was acknowledged, so an opening has to refuse it.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ OPERATIONS_MAX = 1_000_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredLoad:
-    """What is appended: a closed loop of writers, each with one record under way, until all operations are done."""
+    """The load: a closed loop of writers, each with one record under way, until all operations are done."""
 
     operations: int = 20_000
     writers: int = 8

@@ -1,4 +1,4 @@
-"""What the state must be, computed by pandas from the CSV and the acknowledgements alone.
+"""The expected state, computed by pandas from the CSV and the acknowledgements alone.
 
 The oracle shares with the maker of the stream only the flights that it is given. It builds the operations a second
 way: as a long table of pandas frames, with wall-clock times turned into UTC by the dates of daylight saving time (the
@@ -7,7 +7,7 @@ stream uses the file's UTC hour), arrivals from the clock times (the stream uses
 operation, is a test; the state is then `drop_duplicates(keep="last")`. It never runs walkit's log, reader or
 Store.
 
-After a kill the outcome of what was submitted and not acknowledged is open. `check_recovered` allows for each
+After a kill the outcome of unacknowledged operations is open. `check_recovered` allows for each
 key the states from its last acknowledged operation to its last submitted one, and nothing else.
 """
 

@@ -9,7 +9,7 @@ from walkit._internal.arguments import refuse
 from walkit.commit.policy import Adaptive, CappedFrames, Linger, OneRecordPerFrame, Policy
 
 LINGER_BYTES = 256 * 1024
-"""What comes together at the most while a `linger` policy waits."""
+"""The most records that gather while a `linger` policy waits."""
 
 _PLAIN: Final[dict[str, Callable[[], Policy | None]]] = {
     "take-all": lambda: None,

@@ -45,7 +45,7 @@ def python_child(*arguments: str) -> tuple[list[str], dict[str, str]]:
 
 
 def last_words(words: IO[bytes]) -> str:
-    """Return the end of what a child wrote to its standard error, which `words` is."""
+    """Return the end of `words`, a child's standard error."""
     size = words.seek(0, os.SEEK_END)
     words.seek(max(size - LAST_WORDS_BYTES, 0))
     return words.read().decode("utf-8", "replace").strip()
@@ -69,7 +69,7 @@ class TalkingChild:
         self._hear = hear
         self._error: str | None = None
         self._cause: Exception | None = None
-        """What a line brought about here, with its stack."""
+        """The error that a line caused here, with its stack."""
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: EndingThread | None = None
         self._words: IO[bytes] | None = None

@@ -38,7 +38,7 @@ class ReplicatedChild(TalkingChild):
 
     def __init__(self, arguments: list[str], on_line: Callable[[dict[str, Any]], object]) -> None:
         self.newest: dict[str, Any] | None = None
-        """What it said last; None before the first line."""
+        """Its newest line; None before the first."""
         self._on_line = on_line
         super().__init__(["walkit.workload.replicated_process", *arguments], self._take)
 

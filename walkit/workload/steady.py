@@ -39,7 +39,7 @@ Style = Literal["threads", "tasks"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContinuousLoad:
-    """What is appended, over and over, by writers that have one record under way each."""
+    """The load: writers that append again and again, each with one record under way."""
 
     writers: int = 8
     style: Style = "threads"
@@ -143,7 +143,7 @@ class ContinuousLoad:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SteadyLine:
-    """What the child said in one line."""
+    """One line of the child."""
 
     at_ns: int
     """When, on the machine's monotonic clock."""
@@ -156,7 +156,7 @@ class SteadyLine:
     frames: FrameSample | None = None
     """The frames around the slowest one since the line before; None if there were none."""
     raw: RawRate | None = None
-    """What the bare device does, in the line after it was measured."""
+    """The rate of the bare device, in the line after its measurement."""
 
 
 class SteadyWriter(TalkingChild):
@@ -182,7 +182,7 @@ class SteadyWriter(TalkingChild):
 
     @property
     def statistics(self) -> LogStatistics | None:
-        """The metrics of the newest line; None before the first. What they call acknowledged is acknowledged."""
+        """The metrics of the newest line; None before the first. Its acknowledged records are acknowledged."""
         return self._statistics
 
     def _take(self, said: dict[str, Any]) -> None:

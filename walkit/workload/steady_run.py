@@ -30,7 +30,7 @@ EVENTS_MAX = 200
 
 
 class Interval(NamedTuple):
-    """What was acknowledged from one time to another, seconds from the first line."""
+    """The records acknowledged between two times, in seconds from the first line."""
 
     start_s: float
     end_s: float

@@ -22,7 +22,7 @@ KINDS = {
     **dict.fromkeys(("delete", "del", "remove"), int(Kind.DELETE)),
     **dict.fromkeys(("read", "get"), READ),
 }
-"""What column `kind` may hold, in any case, and what it means."""
+"""The values of column `kind`, in any case, and their meaning."""
 
 COLUMNS = ("key", "kind", "value", "value_bytes", "time_us", "group")
 
