@@ -34,7 +34,6 @@ from walkit.log.validate import Values
 from walkit.log.wal import WriteAheadLog
 from walkit.metrics import StoreStatistics
 from walkit.objects.entrance import writer_at
-from walkit.objects.places import AnyPlace
 from walkit.read.inventory import LogInventory
 from walkit.record import AppendResult
 from walkit.recovery.report import RecoveryReport
@@ -49,6 +48,7 @@ from walkit.state.replay import replay
 from walkit.state.snapshot import SnapshotInfo
 from walkit.state.state_at import PastState, exact_from, state_at
 from walkit.state.table import KeyedTable
+from walkit.storage.address import AnyPlace
 
 FRAMES_SUBMITTED_MAX = 64
 """Acknowledged frames that may wait to be applied before a caller of `submit` applies them."""

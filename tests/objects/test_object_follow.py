@@ -15,8 +15,8 @@ from walkit.objects.open import open_object_writer
 from walkit.objects.verify import verify
 from walkit.objects.view import ObjectEnd
 from walkit.read.reader import LogReader
+from walkit.storage.address import open_store
 from walkit.storage.object_files import FileObjectStore
-from walkit.storage.object_open import open_store
 
 WRITER = """
 import sys

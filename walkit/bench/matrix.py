@@ -43,8 +43,8 @@ from walkit.log.wal import WriteAheadLog
 from walkit.measure import MachineFacts
 from walkit.objects.entrance import open_log
 from walkit.objects.open import IN_FLIGHT, object_options
+from walkit.storage.address import is_object_url
 from walkit.storage.mounts import require_folder
-from walkit.storage.object_open import is_object_url
 from walkit.workload.policies import policy_named
 
 Measure = Callable[[str], list[BenchRow]]

@@ -33,8 +33,8 @@ from walkit.metrics import LogStatistics
 from walkit.objects.entrance import open_log
 from walkit.objects.layout import BULK_HEADER_BYTES
 from walkit.objects.requests import Patience, PatientReads, put_own
+from walkit.storage.address import FILES, open_store
 from walkit.storage.file import DIRECT_BYTES
-from walkit.storage.object_open import FILES, open_store
 from walkit.workload.closedloop import WARM_UP_SHARE, appending, drive_threads
 
 Way = Callable[[WriteAheadLog], BenchRow]

@@ -9,7 +9,7 @@ from typing import Any
 from walkit._internal.html import Markup, tag
 from walkit._internal.report import Cells, TableReport, rounded
 from walkit.measure import MachineFacts
-from walkit.storage.object_open import is_object_url
+from walkit.storage.address import is_object_url
 
 RAW = ("raw", "raw frames", "plain puts")
 """The rows of the bare device or object store."""

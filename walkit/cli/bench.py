@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from walkit._internal.arguments import refuse
 from walkit._internal.text import counted
 from walkit.cli.output import bar, json_text, publish, saved, say
-from walkit.storage.object_open import is_object_url
+from walkit.storage.address import is_object_url
 
 OF_THE_COMMAND = {"command", "kind", "run", "debug", "json", "out", "save_runs", "crash_states"}
 """Arguments that are not of the measurement."""

@@ -18,7 +18,7 @@ from walkit.cli.dump import as_text
 from walkit.cli.output import bar, publish, saved, say
 from walkit.cli.places import PlaceAt
 from walkit.errors import CorruptionError
-from walkit.objects.places import log_at
+from walkit.objects.entrance import log_at
 from walkit.read.reader import LogReader
 from walkit.state.diff import DELETED, INSERTED, DiffCounts, diff
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from walkit._internal.arguments import refuse
 from walkit.cli.output import bar, publish, saved, say
-from walkit.objects.places import log_at
+from walkit.objects.entrance import log_at
 from walkit.read.reader import LogReader
 from walkit.state.diff_report import DiffReport, diff_report
 

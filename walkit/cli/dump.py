@@ -18,7 +18,7 @@ from walkit._internal.text import counted, lsn_range
 from walkit.cli.output import Bar, bar, saved, say, standard_output
 from walkit.cli.usage import UsageError
 from walkit.errors import CorruptionError
-from walkit.objects.places import log_at
+from walkit.objects.entrance import log_at
 from walkit.read.damage_seen import DamageSeen, Seen
 from walkit.read.damaged import batches_with_damage
 from walkit.read.reader import LogReader, view_with_damage

@@ -9,7 +9,7 @@ from contextlib import closing
 from walkit._internal.text import counted
 from walkit.cli.output import say
 from walkit.cli.usage import UsageError
-from walkit.objects.places import object_store_of
+from walkit.objects.entrance import object_store_of
 from walkit.objects.remove import remove_log
 
 

@@ -15,13 +15,13 @@ from walkit.format.manifest import MANIFEST_NAME
 from walkit.log.wal import WriteAheadLog
 from walkit.models import CrashingStorage
 from walkit.objects.entrance import open_log
-from walkit.objects.places import AnyPlace
 from walkit.objects.verify import verify
 from walkit.record import Kind, Record
 from walkit.recovery.repair import repair
 from walkit.segments.manifest_store import LOST_FOLDER, load_manifest
 from walkit.segments.orphan_files import unfinished_in
 from walkit.state.snapshot import snapshot_lsns
+from walkit.storage.address import AnyPlace
 from walkit.store import Store
 
 RULES = {

@@ -12,8 +12,8 @@ from walkit._internal.arguments import refuse
 from walkit._internal.html import join, red_lines, table, tag
 from walkit._internal.text import aligned, counted
 from walkit.measure.health_checks import Finding, browser, folder, java, lab, packages, spark_starts
+from walkit.storage.address import is_object_url
 from walkit.storage.interface import Translated
-from walkit.storage.object_open import is_object_url
 
 Progress = Callable[[str], object]
 

@@ -20,9 +20,10 @@ from walkit.errors import StorageError, WalkitError
 from walkit.measure.baseline import raw_baseline
 from walkit.measure.machine import file_system
 from walkit.storage import FileStorage, LockHolder
+from walkit.storage.address import is_object_url, open_store
+from walkit.storage.conditional_puts import prove_conditional_writes
 from walkit.storage.interface import NumberedFile
 from walkit.storage.mounts import COPYING_FILE_SYSTEMS
-from walkit.storage.object_open import is_object_url, open_store, prove_conditional_writes
 
 State = Literal["fine", "note", "problem"]
 

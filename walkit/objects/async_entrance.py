@@ -10,8 +10,8 @@ from walkit.events import EventCallback
 from walkit.log.async_log import AsyncLog
 from walkit.log.wal import WriteAheadLog
 from walkit.objects.entrance import open_log
-from walkit.objects.places import AnyPlace
 from walkit.read.reader import LogReader
+from walkit.storage.address import AnyPlace
 
 
 def open_async(

@@ -1,4 +1,4 @@
-"""`walkit.open`: a log in a folder or on object storage, for writing or for reading."""
+"""`walkit.open`: the log at a place, a folder or an object store, for writing or for reading."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from walkit.config import LogOptions
 from walkit.events import EventCallback, EventSink
 from walkit.log.open import open_writer
 from walkit.log.wal import WriteAheadLog
-from walkit.objects.places import AnyPlace, log_at, object_store_of, place_of
+from walkit.objects.view import ObjectEnd
 from walkit.read.reader import LogReader
+from walkit.storage.address import AnyPlace, Place, is_object_url, open_store, storage_at
 from walkit.storage.interface import Storage
 from walkit.storage.object_store import ObjectStore
 
@@ -72,7 +73,7 @@ def open_log(
     if mode != "r":
         return writer_at(path, storage, storage_options, mode, options, events, progress)
     _refuse_for_reading(options=options, progress=progress)
-    return LogReader(log_at(place_of(path, storage, storage_options)), EventSink(events))
+    return LogReader(log_at(_place_of(path, storage, storage_options)), EventSink(events))
 
 
 def writer_at(
@@ -86,7 +87,7 @@ def writer_at(
     ports: LogPorts | None = None,
 ) -> WriteAheadLog:
     """Open a log for writing, see `open_log`; `ports` get its frames and guard its queue."""
-    place = place_of(path, storage, storage_options)
+    place = _place_of(path, storage, storage_options)
     if object_store_of(place) is None:
         return open_writer(cast(Storage, place), mode, options, events, progress, ports)
     from walkit.objects.open import open_object_writer
@@ -94,6 +95,39 @@ def writer_at(
     is_url = place is not path and place is not storage
     store = cast(ObjectStore, place)
     return open_object_writer(store, mode, options, events, progress, ports, is_url=is_url)
+
+
+def object_store_of(
+    place: AnyPlace | None, storage_options: Mapping[str, Any] | None = None
+) -> ObjectStore | None:
+    """Return the object store that a place means, or None for a folder."""
+    if hasattr(place, "put_if_absent"):
+        return cast(ObjectStore, place)
+    if is_object_url(place):
+        return open_store(cast(str, place), storage_options)
+    if storage_options is not None:
+        # Not shown: it has credentials.
+        refuse(
+            "storage_options", "...", "only for the URL of an object store: s3://, gs://, az:// or objects:"
+        )
+    return None
+
+
+def _place_of(
+    path: AnyPlace | None, storage: AnyPlace | None, storage_options: Mapping[str, Any] | None = None
+) -> Storage | ObjectStore:
+    """Return the storage or object store that an opening is given, as one of its arguments `path` and `storage`."""
+    place = storage if path is None else path
+    if place is None or (path is not None and storage is not None):
+        refuse("path", path, "give either a path or storage=", storage)
+    store = object_store_of(place, storage_options)
+    return storage_at(cast(Place, place)) if store is None else store
+
+
+def log_at(place: AnyPlace, storage_options: Mapping[str, Any] | None = None) -> Storage | ObjectEnd:
+    """Return the folder of a log, or the end of a log on object storage: what a `LogReader` takes."""
+    store = object_store_of(place, storage_options)
+    return storage_at(cast(Place, place)) if store is None else ObjectEnd(store)
 
 
 def _refuse_for_reading(**given: object) -> None:

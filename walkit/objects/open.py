@@ -47,7 +47,7 @@ from walkit.read.inventory import SegmentShown
 from walkit.recovery.plan import emit_recovery
 from walkit.recovery.report import RecoveryReport
 from walkit.segments.maintenance_worker import MaintenanceWorker
-from walkit.storage.object_open import prove_conditional_writes
+from walkit.storage.conditional_puts import prove_conditional_writes
 from walkit.storage.object_store import ObjectStore
 
 OPENING_S: Final = 30.0

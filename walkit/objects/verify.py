@@ -13,6 +13,7 @@ from walkit.errors import CorruptionError, DivergenceError
 from walkit.format.frame import decode_frame
 from walkit.format.layout import FORMAT_VERSION
 from walkit.objects.bulks import Bulk
+from walkit.objects.entrance import object_store_of
 from walkit.objects.layout import (
     LOG_PREFIX,
     Fit,
@@ -23,14 +24,13 @@ from walkit.objects.layout import (
     object_key,
     vouched_place,
 )
-from walkit.objects.places import AnyPlace, object_store_of
 from walkit.objects.view import ObjectEnd, fault_of, place_before
 from walkit.recovery.judge import verdict_of
 from walkit.recovery.log_scan import Progress
 from walkit.recovery.scan_report import FrameRow, Problem, RangeVerdict, ScanReport, Verdict
 from walkit.recovery.verify import scan as scan_folder
 from walkit.recovery.verify import verify as verify_folder
-from walkit.storage.address import Place
+from walkit.storage.address import AnyPlace, Place
 from walkit.storage.object_store import ObjectStore
 
 Tool: TypeAlias = Literal["scan", "verify"]

@@ -20,13 +20,14 @@ import pyarrow.compute as pc
 from walkit._internal.arguments import as_lsn, check_progress, refuse
 from walkit._internal.arrow import numbers_of, validated
 from walkit._internal.report import report_html
-from walkit.objects.places import AnyPlace, log_at
+from walkit.objects.entrance import log_at
 from walkit.read.read_api import ReadApi
 from walkit.read.reader import LogReader
 from walkit.state.mapping_api import MappingApi
 from walkit.state.reconcile import DELETE, Mask
 from walkit.state.state_at import StateProgress, deletions, exact_state
 from walkit.state.table import KeyedTable
+from walkit.storage.address import AnyPlace
 
 INSERTED, DELETED, CHANGED, UNCHANGED = "I", "D", "C", "N"
 

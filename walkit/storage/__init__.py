@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 from walkit._internal.arrow import load as _load
 
 if TYPE_CHECKING:
+    from walkit.storage.address import StorageOptions as StorageOptions
+    from walkit.storage.address import open_store as open_store
+    from walkit.storage.conditional_puts import prove_conditional_writes as prove_conditional_writes
     from walkit.storage.file import FileStorage as FileStorage
     from walkit.storage.interface import Buffer as Buffer
     from walkit.storage.interface import BulkReads as BulkReads
@@ -27,14 +30,13 @@ if TYPE_CHECKING:
     from walkit.storage.object_memory import MemoryObjectStore as MemoryObjectStore
     from walkit.storage.object_memory import ObjectFault as ObjectFault
     from walkit.storage.object_memory import ObjectRequest as ObjectRequest
-    from walkit.storage.object_open import StorageOptions as StorageOptions
-    from walkit.storage.object_open import open_store as open_store
-    from walkit.storage.object_open import prove_conditional_writes as prove_conditional_writes
     from walkit.storage.object_store import ObjectBytes as ObjectBytes
     from walkit.storage.object_store import ObjectEntry as ObjectEntry
     from walkit.storage.object_store import ObjectStore as ObjectStore
 
 _HOMES = {
+    "address": ("StorageOptions", "open_store"),
+    "conditional_puts": ("prove_conditional_writes",),
     "interface": (
         "BulkReads",
         "Buffer",
@@ -50,7 +52,6 @@ _HOMES = {
     "mounts": ("Mount", "mount_of"),
     "object_files": ("FileObjectStore",),
     "object_memory": ("MemoryObjectStore", "ObjectFault", "ObjectRequest"),
-    "object_open": ("StorageOptions", "open_store", "prove_conditional_writes"),
     "object_store": ("ObjectBytes", "ObjectEntry", "ObjectStore"),
 }
 

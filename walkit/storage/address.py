@@ -1,19 +1,27 @@
-"""Addresses of logs: a path, a URL or a storage, and the storage that each of them means."""
+"""Addresses of logs: paths, URLs, storages and object stores, and the place that each of them means."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from walkit._internal.arguments import refuse
 from walkit.errors import NotALogError
 from walkit.storage.file import FileStorage
 from walkit.storage.interface import Storage
+from walkit.storage.object_files import FileObjectStore
+from walkit.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from walkit.storage.memory import MemoryStorage
 
 Place = str | os.PathLike[str] | Storage
+AnyPlace: TypeAlias = Place | ObjectStore
+
+FILES = "objects:"
+_CLOUD = re.compile(r"(s3|gs|az)://[^/?#@]+(/[^?#]*)?")
 
 _memories: dict[str, MemoryStorage] = {}
 
@@ -44,3 +52,35 @@ def storage_at(place: Place) -> Storage:
     if os.path.exists(path) and not os.path.isdir(path):
         raise NotALogError(path, "it is a file, and a log is a folder")
     return FileStorage(path)
+
+
+class StorageOptions(dict[str, Any]):
+    """Options of a store, credentials among them: the repr has the names alone."""
+
+    def __repr__(self) -> str:
+        return f"StorageOptions({', '.join(f'{name}=***' for name in self)})"
+
+
+def is_object_url(place: object) -> bool:
+    """Say whether this is the URL of an object store."""
+    return isinstance(place, str) and place.startswith((FILES, "s3://", "gs://", "az://"))
+
+
+def open_store(url: str, storage_options: Mapping[str, Any] | None = None) -> ObjectStore:
+    """Return the object store of a URL: `s3://bucket/folder`, `gs://`, `az://` (obstore), or `objects:/folder`.
+
+    `storage_options` are those of obstore: endpoint, region, credentials, timeouts; the environment has the others. No
+    request is made. OptionsError, which does not show the options; MissingExtraError.
+    """
+    options = StorageOptions(storage_options or {})
+    if url.startswith(FILES) and len(url) > len(FILES):
+        if options:
+            refuse("storage_options", options, f"a store in a folder ({FILES}) has none")
+        return FileObjectStore(os.path.expanduser(url.removeprefix(FILES)))
+    if not _CLOUD.fullmatch(url):
+        # It may have a password in it, or a signature.
+        shown = f"{url.partition(':')[0]}:..."
+        refuse("url", shown, "s3://BUCKET/FOLDER, gs:// or az:// without credentials, or objects:/FOLDER")
+    from walkit.storage.object_obstore import ObstoreObjectStore
+
+    return ObstoreObjectStore(url, options)

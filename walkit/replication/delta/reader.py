@@ -19,7 +19,6 @@ from walkit.events import EventCallback, EventSink
 from walkit.log.resources import report_dropped, run_for_dropped, watch_exit
 from walkit.log.validate import as_bytes
 from walkit.metrics import DeltaReaderStatistics
-from walkit.objects.places import AnyPlace
 from walkit.read.claim import LEASE_S_DEFAULT
 from walkit.read.kept_claim import KeptClaim
 from walkit.record import AppendResult, Record
@@ -38,7 +37,7 @@ from walkit.replication.logs.awaited import Awaited
 from walkit.replication.logs.source import shared_log
 from walkit.replication.transport.connection import destination_of
 from walkit.replication.transport.tls import ClientTLS
-from walkit.storage.address import Place
+from walkit.storage.address import AnyPlace, Place
 
 CHECKPOINT_S, LEASE_S_BARE = 30.0, 60.0
 

@@ -22,7 +22,7 @@ from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.segment import SegmentHeader
 from walkit.log.wal import WriteAheadLog
-from walkit.objects.places import AnyPlace, log_at
+from walkit.objects.entrance import log_at
 from walkit.objects.view import ObjectEnd
 from walkit.read.reader import LogReader, live_view, view_of
 from walkit.read.view import LogView, Span, View
@@ -33,7 +33,7 @@ from walkit.replication.protocol.lineage import PrimaryState
 from walkit.replication.protocol.messages import Hello
 from walkit.segments.frame_walk import FrameWalk, walk_segment
 from walkit.segments.manifest_store import level_of, load_manifest
-from walkit.storage.address import Place, storage_at
+from walkit.storage.address import AnyPlace, Place, storage_at
 from walkit.storage.interface import Storage
 from walkit.store import Store
 
