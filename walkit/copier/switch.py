@@ -22,14 +22,14 @@ from walkit.recovery.apply import move_whole
 from walkit.segments.consumer_files import claim_facts, claims_locked, remove_claims
 from walkit.segments.identity import header_of, whole_header
 from walkit.segments.manifest_store import load_manifest, write_manifest
-from walkit.segments.orphan_files import SNAPSHOT_KEY, gathered_in
+from walkit.segments.orphan_files import SNAPSHOT_KEY, staged_in
 from walkit.storage.bulk import read_if_there
 from walkit.storage.interface import Storage
 
 TAKEN_KEY = "bootstrapped"
 
 
-def switch_to_gathered(storage: Storage, events: EventSink) -> bool:
+def switch_to_staged(storage: Storage, events: EventSink) -> bool:
     """Replace the replica's log by the one that was gathered, if it is ready; return whether it was replaced.
 
     The segments get numbers that the replica has not given yet; one writing of the manifest replaces the log; then the
@@ -91,15 +91,15 @@ def _placed(storage: Storage, own: Manifest, ready: Manifest) -> bool:
 
 def _take_back(storage: Storage, own: Manifest) -> None:
     """Remove what has got a name in the log already, of one that does not take its place after all."""
-    gathered, there = gathered_in(storage, own), set(storage.names())
-    for name in gathered.segments.keys() & there:
+    staged, there = staged_in(storage, own), set(storage.names())
+    for name in staged.segments.keys() & there:
         # A damaged one does not show its owner, and nothing reads it.
         with suppress(CorruptionError):
             header = header_of(storage, name)
-            if header is not None and gathered.has(name, header):
+            if header is not None and staged.has(name, header):
                 storage.remove(name)
-    if gathered.snapshot_lsn > own.end.last_lsn:
-        for name in {snapshot_name(gathered.snapshot_lsn)} & there:
+    if staged.snapshot_lsn > own.end.last_lsn:
+        for name in {snapshot_name(staged.snapshot_lsn)} & there:
             storage.remove(name)
     storage.sync_directory()
 

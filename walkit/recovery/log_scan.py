@@ -42,7 +42,7 @@ from walkit.segments.frame_walk import Readable, last_chain_of
 from walkit.segments.identity import check_identity, header_of, missing_segment, open_segment, whole_header
 from walkit.segments.index_file import orphan_indexes
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
-from walkit.segments.orphan_files import NOTHING_GATHERED, gathered_in, leftover_of, unfinished_in
+from walkit.segments.orphan_files import NOTHING_STAGED, leftover_of, staged_in, unfinished_in
 from walkit.storage.interface import Storage, StorageFile
 
 Progress = Callable[[int, int], None]
@@ -651,7 +651,7 @@ def _refuse_an_older_manifest(storage: Storage, findings: LogFindings, salvage: 
     used segment with a number that the manifest has not given yet, or a slot of an unknown epoch, is newer than it.
     """
     manifest, slot, promise = findings.manifest, findings.slot, findings.slot.promise
-    gathered = gathered_in(storage, manifest) if findings.orphans else NOTHING_GATHERED
+    staged = staged_in(storage, manifest) if findings.orphans else NOTHING_STAGED
     if slot.generation and not is_known(manifest, slot):
         raise _older_manifest(DURABLE_NAME, f"epoch {slot.epoch}, durable up to position {slot.position:,}")
     if promise.generation and not is_known(manifest, promise):
@@ -668,7 +668,7 @@ def _refuse_an_older_manifest(storage: Storage, findings: LogFindings, salvage: 
             continue
         if header is None or header.log_id != manifest.log_id:
             continue
-        if gathered.has(name, header):
+        if staged.has(name, header):
             continue  # a replica's new log, which no manifest has yet: this one is still the log
         refuse_broken_promise(storage, manifest, header.manifest_generation, name)
         if header.number >= manifest.next_segment and leftover_of(header, manifest) is None:

@@ -53,7 +53,7 @@ from walkit.segments.manifest_store import (
     load_manifest,
     settle_manifest,
 )
-from walkit.segments.orphan_files import gathered_in, leftover_of
+from walkit.segments.orphan_files import leftover_of, staged_in
 from walkit.segments.rewrite import copy_part, new_file
 from walkit.segments.writer_lock import refuse_a_writer, take_writer_lock
 from walkit.storage.address import Place, storage_at
@@ -315,13 +315,13 @@ def _of_manifest(
     own = _slot_of(manifest, slot)
     foreign = [] if own == slot else [DURABLE_NAME]
     known = {(manifest.log_id, epoch.id) for epoch in manifest.lineage}
-    gathered = gathered_in(storage, manifest)
+    staged = staged_in(storage, manifest)
     strange = [
         h
         for h in headers
         if (h.log_id, h.epoch_id) not in known
         and leftover_of(h, manifest) is None
-        and not gathered.has(h.name, h)
+        and not staged.has(h.name, h)
     ]
     if not strange:
         return Choice(manifest=manifest, slot=own, foreign=tuple(foreign))
@@ -395,10 +395,10 @@ def _is_contradicted(
     orphans = [h for n, h in found.items() if n not in named and leftover_of(h, manifest) != "trimming"]
     if any(_continues(storage, s, found[s.name]) for s in manifest.sealed if s.name in found):
         return True
-    there, gathered = set(storage.names()), gathered_in(storage, manifest)
+    there, staged = set(storage.names()), staged_in(storage, manifest)
     absent = [s for s in manifest.sealed if s.name not in there]
     return any(
-        s.first_lsn <= h.first_lsn <= s.last_lsn and not gathered.has(h.name, h)
+        s.first_lsn <= h.first_lsn <= s.last_lsn and not staged.has(h.name, h)
         for s in absent
         for h in orphans
     )

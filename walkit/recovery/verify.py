@@ -70,7 +70,7 @@ from walkit.segments.manifest_store import (
     REPLICATION_NAMES,
     load_manifest,
 )
-from walkit.segments.orphan_files import gathered_in, leftover_of
+from walkit.segments.orphan_files import leftover_of, staged_in
 from walkit.segments.writer_lock import has_writer
 from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import Storage
@@ -345,7 +345,7 @@ def _note_orphan(results: ScanResults, name: str) -> None:
         file.close()
     results.ranges += ranges
     _add_orphan(results, name, header, size, ranges)
-    if gathered_in(results.storage, results.manifest).has(name, header):
+    if staged_in(results.storage, results.manifest).has(name, header):
         results.notes.append(
             f"{name} is of a log that a replica gathered, to put it in the place of this one: the next opening as a "
             "replica does the rest"

@@ -1,8 +1,8 @@
-"""Files that the manifest of a log does not name: orphans, which are removed, and a gathered log's, which wait.
+"""Files that the manifest of a log does not name: orphans, which are removed, and a staged log's, which wait.
 
-Orphans are removed again after a failure. Files of a gathered log (FORMAT.md F-19) have their names in the folder
+Orphans are removed again after a failure. Files of a staged log (FORMAT.md F-19) have their names in the folder
 before a manifest has them: between their renames and that manifest the log in the folder is the one of before. Readers,
-an examination and an opening continue with it; the next opening as a replica puts the gathered log in its place.
+an examination and an opening continue with it; the next opening as a replica puts the staged log in its place.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ SNAPSHOT_KEY: Final = "snapshot_lsn"
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class StagedLog:
     """What a log that is ready to take the place of this one has of files that bear a name of this one's."""
 
     segments: Mapping[str, SegmentRecord] = field(default_factory=dict)
@@ -139,22 +139,22 @@ class Gathered:
         )
 
 
-NOTHING_GATHERED: Final = Gathered()
+NOTHING_STAGED: Final = StagedLog()
 
 
-def gathered_in(storage: ReadableFiles, manifest: Manifest) -> Gathered:
+def staged_in(storage: ReadableFiles, manifest: Manifest) -> StagedLog:
     """Return what is ready to take the place of the log of this manifest; nothing where none is. StorageError."""
     data = read_if_there(storage, BOOTSTRAP_READY_NAME, MANIFEST_BYTES_MAX + 1)
     if data is None:
-        return NOTHING_GATHERED
+        return NOTHING_STAGED
     try:
         ready = decode_manifest(data, BOOTSTRAP_READY_NAME)
     except WalkitError:
-        return NOTHING_GATHERED
+        return NOTHING_STAGED
     lsn = ready.extra.get(SNAPSHOT_KEY, 0)
     if ready.log_id != manifest.log_id or not isinstance(lsn, int):
-        return NOTHING_GATHERED
+        return NOTHING_STAGED
     first = manifest.next_segment
-    return Gathered(
+    return StagedLog(
         {segment_name(first + i): record for i, record in enumerate(ready.sealed)}, snapshot_lsn=lsn
     )

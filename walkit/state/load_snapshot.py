@@ -13,7 +13,7 @@ from walkit.errors import CorruptionError, FormatVersionError, HistoryTrimmedErr
 from walkit.events import EventSink
 from walkit.format.manifest import Manifest
 from walkit.read.view import View
-from walkit.segments.orphan_files import gathered_in
+from walkit.segments.orphan_files import staged_in
 from walkit.state.machine import StateMachine
 from walkit.state.snapshot import SnapshotInfo, identity_at, read_snapshot, snapshot_lsns, verify_snapshot
 from walkit.state.table import KeyedTable
@@ -47,7 +47,7 @@ def restore_newest(
     """Restore `machine` from the newest good snapshot of the log that holds [first_lsn, last_lsn].
 
     One that is damaged, of a newer format, or of another log or history is passed over, with an event, for the one
-    before it; that of a gathered log, which is to take the place of this one, is not looked at. Raises the error of the
+    before it; that of a staged log, which is to take the place of this one, is not looked at. Raises the error of the
     newest one where the log does not reach back to what was left; CorruptionError where the log ends before a good
     snapshot, to whose LSN it had been durable.
     """
@@ -55,8 +55,8 @@ def restore_newest(
     info: SnapshotInfo | None = None
     lsns = snapshot_lsns(storage)
     if lsns and lsns[-1] > last_lsn:
-        gathered_lsn = gathered_in(storage, manifest).snapshot_lsn
-        lsns = [lsn for lsn in lsns if lsn <= last_lsn or lsn != gathered_lsn]
+        staged_lsn = staged_in(storage, manifest).snapshot_lsn
+        lsns = [lsn for lsn in lsns if lsn <= last_lsn or lsn != staged_lsn]
     for lsn in reversed(lsns):
         try:
             _refuse_too_old(manifest, lsn)

@@ -18,7 +18,7 @@ from walkit._internal.threads import MEMORY_TRIES
 from walkit._main_thread import run_uninterrupted
 from walkit.commit.latches import CommitSignal
 from walkit.config import LogOptions
-from walkit.copier.switch import switch_to_gathered
+from walkit.copier.switch import switch_to_staged
 from walkit.errors import LogClosedError, LogNotFoundError, LogPoisonedError, WalkitError
 from walkit.events import EventSink
 from walkit.format.durable_slot import NOTHING_DURABLE, DurableSlot
@@ -106,7 +106,7 @@ class Importer:
         clock = PhaseClock()
         with clock.phase("open") as detail:
             try:
-                switch_to_gathered(self.storage, self.events)
+                switch_to_staged(self.storage, self.events)
                 settle_manifest(self.storage)
                 manifest = load_manifest(self.storage)
             except LogNotFoundError:
