@@ -40,9 +40,8 @@ from walkit.recovery.survey import (
 )
 from walkit.segments.frame_walk import Readable, last_chain_of
 from walkit.segments.identity import check_identity, header_of, missing_segment, open_segment, whole_header
-from walkit.segments.index_file import orphan_indexes
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
-from walkit.segments.orphan_files import NOTHING_STAGED, leftover_of, staged_in, unfinished_in
+from walkit.segments.orphan_files import NOTHING_STAGED, leftover_of, orphan_indexes, staged_in, unfinished_in
 from walkit.storage.interface import Storage, StorageFile
 
 Progress = Callable[[int, int], None]

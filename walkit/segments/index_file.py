@@ -22,7 +22,6 @@ from walkit.format.index import (
 )
 from walkit.format.layout import FRAME_HEADER_BYTES, INDEX_STEP_BYTES, SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Gap, Manifest, SegmentRecord
-from walkit.format.names import INDEX_SUFFIX
 from walkit.format.segment import SegmentHeader
 from walkit.segments.frame_walk import FrameWalk
 from walkit.storage.interface import Storage, StorageFile, remove_if_there
@@ -150,11 +149,3 @@ def files_of(records: Iterable[SegmentRecord]) -> Iterator[str]:
         yield record.name
         if has_index(record):
             yield index_name(record.name)
-
-
-def orphan_indexes(names: Iterable[str], manifest: Manifest) -> list[str]:
-    """Return the indexes among the names whose segment is not in the log."""
-    suffix = f".segment{INDEX_SUFFIX}"
-    indexes = [n for n in names if n.endswith(suffix)]
-    sealed = {record.name for record in manifest.sealed} if indexes else ()
-    return [n for n in indexes if n.removesuffix(INDEX_SUFFIX) not in sealed]

@@ -17,7 +17,7 @@ from walkit._internal.locks import once
 from walkit.errors import StorageError, WalkitError
 from walkit.format.layout import MANIFEST_BYTES_MAX, SegmentFlag
 from walkit.format.manifest import Manifest, SegmentRecord, decode_manifest
-from walkit.format.names import BOOTSTRAP_READY_NAME, UNFINISHED_NAMES
+from walkit.format.names import BOOTSTRAP_READY_NAME, INDEX_SUFFIX, UNFINISHED_NAMES
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.segments.manifest_store import LOST_FOLDER, NEW_NAME, ManifestStore
 from walkit.storage.bulk import read_if_there
@@ -38,6 +38,14 @@ def unfinished_in(storage: Storage, names: Iterable[str]) -> list[str]:
         if f"{LOST_FOLDER}/" in names and KEPT_NEW_NAME in storage.names(LOST_FOLDER):
             found.append(KEPT_NEW_NAME)
     return found
+
+
+def orphan_indexes(names: Iterable[str], manifest: Manifest) -> list[str]:
+    """Return the indexes among the names whose segment is not in the log."""
+    suffix = f".segment{INDEX_SUFFIX}"
+    indexes = [n for n in names if n.endswith(suffix)]
+    sealed = {record.name for record in manifest.sealed} if indexes else ()
+    return [n for n in indexes if n.removesuffix(INDEX_SUFFIX) not in sealed]
 
 
 def leftover_of(header: SegmentHeader, manifest: Manifest) -> str | None:
