@@ -15,7 +15,7 @@ from tests.support.fake_segments import DriverHarness
 from tests.support.interrupts import interrupt_in
 from tests.support.logs import SEGMENTS, faulty_log, lsns, memory_log, tiny, values
 from tests.support.threads import GUARD_S, Task, wait_until
-from walkit.commit.ack_limit import AckLimit
+from walkit.commit.background import AckLimit
 from walkit.errors import (
     CommitFailedError,
     CommitTimeoutError,

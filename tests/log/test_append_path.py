@@ -16,7 +16,7 @@ MODULES_MAX = 11
 FILE_CHANGES_MAX = 17
 ON_MAIN_MODULES_MAX = 12
 ON_MAIN_FILE_CHANGES_MAX = 22
-OPENING_MODULES_MAX = {walkit.open: 53, walkit.Store.open: 75}
+OPENING_MODULES_MAX = {walkit.open: 50, walkit.Store.open: 70}
 
 
 def test_an_append_enters_few_modules(tmp_path: Path) -> None:

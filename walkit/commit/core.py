@@ -155,7 +155,7 @@ class OrderingCore(Generic[S]):
         """Frames that the written prefix has passed, and the acknowledged one has not, in append order."""
         self.given_up = 0
         """How many of `unacked`, from the first on, are late: their callers have got an error."""
-        # Written under the commit lock, by `commit.ack_limit`.
+        # Written under the commit lock, by `commit.background.AckLimit`.
         self.ack_limit_lsn = NO_LIMIT
         """Nothing after this LSN is acknowledged."""
         self.ack_timeout_us = 0

@@ -10,8 +10,8 @@ What is under the lock is small: queueing, taking, marking. Encoding, writing, s
 
 Each part has fields of its own and is handed to those that need it: the core with the queue (`core`), the leader
 election and the writer threads (`election`), callers that wait and lead, and callers that do not (`ways_in`),
-the frame writer and failure (`frame_writer`), syncs and marker frames in the background (`background`, `timer`),
-completion and delivery (`delivery`). Threads wait for one another by `latches`.
+the frame writer and failure (`frame_writer`), syncs, marker frames and replicas' acknowledgements (`background`,
+`timer`), completion and delivery (`delivery`). Threads wait for one another by `latches`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from walkit.commit.ack_limit import AckLimit
-from walkit.commit.background import BackgroundSyncer, BackgroundWork, DeviceWorker
+from walkit.commit.background import AckLimit, BackgroundSyncer, BackgroundWork, DeviceWorker
 from walkit.commit.core import OrderingCore
 from walkit.commit.delivery import Completion, Delivery
 from walkit.commit.election import LeaderElection, WriterPool

@@ -1,7 +1,7 @@
 """Semi-synchronous mode: an append is acknowledged when it is durable here and on k replicas.
 
 Each session reports the acknowledgements of its replica. The k-th largest of these ends, each replica counted once, is
-the limit of the log's acknowledgements (`commit.ack_limit`), which only grows. A replica counts while it is connected:
+the limit of the log's acknowledgements (`AckLimit`), which only grows. A replica counts while it is connected:
 one that comes again counts with its first acknowledgement. So of n replicas each n-k+1 include one with all that was
 acknowledged. Delta readers and the replicas of replicas have no session here, and do not count.
 """
