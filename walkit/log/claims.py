@@ -56,23 +56,6 @@ BACKGROUND_WAIT_S = 0.1
 """How long the maintenance thread, and a log that closes, wait for the claims' lock."""
 
 
-class Mine(Claim):
-    """A claim of this process: see `OwnClaim`."""
-
-    @property
-    def mark(self) -> ClaimRecord:
-        """The mark in its file."""
-        return self._last
-
-    def save_locked(self) -> None:
-        """Write the value. Needs the claims' lock."""
-        raise NotImplementedError
-
-    def save(self, wait_s: float | None = None) -> None:
-        """Take the lock, and write the value."""
-        raise NotImplementedError
-
-
 class _Seen(NamedTuple):
     """A claim as it was when it was seen for the first time, and when that was by the clock of this process."""
 
@@ -98,7 +81,7 @@ class ClaimTable:
     ) -> None:
         self.storage, self.events, self._manifest_store = storage, events, manifest_store
         # Changed while the claims' lock is held, which `locked` takes; read without it.
-        self.mine: dict[str, Mine] = {}
+        self.mine: dict[str, OwnClaim] = {}
         """By name, those that this process has now: their values count, whatever their files say."""
         self._wall_us, self._own_s, self._wait_s = wall_us, own_s, wait_s
         # Guards `_seen`. Taken alone, for a few steps of Python, also while the claims' lock is held.
@@ -355,7 +338,7 @@ class OwnClaims:
         """Write them all, so that they count for their lease after the closing. A failure is an event."""
         self._save(list(self.claims.mine.values()))
 
-    def _save(self, claims: list[Mine]) -> None:
+    def _save(self, claims: list[OwnClaim]) -> None:
         """Write these: one that fails keeps no other from it, and a lock that is not free is waited for once."""
         for claim in claims:
             try:
@@ -374,7 +357,7 @@ class OwnClaims:
             return bool(remove_claims(self.claims.storage, [name])) or mine is not None
 
 
-class OwnClaim(Mine):
+class OwnClaim(Claim):
     """One claim of the log's own writer."""
 
     def __init__(self, own: OwnClaims, name: str, lease_us: int, first_lsn: int) -> None:
@@ -389,6 +372,11 @@ class OwnClaim(Mine):
     def first_lsn(self) -> int:
         """The first record that is kept; it never moves back."""
         return self._value
+
+    @property
+    def mark(self) -> ClaimRecord:
+        """The mark in its file."""
+        return self._last
 
     @property
     def state(self) -> str:
