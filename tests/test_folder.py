@@ -11,7 +11,7 @@ import walkit
 from tests.replication.blocking_callers import WAIT_S
 from walkit.copier.gathering import Gathering
 from walkit.copier.planned_files import PlannedFiles
-from walkit.format.names import UNFINISHED_NAMES, claim_file_name, cursor_file_name
+from walkit.format.file_names import UNFINISHED_NAMES, claim_file_name, cursor_file_name
 from walkit.replication import Primary, Replica
 from walkit.segments.manifest_store import NEW_NAME, OWN_NAMES, REPLICATION_NAMES
 from walkit.storage.file import FileStorage

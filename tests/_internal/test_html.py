@@ -28,7 +28,7 @@ from walkit._internal.html import (
     tag,
 )
 from walkit.commit.policy import TakeAll
-from walkit.format.names import cursor_file_name
+from walkit.format.file_names import cursor_file_name
 from walkit.measure import FrameSummary, Timeline
 from walkit.models import CrashingStorage
 from walkit.models.device import PRESETS, MeasuredLatency

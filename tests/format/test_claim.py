@@ -13,6 +13,7 @@ from tests.support.makers import flipped
 from walkit.errors import CorruptionError, FormatVersionError
 from walkit.format.checksum import crc32c
 from walkit.format.consumer_file import ClaimRecord, decode_claim, encode_claim, whole_claim
+from walkit.format.file_names import claim_file_name, claim_of_name, cursor_of_name, is_unfinished_name
 from walkit.format.layout import (
     CLAIM_FILE_BYTES,
     CLAIM_LEASE_US_MAX,
@@ -21,7 +22,6 @@ from walkit.format.layout import (
     LSN_MAX,
 )
 from walkit.format.manifest import LogEnd
-from walkit.format.names import claim_file_name, claim_of_name, cursor_of_name, is_unfinished_name
 
 U64 = st.integers(0, (1 << 64) - 1)
 MARKS = st.builds(

@@ -19,7 +19,7 @@ from tests.support.logs import Child, lsns, run_python, tiny
 from tests.support.threads import Task
 from walkit.config import Retention
 from walkit.errors import GapError, StorageError
-from walkit.format.names import CLAIMS_LOCK_NAME
+from walkit.format.file_names import CLAIMS_LOCK_NAME
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import Operation
 from walkit.read.claim import Claim

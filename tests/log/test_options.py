@@ -15,7 +15,7 @@ from tests.support.logs import TINY, lsns, values
 from walkit import LogOptions, Retention, StoreOptions
 from walkit.commit.policy import TakeAll
 from walkit.errors import OptionsError
-from walkit.format.names import cursor_file_name
+from walkit.format.file_names import cursor_file_name
 from walkit.log.validate import value_bytes_max
 from walkit.models import CrashingStorage
 

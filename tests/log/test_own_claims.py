@@ -16,8 +16,8 @@ from tests.support.logs import faulty_log, memory_log, tiny
 from tests.support.mounts import mounted
 from tests.support.threads import GUARD_S, Task, wait_until
 from walkit.errors import ClaimError, GapError, LogClosedError, OptionsError, StorageError
+from walkit.format.file_names import CLAIMS_LOCK_NAME
 from walkit.format.layout import CLAIMS_MAX
-from walkit.format.names import CLAIMS_LOCK_NAME
 from walkit.log.claims import RENEW_S_MIN
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.segments.consumer_files import stored_claim

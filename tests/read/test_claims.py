@@ -29,8 +29,8 @@ from walkit.errors import (
 )
 from walkit.format.checksum import crc32c
 from walkit.format.consumer_file import ClaimRecord, whole_claim
+from walkit.format.file_names import CLAIMS_LOCK_NAME
 from walkit.format.layout import CLAIM_LEASE_US_MAX, CLAIMS_MAX
-from walkit.format.names import CLAIMS_LOCK_NAME
 from walkit.log.claims import ClaimTable
 from walkit.models import CrashingStorage
 from walkit.read import claim as claim_module

@@ -24,8 +24,8 @@ from tests.replication.processes import Processes, free_address, is_open, proces
 from tests.replication.writer import OPTIONS
 from tests.support.imports import bytes_of
 from walkit.errors import CorruptionError, GapError, LogNotFoundError, StorageError
+from walkit.format.file_names import BOOTSTRAP_PREFIX, HEAL_NEW_NAME
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.format.names import BOOTSTRAP_PREFIX, HEAL_NEW_NAME
 from walkit.recovery.log_scan import read_durable_slot
 from walkit.segments.manifest_store import load_manifest
 from walkit.state.table import KeyedTable

@@ -21,9 +21,9 @@ from tests.support.stores import SMALL
 from walkit._internal.threads import LogThread
 from walkit.errors import CorruptionError
 from walkit.events import EventSink
+from walkit.format.file_names import BOOTSTRAP_READY_NAME
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import HoleRecord, Manifest, decode_manifest, encode_base
-from walkit.format.names import BOOTSTRAP_READY_NAME
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import OperationName
 from walkit.replication import Primary, Replica, promote

@@ -22,7 +22,7 @@ from tests.support.logs import lsns
 from tests.support.stores import SMALL
 from tests.support.threads import Task
 from walkit.copier.plan import Want
-from walkit.format.names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME, lsn_of_name, snapshot_name
+from walkit.format.file_names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME, lsn_of_name, snapshot_name
 from walkit.format.segment import segment_name
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.replication import Primary, Replica

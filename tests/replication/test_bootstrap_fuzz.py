@@ -23,8 +23,8 @@ from tests.support.stores import SMALL
 from walkit.copier.gathering import Gathering, part_name, snapshot_part_name
 from walkit.errors import CorruptionError, DivergenceError, FormatVersionError, StorageError
 from walkit.events import EventSink
+from walkit.format.file_names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME
 from walkit.format.manifest import Manifest, decode_manifest
-from walkit.format.names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME
 from walkit.replication import Primary
 from walkit.replication.core.actions import (
     Prepare,

@@ -24,10 +24,10 @@ from walkit import _main_thread
 from walkit.errors import CorruptionError, LogLockedError, LogPoisonedError, StorageError
 from walkit.events import EventSink
 from walkit.format.body import Columns
+from walkit.format.file_names import CLAIMS_LOCK_NAME
 from walkit.format.frame import FrameFault, prepare_body, seal_frame
 from walkit.format.layout import HAS_VALUE, SegmentFlag
 from walkit.format.manifest import LogEnd
-from walkit.format.names import CLAIMS_LOCK_NAME
 from walkit.models import CrashingStorage, FaultyStorage, Operation
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.replication.protocol.frame_run import FrameRun, check_run

@@ -17,9 +17,9 @@ from tests.replication.test_authentication import frames_of_log
 from tests.support.crashes import SMALL
 from walkit.errors import OptionsError, WalkitError
 from walkit.events import EventSink
+from walkit.format.file_names import claim_file_name
 from walkit.format.layout import CLAIMS_MAX
 from walkit.format.manifest import LogEnd
-from walkit.format.names import claim_file_name
 from walkit.models import FaultyStorage
 from walkit.replication import Primary, Replica
 from walkit.replication.core.publisher import Publisher

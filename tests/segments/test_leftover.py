@@ -8,7 +8,7 @@ import pytest
 
 import walkit
 from tests.support.crashes import SMALL
-from walkit.format.names import UNFINISHED_NAMES
+from walkit.format.file_names import UNFINISHED_NAMES
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.segments.orphan_files import KEPT_NEW_NAME

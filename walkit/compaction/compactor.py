@@ -34,9 +34,9 @@ from walkit.compaction.rewriter import KeyMap, Selection, rewrite
 from walkit.config import LogOptions
 from walkit.errors import GapError, LogClosedError
 from walkit.events import EventSink
+from walkit.format.file_names import COMPACTION_NEW_NAME
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord
-from walkit.format.names import COMPACTION_NEW_NAME
 from walkit.log.claims import ClaimTable
 from walkit.log.live_log import Lifetime, LogContents
 from walkit.read.view import LogView

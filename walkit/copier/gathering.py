@@ -16,9 +16,9 @@ from walkit.copier.plan import Want
 from walkit.copier.segment_check import check_segment
 from walkit.copier.snapshot_check import verify_snapshot
 from walkit.errors import CorruptionError, FormatVersionError, SnapshotError, StorageError, WalkitError
+from walkit.format.file_names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, encode_base
-from walkit.format.names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME
 from walkit.format.segment import SegmentHeader
 from walkit.segments.identity import identity_at
 from walkit.segments.orphan_files import SNAPSHOT_KEY

@@ -37,9 +37,9 @@ from walkit.errors import (
     StorageError,
     WalkitError,
 )
+from walkit.format.file_names import BOOTSTRAP_PREFIX, INDEX_SUFFIX, lsn_of_name, snapshot_name
 from walkit.format.index import has_index
 from walkit.format.manifest import MANIFEST_NAME, Manifest
-from walkit.format.names import BOOTSTRAP_PREFIX, INDEX_SUFFIX, lsn_of_name, snapshot_name
 from walkit.log.open import make_log
 from walkit.read.claim import Claim, claim, is_due
 from walkit.read.reader import reader_view_of

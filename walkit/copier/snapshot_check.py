@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from walkit.errors import CorruptionError, FormatVersionError, SnapshotError, StorageError
+from walkit.format.file_names import lsn_of_name, snapshot_name
 from walkit.format.frame import FrameIdentity
-from walkit.format.names import lsn_of_name, snapshot_name
 from walkit.recovery.snapshot_reader import SnapshotInfo, read_frames, read_header
 from walkit.storage.interface import ReadableFiles, StorageFile
 

@@ -13,10 +13,10 @@ from walkit.copier.gathering import Gathering, part_name, snapshot_part_name
 from walkit.copier.snapshot_check import snapshot_lsns
 from walkit.errors import CorruptionError, WalkitError
 from walkit.events import EventSink
+from walkit.format.file_names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME, snapshot_name
 from walkit.format.index import index_name
 from walkit.format.layout import MANIFEST_BYTES_MAX, SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, decode_manifest
-from walkit.format.names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME, snapshot_name
 from walkit.format.segment import segment_name
 from walkit.recovery.apply import move_whole
 from walkit.segments.consumer_files import claim_facts, claims_locked, remove_claims

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from walkit.format.manifest import MANIFEST_NAME
-from walkit.format.names import (
+from walkit.format.file_names import (
     BOOTSTRAP_PREFIX,
     COMPACTION_NEW_NAME,
     SALVAGE_NEW_NAME,
     SNAPSHOT_NEW_NAME,
     TRIM_NEW_NAME,
 )
+from walkit.format.manifest import MANIFEST_NAME
 from walkit.models import PendingChange
 from walkit.segments.manifest_store import NEW_NAME
 from walkit.storage.object_files import PUT

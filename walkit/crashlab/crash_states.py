@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from walkit.crashlab.coverage import NAMES
 from walkit.crashlab.profiles import Profile
-from walkit.format.names import CLAIMS_LOCK_NAME
+from walkit.format.file_names import CLAIMS_LOCK_NAME
 from walkit.models import CrashingStorage, PendingChange
 from walkit.models.page_cache import KEPT, LOST, Fate
 from walkit.segments.manifest_store import LOCK_NAME

@@ -21,7 +21,7 @@ from walkit.errors import (
     SnapshotError,
     StorageError,
 )
-from walkit.format.names import CLAIMS_LOCK_NAME
+from walkit.format.file_names import CLAIMS_LOCK_NAME
 from walkit.log.trim import TrimReport
 from walkit.log.wal import WriteAheadLog
 from walkit.models import CrashingStorage

@@ -29,8 +29,8 @@ from walkit.crashlab.oracle import Oracle
 from walkit.crashlab.recording import CHANGES, words_of
 from walkit.crashlab.scenario import SMALL, Scenario
 from walkit.crashlab.script import Script
+from walkit.format.file_names import COMPACTION_NEW_NAME, SNAPSHOT_NEW_NAME, TRIM_NEW_NAME
 from walkit.format.manifest import MANIFEST_NAME
-from walkit.format.names import COMPACTION_NEW_NAME, SNAPSHOT_NEW_NAME, TRIM_NEW_NAME
 from walkit.models.faults import ASIDE, Operation, OperationName
 
 Way: TypeAlias = Literal["error", "landed", "short", "full", "lasting", "hang", "slow"]

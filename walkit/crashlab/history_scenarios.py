@@ -7,8 +7,8 @@ from dataclasses import replace
 from walkit.crashlab.scenario import SMALL, Scenario
 from walkit.crashlab.script import Script
 from walkit.errors import GapError, HistoryTrimmedError
+from walkit.format.file_names import TRIM_NEW_NAME
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.format.names import TRIM_NEW_NAME
 from walkit.format.segment import SegmentHeader
 from walkit.models.faults import Operation
 from walkit.recovery.verify import verify

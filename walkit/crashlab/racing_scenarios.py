@@ -11,7 +11,7 @@ from walkit.config import StoreOptions
 from walkit.crashlab.scenario import SMALL, Scenario
 from walkit.crashlab.script import Script
 from walkit.errors import JournalFullError, OptionsError, StorageError
-from walkit.format.names import COMPACTION_NEW_NAME
+from walkit.format.file_names import COMPACTION_NEW_NAME
 from walkit.store import Store
 
 ROOM_S = 5.0

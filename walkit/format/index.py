@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from walkit.format.checksum import crc32c
+from walkit.format.file_names import INDEX_SUFFIX
 from walkit.format.layout import (
     FORMAT_VERSION,
     INDEX_ENTRY_BYTES,
@@ -22,7 +23,6 @@ from walkit.format.layout import (
     INDEX_STEP_BYTES,
 )
 from walkit.format.manifest import SegmentRecord, SegmentState
-from walkit.format.names import INDEX_SUFFIX
 
 Numbers: TypeAlias = npt.NDArray[np.uint64]
 _CRC_OFFSET = INDEX_HEADER.size - 4

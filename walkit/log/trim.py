@@ -15,9 +15,9 @@ from walkit._internal.text import counted
 from walkit._main_thread import run_uninterrupted
 from walkit.errors import LogClosedError, StorageError, WalkitError
 from walkit.events import EventSink
+from walkit.format.file_names import TRIM_NEW_NAME
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState, sealed_record
-from walkit.format.names import TRIM_NEW_NAME
 from walkit.format.segment import SegmentHeader
 from walkit.log.claims import ClaimTable
 from walkit.log.live_log import Lifetime, LogMarks

@@ -21,9 +21,9 @@ from walkit._main_thread import run_uninterrupted
 from walkit.errors import ClaimError, CorruptionError, DivergenceError, GapError
 from walkit.events import EventCallback, EventSink
 from walkit.format.consumer_file import ClaimRecord
+from walkit.format.file_names import claim_file_name, claim_of_name
 from walkit.format.layout import CLAIM_LEASE_US_MAX, CLAIMS_MAX, LSN_MAX, OWN_CLAIMS_MAX
 from walkit.format.manifest import LogEnd, Manifest
-from walkit.format.names import claim_file_name, claim_of_name
 from walkit.read.cursor import check_name
 from walkit.read.reader import found_lsn
 from walkit.record import STAMP_MAX, to_datetime

@@ -18,8 +18,8 @@ from walkit._internal.locks import STATE, alone
 from walkit._main_thread import run_uninterrupted
 from walkit.errors import CorruptionError, CursorDivergedError, CursorError, GapError
 from walkit.format.consumer_file import CursorRecord, encode_cursor
+from walkit.format.file_names import cursor_file_name, is_cursor_name
 from walkit.format.manifest import Manifest
-from walkit.format.names import cursor_file_name, is_cursor_name
 from walkit.read.read_api import ReadApi
 from walkit.read.view import View, segments_of
 from walkit.record import Record, wall_us

@@ -13,9 +13,9 @@ from contextlib import suppress
 from itertools import count
 
 from walkit.errors import CorruptionError, StorageError
+from walkit.format.file_names import SALVAGE_NEW_NAME
 from walkit.format.layout import MANIFEST_BYTES_MAX, SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Gap, Manifest, SegmentRecord, encode_base
-from walkit.format.names import SALVAGE_NEW_NAME
 from walkit.recovery.decision import Decision
 from walkit.recovery.log_scan import SegmentFinding
 from walkit.recovery.plan import RecoveryPlan

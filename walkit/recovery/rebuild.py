@@ -17,6 +17,7 @@ from itertools import pairwise
 
 from walkit.errors import CorruptionError, NotALogError, StorageError
 from walkit.format.durable_slot import NOTHING_DURABLE, DurableSlot
+from walkit.format.file_names import lsn_of_name
 from walkit.format.frame import FrameHeader
 from walkit.format.layout import (
     ALIGNMENT_BUFFERED,
@@ -28,7 +29,6 @@ from walkit.format.layout import (
     SegmentFlag,
 )
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest, SegmentRecord, SegmentState, sealed_record
-from walkit.format.names import lsn_of_name
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.recovery.log_scan import (
     follows_exactly,

@@ -22,9 +22,9 @@ from walkit._main_thread import ending_early, run_uninterrupted
 from walkit.config import RecoveryPolicy
 from walkit.errors import CorruptionError, LogLockedError, NotALogError, WalkitError
 from walkit.format.durable_slot import NOTHING_DURABLE, DurableSlot
+from walkit.format.file_names import SALVAGE_NEW_NAME, lsn_of_name
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import MANIFEST_NAME, LogEnd, LostRecord, Manifest, SegmentRecord
-from walkit.format.names import SALVAGE_NEW_NAME, lsn_of_name
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.recovery.apply import apply_plan, is_kept, keep_part, numbered, sync_segments
 from walkit.recovery.log_scan import Progress, is_known, read_durable_slot, scan_folder

@@ -38,6 +38,7 @@ from walkit._internal.report import report_html
 from walkit.errors import CorruptionError
 from walkit.format.body import to_arrow
 from walkit.format.checksum import crc32c
+from walkit.format.file_names import snapshot_name
 from walkit.format.frame import FrameIdentity, decode_frame
 from walkit.format.layout import (
     ALIGNMENT_BUFFERED,
@@ -46,7 +47,6 @@ from walkit.format.layout import (
     FRAME_HEADER_BYTES,
     POSITION_MAX,
 )
-from walkit.format.names import snapshot_name
 from walkit.format.segment import SegmentHeader, refuse_newer
 from walkit.segments.frame_walk import FrameWalk
 from walkit.storage.interface import StorageFile

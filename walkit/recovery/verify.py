@@ -24,6 +24,7 @@ from walkit.errors import (
     WalkitError,
 )
 from walkit.format.durable_slot import decode_slots
+from walkit.format.file_names import claim_of_name, cursor_of_name, is_unfinished_name, lsn_of_name
 from walkit.format.layout import (
     ALIGNMENT_DIRECT,
     DURABLE_SLOT_STRIDE,
@@ -34,7 +35,6 @@ from walkit.format.layout import (
     align_up,
 )
 from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest, SegmentRecord, SegmentState
-from walkit.format.names import claim_of_name, cursor_of_name, is_unfinished_name, lsn_of_name
 from walkit.format.segment import SegmentHeader
 from walkit.recovery.apply import is_kept
 from walkit.recovery.judge import Judge

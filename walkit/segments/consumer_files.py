@@ -25,9 +25,7 @@ from walkit.format.consumer_file import (
     encode_claim,
     whole_claim,
 )
-from walkit.format.layout import CLAIM_FILE_BYTES, CURSOR_FILE
-from walkit.format.manifest import Manifest
-from walkit.format.names import (
+from walkit.format.file_names import (
     CLAIMS_LOCK_NAME,
     claim_file_name,
     claim_of_name,
@@ -35,6 +33,8 @@ from walkit.format.names import (
     cursor_of_name,
     is_unfinished_claim,
 )
+from walkit.format.layout import CLAIM_FILE_BYTES, CURSOR_FILE
+from walkit.format.manifest import Manifest
 from walkit.record import STAMP_MAX, to_datetime, wall_us
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
 from walkit.storage.bulk import read_if_there, write_whole

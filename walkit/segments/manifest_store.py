@@ -28,6 +28,7 @@ from walkit.errors import (
 )
 from walkit.events import EventSink
 from walkit.format.durable_slot import DurableSlot, ManifestPromise, encode_promise, encode_slot
+from walkit.format.file_names import CLAIMS_LOCK_NAME
 from walkit.format.frame import FrameIdentity
 from walkit.format.layout import (
     DURABLE_SLOTS_BYTES,
@@ -54,7 +55,6 @@ from walkit.format.manifest import (
     sealed_record,
     segment_order,
 )
-from walkit.format.names import CLAIMS_LOCK_NAME
 from walkit.format.segment import SegmentHeader
 from walkit.segments.active_segment import OpenSegment
 from walkit.storage.bulk import write_whole

@@ -15,9 +15,9 @@ from typing import Final
 
 from walkit._internal.locks import once
 from walkit.errors import StorageError, WalkitError
+from walkit.format.file_names import BOOTSTRAP_READY_NAME, INDEX_SUFFIX, UNFINISHED_NAMES
 from walkit.format.layout import MANIFEST_BYTES_MAX, SegmentFlag
 from walkit.format.manifest import Manifest, SegmentRecord, decode_manifest
-from walkit.format.names import BOOTSTRAP_READY_NAME, INDEX_SUFFIX, UNFINISHED_NAMES
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.segments.manifest_store import LOST_FOLDER, NEW_NAME, ManifestStore
 from walkit.storage.bulk import read_if_there

@@ -18,8 +18,8 @@ from urllib.parse import unquote
 
 from walkit._internal.arguments import check_choice, refuse
 from walkit.errors import LogNotFoundError, OptionsError
+from walkit.format.file_names import is_cursor_name
 from walkit.format.layout import CLAIM_LEASE_US_MAX
-from walkit.format.names import is_cursor_name
 from walkit.spark.facts import LogFacts
 from walkit.storage.address import storage_at
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from walkit.errors import GapError, HistoryTrimmedError
+from walkit.format.file_names import lsn_of_name
 from walkit.format.frame import FrameIdentity
 from walkit.format.manifest import Manifest
-from walkit.format.names import lsn_of_name
 from walkit.read.ranges import FrameRange, PlannedSegments, ranges_of
 from walkit.read.reader import view_of
 from walkit.read.view import LogView

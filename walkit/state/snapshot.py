@@ -27,9 +27,9 @@ from walkit.copier.snapshot_check import (
 )
 from walkit.errors import CorruptionError, FormatVersionError, SnapshotError, StorageError, WalkitError
 from walkit.format.body import Columns
+from walkit.format.file_names import SNAPSHOT_NEW_NAME, snapshot_name
 from walkit.format.frame import FrameIdentity, prepare_body, seal_frame
 from walkit.format.layout import ALIGNMENT_BUFFERED, FRAME_HEADER_BYTES, HAS_VALUE
-from walkit.format.names import SNAPSHOT_NEW_NAME, snapshot_name
 from walkit.record import Batch, Kind
 from walkit.recovery.snapshot_reader import HEADER, HEADER_BYTES, SnapshotInfo, read_frames, read_header
 from walkit.segments.identity import identity_at

@@ -25,9 +25,9 @@ from tests.replication.kill_rounds import run_heal_round
 from tests.replication.processes import TYPED, UNHEALED
 from tests.replication.proxy import TcpProxy
 from walkit._internal.threads import Bell
+from walkit.format.file_names import HEAL_NEW_NAME
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd
-from walkit.format.names import HEAL_NEW_NAME
 from walkit.format.segment import SegmentHeader
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.replication import PeerError, Primary, Replica, Tokens, heal

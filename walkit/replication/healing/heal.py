@@ -20,9 +20,9 @@ from walkit._internal.text import counted, unread
 from walkit._main_thread import end_if_abandoned, ending_early, run_uninterrupted
 from walkit.copier.segment_check import check_segment
 from walkit.errors import CorruptionError, FormatVersionError, GapError, StorageError
+from walkit.format.file_names import HEAL_NEW_NAME
 from walkit.format.layout import ALIGNMENT_BUFFERED, SEGMENT_HEADER_BYTES, SegmentFlag, align_up
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord
-from walkit.format.names import HEAL_NEW_NAME
 from walkit.format.segment import SegmentHeader
 from walkit.recovery.apply import keep_part
 from walkit.recovery.log_scan import read_durable_slot, scan_log

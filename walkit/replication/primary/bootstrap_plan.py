@@ -18,9 +18,9 @@ from walkit.copier.planned_files import PlannedFiles
 from walkit.copier.snapshot_check import snapshot_lsns, verify_snapshot
 from walkit.errors import FormatVersionError, SnapshotError, StorageError
 from walkit.events import EventSink
+from walkit.format.file_names import snapshot_name
 from walkit.format.frame import FrameIdentity
 from walkit.format.manifest import encode_base
-from walkit.format.names import snapshot_name
 from walkit.recovery.snapshot_reader import read_header
 from walkit.replication.logs.source import Source
 from walkit.replication.protocol.messages import Plan

@@ -18,8 +18,8 @@ from walkit._main_thread import run_uninterrupted
 from walkit.config import LogOptions
 from walkit.errors import HistoryTrimmedError, SnapshotError
 from walkit.events import EventCallback, EventSink
+from walkit.format.file_names import snapshot_name
 from walkit.format.manifest import LogEnd, Manifest
-from walkit.format.names import snapshot_name
 from walkit.read.view import LogView
 from walkit.recovery.apply import keep_part
 from walkit.replication.logs.importer import Importer
