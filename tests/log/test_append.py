@@ -18,7 +18,7 @@ from tests.support.logs import headers, lsns, memory_log, tiny, values
 from walkit import AppendResult, Kind, Record, RecordTooLargeError, RecordTypeError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD
 from walkit.models import CrashingStorage
-from walkit.segments.identity import identity_at
+from walkit.segments.history import identity_at
 from walkit.segments.manifest_store import load_manifest
 
 

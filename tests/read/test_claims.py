@@ -37,7 +37,7 @@ from walkit.read import claim as claim_module
 from walkit.read.claim import Claim
 from walkit.record import STAMP_MAX
 from walkit.segments.consumer_files import claim_facts, claims_locked, state_of, stored_claim, write_claim
-from walkit.segments.identity import identity_at
+from walkit.segments.history import identity_at
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.bulk import write_whole
 from walkit.storage.interface import LockHolder

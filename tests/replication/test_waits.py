@@ -18,7 +18,7 @@ from tests.support.stores import SMALL
 from walkit.errors import DivergenceError, OptionsError
 from walkit.record import AppendResult
 from walkit.replication import DeltaReader, Primary, Replica
-from walkit.segments.identity import identity_at
+from walkit.segments.history import identity_at
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage import FileStorage
 from walkit.store import Store

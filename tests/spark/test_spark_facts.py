@@ -22,7 +22,7 @@ from walkit.errors import (
     SnapshotError,
     WalkitError,
 )
-from walkit.segments.identity import LogPoint
+from walkit.segments.history import LogPoint
 from walkit.spark.columns import RECORD_STRUCT
 from walkit.spark.facts import LogFacts
 from walkit.spark.source import WalkitReader, plan_load

@@ -10,7 +10,7 @@ from pathlib import Path
 import walkit
 from tests.support.logs import SEGMENTS, TINY
 from walkit.format.manifest import MANIFEST_NAME, decode_manifest, encode_base
-from walkit.segments.identity import header_of
+from walkit.segments.history import header_of
 from walkit.segments.manifest_store import DURABLE_NAME
 from walkit.storage.file import FileStorage
 

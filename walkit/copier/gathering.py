@@ -20,7 +20,7 @@ from walkit.format.file_names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, encode_base
 from walkit.format.segment import SegmentHeader
-from walkit.segments.identity import identity_at
+from walkit.segments.history import identity_at
 from walkit.segments.orphan_files import SNAPSHOT_KEY
 from walkit.storage.bulk import write_whole
 from walkit.storage.interface import Storage, StorageFile

@@ -47,7 +47,7 @@ from walkit.read.view import LogView
 from walkit.recovery.apply import sync_unsealed
 from walkit.recovery.log_scan import Progress, read_durable_slot
 from walkit.segments.consumer_files import drop_claim
-from walkit.segments.identity import identity_at
+from walkit.segments.history import identity_at
 from walkit.segments.index_file import index_segment
 from walkit.segments.manifest_store import LOCK_NAME, NEW_NAME, OWN_NAMES, load_manifest
 from walkit.segments.writer_lock import WriterLock, has_writer, take_writer_lock

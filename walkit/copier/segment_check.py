@@ -7,7 +7,7 @@ from collections.abc import Callable
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
-from walkit.segments.identity import check_identity
+from walkit.segments.history import check_identity
 from walkit.segments.rewrite import NewSegment, read_back
 from walkit.storage.interface import Storage
 

@@ -20,7 +20,7 @@ from walkit.format.manifest import Manifest, SegmentRecord, decode_manifest
 from walkit.format.segment import segment_name
 from walkit.recovery.apply import move_whole
 from walkit.segments.consumer_files import claim_facts, claims_locked, remove_claims
-from walkit.segments.identity import header_of, whole_header
+from walkit.segments.history import header_of, whole_header
 from walkit.segments.manifest_store import load_manifest, write_manifest
 from walkit.segments.orphan_files import SNAPSHOT_KEY, staged_in
 from walkit.storage.bulk import read_if_there

@@ -24,7 +24,7 @@ from walkit.log.live_log import Lifetime, LogMarks
 from walkit.read.view import View
 from walkit.record import Record
 from walkit.segments.frame_walk import FrameWalk
-from walkit.segments.identity import check_identity, open_segment
+from walkit.segments.history import check_identity, open_segment
 from walkit.segments.index_file import files_of, index_segment
 from walkit.segments.maintenance_worker import MaintenanceWorker
 from walkit.segments.manifest_store import ManifestStore, gaps_where

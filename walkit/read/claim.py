@@ -39,7 +39,7 @@ from walkit.segments.consumer_files import (
     time_text,
     write_claim,
 )
-from walkit.segments.identity import identity_at, lies_in, parted_at
+from walkit.segments.history import identity_at, lies_in, parted_at
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
 from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import Storage

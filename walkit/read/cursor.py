@@ -32,7 +32,7 @@ from walkit.segments.consumer_files import (
     stored_cursor,
     time_text,
 )
-from walkit.segments.identity import identity_at, lies_in
+from walkit.segments.history import identity_at, lies_in
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.bulk import write_whole
 from walkit.storage.interface import Storage, remove_if_there

@@ -25,7 +25,7 @@ from walkit.record import Batch, Kind, Record, UnverifiedRecord, to_datetime
 from walkit.recovery.log_scan import salvaged_segment, survey_segment
 from walkit.recovery.survey import Region, TolerantFile, frame_headers
 from walkit.segments.frame_walk import FrameWalk
-from walkit.segments.identity import open_segment
+from walkit.segments.history import open_segment
 
 BATCH_RECORDS = 4096
 _ELSEWHERE = "it belongs to another place"

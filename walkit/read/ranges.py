@@ -20,7 +20,7 @@ from walkit.read.reader import view_of
 from walkit.read.vectorised import FrameRows
 from walkit.read.view import BATCH_BYTES, BATCH_RECORDS, LogView, Span
 from walkit.segments.frame_walk import FrameWalk, RowSeen, last_chain_of
-from walkit.segments.identity import LogPoint
+from walkit.segments.history import LogPoint
 from walkit.segments.index_file import read_index
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.address import Place, storage_at

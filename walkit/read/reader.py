@@ -25,7 +25,7 @@ from walkit.read.view import LogView, Span, View
 from walkit.record import Record
 from walkit.recovery.log_scan import LogFindings, read_durable_slot
 from walkit.recovery.plan import plan_recovery
-from walkit.segments.identity import LogPoint, open_segment
+from walkit.segments.history import LogPoint, open_segment
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
 from walkit.segments.writer_lock import has_writer
 from walkit.storage.interface import Storage

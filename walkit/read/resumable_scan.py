@@ -15,7 +15,7 @@ import numpy as np
 from walkit._internal.arrow import numbers_of, pa
 from walkit.errors import GapError
 from walkit.read.view import View
-from walkit.segments.identity import LogPoint
+from walkit.segments.history import LogPoint
 
 Now = Callable[[], tuple[View, int]]
 """Returns what can be read at this moment, and its last LSN."""

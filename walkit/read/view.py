@@ -19,7 +19,7 @@ from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
 from walkit.record import Batch, Record
 from walkit.segments.frame_walk import HOP_BYTES, READ_BYTES, FrameWalk, RowSeen, last_chain_of, walk_segment
-from walkit.segments.identity import check_identity, open_segment
+from walkit.segments.history import check_identity, open_segment
 from walkit.segments.index_file import frame_at, read_index
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import ReadableFiles, Storage, StorageFile

@@ -21,7 +21,7 @@ from walkit.recovery.log_scan import SegmentFinding
 from walkit.recovery.plan import RecoveryPlan
 from walkit.recovery.survey import PASSING_ERRNOS, TolerantFile, nonzero_until
 from walkit.segments.frame_walk import Readable
-from walkit.segments.identity import header_of
+from walkit.segments.history import header_of
 from walkit.segments.manifest_store import LOST_FOLDER, ManifestStore
 from walkit.segments.orphan_files import KEPT_NEW_NAME, leftover_of
 from walkit.segments.rewrite import NewSegment, copy_part, copy_segment, new_file, steps_of, write_segment

@@ -39,7 +39,7 @@ from walkit.recovery.survey import (
     nonzero_until,
 )
 from walkit.segments.frame_walk import Readable, last_chain_of
-from walkit.segments.identity import check_identity, header_of, missing_segment, open_segment, whole_header
+from walkit.segments.history import check_identity, header_of, missing_segment, open_segment, whole_header
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 from walkit.segments.orphan_files import NOTHING_STAGED, leftover_of, orphan_indexes, staged_in, unfinished_in
 from walkit.storage.interface import Storage, StorageFile

@@ -46,7 +46,7 @@ from walkit.recovery.survey import (
     TolerantFile,
     frame_headers,
 )
-from walkit.segments.identity import header_of
+from walkit.segments.history import header_of
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import Storage
 

@@ -45,7 +45,7 @@ from walkit.recovery.rebuild import (
 )
 from walkit.recovery.report import Outcome
 from walkit.recovery.survey import TolerantFile, nonzero_until
-from walkit.segments.identity import check_identity
+from walkit.segments.history import check_identity
 from walkit.segments.manifest_store import (
     DURABLE_NAME,
     LOST_FOLDER,

@@ -61,7 +61,7 @@ from walkit.recovery.scan_report import (
 from walkit.recovery.snapshot_reader import read_frames, read_header
 from walkit.recovery.survey import FrameSpan, SegmentSurvey, nonzero_until
 from walkit.segments.consumer_files import claim_facts, cursor_facts
-from walkit.segments.identity import identity_at, whole_header
+from walkit.segments.history import identity_at, whole_header
 from walkit.segments.manifest_store import (
     DURABLE_NAME,
     LOCK_NAME,

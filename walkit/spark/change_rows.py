@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from walkit.read.ranges import read_ranges
 from walkit.record import Kind
-from walkit.segments.identity import LogPoint
+from walkit.segments.history import LogPoint
 from walkit.spark.options import read_options
 from walkit.spark.scan import plan_log
 from walkit.state.latest_reducer import FinalState

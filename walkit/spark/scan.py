@@ -16,7 +16,7 @@ from walkit.read.reader import view_of
 from walkit.read.view import LogView
 from walkit.recovery.scan_report import Verdict
 from walkit.recovery.verify import scan as scan_log
-from walkit.segments.identity import LogPoint
+from walkit.segments.history import LogPoint
 from walkit.segments.manifest_store import load_manifest
 from walkit.spark.facts import LogFacts
 from walkit.spark.hosts import LOAD_AGAIN

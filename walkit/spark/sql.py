@@ -10,7 +10,7 @@ from pyspark.sql.functions import udtf
 from walkit._internal.arguments import refuse
 from walkit.read.ranges import read_ranges
 from walkit.read.reader import LogReader, view_of
-from walkit.segments.identity import LogPoint
+from walkit.segments.history import LogPoint
 from walkit.spark.change_rows import changes_of
 from walkit.spark.errors import noted
 from walkit.spark.options import local_path, read_options

@@ -11,7 +11,7 @@ from walkit.errors import DivergenceError, GapError
 from walkit.format.manifest import Manifest
 from walkit.read.reader import ReaderView
 from walkit.read.view import LogView
-from walkit.segments.identity import identity_at, lies_in
+from walkit.segments.history import identity_at, lies_in
 
 UNCLAIMED = "none"
 """In place of the owner id of a claim, for a query that has none."""

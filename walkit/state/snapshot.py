@@ -32,7 +32,7 @@ from walkit.format.frame import FrameIdentity, prepare_body, seal_frame
 from walkit.format.layout import ALIGNMENT_BUFFERED, FRAME_HEADER_BYTES, HAS_VALUE
 from walkit.record import Batch, Kind
 from walkit.recovery.snapshot_reader import HEADER, HEADER_BYTES, SnapshotInfo, read_frames, read_header
-from walkit.segments.identity import identity_at
+from walkit.segments.history import identity_at
 from walkit.state.batch_columns import columns_of, part_of
 from walkit.state.machine import StateImage, StateMachine
 from walkit.storage.interface import (

@@ -23,7 +23,7 @@ from walkit.read.view import frames_to_batches
 from walkit.record import Batch, Record
 from walkit.recovery.survey import next_frame
 from walkit.segments.frame_walk import FrameWalk
-from walkit.segments.identity import open_segment
+from walkit.segments.history import open_segment
 from walkit.segments.index_file import read_index
 from walkit.storage.interface import StorageFile
 from walkit.views.jobs import Job

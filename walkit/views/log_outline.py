@@ -19,7 +19,7 @@ from walkit.format.segment import SegmentHeader
 from walkit.read.reader import ReaderView, reader_view_of
 from walkit.read.view import LogView
 from walkit.recovery.rebuild import manifest_from_headers
-from walkit.segments.identity import open_segment
+from walkit.segments.history import open_segment
 from walkit.segments.manifest_store import load_manifest
 from walkit.segments.writer_lock import has_writer
 from walkit.storage.address import storage_at

@@ -30,7 +30,7 @@ from walkit.record import Batch, Record
 from walkit.replication.delta.messages import DeltaEnd
 from walkit.replication.logs.source import SharedLog
 from walkit.segments.frame_walk import READ_BYTES, FrameWalk
-from walkit.segments.identity import lies_in, parted_at
+from walkit.segments.history import lies_in, parted_at
 from walkit.storage.interface import StorageFile
 
 ENDS_MAX = 1024

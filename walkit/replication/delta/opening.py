@@ -8,7 +8,7 @@ from walkit.errors import DivergenceError
 from walkit.replication.delta.loader import Reached, check_history
 from walkit.replication.delta.messages import PollAnswer
 from walkit.replication.logs.source import SharedLog
-from walkit.segments.identity import lies_in
+from walkit.segments.history import lies_in
 
 GRACE_MS = 5_000.0
 """So long a manifest may lack an opening whose frames come: on a mounted folder it may be read late."""

@@ -10,7 +10,7 @@ from walkit.replication.delta.buffer import EncodedFrames
 from walkit.replication.delta.loader import RangeLoader, Reached
 from walkit.replication.delta.messages import DeltaEnd
 from walkit.replication.logs.source import Source, shared_log
-from walkit.segments.identity import identity_at
+from walkit.segments.history import identity_at
 
 
 class _Frames(NamedTuple):

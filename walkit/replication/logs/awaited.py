@@ -8,7 +8,7 @@ from walkit._internal.arguments import as_lsn
 from walkit.errors import DivergenceError
 from walkit.format.manifest import Manifest
 from walkit.record import AppendResult
-from walkit.segments.identity import identity_at, lies_in, parted_at
+from walkit.segments.history import identity_at, lies_in, parted_at
 
 
 class Awaited(NamedTuple):

@@ -24,7 +24,7 @@ from walkit.format.manifest import encode_base
 from walkit.recovery.snapshot_reader import read_header
 from walkit.replication.logs.source import Source
 from walkit.replication.protocol.messages import Plan
-from walkit.segments.identity import identity_at
+from walkit.segments.history import identity_at
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import Storage, StorageFile
 

@@ -51,7 +51,7 @@ from walkit.replication.protocol.wire import (
 from walkit.replication.transport.calls import CallTable
 from walkit.replication.transport.grpc_common import grpc
 from walkit.replication.transport.threads import ByteBudget, now_ms
-from walkit.segments.identity import identity_at
+from walkit.segments.history import identity_at
 
 COALESCE_MS = 6.0
 """So long after a batch the next one waits for company, where all was sent: few large batches cost less than many."""

@@ -11,7 +11,7 @@ from walkit.format.segment import SegmentHeader
 from walkit.read.view import LogView
 from walkit.replication.logs.source import refuse_walk
 from walkit.segments.frame_walk import FrameWalk
-from walkit.segments.identity import check_identity, open_segment
+from walkit.segments.history import check_identity, open_segment
 from walkit.storage.interface import StorageFile
 
 

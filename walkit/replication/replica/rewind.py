@@ -28,7 +28,7 @@ from walkit.replication.protocol.failures import RewindError
 from walkit.replication.replica.common_point import CommonPoint, common_point
 from walkit.replication.replica.identity_file import drop_identity
 from walkit.segments.consumer_files import claim_facts
-from walkit.segments.identity import lies_in
+from walkit.segments.history import lies_in
 from walkit.segments.index_file import files_of
 from walkit.segments.manifest_store import DURABLE_NAME, gaps_where, load_manifest
 from walkit.state.load_snapshot import base_at

@@ -1,4 +1,4 @@
-"""Whether a segment file is the one that the manifest means, and of which epoch the record at an LSN is."""
+"""Whether a segment file, or a saved position, belongs to the history that a manifest names."""
 
 from __future__ import annotations
 
