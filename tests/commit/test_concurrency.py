@@ -35,7 +35,7 @@ def has_acked(log: walkit.WriteAheadLog, lsn: int) -> bool:
 
 def has_marks(log: walkit.WriteAheadLog, count: int) -> bool:
     """Whether so many marks were written."""
-    return log.statistics().marks_written == count
+    return log.statistics().marker_frames == count
 
 
 def check_whole(records: list[walkit.Record], told: dict[int, bytes]) -> None:
@@ -358,7 +358,7 @@ def test_idle_marks_are_written_when_needed_and_only_then(tmp_path: Path) -> Non
             log.append(b"x")
             wait_until(partial(has_marks, log, expected), "the mark")
             wait_until(lambda: timer.parked, "the timer to park")
-        assert log.statistics().marks_written == 2
+        assert log.statistics().marker_frames == 2
         assert [h.records for h in headers(log)] == [1, 1]
         assert log.append(b"y").position == headers(log)[1].end_position + 128
     with walkit.open(tmp_path / "log", options=options) as log:

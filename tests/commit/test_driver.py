@@ -352,7 +352,7 @@ def test_a_tail_that_somebody_synced_is_promised_too(harnesses: list[DriverHarne
         "the timer's last look before it sleeps: one for the frame, two for the timer",
     )
     harness.driver.sync()
-    wait_until(lambda: harness.driver.counters.marks_written == 1, "the mark")
+    wait_until(lambda: harness.driver.counters.marker_frames == 1, "the mark")
 
 
 def test_a_lead_that_comes_to_a_caller_who_is_done_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ def test_a_closed_log_is_dropped_silently(tmp_path: Path) -> None:
 
 def has_marks(log: walkit.WriteAheadLog) -> bool:
     """Whether the timer has written a mark."""
-    return log.statistics().marks_written > 0
+    return log.statistics().marker_frames > 0
 
 
 def test_threads_of_a_log_do_not_keep_it_alive(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_the_timer_syncs_an_idle_tail() -> None:
     log = walkit.open(storage=storage, options=tiny(durability="interval", interval_ms=3, idle_marker_ms=5))
     log.append(b"tail")
     wait_until(lambda: log.durable_lsn == 1, "the timer's sync")
-    wait_until(lambda: log.statistics().marks_written == 1, "the mark")
+    wait_until(lambda: log.statistics().marker_frames == 1, "the mark")
     wait_until(
         lambda: log.parts.driver.timer is not None and log.parts.driver.timer.parked, "the timer to park"
     )

@@ -77,7 +77,7 @@ def test_the_last_lsn_is_given_and_none_behind_it(
         for _ in range(LEFT // 3):
             way(log)
         assert log.acked_lsn == LSN_LAST
-        wait_until(lambda: log.statistics().marks_written, "a mark, which takes no LSN")
+        wait_until(lambda: log.statistics().marker_frames, "a mark, which takes no LSN")
         for _ in range(2):
             with pytest.raises(LogExhaustedError) as refused:
                 way(log)
@@ -124,7 +124,7 @@ def test_the_last_position_is_used_and_none_behind_it(in_flight: int, durability
     with walkit.open(storage=storage, options=options) as log:
         log.append(b"first")
         written = [log.append(b"mark comes").next_position]
-        wait_until(lambda: durability == "none" or log.statistics().marks_written, "a mark")
+        wait_until(lambda: durability == "none" or log.statistics().marker_frames, "a mark")
         with pytest.raises(LogExhaustedError) as refused:
             append_on(log, written)
         assert (refused.value.what, refused.value.last) == ("position", POSITION_MAX)

@@ -197,7 +197,7 @@ def test_a_mark_promises_the_tail() -> None:
     options = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_marker_ms=1)
     log = walkit.open(storage=faulty, options=options)
     result = log.append(b"the last record" * 10)
-    while log.statistics().marks_written == 0:
+    while log.statistics().marker_frames == 0:
         written.wait(0.005)
     live = Live(records=1)
     live.image = storage.crash(keep="none")

@@ -157,7 +157,7 @@ def test_a_mark_is_a_frame_without_records(tmp_path: Path) -> None:
     options = walkit.LogOptions(idle_marker_ms=1)
     with walkit.open(tmp_path / "log", options=options) as log:
         log.append(b"value")
-        while not log.statistics().marks_written:
+        while not log.statistics().marker_frames:
             log.sync()
     frames = verify(tmp_path / "log").frames
     assert list(frames["mark"]) == [False, True] and list(frames["records"]) == [1, 0]

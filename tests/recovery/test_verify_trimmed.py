@@ -32,7 +32,7 @@ def filled(storage: CrashingStorage, idle_marker_ms: int) -> walkit.WriteAheadLo
 
 def has_marks(log: walkit.WriteAheadLog) -> bool:
     """Whether the timer has written a mark."""
-    return log.statistics().marks_written > 0
+    return log.statistics().marker_frames > 0
 
 
 def stages(idle_marker_ms: int) -> Iterator[tuple[str, CrashingStorage]]:

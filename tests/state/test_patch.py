@@ -31,8 +31,8 @@ def test_a_store_becomes_the_right_side_in_one_transaction() -> None:
         assert left.apply_patch(there) is not None
         assert dict(left.items()) == RIGHT and walkit.diff(left, right).num_rows == 0
         after = left.log.statistics()  # a log that falls idle on a busy machine writes a mark
-        assert (after.frames_written - after.marks_written) - (
-            before.frames_written - before.marks_written
+        assert (after.frames_written - after.marker_frames) - (
+            before.frames_written - before.marker_frames
         ) == 1
         left.apply_patch(back)
         assert dict(left.items()) == LEFT

@@ -89,12 +89,12 @@ def test_time_does_not_run_backwards() -> None:
 def test_between_two_snapshots() -> None:
     """Rates, means and percentiles of known numbers: 300 records in 10 frames and 2 marks within half a second."""
     before = LogStatistics(
-        records_acked=100, frames_written=5, marks_written=1, frame_bytes=1_000, write_ns=10**6
+        records_acked=100, frames_written=5, marker_frames=1, frame_bytes=1_000, write_ns=10**6
     )
     after = LogStatistics(
         records_acked=400,
         frames_written=17,
-        marks_written=3,
+        marker_frames=3,
         frame_bytes=13_000,
         write_ns=13 * 10**6,
         queue_records=7,
@@ -111,7 +111,7 @@ def test_an_idle_interval_has_a_rate_and_no_means() -> None:
     """Nothing written, and a mark alone: 0 records/s, and nan for what there was none of."""
     still = LogStatistics(records_acked=100, frames_written=5)
     marked = LogStatistics(
-        records_acked=100, frames_written=6, marks_written=1, frame_bytes=64, write_ns=1_000
+        records_acked=100, frames_written=6, marker_frames=1, frame_bytes=64, write_ns=1_000
     )
     for after in (still, marked):
         point = point_between(still, after, time_s=1.0, interval_s=0.5)

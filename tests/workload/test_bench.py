@@ -131,7 +131,7 @@ def test_what_is_outside_of_the_time_does_not_count() -> None:
     recorder = ThreadRecorder()
     for began, ended, records in ((0, 90, 1), (50, 101, 2), (120, 200, 4), (150, 201, 8)):
         recorder.record(began, ended, records)
-    before, after = LogStatistics(), LogStatistics(frames_written=4, marks_written=1, records_acked=12)
+    before, after = LogStatistics(), LogStatistics(frames_written=4, marker_frames=1, records_acked=12)
     row = _row("append", 1, [recorder], ((100, before), (200, after)), "a record")
     assert (row.records, row.seconds) == (6, 1e-7)
     assert row.p99_us == LatencyHistogram.from_samples(np.array([51, 80])).percentile(99) / 1000

@@ -87,7 +87,7 @@ def test_the_run_counts_what_was_driven(tmp_path: Path) -> None:
     assert run.bytes_user == sum(map(len, stream.keys)) + sum(len(v) for v in stream.values if v)
     assert run.frames is not None
     assert run.frames.records == len(stream)
-    assert run.frames.frames == after.frames_written - before.frames_written - after.marks_written
+    assert run.frames.frames == after.frames_written - before.frames_written - after.marker_frames
     assert run.bytes_written == after.frame_bytes - before.frame_bytes
     assert run.syncs == after.syncs - before.syncs
     assert (run.name, run.labels, run.interrupted) == (

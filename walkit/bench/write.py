@@ -67,7 +67,7 @@ def _row(
     began, ended, counts = np.concatenate([np.stack(r.samples()) for r in recorders], axis=1)
     inside = (ended > start_ns) & (ended <= end_ns)
     histogram = LatencyHistogram.from_samples((ended - began)[inside])
-    frames = after.frames_written - after.marks_written - before.frames_written + before.marks_written
+    frames = after.frames_written - after.marker_frames - before.frames_written + before.marker_frames
     return BenchRow(
         way=way,
         callers=callers,

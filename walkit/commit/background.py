@@ -418,7 +418,7 @@ class BackgroundWork:
                 writer.sequencer.end(turn)
         if assigned:
             writer.write(marker)
-            writer.counters.marks_written += marker.state == "acked"
+            writer.counters.marker_frames += marker.state == "acked"
 
 
 def _quietly(act: Callable[[], None]) -> None:

@@ -309,7 +309,7 @@ class CommitCounters:
     """Counters since opening, for `log.statistics()`. The leader changes them, a sync under way `syncs`, too."""
 
     frames_written: int = 0
-    marks_written: int = 0
+    marker_frames: int = 0
     frame_bytes: int = 0
     user_bytes: int = 0
     padding_bytes: int = 0

@@ -57,7 +57,7 @@ def statistics_of(parts: LogParts) -> LogStatistics:
         frame_bytes=counters.frame_bytes,
         padding_bytes=counters.padding_bytes,
         alignment=core.alignment,
-        marks_written=counters.marks_written,
+        marker_frames=counters.marker_frames,
         syncs=counters.syncs,
         write_ns=counters.write_ns,
         prepare_ns=counters.prepare_ns,

@@ -47,7 +47,7 @@ class LogStatistics(_Metrics):
     alignment: int = _metric(
         "bytes", "frames begin at multiples of this: 4096 where direct I/O is in use, else 64"
     )
-    marks_written: int = _counter("frames", "frames without records, written when the log fell idle")
+    marker_frames: int = _counter("frames", "frames without records, written when the log fell idle")
     syncs: int = _counter("syncs", "waits for stable storage on the path of frames")
     write_ns: int = _counter("ns", "time spent in writes and syncs of frames")
     prepare_ns: int = _counter("ns", "time spent encoding frames")

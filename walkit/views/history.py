@@ -179,7 +179,7 @@ def point_between(
     """
     records = after.records_acked - before.records_acked
     written = after.frames_written - before.frames_written
-    frames = written - (after.marks_written - before.marks_written)
+    frames = written - (after.marker_frames - before.marker_frames)
     moved_bytes = after.frame_bytes - before.frame_bytes
     known = latency.percentiles((50.0, 99.0, 99.9, 100.0)) if latency is not None and latency.count else {}
     return Point(

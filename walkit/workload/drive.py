@@ -271,7 +271,7 @@ def finish_run(
         syncs=moved["syncs"],
         frames=frames
         or FrameSummary(
-            frames=moved["frames_written"] - moved["marks_written"],
+            frames=moved["frames_written"] - moved["marker_frames"],
             records=moved["records_acked"],
             frame_bytes=moved["frame_bytes"],
             padding_bytes=moved["padding_bytes"],

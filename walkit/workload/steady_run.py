@@ -94,7 +94,7 @@ class SteadyRecord:
         if not records:
             return None
         intervals = list(self._intervals)
-        frames = after.frames_written - before.frames_written - (after.marks_written - before.marks_written)
+        frames = after.frames_written - before.frames_written - (after.marker_frames - before.marker_frames)
         frame_bytes = after.frame_bytes - before.frame_bytes
         raw = self._raw
         return Run(

@@ -123,7 +123,7 @@ def test_marker_frames_between_two_ends_hide_no_record() -> None:
                 seen += [header.first_lsn for header, _ in delta_frames(answer)]
                 last = answer
             wanted = lsn
-            wait_until(lambda n=wanted: log.statistics().marks_written >= n)  # type: ignore[misc]
+            wait_until(lambda n=wanted: log.statistics().marker_frames >= n)  # type: ignore[misc]
         assert seen == [1, 2, 3, 4]
 
 
