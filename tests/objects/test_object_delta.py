@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+import walkit
 from tests.objects.made_log import MadeLog
+from tests.support.object_servers import OddS3
 from walkit.errors import DivergenceError
 from walkit.objects.open import open_object_writer
 from walkit.replication import DeltaReader, Primary
+from walkit.replication.delta.loop import LOOK_MS
 from walkit.storage.object_memory import MemoryObjectStore
 
 NOBODY = "127.0.0.1:1"
@@ -65,3 +69,22 @@ def test_frames_come_with_the_polls_of_a_primary() -> None:
             reader.wait_for(log.append(b"%d" % at, key=b"k%d" % (at % 5)), WAIT_S)
         assert reader.state == {b"k%d" % key: b"%d" % (35 + key) for key in range(5)}
         assert reader.statistics().deltas > 30 and reader.status().state == "following"
+
+
+def test_records_that_come_with_polls_cost_no_request() -> None:
+    """A server counts 200 waits for records that polls bring: only looks ask for objects, for a few each."""
+    with ExitStack() as stack:
+        server = stack.enter_context(OddS3(lambda method, path: None))
+        url, options = "s3://bucket/folder", server.options
+        log = stack.enter_context(walkit.open(url, storage_options=options))
+        primary = stack.enter_context(Primary(log, insecure=True))
+        store = walkit.storage.open_store(url, options)
+        reader = stack.enter_context(DeltaReader(store, primary.address, insecure=True))
+        reader.wait_for(log.append(b"first", key=b"k"), WAIT_S)
+        began, before, looks = time.monotonic(), len(server.requests), reader.statistics().looks
+        for at in range(200):
+            reader.wait_for(log.append(b"%d" % at, key=b"k"), WAIT_S)
+        asked = [made for made in server.requests[before:] if made.startswith("GET")]
+        looks, took_s = reader.statistics().looks - looks, time.monotonic() - began
+        assert looks <= 1 + took_s * 1000 / LOOK_MS and len(asked) <= 10 + 12 * looks
+        assert reader.statistics().deltas > 150 and reader.state[b"k"] == b"199"

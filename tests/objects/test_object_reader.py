@@ -23,6 +23,7 @@ from walkit.errors import (
     SegmentMissingError,
     WalkitError,
 )
+from walkit.format.frame import FrameHeader
 from walkit.objects.layout import BULK_HEADER_BYTES, CLAIMS_KEY, MANIFEST_KEY, BulkHeader, object_key
 from walkit.objects.view import LOOK_EVERY, ObjectEnd
 from walkit.read.reader import LogReader
@@ -47,6 +48,37 @@ def polled(look: Callable[[], object]) -> None:
     """Look twenty-one times: the vouched end and the floor are read meanwhile."""
     for _ in range(2 * LOOK_EVERY + 1):
         look()
+
+
+@pytest.mark.parametrize("per_bulk", [1, 3])
+def test_a_look_begins_after_the_frames_that_came_another_way(per_bulk: int) -> None:
+    """Expect the last of 200 frames: its bulk is found by headers. One of another chain, or after a fence, is not."""
+    made = MadeLog()
+    made.append(values(1, per_bulk))
+
+    def add(bulks: int) -> FrameHeader:
+        for _ in range(bulks):
+            made.append([b"v"] * per_bulk)
+        with reader(made) as log:
+            *_, (last, _, _) = log.source.now().view.frames(made.place.lsn)
+        return last
+
+    client = made.store.client()
+    end = ObjectEnd(client)
+    assert end.now().last_lsn == per_bulk
+    for bulks in (200, 1):
+        end.expect(add(bulks))
+        before = len(client.requests)
+        assert end.now().last_lsn == made.place.lsn and end.now().end_position == made.place.position
+        methods = [made.method for made in client.requests[before:]]
+        assert len(methods) <= 16 and methods.count("get") <= 5
+    end.expect(add(20)._replace(header_crc=1))
+    assert end.now().view.manifest.end == made.place.end
+    made.fence()
+    end.expect(add(20))
+    assert end.now().view.manifest.end == made.place.end and len(end.now().view.manifest.lineage) == 2
+    with reader(made) as log:
+        assert log.source.now().view.manifest.end == made.place.end
 
 
 def three_epochs(per_bulk: int = 3, bulks: int = 40) -> MadeLog:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -48,31 +49,27 @@ class Bulks:
         kept = self._kept.get(number)
         if kept is not None:
             return kept
-        for is_again in (False, True):
-            try:
-                data, tag = self._store.get(object_key(number))
+        try:
+            data, tag = self._store.get(object_key(number))
+            with suppress(CorruptionError):  # an answer that was cut looks damaged, too
                 return Bulk(check_bulk(data, number), data, tag)
-            except ObjectMissingError:
-                return None
-            except CorruptionError:  # an answer that was cut looks like this, too
-                if is_again:
-                    raise
-        raise AssertionError("the second time it returns or raises")
+            data, tag = self._store.get(object_key(number))
+        except ObjectMissingError:
+            return None
+        return Bulk(check_bulk(data, number), data, tag)
 
     def header(self, number: int) -> BulkHeader | None:
         """Return the header of a bulk, by a request for that alone, or None."""
-        kept = self._kept.get(number)
-        if kept is not None:
-            return kept.header
         try:
-            return BulkHeader.decode(
-                self._store.get_range(object_key(number), 0, BULK_HEADER_BYTES).data, number
-            )
+            if number not in self._kept:
+                front = self._store.get_range(object_key(number), 0, BULK_HEADER_BYTES).data
+                return BulkHeader.decode(front, number)
         except ObjectMissingError:
             return None
         except (ObjectRangeError, CorruptionError):
-            bulk = self.get(number)
-            return None if bulk is None else bulk.header
+            pass  # a whole one is read before this is damage
+        bulk = self.get(number)
+        return None if bulk is None else bulk.header
 
     def ahead(self, first: int, last: int | None = None) -> Generator[Bulk | None]:
         """Yield the bulks from number `first` to `last`, or without end, None for each that is missing.

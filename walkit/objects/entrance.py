@@ -72,7 +72,10 @@ def open_log(
     """
     if mode != "r":
         return writer_at(path, storage, storage_options, mode, options, events, progress)
-    _refuse_for_reading(options=options, progress=progress)
+    # A reader writes, recovers and scans nothing at its opening: nothing is taken that would then be ignored.
+    for name, value in (("options", options), ("progress", progress)):
+        if value is not None:
+            refuse(name, value, "only an opening for writing takes it, and mode='r' reads", "r")
     return LogReader(log_at(_place_of(path, storage, storage_options)), EventSink(events))
 
 
@@ -128,10 +131,3 @@ def log_at(place: AnyPlace, storage_options: Mapping[str, Any] | None = None) ->
     """Return the folder of a log, or the end of a log on object storage: what a `LogReader` takes."""
     store = object_store_of(place, storage_options)
     return storage_at(cast(Place, place)) if store is None else ObjectEnd(store)
-
-
-def _refuse_for_reading(**given: object) -> None:
-    """A reader writes, recovers and scans nothing at its opening: nothing is taken that would then be ignored."""
-    for name, value in given.items():
-        if value is not None:
-            refuse(name, value, "only an opening for writing takes it, and mode='r' reads", "r")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Literal, TypeAlias, cast
 
 from walkit._internal.arguments import check_progress
@@ -115,8 +115,11 @@ class _Examination:
     """One reading of all bulks, in order. `place` is how far it came."""
 
     def __init__(self, end: ObjectEnd, progress: Progress | None, *, decode: bool) -> None:
-        self.end, self._progress, self._decode = end, progress, decode
+        self.end, self._decode = end, decode
+        self._progress = progress or (lambda done, known: None)
         self.place, self.vouched = end.floor, vouched_place(end.manifest)
+        self._start = self.place
+        """Where the last range ends that was noted."""
         self.promised = self._frames = 0
         self.ranges: list[RangeVerdict] = []
         self.problems: list[Problem] = []
@@ -134,12 +137,6 @@ class _Examination:
             at_end = error is None or not self._pass(error)
 
     def _read_on(self) -> CorruptionError | DivergenceError | None:
-        began, error = self.place, self._read_intact()
-        found, self.place = self.place, began
-        self._go_to(found, Verdict.INTACT)
-        return error
-
-    def _read_intact(self) -> CorruptionError | DivergenceError | None:
         """Read as long as bulks are intact and follow each other; return what is wrong then, or None at the end."""
         try:
             with closing(self.end.bulks.ahead(self.place.number + 1)) as ahead:
@@ -147,10 +144,12 @@ class _Examination:
                     if bulk is None and self.place.number < self.vouched.number:
                         raise self.end.missing(self.place.number + 1, self.place.lsn + 1)
                     if bulk is None or self.end.judged(bulk.header, self.place) is not Fit.FITS:
-                        break
+                        return None
                     self._take(bulk)
         except (CorruptionError, DivergenceError) as error:
             return error
+        finally:
+            self._go_to(self.place, Verdict.INTACT)
         return None
 
     def _take(self, bulk: Bulk) -> None:
@@ -162,8 +161,7 @@ class _Examination:
             raise fault_of(bulk.header.number, walk)
         self.place, self._frames = bulk.header.end, self._frames + walk.frames
         self.promised = max(self.promised, bulk.header.promised_position)
-        if self._progress is not None:
-            self._progress(self.place.number, max(self.place.number, self.vouched.number))
+        self._progress(self.place.number, max(self.place.number, self.vouched.number))
 
     def _pass(self, error: CorruptionError | DivergenceError) -> bool:
         """Note what is wrong with the next number, and go past it; False if no later bulk is known."""
@@ -171,17 +169,15 @@ class _Examination:
         self.problems.append(Problem.of(error, segment=object_key(number), position=self.place.position))
         while following is None and number < self.vouched.number:
             number += 1
-            try:
+            with suppress(CorruptionError):
                 following = self.end.bulks.header(number)
-            except CorruptionError:
-                continue
         end = max(self.place, self.vouched) if following is None else place_before(following)
         self._go_to(end, verdict_of(error), str(error))
         return following is not None
 
     def _go_to(self, end: LogPlace, verdict: Verdict, reason: str = "") -> None:
-        """Note what is between here and `end`, and go there."""
-        start, self.place = self.place, end
+        """Note what is between the last range and `end`, and go there."""
+        start, self.place, self._start = self._start, end, end
         frames, self._frames = self._frames, 0
         if end.number > start.number:
             records = end.lsn - start.lsn

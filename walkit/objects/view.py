@@ -119,18 +119,15 @@ class ObjectView(View):
             return self.end.lsn
         number = self.source.number_where(self, lambda end: end.position > position)
         header = self.source.header(number, self.first_lsn)
-        found = header.first_lsn - 1
-        for frame, _, _ in self.frames(header.first_lsn):
-            if frame.end_position > position:
-                break
-            found = frame.last_lsn
-        return found
+        frames = (frame for frame, _, _ in self.frames(header.first_lsn, header.end.lsn))
+        ended = (frame.last_lsn for frame in frames if frame.end_position <= position)
+        return max(ended, default=header.first_lsn - 1)
 
 
 def place_before(header: BulkHeader) -> LogPlace:
     """Return the place that a bulk follows by its own header."""
-    epoch = header.epoch - header.is_fence
-    return LogPlace(header.number - 1, header.start_position, header.first_lsn - 1, header.chain, epoch)
+    number, lsn = header.number - 1, header.first_lsn - 1
+    return LogPlace(number, header.start_position, lsn, header.chain, header.epoch - header.is_fence)
 
 
 def fault_of(number: int, walk: FrameWalk) -> CorruptionError:
@@ -165,6 +162,8 @@ class ObjectEnd:
         """The epochs whose fence was seen: the manifest may not have them in its lineage yet."""
         self._quiet = 0
         """How many times in a row nothing new was found."""
+        self._expected = START
+        """Where a frame ends that came another way, without the number of its bulk."""
         self.manifest = self._stored_manifest()
         self._place = vouched_place(self.manifest)
         self._read_floor()
@@ -190,6 +189,10 @@ class ObjectEnd:
         view = ObjectView(NoFiles(self.location), manifest, floor, place, self)
         return ReaderView(view, place.lsn, place.position, place.position)
 
+    def expect(self, frame: FrameHeader) -> None:
+        """Note a verified frame of the log that came another way: the next look begins at its end. Takes no lock."""
+        self._expected = LogPlace(0, frame.end_position, frame.last_lsn, frame.header_crc, frame.epoch)
+
     def fit(self, header: BulkHeader, place: LogPlace) -> Fit:
         """Say how a bulk stands to a place, by the epochs that are known here."""
         return follows(header, place, self.manifest.log_id, epochs_of(self.manifest))
@@ -206,7 +209,29 @@ class ObjectEnd:
             raise damaged(object_key(header.number), "does not follow the one before", place, header)
         return fit
 
+    def _go_to_expected(self) -> None:
+        """Go to the end of a frame that came another way, by headers alone, unless an epoch begins before it.
+
+        The bulk that ends there has the frame's position, LSN and chain, so all bulks before it are of this log.
+        """
+        wanted, low = self._expected, self._place.number
+        # The number if each bulk has one record; with more of them it is lower.
+        number = high = low + wanted.lsn - self._place.lsn
+        while wanted.epoch == self._place.epoch and low < number:
+            header = self.bulks.header(number)
+            if (
+                header
+                and header.log_id == self.manifest.log_id
+                and header.end == wanted._replace(number=number)
+            ):
+                self._place = header.end
+                return
+            is_after = header is None or header.end.lsn >= wanted.lsn
+            low, high = (low, number) if is_after else (number, high)
+            number = (low + high) // 2
+
     def _advance(self) -> None:
+        self._go_to_expected()
         self._quiet += 1
         looks = self._quiet % LOOK_EVERY == 0
         if not looks and self._take_following():

@@ -114,6 +114,7 @@ class RangeLoader:
 
     def note(self, header: FrameHeader) -> None:
         """Keep the end of a frame that is verified: the next range is likely to begin there."""
+        self._log.expect(header)
         self._note(_end_of(header))
 
     def note_end(self, end: DeltaEnd) -> None:

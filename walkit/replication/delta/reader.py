@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from walkit._internal.arguments import as_lsn, refuse
+from walkit._internal.arguments import as_lsn, check_kind, check_number, check_whole, refuse
 from walkit._main_thread import run_uninterrupted
 from walkit.errors import GapError, HistoryTrimmedError, LogClosedError, WaitTimeoutError, WalkitError
 from walkit.events import EventCallback, EventSink
@@ -27,7 +27,6 @@ from walkit.replication.delta.checkpoint import DeltaCheckpoint, refuse_gone, re
 from walkit.replication.delta.loader import RangeLoader, Reached
 from walkit.replication.delta.loop import DeltaLoop
 from walkit.replication.delta.messages import DELTA_VERSION_MAX, DeltaEnd
-from walkit.replication.delta.options import check_reader_options
 from walkit.replication.delta.poller import DeltaPoller
 from walkit.replication.delta.replayer import DeltaReplayer, ReplayLimits
 from walkit.replication.delta.state import ReaderState
@@ -39,7 +38,7 @@ from walkit.replication.transport.connection import destination_of
 from walkit.replication.transport.tls import ClientTLS
 from walkit.storage.address import AnyPlace, Place
 
-CHECKPOINT_S, LEASE_S_BARE = 30.0, 60.0
+CHECKPOINT_S, LEASE_S_BARE, SECONDS_MAX = 30.0, 60.0, 86_400.0
 
 
 class DeltaReader:
@@ -87,7 +86,10 @@ class DeltaReader:
     ) -> None:
         destination = destination_of(source, token, tls, insecure)
         self._address = destination.address
-        check_reader_options(version, checkpoint_s, interval_ms, limits)
+        check_whole(version, "version", 0, DELTA_VERSION_MAX)
+        check_number(checkpoint_s, "checkpoint_s", 0, SECONDS_MAX)
+        check_number(interval_ms, "interval_ms", 0, SECONDS_MAX)
+        check_kind(limits, ReplayLimits, "limits")
         self._log, self._events = shared_log(storage), EventSink(events)
         self._name = claim or f"delta-{secrets.token_hex(4)}"
         self._limits = limits or ReplayLimits()
@@ -187,8 +189,10 @@ class DeltaReader:
 
     def _has(self, wanted: Awaited) -> bool:
         """Say whether a record is applied; DivergenceError if the log does not have it."""
-        in_contact, applied = self._loop.in_contact, self.applied_lsn
-        if not wanted.epoch_id:
+        in_contact, applied, epoch_id = self._loop.in_contact, self.applied_lsn, self._state.reached.epoch_id
+        # An epoch gives an LSN once, so what is applied of it proves the record. On an object store the manifest costs
+        # requests, and a record that came with a poll must cost none.
+        if not wanted.epoch_id or (in_contact and wanted.epoch_id == epoch_id):
             return in_contact and applied >= wanted.lsn
         return wanted.is_applied(applied, self._log.manifest(), in_contact=in_contact)
 

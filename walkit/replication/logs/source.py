@@ -17,7 +17,7 @@ from walkit._internal.arguments import refuse
 from walkit._internal.locks import once
 from walkit.errors import CorruptionError, GapError, LogNotFoundError
 from walkit.events import EventSink
-from walkit.format.frame import FrameFault
+from walkit.format.frame import FrameFault, FrameHeader
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.segment import SegmentHeader
@@ -265,6 +265,9 @@ class StoredSource:
             assert self._manifest is not None, "an end that was given out was found by a manifest"
             return end, self._manifest
 
+    def expect(self, frame: FrameHeader) -> None:
+        """Nothing is read faster by a frame that came another way."""
+
     def ended(self) -> str:
         """See Source. Another opening may always follow, and is served."""
         return ""
@@ -310,6 +313,10 @@ class SharedObjects:
         """See StoredSource."""
         seen = self._end.now()
         return (seen.last_lsn, seen.end_position), seen.view.manifest
+
+    def expect(self, frame: FrameHeader) -> None:
+        """Note a verified frame that came another way: the next look begins after it."""
+        self._end.expect(frame)
 
     def reader(self, events: EventSink) -> LogReader:
         """See StoredSource."""
