@@ -212,7 +212,7 @@ class ObjectEnd:
     def _go_to_expected(self) -> None:
         """Go to the end of a frame that came another way, by headers alone, unless an epoch begins before it.
 
-        The bulk that ends there has the frame's position, LSN and chain, so all bulks before it are of this log.
+        The position, LSN and chain of the bulk that ends there prove that all bulks before it belong to this log.
         """
         wanted, low = self._expected, self._place.number
         # The number if each bulk has one record; with more of them it is lower.

@@ -6,5 +6,5 @@
 - the reader's: `poller` and `replayer` are the core; `loop` is the shell, with `link` to the primary, `loader` of
   ranges from the storage and `opening`, which tells whose frames an answer has;
 - what the reader comes to: `state`, `checkpoint`, `upkeep` of claim and checkpoints, `status`;
-- `reader` is what people call, `options` what it refuses.
+- `reader` is what people call.
 """
