@@ -280,14 +280,19 @@ def test_a_token_comes_from_a_file_or_the_environment(log: Path, tmp_path: Path,
 
 
 def test_follow_rejoins_once_that_is_agreed_to(log: Path, tmp_path: Path, run: Run) -> None:
-    """Follow with another log in the folder: without --yes nothing is changed, exit 2; with it the replica has all."""
-    with walkit.open(tmp_path / "other") as other:
-        other.append(b"of another log")
+    """Follow with a log that parted: only --yes changes it; with another log: exit 3, and the folder stays."""
+    walkit.copy(log, tmp_path / "parted")
+    for name in ("parted", "another"):
+        with walkit.open(tmp_path / name) as other:
+            other.append(b"of another history")
     with walkit.replication.Primary(log) as primary:
-        ran = run("follow", primary.address, tmp_path / "other", "--rejoin")
-        assert ran.code == 2 and "the old folder is kept as" in ran.err and "--yes" in ran.err
-        assert walkit.open(tmp_path / "other", mode="r").durable_lsn == 1
-        command = ["-m", "walkit", "follow", primary.address, str(tmp_path / "other"), "--rejoin", "--yes"]
+        ran = run("follow", primary.address, tmp_path / "parted", "--rejoin")
+        assert ran.code == 2 and "is rewound to LSN 1" in ran.err and "--yes" in ran.err
+        assert walkit.open(tmp_path / "parted", mode="r").durable_lsn == 2
+        ran = run("follow", primary.address, tmp_path / "another", "--rejoin", "--yes")
+        assert ran.code == 3 and "has another log" in ran.err
+        assert walkit.open(tmp_path / "another", mode="r").durable_lsn == 1
+        command = ["-m", "walkit", "follow", primary.address, str(tmp_path / "parted"), "--rejoin", "--yes"]
         follower = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True, cwd=ROOT)
         deadline = threading.Timer(WAIT_S, follower.kill)
         deadline.start()
@@ -297,6 +302,5 @@ def test_follow_rejoins_once_that_is_agreed_to(log: Path, tmp_path: Path, run: R
         follower.terminate()
         follower.communicate(timeout=WAIT_S)
         assert follower.returncode == 0
-    with walkit.open(tmp_path / "other", mode="r") as reader:
+    with walkit.open(tmp_path / "parted", mode="r") as reader:
         assert [record.value for record in reader.read()] == [b"v"]
-    assert (tmp_path / "other.before-rejoin-1" / "manifest").exists()

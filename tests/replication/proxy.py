@@ -17,9 +17,11 @@ class TcpProxy:
     connection stays.
     """
 
-    def __init__(self, target: str, *, trouble: str = "", seed: int = 0) -> None:
-        host, _, port = target.rpartition(":")
-        self._target, self._random = (host, int(port)), random.Random(seed)
+    def __init__(
+        self, target: str, *, trouble: str = "", seed: int = 0, cut_each_after: int | None = None
+    ) -> None:
+        self._random = random.Random(seed)
+        self.lead_to(target)
         self.trouble = trouble
         self.connections = self.flipped = 0
         self._open: set[socket.socket] = set()
@@ -29,11 +31,16 @@ class TcpProxy:
         self.answers_flow.set()
         self.hold_after = b""
         """Where a request holds these bytes, the answers are held back from then on."""
-        self.cut_after: int | None = None
-        """So many bytes more are answered, then all connections end; None for no end."""
+        self._cut_each_after = cut_each_after
+        """So many bytes are answered in each connection, then it ends; None for no end."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
+
+    def lead_to(self, target: str) -> None:
+        """Connect to this address from now on; connections that there are stay."""
+        host, _, port = target.rpartition(":")
+        self._target = host, int(port)
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -51,28 +58,23 @@ class TcpProxy:
                     threading.Thread(target=self._pass_on, args=(source, sink, flow), daemon=True).start()
 
     def _pass_on(self, source: socket.socket, sink: socket.socket, flow: threading.Event | None) -> None:
+        left = self._cut_each_after
         with suppress(OSError):
             while data := source.recv(4096):
                 if flow is not None:
                     flow.wait()
                 elif self.hold_after and self.hold_after in data:
                     self.answers_flow.clear()
-                if flow is not None and self._is_used_up(len(data)):
-                    self.cut()
-                    return
+                if flow is not None and left is not None:
+                    left -= len(data)
+                    if left < 0:
+                        break
                 if self.trouble == "hole":
                     continue
                 sink.sendall(self._spoiled(data) if self.trouble == "flip" else data)
         for end in (source, sink):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
-
-    def _is_used_up(self, size: int) -> bool:
-        with self._lock:
-            if self.cut_after is None:
-                return False
-            self.cut_after = left = self.cut_after - size
-        return left < 0
 
     def _spoiled(self, data: bytes) -> bytes:
         with self._lock:

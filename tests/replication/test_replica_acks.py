@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import shutil
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,14 +11,13 @@ import pytest
 
 import walkit
 from tests.replication.blocking_callers import until
-from tests.replication.processes import Processes, free_address, processes
+from tests.replication.processes import free_address
+from tests.support.interrupts import interrupt_in
 from tests.support.logs import memory_log
 from walkit.errors import CommitFailedError, OptionsError
-from walkit.recovery.log_scan import read_durable_slot
-from walkit.replication import DeltaReader, Primary, Replica, promote
+from walkit.replication import DeltaReader, Primary, Replica
 from walkit.replication.primary.replica_acks import AckStatus, ReplicaAcks
-from walkit.segments.manifest_store import load_manifest
-from walkit.storage import FileStorage
+from walkit.segments.manifest_store import LOCK_NAME
 from walkit.store import Store
 
 WAIT_S = 30.0
@@ -143,6 +140,26 @@ def test_fail_raises_and_the_record_counts_once_replicas_have_it(
         log.append(b"again")
 
 
+def test_an_interrupted_close_does_not_end_the_waiting(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupt the close of a log that waits for replicas: KeyboardInterrupt soon, free once the waiting ends."""
+    monkeypatch.setattr("walkit._main_thread.GRACE_S", 0.05)
+    log = stack.enter_context(memory_log())
+    primary = stack.enter_context(Primary(log, ack_replicas=1, ack_timeout_ms=60_000))
+    ticket = log.submit(b"v")
+    until(lambda: log.durable_lsn == 1, "the write")
+    shooter = interrupt_in("close")
+    with pytest.raises(KeyboardInterrupt):
+        log.close()
+    shooter.result()
+    storage = log.parts.storage
+    assert not ticket.done() and storage.is_locked(LOCK_NAME)
+    primary.stop()
+    assert isinstance(ticket.exception(WAIT_S), CommitFailedError)
+    until(lambda: not storage.is_locked(LOCK_NAME), "the rest of the close")
+
+
 def test_a_late_record_is_called_written_before_its_sync(stack: ExitStack) -> None:
     """Let the time-out come long before the interval's sync: the error promises no sync."""
     log = stack.enter_context(memory_log(durability="interval", interval_ms=60_000))
@@ -184,86 +201,3 @@ def test_delta_readers_and_replicas_of_replicas_do_not_count(tmp_path: Path, sta
     assert not ticket.done() and log.acked_lsn == 0
     stack.enter_context(Replica(tmp_path / "second", primary.address))
     assert ticket.result(WAIT_S).last_lsn == log.acked_lsn == 1
-
-
-class Failovers:
-    """A primary and three replicas as processes; an append is acknowledged when two replicas have it."""
-
-    replicas = 2
-
-    def __init__(self, folder: Path, seed: int, started: Processes) -> None:
-        self.chance, self.folder, self.started = random.Random(seed), folder, started
-        self.is_store = bool(seed % 2)
-        self.ledger = folder / "ledger"
-        self.ledger.touch()
-        self.kills = 0
-        self.primary, *self.others = [folder / f"node{number}" for number in range(4)]
-
-    def turn(self) -> None:
-        """Append under kills, kill the primary, look at each pair of replicas, and go on with the furthest of one."""
-        address, before = free_address(), self.ledger.stat().st_size
-        living = [self._begin("promise", self.primary, address)]
-        until((self.primary / "manifest").exists, "the log")
-        living += [self._begin("follow", node, address) for node in self.others]
-        # An acknowledgement has the whole log with it: until there is one, only older promises hold.
-        until(lambda: self.ledger.stat().st_size > before, "something acknowledged")
-        if self.chance.randrange(2):
-            victim = self.chance.randrange(3)
-            self._kill(living.pop(victim + 1))
-            living.append(self._begin("follow", self.others[victim], address))
-        time.sleep(self.chance.uniform(0.0, 0.3))
-        for pid in living:
-            self._kill(pid)
-        promised = dict(line.split() for line in self.ledger.read_bytes().split(b"\n")[:-1])
-        for out in range(3):
-            self._check(promised, self._furthest([n for i, n in enumerate(self.others) if i != out]))
-        survivors = self.chance.sample(self.others, 2)
-        chosen = self._furthest(survivors)
-        promote(chosen)
-        shutil.rmtree(self.primary)
-        self.others = [node for node in (*self.others, self.primary) if node != chosen]
-        self.primary = chosen
-
-    def _begin(self, role: str, node: Path, address: str) -> int:
-        if role == "follow":
-            return self.started.start("follow", address, str(node), 0, True)
-        return self.started.start(role, str(node), address, self.replicas, self.is_store, str(self.ledger))
-
-    def _kill(self, pid: int) -> None:
-        self.started.kill(pid)
-        self.kills += 1
-
-    def _furthest(self, nodes: list[Path]) -> Path:
-        """The replica whose last epoch is the newest, and of those the longest."""
-
-        def end(node: Path) -> tuple[int, int]:
-            if not (node / "manifest").exists():
-                return 0, 0
-            manifest, slot = load_manifest(FileStorage(str(node))), read_durable_slot(FileStorage(str(node)))
-            return manifest.lineage[-1].number if manifest.lineage else 0, max(
-                slot.lsn, manifest.end.last_lsn
-            )
-
-        return max(nodes, key=end)
-
-    def _check(self, promised: dict[bytes, bytes], node: Path) -> None:
-        with walkit.open(node, mode="r") as log:
-            there = {b"%d" % record.lsn: record.value for record in log.read()}
-        lost = {lsn: value for lsn, value in promised.items() if there.get(lsn) != value}
-        assert not lost, f"{node} has lost {len(lost)} of {len(promised)}: {sorted(lost)[:5]}"
-
-
-@pytest.mark.parametrize(
-    ("seed", "turns"),
-    # slow: each turn starts and kills five processes
-    [(0, 1), *(pytest.param(seed, 12, marks=pytest.mark.slow) for seed in (1, 2, 3))],
-)
-def test_a_failover_to_the_furthest_of_each_two_replicas_loses_nothing(
-    tmp_path: Path, seed: int, turns: int
-) -> None:
-    """Kill primaries and replicas again and again: each two of three replicas have all that was acknowledged."""
-    with processes() as started:
-        world = Failovers(tmp_path, seed, started)
-        for _ in range(turns):
-            world.turn()
-    assert world.kills >= 4 * turns

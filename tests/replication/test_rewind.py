@@ -112,7 +112,7 @@ def test_rejoin_makes_each_folder_one_that_follows(tmp_path: Path) -> None:
             walkit.copy(tmp_path / "new", tmp_path / "ahead" / "log")
         claim = walkit.claim(tmp_path / "held", "mailer", first_lsn=91)
         before = {name: bytes_of(FileStorage(str(tmp_path / name))) for name in ("old", "trimmed", "other")}
-        actions = {"none": "follow", "replica": "follow", "old": "rewind", "trimmed": "anew", "other": "anew"}
+        actions = {"none": "follow", "replica": "follow", "old": "rewind", "trimmed": "anew"}
         for name, action in actions.items():
             report = rejoin(tmp_path / name, address, dry_run=True)
             assert (name, report.action, report.dry_run) == (name, action, True), str(report)
@@ -125,6 +125,11 @@ def test_rejoin_makes_each_folder_one_that_follows(tmp_path: Path) -> None:
             claim.renew()
         with Store.open(tmp_path / "old", options=SMALL), pytest.raises(LogLockedError):
             rejoin(tmp_path / "old", address)
+        for dry_run in (True, False):  # a wrong address: the folder stays
+            with pytest.raises(RewindError, match="has another log") as foreign:
+                rejoin(tmp_path / "other", address, force=True, dry_run=dry_run)
+            assert foreign.value.reason == "foreign"
+        assert bytes_of(FileStorage(str(tmp_path / "other"))) == before["other"]
         for name, action in actions.items():
             report = rejoin(tmp_path / name, address)
             assert (name, report.action) == (name, action)
@@ -132,14 +137,28 @@ def test_rejoin_makes_each_folder_one_that_follows(tmp_path: Path) -> None:
             with Replica(tmp_path / name, address, options=SMALL) as replica:
                 replica.wait_for(put(promoted, 5), 30)
                 assert replica.store.items() == promoted.items()
-    with pytest.raises(PeerError):
-        rejoin(tmp_path / "old", address)
+    for name in ("old", "other"):
+        with pytest.raises(PeerError):
+            rejoin(tmp_path / name, address)
     with Primary(tmp_path / "ahead" / "log") as lagging:  # a copy of an earlier state
         report = rejoin(tmp_path / "new", lagging.address, force=True)
         assert (report.action, report.first_lsn) == ("rewind", 81)
         with Replica(storage, lagging.address, options=SMALL) as replica:
             until(lambda: replica.status().state == "streaming", "the contact")
             assert replica.log.durable_lsn == 80
+
+
+def test_rejoin_of_a_log_that_parted_before_its_first_record(tmp_path: Path) -> None:
+    """Promote a replica that had no record yet: the old primary's log is the same and all of it differs: put aside."""
+    with Store.open(tmp_path / "old", options=SMALL) as store, Primary(store) as primary:
+        with Replica(tmp_path / "new", primary.address, options=SMALL) as replica:
+            until(lambda: replica.status().state == "streaming", "the contact")
+        put(store, 5)
+    promote(tmp_path / "new")
+    with Store.open(tmp_path / "new", options=SMALL) as promoted, Primary(promoted) as serving:
+        put(promoted, 3)
+        report = rejoin(tmp_path / "old", serving.address)
+        assert (report.action, report.first_lsn) == ("anew", 1) and not (tmp_path / "old").exists()
 
 
 def test_without_being_asked_nothing_is_rewound(tmp_path: Path) -> None:

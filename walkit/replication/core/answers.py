@@ -9,15 +9,7 @@ from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.replication.core.lag import Lag
 from walkit.replication.protocol.frame_run import FrameRun
 from walkit.replication.protocol.lineage import PrimaryState
-from walkit.replication.protocol.messages import (
-    Batch,
-    Fetch,
-    FromSubscriber,
-    Hello,
-    Nack,
-    Refusal,
-    Welcome,
-)
+from walkit.replication.protocol.messages import Batch, Fetch, FromSubscriber, Hello, Nack, Refusal, Welcome
 
 
 def welcome_of(primary: PrimaryState, version: int) -> Welcome:

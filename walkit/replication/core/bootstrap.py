@@ -14,6 +14,8 @@ from walkit.replication.protocol.messages import CHUNK_BYTES_MAX, Chunk, Fetch
 
 FETCHES_MAX = 8
 """So many ranges are asked for and not answered: what a replica takes in meanwhile stays below its inbox."""
+CHUNK_BYTES_MIN = 16 << 10
+"""The smallest range that is asked for: it has a segment's header, without which a part is not continued."""
 
 
 class Transfer:
@@ -28,7 +30,14 @@ class Transfer:
         """What has not come yet, and what had not when this began."""
         self._wants = deque(want for want in wants if want.offset < want.size)
         self._asked: deque[Fetch] = deque()
-        self._chunk_bytes = chunk_bytes
+        self._chunk_bytes = self._first_bytes = chunk_bytes
+
+    @property
+    def next_chunk_bytes(self) -> int:
+        """With ranges of which size to begin after this connection: smaller ones if it broke before the first came."""
+        if self.missing_bytes < self.bytes_at_first:
+            return self._first_bytes
+        return max(self._first_bytes // 4, CHUNK_BYTES_MIN)
 
     @property
     def is_done(self) -> bool:
@@ -61,6 +70,7 @@ class Transfer:
             )
         self._asked.popleft()
         self.missing_bytes -= fetch.size
+        self._chunk_bytes = min(2 * self._chunk_bytes, CHUNK_BYTES_MAX)
         self._check()
         return ""
 

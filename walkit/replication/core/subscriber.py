@@ -37,6 +37,7 @@ from walkit.replication.protocol.codecs import Traffic
 from walkit.replication.protocol.failures import ProtocolError
 from walkit.replication.protocol.identity import Identity
 from walkit.replication.protocol.messages import (
+    CHUNK_BYTES_MAX,
     LASTING,
     PROTOCOL_MAX,
     PROTOCOL_MIN,
@@ -89,6 +90,8 @@ class Subscriber:
         """Whether it takes the log anew where its own cannot be continued."""
         self.transfer: Transfer | None = None
         """What comes of the files of a plan, while it does."""
+        self._chunk_bytes = CHUNK_BYTES_MAX
+        """The size of the first ranges that the next transfer asks for."""
         self.name, self.codecs, self.versions, self.frame_bytes_max = name, codecs, versions, frame_bytes_max
         self.log_id, self.lineage = log_id, lineage
         self.identity = identity
@@ -163,6 +166,8 @@ class Subscriber:
         self._lose_contact(now_ms)
         self.trouble, self.reason = checks.plain_text(why), reason
         self._enter("detached", now_ms, self.trouble)
+        if self.transfer is not None:
+            self._chunk_bytes = self.transfer.next_chunk_bytes
         self._nacked, self.damaged_here, self.transfer, self.next = None, 0, None, self.end
         self.wake_at_ms = now_ms + self._backoff.next_ms()
         return self._note(f"lost: {why}", [Disconnect(why)], now_ms)
@@ -207,7 +212,7 @@ class Subscriber:
         """The answer to `Prepare`: what is missing of the plan's files."""
         if self.state != "bootstrapping":
             return []
-        self.transfer = Transfer(wants)
+        self.transfer = Transfer(wants, self._chunk_bytes)
         return self._note("prepared", self._fetch(), now_ms)
 
     def published(self, end: LogEnd, lineage: tuple[EpochRecord, ...], now_ms: float) -> list[SubscriberStep]:
@@ -222,6 +227,7 @@ class Subscriber:
         """The log is another one now, and ends there; called without a connection."""
         self.end = self.next = end
         self.lineage, self.since_ms, self._refused_for, self.transfer = lineage, now_ms, "", None
+        self._chunk_bytes = CHUNK_BYTES_MAX
         self.lag.reached(end.last_lsn)
         self._backoff.reset()
 

@@ -11,7 +11,6 @@ from walkit.errors import OptionsError, WalkitError
 from walkit.replication.delta.messages import PollAnswer, PollRefusal, PollRequest
 from walkit.replication.delta.service import DELTA_BYTES_SENT_MAX
 from walkit.replication.delta.wire import ANSWER_WORDS_BYTES, POLL_METHOD, decode_reply, encode_poll
-from walkit.replication.transport.access import TOKEN_KEY
 from walkit.replication.transport.connection import Destination, call_error
 from walkit.replication.transport.grpc_common import grpc
 
@@ -36,11 +35,7 @@ class PollLink:
         if self._call is not None:
             request = PollRequest(session_id=session_id, session_epoch=session_epoch, leave=True)
             with suppress(grpc.RpcError, ValueError):  # a channel that is closed meanwhile
-                self._call(encode_poll(request), timeout=LEAVE_S, metadata=self._metadata())
-
-    def _metadata(self) -> tuple[tuple[str, str], ...]:
-        token = self._destination.token
-        return () if token is None else ((TOKEN_KEY, token),)
+                self._call(encode_poll(request), timeout=LEAVE_S, metadata=self._destination.metadata)
 
     def send(self, request: PollRequest) -> None:
         """Send a poll; `on_reply` gets what becomes of it. OptionsError where a file of the TLS cannot be used."""
@@ -50,7 +45,7 @@ class PollLink:
         future = self._call.future(
             encode_poll(replace(request, wait_ms=POLL_WAIT_MS)),
             timeout=POLL_TIMEOUT_S,
-            metadata=self._metadata(),
+            metadata=self._destination.metadata,
         )
         future.add_done_callback(lambda done: self._on_reply(request, self._received(done)))
 

@@ -21,13 +21,7 @@ from walkit.replication.delta.loader import LoadedRange, RangeLoader, Workers, c
 from walkit.replication.delta.messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
 from walkit.replication.delta.opening import Opening
 from walkit.replication.delta.poller import DeltaPoller
-from walkit.replication.delta.replayer import (
-    ApplyRange,
-    DeltaReplayer,
-    EndReplay,
-    LoadRange,
-    ReplayStep,
-)
+from walkit.replication.delta.replayer import ApplyRange, DeltaReplayer, EndReplay, LoadRange, ReplayStep
 from walkit.replication.delta.state import ReaderFigures, ReaderState
 from walkit.replication.delta.upkeep import ReaderUpkeep
 from walkit.replication.logs.source import SharedLog

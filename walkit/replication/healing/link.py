@@ -17,7 +17,6 @@ from walkit.replication.protocol.failures import PeerError
 from walkit.replication.protocol.frame_run import FrameRun
 from walkit.replication.protocol.messages import LASTING, PROTOCOL_MAX, PROTOCOL_MIN, Batch, Hello, Refusal
 from walkit.replication.protocol.wire import WireError, decode_from_publisher, encode_from_subscriber
-from walkit.replication.transport.access import TOKEN_KEY
 from walkit.replication.transport.connection import Destination, call_error
 from walkit.replication.transport.grpc_common import grpc
 
@@ -44,8 +43,9 @@ class RangeLink:
         may mend; OptionsError.
         """
         hello = Hello(name="heal", log_id=log_id, lineage=lineage, end=after)
-        metadata = () if self._destination.token is None else ((TOKEN_KEY, self._destination.token),)
-        call = self._call(encode_from_subscriber(hello), metadata=metadata, wait_for_ready=False)
+        call = self._call(
+            encode_from_subscriber(hello), metadata=self._destination.metadata, wait_for_ready=False
+        )
         end, watch = after, _SilenceWatch(call)
         try:
             while True:

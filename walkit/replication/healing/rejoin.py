@@ -14,6 +14,7 @@ from walkit.config import LogOptions
 from walkit.errors import DivergenceError, GapError, LogNotFoundError, StorageError
 from walkit.events import EventCallback, EventSink
 from walkit.format.layout import FRAME_BYTES_LIMIT
+from walkit.format.manifest import LogEnd
 from walkit.read.reader import reader_view_of
 from walkit.read.view import LogView
 from walkit.replication.healing.link import RangeLink
@@ -73,8 +74,9 @@ def rejoin(
     would leave no state, renames it, so that a replica begins in an empty folder of the old name. Nothing is deleted.
     Afterwards `Replica(dir, source)` follows. With `dry_run` it only reports. `force` rewinds also past readers.
 
-    RewindError ("held") if a claim or a replica has read records that would go; LogLockedError while the log is
-    open; PeerError if the primary is not reached, or cannot answer now; OptionsError, CorruptionError, StorageError.
+    RewindError: "held" if a claim or a replica has read records that would go, "foreign" if the primary has another
+    log, as at a wrong address; nothing was changed then. LogLockedError while the log is open; PeerError if the
+    primary is not reached, or cannot answer now; OptionsError, CorruptionError, StorageError.
     """
     storage, destination = storage_at(dir), destination_of(source, token, tls, insecure)
     report = _compared(storage, destination, force=force, dry_run=dry_run)
@@ -106,6 +108,7 @@ def _compared(storage: Storage, destination: Destination, *, force: bool, dry_ru
         except RewindError as refused:
             if refused.reason == "held":
                 raise
+            _require_this_log(view, destination)
             action, why = "anew", str(refused)
     return RejoinReport(
         location=storage.location,
@@ -133,6 +136,18 @@ def _difference(view: LogView, destination: Destination) -> DivergenceError | No
         return None
     text = f"the log has records up to LSN {end.last_lsn:,}, and the primary ends at {ends_lsn:,}"
     return DivergenceError(text, first_lsn=ends_lsn + 1)
+
+
+def _require_this_log(view: LogView, destination: Destination) -> None:
+    """Raise a RewindError if the primary has another log. From nothing on, each replica of this log can follow."""
+    try:
+        with RangeLink(destination, FRAME_BYTES_LIMIT) as link:
+            next(link.runs(view.manifest.log_id, (), LogEnd()), None)
+    except GapError:  # the beginning of this log is gone there
+        return
+    except DivergenceError as error:
+        said = f"the primary at {destination.address} has another log. Nothing was changed. It said: {error}"
+        raise RewindError(said, first_lsn=1, reason="foreign") from error
 
 
 def _free_name(storage: Storage) -> str:

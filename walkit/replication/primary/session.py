@@ -9,14 +9,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from walkit._internal.threads import Bell
-from walkit.errors import (
-    ClaimError,
-    GapError,
-    LogClosedError,
-    OptionsError,
-    StorageError,
-    WalkitError,
-)
+from walkit.errors import ClaimError, GapError, LogClosedError, OptionsError, StorageError, WalkitError
 from walkit.events import EventSink
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.replication.core.actions import (

@@ -13,7 +13,6 @@ from walkit.replication.primary.status import FollowerStatus, PrimaryStatus
 from walkit.replication.protocol.checks import plain_text
 from walkit.replication.protocol.failures import PeerError
 from walkit.replication.protocol.wire import WireError, parsed, pb, sealed
-from walkit.replication.transport.access import TOKEN_KEY
 from walkit.replication.transport.connection import Destination, call_error, destination_of
 from walkit.replication.transport.grpc_common import grpc
 from walkit.replication.transport.tls import ClientTLS
@@ -44,11 +43,11 @@ def primary_status(
 def ask_status(destination: Destination) -> PrimaryStatus:
     """Do what `primary_status` does."""
     address = destination.address
-    metadata = () if destination.token is None else ((TOKEN_KEY, destination.token),)
     channel = destination.channel(REPLY_BYTES_MAX)
     try:
         call = channel.unary_unary(STATUS_METHOD)
-        return decode_status(call(sealed(pb.StatusQuestion()), timeout=TIMEOUT_S, metadata=metadata))
+        question = sealed(pb.StatusQuestion())
+        return decode_status(call(question, timeout=TIMEOUT_S, metadata=destination.metadata))
     except (grpc.RpcError, WireError) as error:
         said = f"it sent {error}" if isinstance(error, WireError) else call_error(error, destination)
         raise (

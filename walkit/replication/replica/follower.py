@@ -20,12 +20,7 @@ from walkit.replication.core.subscriber import Subscriber
 from walkit.replication.logs.awaited import Awaited
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.replication.protocol.codecs import CODECS
-from walkit.replication.protocol.messages import (
-    NAME_CHARS_MAX,
-    PROTOCOL_MAX,
-    PROTOCOL_MIN,
-    is_name,
-)
+from walkit.replication.protocol.messages import NAME_CHARS_MAX, PROTOCOL_MAX, PROTOCOL_MIN, is_name
 from walkit.replication.replica.identity_file import load_identity
 from walkit.replication.replica.loop import ReplicaLoop, stop_dropped
 from walkit.replication.replica.opening import Opened, ReplicaOpening

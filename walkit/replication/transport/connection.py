@@ -14,10 +14,7 @@ from walkit._internal.threads import Bell, LogThread
 from walkit.errors import OptionsError, WalkitError
 from walkit.replication.protocol.checks import plain_text
 from walkit.replication.protocol.failures import PeerError
-from walkit.replication.protocol.messages import (
-    FromPublisher,
-    FromSubscriber,
-)
+from walkit.replication.protocol.messages import FromPublisher, FromSubscriber
 from walkit.replication.protocol.wire import METHOD, WireError, decode_from_publisher, encode_from_subscriber
 from walkit.replication.transport.access import TOKEN_KEY, check_token
 from walkit.replication.transport.address import Address, parse_address
@@ -44,6 +41,11 @@ class Destination:
     address: str
     token: str | None = field(default=None, repr=False)
     tls: ClientTLS | None = None
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """The token of each call, if there is one."""
+        return () if self.token is None else ((TOKEN_KEY, self.token),)
 
     def channel(self, frame_bytes_max: int) -> Any:
         """Return a new gRPC channel; OptionsError where a file of its TLS cannot be used."""
@@ -93,8 +95,7 @@ class Connection:
         self.inbox_budget = ByteBudget(INBOX_BYTES)
         self._out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._channel = destination.channel(frame_bytes_max)
-        metadata = () if destination.token is None else ((TOKEN_KEY, destination.token),)
-        self._call = self._channel.stream_stream(METHOD)(self._outgoing(), metadata=metadata)
+        self._call = self._channel.stream_stream(METHOD)(self._outgoing(), metadata=destination.metadata)
         try:
             LogThread(target=self._listen, name="walkit-replica-receiver", daemon=True).start()
         except RuntimeError as error:
