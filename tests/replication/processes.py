@@ -21,8 +21,8 @@ UNHEALED = 4
 FORKER = """
     import fnmatch, json, os, resource, signal, sys, traceback
     from tests.support.crash_recorder import CHANGES
-    from tests.replication.delta.child import main as delta
-    from tests.replication.writer import follow, promise, serve, write
+    from tests.replication.chaos_rounds import follow_chaos, read_chaos, serve_chaos
+    from tests.replication.writer import follow, serve, write
     from tests.support.stores import SMALL
     from walkit.errors import WalkitError
     from walkit.models import FaultyStorage
@@ -58,10 +58,8 @@ FORKER = """
                 write(*how)
             elif what == "serve":
                 serve(*how)
-            elif what == "promise":
-                promise(*how)
-            elif what == "delta":
-                delta(*how)
+            elif what.endswith(" chaos"):
+                {"serve": serve_chaos, "follow": follow_chaos, "read": read_chaos}[what.split()[0]](*how)
             else:
                 address, path, nth = how[:3]
                 storage = Killing(FileStorage(path))
@@ -88,7 +86,7 @@ FORKER = """
 
 
 class Processes:
-    """Starts and ends processes; a role and what it is given: `write`, `promise`, `serve`, `follow`, `delta`, `heal`"""
+    """Starts and ends processes; a role and what it is given: `write`, `serve`, `follow`, `heal`, those of the chaos"""
 
     def __init__(self, child: Child) -> None:
         self._child = child

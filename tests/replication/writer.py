@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import sys
-import threading
 import time
-from contextlib import ExitStack, suppress
-from typing import Any
+from contextlib import ExitStack
 
 import walkit
-from walkit.errors import CommitFailedError
 from walkit.replication import Primary, Replica
 from walkit.replication.core.backoff import Backoff
 from walkit.segments.consumer_files import drop_claim
@@ -89,28 +85,6 @@ def serve(path: str, address: str) -> None:
     """Serve a log until SIGTERM."""
     ending = Ending()
     with Primary(path, address):
-        while not ending.over:
-            time.sleep(0.02)
-
-
-def promise(path: str, address: str, replicas: int, is_store: bool, ledger: str) -> None:
-    """Append from four threads to a log that waits for replicas; write each acknowledged record to a file of lines."""
-    ending, lines = Ending(), os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-
-    def work(number: int) -> None:
-        for count in range(1 << 30):
-            value = b"%d-%d-%d" % (os.getpid(), number, count)
-            with suppress(CommitFailedError):  # replicas were late: nothing was promised
-                result = source.put(value, value) if is_store else source.append(value, key=value)
-                os.write(lines, b"%d %b\n" % (result.first_lsn, value))
-
-    opening: Any = Store.open if is_store else walkit.open
-    with (
-        opening(path, options=OPTIONS) as source,
-        Primary(source, address, ack_replicas=replicas, ack_timeout_ms=300),
-    ):
-        for number in range(4):
-            threading.Thread(target=work, args=(number,), daemon=True).start()
         while not ending.over:
             time.sleep(0.02)
 
