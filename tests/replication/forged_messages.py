@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tests.replication.blocking_callers import flipped, sealed
+from tests.replication.blocking_callers import UNLIMITED, flipped, sealed
 from tests.replication.sim_network import History
 from walkit.format.manifest import EpochRecord
 from walkit.replication.protocol import walkit_pb2
@@ -56,9 +56,23 @@ def crafted_primary(answer: Answer) -> Iterator[str]:
 
 
 @contextmanager
+def saying(*answers: bytes) -> Iterator[str]:
+    """Serve on the loopback address, and yield the address: each call gets these bytes, whatever is said."""
+
+    def follow(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        next(requests, None)
+        yield from answers
+        for _ in requests:
+            pass
+
+    with serving(METHOD, grpc.stream_stream_rpc_method_handler(follow)) as address:
+        yield address
+
+
+@contextmanager
 def serving(path: str, handler: Any) -> Iterator[str]:
     """Serve one call, named by its path, on the loopback address, and yield that."""
-    server = grpc.server(DaemonExecutor())
+    server = grpc.server(DaemonExecutor(), options=UNLIMITED)
     _, service, name = path.split("/")
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
     port = server.add_insecure_port("127.0.0.1:0")

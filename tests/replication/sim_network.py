@@ -237,13 +237,6 @@ class World:
             self.import_waiting()
         self.subscribed(self.subscriber.receive(message, self.now))
 
-    def grow(self, frames: int) -> None:
-        """More frames are durable at the primary."""
-        self.history.durable = min(self.history.durable + frames, len(self.history.frames))
-        end = self.history.end()
-        if self.publisher is not None:
-            self.published(self.publisher.source_moved(end.last_lsn, end.position, self.now))
-
     def wait(self, ms: float) -> None:
         """Time passes."""
         self.import_waiting()
@@ -251,19 +244,6 @@ class World:
         if self.publisher is not None:
             self.published(self.publisher.tick(self.now))
         self.subscribed(self.subscriber.tick(self.now))
-
-    def break_link(self) -> None:
-        """The connection is lost; both sides may notice."""
-        self.import_waiting()
-        self.disconnect()
-        self.subscribed(self.subscriber.lost("the link broke", self.now))
-
-    def restart_replica(self) -> None:
-        """The replica's process ends and another one begins with what is on its stable storage."""
-        self.disconnect()
-        self.waiting.clear()
-        self.subscriber = self._subscriber()
-        self.subscribed(self.subscriber.start(self.now))
 
     def settle(self, rounds: int = 2000) -> None:
         """Let the link be perfect until both sides have nothing more to say."""

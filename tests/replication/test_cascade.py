@@ -12,7 +12,6 @@ from tests.replication.blocking_callers import until
 from tests.replication.test_grpc import quick
 from tests.replication.test_replica_checkpoint import put
 from tests.replication.test_rewind import diverged
-from tests.support.imports import bytes_of
 from tests.support.stores import SMALL
 from walkit.errors import LogNotFoundError, OptionsError
 from walkit.models import FaultyStorage
@@ -21,25 +20,6 @@ from walkit.replication.primary import claims as replica_claims
 from walkit.segments.consumer_files import claim_facts
 from walkit.storage import FileStorage
 from walkit.store import Store
-
-
-def test_frames_travel_through_a_replica(tmp_path: Path) -> None:
-    """Follow a replica's log by a third: each record comes as it is appended, and the frames of all are equal."""
-    with (
-        Store.open(tmp_path / "log", options=SMALL) as store,
-        Primary(store) as primary,
-        Replica(tmp_path / "middle", primary.address, options=SMALL) as middle,
-    ):
-        middle.wait_for(put(store, 50), 30)
-        with (
-            Primary(middle.log) as second,
-            Replica(tmp_path / "last", second.address, options=SMALL) as last,
-        ):
-            for _ in range(5):
-                last.wait_for(put(store, 10), 30)
-            assert last.store.items() == store.items()
-            assert [f.acked_lsn for f in second.status().followers]
-    assert bytes_of(FileStorage(str(tmp_path / "last"))) == bytes_of(FileStorage(str(tmp_path / "log")))
 
 
 def claimed(replica: Replica) -> list[int | None]:

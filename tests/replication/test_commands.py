@@ -14,9 +14,10 @@ from urllib.request import urlopen
 import pytest
 
 import walkit.cli
+from tests.replication.blocking_callers import until
 from tests.replication.certificates import Authority
 from tests.replication.processes import free_address
-from tests.replication.test_kill import ROOT, Process, until
+from tests.replication.test_kill import ROOT, Process
 from tests.support.interrupts import Strike
 from tests.support.threads import Task
 from walkit.replication import Replica
@@ -88,21 +89,6 @@ def test_serve_and_follow_with_tls_and_a_new_identity(
     follower = Process("-m", "walkit", *command, "--new-identity", "--codec", "snappy")
     until(lambda: walkit.open(tmp_path / "copy", mode="r").durable_lsn == 2, "the second record")
     assert (follower.end(), server.end()) == (0, 0)
-
-
-def test_follow_ends_with_3_where_the_logs_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Follow another log into a replica's folder: exit 3, and the error names the first LSN that differs."""
-    for name in ("one", "other"):
-        with walkit.open(tmp_path / name) as log:
-            log.append(name.encode())
-    with (
-        walkit.replication.Primary(tmp_path / "one") as primary,
-        Replica(tmp_path / "r", primary.address) as replica,
-    ):
-        replica.wait_for(1, 30)
-    with walkit.replication.Primary(tmp_path / "other") as primary:
-        assert follow(primary.address, tmp_path / "r") == 3
-    assert "The first difference is LSN 1; nothing was merged" in capsys.readouterr().err
 
 
 def test_serve_waits_for_a_log_and_ends_on_damage(tmp_path: Path) -> None:

@@ -105,6 +105,15 @@ def test_the_first_difference_of_two_histories_is_named(history: History) -> Non
             whole.end.last_lsn + 1,
         ),
         (
+            "a later epoch and more records",
+            replace(
+                whole,
+                lineage=(*whole.lineage, replace(second, number=9, id=77, first_lsn=whole.end.last_lsn + 1)),
+                end=LogEnd(last_lsn=whole.end.last_lsn + 50, position=whole.end.position + 6400, chain=5),
+            ),
+            whole.end.last_lsn + 1,
+        ),
+        (
             "a marker frame more than the primary",
             replace(whole, end=replace(whole.end, position=whole.end.position + 64, chain=3)),
             whole.end.last_lsn + 1,
@@ -119,25 +128,6 @@ def test_the_first_difference_of_two_histories_is_named(history: History) -> Non
         assert why_refused(taken, history.primary_state(taken)) == why_refused(  # type: ignore[arg-type]
             replace(hello, lineage=hello.lineage + whole.lineage * 9), history.primary_state(hello)
         ), "one epoch more than the source has is enough to tell"
-
-
-def test_a_higher_number_alone_never_wins(history: History) -> None:
-    """A replica with a later epoch and more records than the primary is a divergence, not a successor."""
-    whole = hello_at(history, len(history.frames))
-    end = whole.end
-    later = replace(
-        whole.lineage[-1],
-        number=9,
-        id=77,
-        first_lsn=end.last_lsn + 1,
-        position=end.position,
-        chain=end.chain,
-    )
-    ahead = LogEnd(last_lsn=end.last_lsn + 50, position=end.position + 6400, chain=5)
-    hello = replace(whole, lineage=(*whole.lineage, later), end=ahead)
-    refusal = why_refused(hello, history.primary_state(hello))
-    assert refusal is not None
-    assert (refusal.reason, refusal.lsn) == ("divergence", end.last_lsn + 1)
 
 
 @pytest.mark.parametrize(

@@ -244,26 +244,6 @@ def test_how_grpc_ends_a_call_is_one_plain_line(code: Any) -> None:
     assert told.isprintable() and len(told) < 600
 
 
-def test_content_that_cannot_be_is_tried_a_second_time() -> None:
-    """Say once what cannot be, then import frames, then say it twice: only two in a row end replication."""
-    history = whole()
-    subscriber = Subscriber("r")
-    subscriber.start(0)
-    states = []
-    for step in range(4):
-        now = step * 10_000.0
-        subscriber.tick(now)
-        subscriber.connected(now)
-        if step == 1:
-            subscriber.receive(welcome(history), now)
-            (given,) = [s for s in subscriber.receive(first_batch(history), now) if isinstance(s, Import)]
-            subscriber.imported(given.run.end, now)
-        subscriber.receive(welcome(history, ack_order="as it comes"), now)
-        states.append(subscriber.state)
-    assert states == ["detached", "detached", "failed", "failed"]
-    assert isinstance(subscriber.error, ProtocolError)
-
-
 def test_what_is_noted_of_long_messages_stays_small() -> None:
     """Send batches with the longest lineages, all of them known already: what is noted of each is a few lines."""
     history = whole()

@@ -17,8 +17,6 @@ from tests.support.imports import bytes_of
 from tests.support.interrupts import Strike, interrupt_in
 from tests.support.threads import Task
 from walkit.errors import (
-    DivergenceError,
-    FormatVersionError,
     LogClosedError,
     LogLockedError,
     OptionsError,
@@ -26,7 +24,6 @@ from walkit.errors import (
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.replication import DeltaReader, Primary, Replica, Tokens
 from walkit.replication.core.backoff import Backoff
-from walkit.replication.core.publisher import Publisher
 from walkit.replication.replica.identity_file import load_identity
 from walkit.segments.manifest_store import DURABLE_NAME, LOCK_NAME, load_manifest
 from walkit.storage import FileStorage
@@ -185,40 +182,6 @@ def test_both_sides_restart_and_go_on_where_the_replica_stands(stack: ExitStack,
     assert len(load_manifest(FileStorage(str(replica_dir))).lineage) == 4
 
 
-def test_a_log_that_went_another_way_is_refused_and_named(tmp_path: Path) -> None:
-    """Put the primary back to an earlier copy and write on: the replica fails with the first LSN that differs."""
-    early = CrashingStorage()
-    with walkit.open(storage=early, options=SMALL) as log:
-        log.append_many([b"common"] * 10)
-    copy = early.process_kill()
-    with walkit.open(storage=early, options=SMALL) as log:
-        log.append_many([b"one way"] * 5)
-    with Primary(early) as primary, Replica(tmp_path / "r", primary.address) as replica:
-        replica.wait_for(15, WAIT_S)
-    before = bytes_of(FileStorage(str(tmp_path / "r")))
-    with Primary(copy) as primary, Replica(tmp_path / "r", primary.address) as replica:
-        with pytest.raises(DivergenceError) as ahead:
-            replica.wait_for(16, WAIT_S)
-        assert ahead.value.first_lsn == 11
-    with walkit.open(storage=copy, options=SMALL) as log:
-        log.append_many([b"another way"] * 9)
-        with Primary(log) as primary, Replica(tmp_path / "r", primary.address) as replica:
-            with pytest.raises(DivergenceError) as other:
-                replica.wait_for(19, WAIT_S)
-            assert other.value.first_lsn == 11
-            assert replica.status().state == "failed"
-            assert "first difference is LSN 11" in str(replica.status().error)
-            assert [r.value for r in replica.log.read(11)] == [b"one way"] * 5
-    stranger = CrashingStorage()
-    with walkit.open(storage=stranger) as log:
-        log.append(b"of another log")
-        with Primary(log) as primary, Replica(tmp_path / "r", primary.address) as replica:
-            with pytest.raises(DivergenceError) as foreign:
-                replica.wait_for(16, WAIT_S)
-            assert foreign.value.first_lsn == 1
-    assert bytes_of(FileStorage(str(tmp_path / "r"))) == before
-
-
 def test_a_trim_keeps_to_the_claim_of_a_replica(tmp_path: Path) -> None:
     """Trim under a connected replica, then under none: its claim keeps what it needs; a new replica gets the rest."""
     storage = CrashingStorage()
@@ -245,23 +208,6 @@ def test_a_trim_keeps_to_the_claim_of_a_replica(tmp_path: Path) -> None:
             with Replica(tmp_path / "late", primary.address) as late:
                 late.wait_for(200, WAIT_S)
                 assert late.log.first_lsn == log.first_lsn
-
-
-@pytest.mark.parametrize(("replica_speaks", "primary_speaks"), [((1, 1), (2, 2)), ((2, 3), (1, 1))])
-def test_versions_without_a_common_one_are_refused_by_name(
-    tmp_path: Path, replica_speaks: tuple[int, int], primary_speaks: tuple[int, int]
-) -> None:
-    """An older replica and a newer primary, and the other way round: a typed error that names both ranges."""
-    with walkit.open(tmp_path / "p") as log:
-        log.append(b"x")
-        with (
-            Primary(log, publisher=lambda: Publisher(versions=primary_speaks)) as primary,
-            Replica(tmp_path / "r", primary.address, versions=replica_speaks) as replica,
-            pytest.raises(FormatVersionError) as refused,
-        ):
-            replica.wait_for(1, WAIT_S)
-        assert refused.value.found == f"{primary_speaks[0]} to {primary_speaks[1]}"
-        assert refused.value.supported == f"{replica_speaks[0]} to {replica_speaks[1]}"
 
 
 def test_a_reader_serves_what_another_opening_writes(tmp_path: Path) -> None:
@@ -325,21 +271,6 @@ def test_a_replica_ahead_of_what_a_dead_primary_can_prove_waits_for_its_opening(
                 again.append(b"after")
                 replica.wait_for(21, WAIT_S)
     assert bytes_of(FileStorage(str(tmp_path / "r")))[:2] == bytes_of(image)[:2]
-
-
-def test_a_token_is_required_where_it_is_set(tmp_path: Path) -> None:
-    """Follow with no token, a wrong one and the right one: the first two fail for good, by name."""
-    with walkit.open(tmp_path / "p") as log, Primary(log, token="right") as primary:
-        log.append(b"x")
-        for token in (None, "wrong"):
-            with (
-                Replica(tmp_path / "r", primary.address, token=token) as replica,
-                pytest.raises(OptionsError) as refused,
-            ):
-                replica.wait_for(1, WAIT_S)
-            assert refused.value.option == "token"
-        with Replica(tmp_path / "r", primary.address, token="right") as replica:
-            replica.wait_for(1, WAIT_S)
 
 
 def test_bad_arguments_are_named_before_anything_is_made(tmp_path: Path) -> None:

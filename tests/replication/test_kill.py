@@ -10,25 +10,17 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from tests.replication.blocking_callers import WAIT_S
 from tests.replication.kill_rounds import run_round
 
 ROOT = Path(__file__).resolve().parents[2]
-WAIT_S = 60.0
 KILLS = 6
 """In each of four rounds: by the writer and by a server, of a log and of a store."""
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline, f"waited {WAIT_S} s for: {what}"
-        time.sleep(0.01)
 
 
 class Process:

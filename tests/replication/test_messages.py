@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +13,8 @@ import pytest
 import zstandard
 
 import walkit
-from tests.replication.blocking_callers import UNLIMITED, WAIT_S, Caller, Relay, flipped, sealed, until
+from tests.replication.blocking_callers import WAIT_S, Relay, flipped, sealed, until
+from tests.replication.forged_messages import saying
 from tests.replication.sim_network import History, history_of
 from tests.support.crashes import SMALL
 from walkit.errors import DivergenceError, OptionsError
@@ -45,7 +45,6 @@ from walkit.replication.protocol.messages import (
     Welcome,
 )
 from walkit.replication.protocol.wire import (
-    METHOD,
     SUBSCRIBER_BYTES_MAX,
     DamagedMessageError,
     WireError,
@@ -55,8 +54,6 @@ from walkit.replication.protocol.wire import (
     encode_from_subscriber,
     publisher_bytes_max,
 )
-from walkit.replication.transport.grpc_common import grpc
-from walkit.replication.transport.threads import DaemonExecutor
 
 pb: Any = walkit_pb2
 EPOCHS = tuple(
@@ -127,37 +124,6 @@ def log() -> Iterator[walkit.WriteAheadLog]:
     with walkit.open(storage=storage, options=SMALL) as log:
         log.append_many([b"second"] * 10)
         yield log
-
-
-@pytest.mark.parametrize("what", ["welcome", "first batch", "hello"])
-def test_a_flipped_byte_costs_a_connection_and_nothing_else(
-    log: walkit.WriteAheadLog, tmp_path: Path, what: str
-) -> None:
-    """Spoil each byte in turn, a connection each, of a message that the other side gets: the replica ends equal."""
-    size = spoiled = 0
-
-    def spoil(call: int, message: int, data: bytes) -> bytes:
-        nonlocal size, spoiled
-        if message != (1 if what == "first batch" else 0):
-            return data
-        size, at = min(len(data), 90), spoiled
-        spoiled = min(at + 1, size)
-        return flipped(data, at * 8 + at % 8) if at < size else data
-
-    with Primary(log) as primary, Replica(tmp_path / "r", primary.address, None) as replica:
-        replica.wait_for(5, WAIT_S)
-    log.append_many([b"third"] * 5)
-    up_down = {"up": spoil} if what == "hello" else {"down": spoil}
-    with (
-        Primary(log) as primary,
-        Relay(primary.address, **up_down) as relay,
-        Replica(tmp_path / "r", relay.address, None, backoff=Backoff(1, 2)) as replica,
-    ):
-        assert replica.wait_for(25, WAIT_S) == 25
-        assert spoiled == size > 20
-        assert replica.status().error is None
-        assert replica.status().reconnects >= size
-        assert [r.value for r in replica.log.read(11)] == [b"second"] * 10 + [b"third"] * 5
 
 
 @pytest.mark.parametrize("reason", LASTING)
@@ -352,49 +318,18 @@ def test_numbers_that_no_log_has_are_no_message(message: Any) -> None:
     assert not isinstance(refused.value, DamagedMessageError)
 
 
-class FakePrimary:
-    """Answers each call over gRPC with the same bytes, whatever is said."""
-
-    def __init__(self, *answers: bytes) -> None:
-        self.answers = answers
-        self._over = threading.Event()
-        self._server = grpc.server(DaemonExecutor(), options=UNLIMITED)
-        _, service, method = METHOD.split("/")
-        handler = grpc.stream_stream_rpc_method_handler(self._follow)
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(service, {method: handler}),)
-        )
-        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
-        self._server.start()
-
-    def _follow(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        context.add_callback(self._over.set)
-        next(requests, None)
-        yield from self.answers
-        self._over.wait(WAIT_S)
-
-    def stop(self) -> None:
-        """End it."""
-        self._server.stop(grace=None).wait()
-
-
-def test_messages_over_their_limit_are_not_read(log: walkit.WriteAheadLog, tmp_path: Path) -> None:
-    """Send a replica, and a primary, one byte more than the largest message: gRPC refuses it and says the limit."""
+def test_messages_over_their_limit_are_not_read(tmp_path: Path) -> None:
+    """Send a replica one byte more than the largest message: gRPC refuses it and says the limit."""
     size = publisher_bytes_max(64 << 20) + 1
-    fake = FakePrimary(bytes(size))
-    with Replica(tmp_path / "r", fake.address, backoff=Backoff(5, 50)) as replica:
+    with saying(bytes(size)) as address, Replica(tmp_path / "r", address, backoff=Backoff(5, 50)) as replica:
         until(lambda: "resource_exhausted" in replica.status().trouble, "the limit")
         assert f"({size} vs. {size - 1})" in replica.status().trouble
-    fake.stop()
-    with Primary(log) as primary, Caller(primary.address) as caller:
-        caller.say(bytes(SUBSCRIBER_BYTES_MAX + 1))
-        assert caller.next() is None
-        assert caller.status.startswith("RESOURCE_EXHAUSTED")
     options = walkit.LogOptions(frame_bytes_max=96 << 20, segment_bytes=256 << 20)
-    fake = FakePrimary(bytes(size))
-    with Replica(tmp_path / "larger", fake.address, options=options, backoff=Backoff(5, 50)) as replica:
+    with (
+        saying(bytes(size)) as address,
+        Replica(tmp_path / "larger", address, options=options, backoff=Backoff(5, 50)) as replica,
+    ):
         until(lambda: "checksum" in replica.status().trouble, "a message within the larger limit")
-    fake.stop()
 
 
 def test_a_frame_larger_than_a_replica_takes_is_refused_by_name(
@@ -443,7 +378,6 @@ def test_answers_that_a_publisher_does_not_take_are_bounded(
     """Send a replica more heartbeats than it may have answers waiting, and read none: it gives the connection up."""
     monkeypatch.setattr("walkit.replication.transport.connection.OUTBOX_MESSAGES", 20)
     beat = encode_from_publisher(Heartbeat(sent_position=0, source_lsn=0, source_position=0))
-    fake = FakePrimary(encode_from_publisher(WELCOME), *[beat] * 20_000)
-    with Replica(tmp_path / "r", fake.address, backoff=Backoff(5, 50)) as replica:
+    answers = encode_from_publisher(WELCOME), *[beat] * 20_000
+    with saying(*answers) as address, Replica(tmp_path / "r", address, backoff=Backoff(5, 50)) as replica:
         until(lambda: "cancelled" in replica.status().trouble, "the connection to be given up")
-    fake.stop()

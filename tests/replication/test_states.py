@@ -14,7 +14,7 @@ import pytest
 import walkit
 from scripts import make_docs
 from tests.replication.blocking_callers import WAIT_S, until
-from tests.replication.sim_network import World, history_of
+from tests.replication.sim_network import history_of
 from tests.replication.test_cores import hello_at
 from tests.replication.test_grpc import quick
 from walkit.errors import GapError
@@ -228,26 +228,6 @@ def test_a_history_is_bounded_and_without_gaps() -> None:
     assert all(one.until_ms == other.since_ms for one, other in pairwise(spans))
     assert all(one.state != other.state for one, other in pairwise(spans))
     assert spans[-1].until_ms is None and len(driver.states.moves) <= MOVES_KEPT
-
-
-def test_random_events_take_only_edges_of_the_table() -> None:
-    """Cut, delay and grow two cores for 3,000 random steps: no transition outside the table, and both sides meet."""
-    chance = random.Random(11)
-    world = World(history_of(9, 7, 8))
-    for _ in range(3_000):
-        what = chance.random()
-        world.now += chance.choice((0.1, 5.0, 700.0, 20_000.0)) if what < 0.2 else 0.1
-        if what < 0.02:
-            world.disconnect()
-            world.subscribed(world.subscriber.lost("cut", world.now))
-        elif what < 0.1 and world.history.durable < len(world.history.frames):
-            world.history.durable += 1
-            if world.publisher is not None:
-                end = world.history.end()
-                world.published(world.publisher.source_moved(end.last_lsn, end.position, world.now))
-        world.settle() if what < 0.5 else world.subscribed(world.subscriber.tick(world.now))
-    states = {span.state for span in world.subscriber.states.spans()}
-    assert {"connecting", "streaming"} <= states <= {state.shown for state in STATES}
 
 
 def test_both_sides_say_their_state_and_for_how_long(tmp_path: Path) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import pkgutil
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,11 +20,6 @@ from walkit.storage import FileStorage
 from walkit.store import Store
 
 WAIT_S = 30.0
-BY_LSN_ALONE = {
-    "walkit.replication.replica.store.ReplicaStore": "waits for the local state, whatever its history",
-    "walkit.replication.logs.imported_log.ImportedLog": "waits for the local log, whatever its history",
-}
-"""Public waits for a bare LSN, and why their answer is not taken for one about the primary."""
 
 
 def nobody() -> str:
@@ -145,28 +136,3 @@ def test_a_delta_reader_compares_before_an_lsn_counts(tmp_path: Path) -> None:
         assert reader.wait_for(5, WAIT_S) == 11
     finally:
         reader.stop()
-
-
-def _waits() -> dict[str, Any]:
-    """Return each method `wait_for` of a public class of replication, by the name of its class."""
-    found: dict[str, Any] = {}
-    package = importlib.import_module("walkit.replication")
-    for module in pkgutil.walk_packages(package.__path__, "walkit.replication."):
-        if module.name.endswith("__main__"):
-            continue
-        for name, each in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
-            if not name.startswith("_") and each.__module__ == module.name and "wait_for" in vars(each):
-                found[f"{each.__module__}.{name}"] = vars(each)["wait_for"]
-    return found
-
-
-def test_each_wait_takes_a_result() -> None:
-    """Look through the whole room: each `wait_for` takes an append's result, or is listed with a reason."""
-    waits = _waits()
-    assert set(waits) >= {
-        *BY_LSN_ALONE,
-        f"{Replica.__module__}.Replica",
-        f"{DeltaReader.__module__}.DeltaReader",
-    }
-    takes_lsn = {n for n, wait in waits.items() if "result_or_lsn" not in inspect.signature(wait).parameters}
-    assert takes_lsn == set(BY_LSN_ALONE)

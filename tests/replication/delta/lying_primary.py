@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 import walkit
+from tests.replication.forged_messages import serving
 from walkit.format.checksum import crc32c
 from walkit.format.frame import FrameHeader, FrameIdentity, PreparedBody, seal_frame
 from walkit.format.layout import ALIGNMENT_BUFFERED
@@ -14,8 +15,7 @@ from walkit.replication.delta.feed import DeltaFeed
 from walkit.replication.delta.messages import PollAnswer, PollRefusal, PollRequest, checksum_of
 from walkit.replication.delta.polls import DeltaOptions
 from walkit.replication.delta.wire import POLL_METHOD, decode_poll, encode_reply
-from walkit.replication.transport.grpc_common import grpc, server_options
-from walkit.replication.transport.threads import DaemonExecutor
+from walkit.replication.transport.grpc_common import grpc
 
 Said = PollAnswer | PollRefusal | bytes | None
 Lie = Callable[[PollAnswer, PollRequest], Said]
@@ -30,13 +30,8 @@ class LyingPrimary:
         self.lie = lie
         self.lies = 0
         """Answers that were not the right one."""
-        self._server = grpc.server(DaemonExecutor(), options=server_options())
-        _, service, name = POLL_METHOD.split("/")
-        handler = grpc.unary_stream_rpc_method_handler(self._poll)
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(service, {name: handler}),)
-        )
-        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self._served = serving(POLL_METHOD, grpc.unary_stream_rpc_method_handler(self._poll))
+        self.address = ""
 
     def _poll(self, data: bytes, context: Any) -> Iterator[bytes]:
         request = decode_poll(data)
@@ -51,12 +46,12 @@ class LyingPrimary:
         yield said if isinstance(said, bytes) else encode_reply(said)
 
     def __enter__(self) -> Self:
-        self._server.start()
+        self.address = self._served.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.feed.stop()
-        self._server.stop(grace=None).wait()
+        self._served.__exit__(None, None, None)
 
 
 def frame_of(header: FrameHeader, body: bytes, count: int) -> bytes:

@@ -19,7 +19,7 @@ from tests.support.logs import tiny
 from tests.support.threads import Task, wait_until
 from walkit.errors import ClaimError, GapError, LogLockedError, OptionsError, StorageError, WalkitError
 from walkit.models import FaultyStorage
-from walkit.replication import ClientTLS, DeltaReader, Primary, ServerTLS
+from walkit.replication import ClientTLS, DeltaReader, Primary, Replica, ServerTLS
 from walkit.replication.delta import reader as delta_reader
 from walkit.storage import FileStorage
 
@@ -47,9 +47,10 @@ REFUSED: dict[str, tuple[Sides, str]] = {
 }
 
 
+@pytest.mark.parametrize("kind", [DeltaReader, Replica])
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_stranger_is_refused_in_one_sentence_and_asks_no_more(
-    stack: ExitStack, tmp_path: Path, ours: Authority, theirs: Authority, name: str
+    stack: ExitStack, tmp_path: Path, ours: Authority, theirs: Authority, name: str, kind: type[Any]
 ) -> None:
     """Follow with a wrong certificate, name or token: an OptionsError of one line, no session, no further try."""
     sides, words = REFUSED[name]
@@ -58,13 +59,15 @@ def test_a_stranger_is_refused_in_one_sentence_and_asks_no_more(
     log.append(b"secret", key=b"k")
     primary = stack.enter_context(Primary(log, tls=server, token="right"))
     given: dict[str, Any] = {"tls": client, "token": "right", "backoff": quick(), "insecure": True} | more
-    follower = stack.enter_context(DeltaReader(tmp_path / "log", primary.address, **given))
+    place = tmp_path / ("log" if kind is DeltaReader else "replica")
+    follower = stack.enter_context(kind(place, primary.address, **given))
     wait_until(lambda: follower.status().error is not None)
     with pytest.raises(OptionsError) as refused:
         follower.wait_for(2, WAIT_S)
     text = str(refused.value)
     assert words in text and text.isprintable() and "right" not in text.replace("right now", "")
-    assert follower.status().state == "failed"
+    assert refused.value.option == ("token" if "token" in name else "tls")
+    assert (follower.status().state == "failed" and kind is DeltaReader) or not list(follower.log.read())
     assert not primary.status().delta_readers and not primary.status().followers
 
 

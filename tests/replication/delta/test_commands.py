@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import walkit
-from tests.replication.test_kill import Process, until
+from tests.replication.blocking_callers import until
+from tests.replication.test_kill import Process
 from walkit.bench.delta import bench_delta
 from walkit.errors import OptionsError
 from walkit.models.remote_storage import REMOTE

@@ -157,18 +157,6 @@ def test_the_id_that_a_status_shows_ends_no_session(stack: ExitStack, log: walki
     assert not primary.status().delta_readers
 
 
-def test_an_older_reader_gets_what_its_version_has(stack: ExitStack, log: walkit.WriteAheadLog) -> None:
-    """Poll as version 1: ends alone, with the log's identity, and never a delta."""
-    version = 1
-    ask = asks(stack, stack.enter_context(Primary(log)).address)
-    last = answered(ask(PollRequest(version=version)))
-    log.append(b"x")
-    while last.end.lsn < 1:
-        last = answered(ask(after(last, version=version)))
-    assert (last.version, last.delta, last.first, last.crc) == (version, None, None, None)
-    assert last.log_id == log.parts.core.identity.log_id
-
-
 def test_a_poll_needs_the_token_and_sense(stack: ExitStack, log: walkit.WriteAheadLog) -> None:
     """Poll without a token, with a wrong one, with the right one, and with bytes that are no poll: by gRPC's codes."""
     primary = stack.enter_context(Primary(log, token="open"))

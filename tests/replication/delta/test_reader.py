@@ -8,7 +8,6 @@ import random
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import pytest
 
 import walkit
 from tests.replication.delta.test_feed import is_observed
-from tests.replication.proxy import TcpProxy
 from tests.support.logs import tiny
 from tests.support.threads import Task, wait_until
 from walkit.errors import (
@@ -291,27 +289,6 @@ def test_an_older_reader_reads_the_log_up_to_the_answered_end(
     assert reader.statistics().looks <= 1  # one where the machine takes seconds for this
 
 
-def test_the_writer_opens_the_log_again_and_the_reader_continues(stack: ExitStack, tmp_path: Path) -> None:
-    """Close and open log and primary at the same address three times: the reader follows through each epoch."""
-    address = "127.0.0.1:0"
-    reader: DeltaReader | None = None
-    for turn in range(3):
-        sessions = 0 if reader is None else reader.statistics().sessions
-        with walkit.open(tmp_path / "log", options=tiny()) as log, Primary(log, address) as primary:
-            address = primary.address
-            if reader is None:
-                reader = stack.enter_context(DeltaReader(tmp_path / "log", address, backoff=quick()))
-            lsn = mixed(log, random.Random(turn), 20)
-            reader.wait_for(lsn, WAIT_S)
-            wait_until(partial(has_a_new_session, reader, sessions))
-            assert dict(reader.state.items()) == expected(log, lsn)
-
-
-def has_a_new_session(reader: DeltaReader, before: int) -> bool:
-    """Say whether the reader has begun another session."""
-    return reader.statistics().sessions > before
-
-
 def test_what_the_reader_has_not_read_is_kept(stack: ExitStack, tmp_path: Path) -> None:
     """Trim all of a log before a reader that was made is started: its claim keeps it, and is gone after its stop."""
     log = stack.enter_context(walkit.open(tmp_path / "log", options=tiny()))
@@ -534,26 +511,6 @@ def test_bad_arguments_are_refused_before_anything_is_written(tmp_path: Path) ->
     walkit.open(tmp_path / "loose", options=walkit.LogOptions(durability="none")).close()
     with pytest.raises(OptionsError):
         DeltaReader(tmp_path / "loose", "127.0.0.1:1")
-
-
-def test_a_link_that_loses_bytes_costs_time_alone(stack: ExitStack, tmp_path: Path) -> None:
-    """Lose all bytes between reader and primary: the state is the log's, and polls come again."""
-    log = stack.enter_context(walkit.open(tmp_path / "log", options=tiny()))
-    primary = stack.enter_context(Primary(log))
-    proxy = stack.enter_context(TcpProxy(primary.address))
-    reader = stack.enter_context(DeltaReader(tmp_path / "log", proxy.address, backoff=quick()))
-    reader.wait_for(mixed(log, random.Random(1), 5), WAIT_S)
-    wait_until(lambda: reader.statistics().polls > 2)
-    proxy.trouble = "hole"
-    for turn in range(4):
-        lsn = mixed(log, random.Random(turn), 10)
-        reader.wait_for(lsn, WAIT_S)
-        assert dict(reader.state.items()) == expected(log, lsn)
-    proxy.trouble = ""
-    proxy.cut()
-    polls = reader.statistics().polls
-    wait_until(lambda: reader.statistics().polls > polls)
-    assert reader.error is None
 
 
 def test_a_reader_starts_and_stops_once_and_says_what_it_is(stack: ExitStack, tmp_path: Path) -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from itertools import count
-from random import Random
+from collections import Counter
 from typing import Any, ClassVar
 
 import pytest
@@ -19,17 +15,12 @@ from tests.support.examples import examples
 from tests.support.logs import tiny
 from tests.support.machines import that_did
 from walkit.errors import CorruptionError, DivergenceError, GapError, StorageError
-from walkit.format.frame import FrameHeader
-from walkit.format.layout import LSN_MAX, POSITION_MAX
 from walkit.models import CrashingStorage
-from walkit.read.view import frames_to_batches
-from walkit.record import Batch
 from walkit.replication import ProtocolError
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.delta.feed import DeltaFeed
 from walkit.replication.delta.messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
 from walkit.replication.delta.poller import DeltaPoller
-from walkit.replication.delta.polls import DeltaOptions
 from walkit.replication.delta.replayer import (
     ApplyRange,
     DeltaReplayer,
@@ -245,55 +236,6 @@ def test_a_delta_is_taken_where_it_continues_and_the_log_is_read_elsewhere() -> 
     assert applications(cores[0].done(step.number, 0)) == [(3, 4)]
 
 
-def test_answers_that_no_server_gives_break_no_core() -> None:
-    """Answer with any ends, ranges and numbers, bring any part of loads: no core asserts, and no range is left out."""
-    for seed in range(150):
-        chance = Random(seed)
-        limits = ReplayLimits(
-            loads_max=2, load_bytes=chance.choice([1, 256, 1 << 20]), bytes_max=1024, parts_max=4
-        )
-        core, polls, now, steps = replayer(5, limits), poller(), 0.0, deque[ReplayStep]()
-        for _ in range(60):
-            now += 50 * chance.random()
-            request = polls.request(core.applied, now)
-            if request is not None:
-                answer = _any_answer(chance, core.known.lsn, request)
-                with suppress(ProtocolError):
-                    if polls.answered(request, answer, now) is not None:
-                        steps.extend(core.answered(answer, now))
-            while steps and chance.random() < 0.7:
-                step = steps.popleft()
-                if isinstance(step, EndReplay):
-                    assert isinstance(step.error, StorageError)
-                elif isinstance(step, ApplyRange):
-                    assert step.first_lsn == core.applied.lsn + 1
-                    steps.extend(core.done(step.number, now))
-                else:
-                    last = chance.choice([step.first_lsn - 1, step.first_lsn, step.last_lsn])
-                    steps.extend(
-                        core.loaded(step.number, "x", chance.choice([1, 300]), DeltaEnd(last, 0), now)
-                    )
-            steps.extend(core.tick(now))
-
-
-def _any_answer(chance: Random, lsn: int, request: PollRequest) -> PollAnswer:
-    def any_end() -> DeltaEnd:
-        near = chance.choice([0, 1, lsn, lsn + 1, lsn + 40, LSN_MAX])
-        return DeltaEnd(min(near, LSN_MAX), chance.choice([0, 64 * lsn % POSITION_MAX, POSITION_MAX]))
-
-    return PollAnswer(
-        version=chance.choice([0, 1, 2, 2, 3]),
-        session_id=chance.choice([0, 1, request.session_id]),
-        session_epoch=chance.choice([0, request.session_epoch, request.session_epoch, 1 << 62]),
-        end=any_end(),
-        log_id=LOG_ID,
-        epoch_id=0,
-        first=chance.choice([None, any_end()]),
-        delta=chance.choice([None, b"", bytes(200)]),
-        crc=chance.choice([None, 0]),
-    )
-
-
 def test_a_delta_that_would_cut_a_range_that_waits_in_two_is_not_taken() -> None:
     """Give deltas while all loads are under way and a range waits for its turn: the range grows, and is one load."""
     core = replayer(limits=ReplayLimits(loads_max=1, load_bytes=1 << 20))
@@ -465,130 +407,3 @@ def test_a_refusal_is_tried_again_or_final(reason: str, again: tuple[int, int] |
 
 
 # -- both, on a real log
-
-
-class Reader:
-    """A delta reader of a log in this process: the cores, a link that loses and repeats, and a keyed state."""
-
-    def __init__(self, feed: DeltaFeed, storage: Any, log_id: int, random: Random, loss: float) -> None:
-        self.feed, self.storage, self.log_id, self.random, self.loss = feed, storage, log_id, random, loss
-        self.state: dict[bytes, tuple[bytes | None, int]] = {}
-        self.now = 0.0
-        self.begin(DeltaEnd())
-
-    def begin(self, applied: DeltaEnd) -> None:
-        """Begin, or begin again after a restart, with the state as it is."""
-        self.poller = DeltaPoller(backoff=Backoff(chance=self.random.random))
-        self.core = DeltaReplayer(
-            applied,
-            log_id=self.log_id,
-            limits=ReplayLimits(load_bytes=2048, bytes_max=8192),
-            chance=self.random.random,
-        )
-
-    def step(self) -> None:
-        """Poll once, and do what comes of it in any order, at most some of it."""
-        self.now += 10_000
-        request = self.poller.request(self.core.applied, self.now)
-        assert request is not None
-        answer = self.feed.poll(request)
-        if self.random.random() < self.loss:
-            answer = self.feed.poll(request)  # it came again
-        if self.random.random() < self.loss:
-            self.poller.failed(request, self.now)
-            return
-        if isinstance(answer, PollRefusal):
-            self.poller.refused(request, answer, self.now)
-            return
-        taken = self.poller.answered(request, answer, self.now)
-        assert taken is not None
-        self.do(self.core.answered(taken, self.now))
-
-    def do(self, steps: list[ReplayStep]) -> None:
-        """Take the steps, the loads from the last to the first; some fail."""
-        waiting = list(steps)
-        while waiting:
-            step = waiting.pop(self.random.randrange(len(waiting)))
-            if isinstance(step, EndReplay):
-                raise step.error
-            if isinstance(step, ApplyRange):
-                for record in self.records_of(step.payload):
-                    assert record.key is not None
-                    self.state[record.key] = record.value, record.lsn
-                waiting += self.core.done(step.number, self.now)
-            elif self.random.random() < self.loss:
-                waiting += self.core.load_failed(step.number, StorageError("lost"), self.now)
-            else:
-                try:
-                    with walkit.open(storage=self.storage, mode="r") as reader:
-                        records = list(reader.read(step.first_lsn, step.last_lsn))
-                except walkit.WalkitError as error:
-                    waiting += self.core.load_failed(step.number, error, self.now)
-                    continue
-                last = DeltaEnd(records[-1].lsn if records else 0, 0)
-                size = sum(len(r.value or b"") + 64 for r in records)
-                waiting += self.core.loaded(step.number, records, size, last, self.now)
-        self.now += 10_000
-        if self.core.wake_at_ms is not None:
-            self.do(self.core.tick(self.now))
-
-    @staticmethod
-    def records_of(payload: Any) -> list[walkit.Record]:
-        """Return the records of a load, or of a delta's frames."""
-        if payload and isinstance(payload[0], walkit.Record):
-            return list(payload)
-        frames: Iterator[tuple[FrameHeader, memoryview]] = iter(payload)
-        return [r for b in frames_to_batches(frames, 1, None) for r in Batch.from_arrow(b)]
-
-
-@pytest.mark.parametrize(("seed", "loss"), [(0, 0.0), (1, 0.3), (2, 0.3)])
-def test_a_readers_state_is_the_logs_at_each_lsn_that_it_announces(seed: int, loss: float) -> None:
-    """Append bursts of every size while a reader polls over a bad link and restarts: its state is a replay's."""
-    random = Random(seed)
-    storage = CrashingStorage()
-    expected: list[tuple[bytes, bytes]] = []
-    ids = count(1)
-    feed_options = DeltaOptions(buffer_bytes=2048, long_poll_ms=0, interval_ms=0)
-    with walkit.open(storage=storage, options=tiny()) as log:
-        with DeltaFeed(log, feed_options, new_id=lambda: next(ids)) as feed:
-            reader = Reader(feed, storage, log.parts.core.identity.log_id, random, loss)
-            for _ in range(60):
-                for _ in range(random.choice([0, 1, 1, 2, 3, 40])):
-                    expected.append(
-                        (b"%d" % random.randrange(20), random.randbytes(random.choice([1, 100, 2500])))
-                    )
-                    log.append(expected[-1][1], key=expected[-1][0])
-                assert log.parts.driver.delivery.drain()
-                reader.step()
-                if random.random() < 0.05:
-                    reader.begin(reader.core.applied)
-                lsn = reader.core.applied.lsn
-                replayed = {k: (v, n) for n, (k, v) in enumerate(expected[:lsn], 1)}
-                assert reader.state == replayed
-            until(reader.step, lambda: reader.core.applied.lsn == len(expected))
-            assert feed.counts.deltas > 0 < feed.counts.ends
-            assert reader.core.counts.loads > 0 < reader.core.counts.damaged + 1
-        assert not log.parts.driver.delivery.observers
-
-
-def until(step: Callable[[], None], holds: Callable[[], bool]) -> None:
-    """Step until it holds."""
-    for _ in range(1000):
-        if holds():
-            return
-        step()
-    raise AssertionError("it never came to hold")
-
-
-def test_records_that_were_trimmed_under_the_reader_are_a_typed_error() -> None:
-    """Trim what a reader has not read: its load raises a GapError, and the replay ends where it is."""
-    storage = CrashingStorage()
-    with walkit.open(storage=storage, options=tiny()) as log, DeltaFeed(log) as feed:
-        for n in range(200):
-            log.append(bytes(1000), key=b"%d" % n)
-        log.trim(150)
-        reader = Reader(feed, storage, log.parts.core.identity.log_id, Random(1), 0.0)
-        with pytest.raises(GapError):
-            reader.step()
-        assert reader.core.applied == DeltaEnd()
-        assert isinstance(reader.core.failure, GapError)
