@@ -19,9 +19,10 @@ from walkit.replication.delta.messages import DeltaEnd
 from walkit.replication.logs.source import StoredSource
 from walkit.segments.manifest_store import load_manifest
 from walkit.simulate.host import hosted
-from walkit.simulate.runner import Lock, Process, Queue, RLock, Runner
+from walkit.simulate.runner import Process, Runner
 from walkit.simulate.world_disk import Disk, DiskStorage
 from walkit.simulate.world_link import WorldGrpc
+from walkit.simulate.world_locks import Lock, Queue, RLock
 from walkit.simulate.world_network import Network
 from walkit.store import Store
 
@@ -136,15 +137,15 @@ def conversation(module: Any, executor: Any, listen: str) -> list[Any]:
     seen.append((refused.value.code(), refused.value.details()))
     ask = channel.unary_unary("/test/Echo")
     seen.append(ask(b"once", timeout=5, metadata=()))
-    done = ask.future(b"abort", timeout=5, metadata=())
     with pytest.raises(module.RpcError) as caught:
-        done.result()
+        ask(b"abort", timeout=5, metadata=())
     seen.append(caught.value.code())
     channel.close()
-    server.stop(grace=0).wait()
-    other = module.insecure_channel(f"127.0.0.1:{port}")
+    other = module.insecure_channel(f"127.0.0.1:{port + 1}")
     with pytest.raises(module.RpcError):
         other.unary_unary("/test/Echo")(b"a", timeout=0.5, metadata=())
+    if module is grpc:
+        server.stop(grace=0).wait()
     return seen
 
 
@@ -153,11 +154,11 @@ def test_a_conversation_is_the_same_over_grpc_and_over_the_worlds() -> None:
     found: list[Any] = []
     runner = Runner(3)
     process = Process("process", runner)
-    module = WorldGrpc(Network(runner, 3, {PORT: process}))
+    module = WorldGrpc(Network(runner, 3, {PORT: process, PORT + 1: Process("down", runner)}))
+    listen = f"[::]:{PORT}"
     with hosted(runner, 3, module):
-        runner.spawn(
-            process.start(), lambda: found.extend(conversation(module, None, f"[::]:{PORT}")), "work"
-        )
+        talk = lambda: found.extend(conversation(module, None, listen))  # noqa: E731
+        runner.spawn(process.start(), talk, "work")
         while runner.step(60_000):
             pass
         process.life.kill()

@@ -19,6 +19,7 @@ _GROUPS = (
     ("loss, repeats, damage", ("lose", "repeat", "damage")),
     ("delay, reorder", ("delay", "reorder")),
     ("disk", ("write", "storage", "away", "back", "another", "skew")),
+    ("promotion", ("promote",)),
 )
 """What faults are called in the legend, and which they are."""
 

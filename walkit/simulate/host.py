@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from random import Random
 from typing import Any
@@ -25,7 +25,8 @@ from walkit.log import resources, wal
 from walkit.replication.logs import importer
 from walkit.replication.transport import grpc_common
 from walkit.segments import writer_lock
-from walkit.simulate.runner import Lock, Queue, RLock, Runner
+from walkit.simulate.runner import Runner
+from walkit.simulate.world_locks import Lock, Queue, RLock
 
 EPOCH_NS = 1_700_000_000 * 10**9
 """When each world begins, by its wall clocks."""
@@ -116,22 +117,15 @@ def _substitutes(runner: Runner, seed: int, grpc: Any) -> dict[int, Any]:
     return found | {id(real): _chosen(runner, real, mine) for real, mine in functions}
 
 
-_places: dict[int, list[tuple[dict[str, Any], str]]] = {}
-"""By the number of modules that were loaded: the globals of walkit that are replaced."""
-
-
-def _replaced(wanted: frozenset[int]) -> list[tuple[dict[str, Any], str]]:
-    loaded = len(sys.modules)
-    if loaded not in _places:
-        _places.clear()
-        _places[loaded] = [
-            (vars(module), name)
-            for module_name, module in list(sys.modules.items())
-            if module_name.startswith("walkit.") and not module_name.startswith(LEFT_ALONE)
-            for name, value in list(vars(module).items())
-            if id(value) in wanted
-        ]
-    return _places[loaded]
+def _replaced(wanted: Mapping[int, Any]) -> list[tuple[dict[str, Any], str, Any]]:
+    """Return the globals of walkit's modules that are replaced, each with its name and its value."""
+    return [
+        (vars(module), name, value)
+        for module_name, module in list(sys.modules.items())
+        if module_name.startswith("walkit.") and not module_name.startswith(LEFT_ALONE)
+        for name, value in list(vars(module).items())
+        if id(value) in wanted
+    ]
 
 
 @contextmanager
@@ -159,7 +153,7 @@ def hosted(runner: Runner, seed: int, grpc: Any) -> Iterator[None]:
                 runner.run(mine, lambda: run(self))
 
         chance, held = random.getstate(), [(known, set(known)) for known in OPEN]
-        places = [(names, name, names[name]) for names, name in _replaced(frozenset(found))]
+        places = _replaced(found)
         EndingThread.start, EndingThread.run = start_here, run_here  # type: ignore[method-assign]
         try:
             for names, name, real in places:

@@ -1,4 +1,4 @@
-"""One thread at a time, in virtual time: processes of a world, their threads, and the locks that these wait for.
+"""One thread at a time, in virtual time: processes of a world and their threads.
 
 A thread runs until it waits; then the seed chooses the next one of those that are ready. Time does not pass while
 one is ready, and jumps to the next moment for which one waits. So the same seed gives the same interleaving.
@@ -10,19 +10,14 @@ import sys
 import threading
 import traceback
 from _thread import allocate_lock, get_ident
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from heapq import heappop, heappush
-from queue import Empty
 from random import Random
-from typing import Any
 
 Act = Callable[[], object]
 HANG_S = 20.0
 """A thread that has not come back after this real time waits for something outside the world."""
-
-LOOK_MS = 0.001
-"""The least time of a wait: what only looks again and again lets time pass."""
 
 
 class Killed(SystemExit):
@@ -259,123 +254,3 @@ class Runner:
                 for line in traceback.format_stack(frames[ident])
             )
             raise AssertionError(f"{thread.name} does not come back:\n{stack}")
-
-
-class Lock:
-    """A `threading.Lock` of a world."""
-
-    __slots__ = ("_is_locked", "_runner", "_waiting")
-
-    def __init__(self, runner: Runner) -> None:
-        self._runner, self._is_locked = runner, False
-        self._waiting: deque[Thread] = deque()
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """See threading.Lock."""
-        if not self._is_locked:
-            self._is_locked = True
-            return True
-        runner, thread = self._runner, self._runner.here()
-        if not blocking or (thread is None and not timeout):
-            return False
-        assert thread is not None, "the driver of a world must not wait"
-        until_ms = None if timeout < 0 else runner.now_ms + max(timeout * 1000, LOOK_MS)
-        while self._is_locked:
-            self._waiting.append(thread)
-            try:
-                if (
-                    not runner.wait(None if until_ms is None else until_ms - runner.now_ms)
-                    and self._is_locked
-                ):
-                    return False
-            finally:
-                if thread in self._waiting:
-                    self._waiting.remove(thread)
-        self._is_locked = True
-        return True
-
-    def release(self) -> None:
-        """See threading.Lock."""
-        if not self._is_locked:
-            raise RuntimeError("release unlocked lock")
-        self._is_locked = False
-        if self._waiting:
-            self._runner.wake(self._waiting.popleft())
-
-    def locked(self) -> bool:
-        """See threading.Lock."""
-        return self._is_locked
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-
-class RLock(Lock):
-    """A `threading.RLock` of a world."""
-
-    __slots__ = ("_depth", "_owner")
-
-    def __init__(self, runner: Runner) -> None:
-        super().__init__(runner)
-        self._owner, self._depth = 0, 0
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """See threading.RLock."""
-        if self._owner != get_ident():
-            if not super().acquire(blocking, timeout):
-                return False
-            self._owner = get_ident()
-        self._depth += 1
-        return True
-
-    def release(self) -> None:
-        """See threading.RLock."""
-        if self._owner != get_ident():
-            raise RuntimeError("cannot release un-acquired lock")
-        self._depth -= 1
-        if not self._depth:
-            self._owner = 0
-            super().release()
-
-    def _is_owned(self) -> bool:
-        return self._owner == get_ident()
-
-
-class Queue:
-    """A `queue.SimpleQueue` of a world."""
-
-    def __init__(self, runner: Runner) -> None:
-        self._items: deque[Any] = deque()
-        self._filled = Lock(runner)
-        self._filled.acquire()
-
-    def put(self, item: object, block: bool = True, timeout: float | None = None) -> None:
-        """See queue.SimpleQueue."""
-        self._items.append(item)
-        if self._filled.locked():
-            self._filled.release()
-
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """See queue.SimpleQueue."""
-        while not self._items:
-            if not self._filled.acquire(block, -1 if timeout is None else timeout):
-                raise Empty
-        item = self._items.popleft()
-        if self._items and self._filled.locked():  # for the next one that waits
-            self._filled.release()
-        return item
-
-    def get_nowait(self) -> Any:
-        """See queue.SimpleQueue."""
-        return self.get(block=False)
-
-    def qsize(self) -> int:
-        """See queue.SimpleQueue."""
-        return len(self._items)
-
-    def empty(self) -> bool:
-        """See queue.SimpleQueue."""
-        return not self._items

@@ -7,20 +7,21 @@ step every rule of `world_rules` is checked; when the faults have stopped, every
 
 from __future__ import annotations
 
+import math
 import os
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from zlib import crc32
 
 from walkit.models import CrashingStorage
 from walkit.simulate.host import hosted
 from walkit.simulate.runner import Process, Runner
-from walkit.simulate.world_faults import LINK_KINDS, PRIMARY, READERS, REPLICAS, Fault, Schedule
+from walkit.simulate.world_faults import LINK_KINDS, PRIMARY, Fault, Schedule
 from walkit.simulate.world_link import WorldGrpc
 from walkit.simulate.world_log import Ledger, Violation
 from walkit.simulate.world_network import Network
-from walkit.simulate.world_nodes import PORT, Node, ReaderNode, nodes_of
+from walkit.simulate.world_nodes import LogNode, Node, ReaderNode, nodes_of
 from walkit.simulate.world_rules import Rules
 
 SETTLE_MS = 120_000.0
@@ -79,12 +80,16 @@ class World:
     def __init__(self, schedule: Schedule, *, sample_ms: float | None = None) -> None:
         self.schedule, seed = schedule, schedule.seed
         self.runner, self.ledger = Runner(seed), Ledger()
-        self.primary, self.replicas, self.readers = nodes_of(
-            self.runner, self.ledger, seed, REPLICAS, READERS
-        )
-        self._nodes: dict[str, Node] = {n.name: n for n in (self.primary, *self.replicas, *self.readers)}
-        self.network = Network(self.runner, seed, {PORT: self.primary.process})
-        self.rules = Rules(self.runner, self.ledger, self.primary, self.replicas, self.readers)
+        self.logs, self.readers = nodes_of(self.runner, self.ledger, seed)
+        self.leader = self.logs[0]
+        """The primary that writers and readers are sent to."""
+        self._old: LogNode | None = None
+        """A primary in whose place another one comes, until it follows that."""
+        self._is_whole = True
+        """Whether no folder of a log was replaced."""
+        self._nodes: dict[str, Node] = {n.name: n for n in (*self.logs, *self.readers)}
+        self.network = Network(self.runner, seed, {node.port: node.process for node in self.logs})
+        self.rules = Rules(self.runner, self.ledger, self.logs, self.readers)
         self._sample_ms, self._samples = sample_ms, list[Sample]()
 
     def run(self) -> Outcome:
@@ -109,7 +114,7 @@ class World:
             text=text,
             at_ms=self.runner.now_ms,
             events=self.runner.events,
-            records=self.ledger.last_lsn,
+            records=0 if self.leader.branch is None else self.leader.branch.last_lsn,
             digest=digest,
             counts=dict(self.runner.counts),
             samples=tuple(self._samples),
@@ -126,7 +131,8 @@ class World:
         if self._sample_ms is not None:
             self._sample()
         self._go_on(self.schedule.chaos_ms)
-        self.primary.appends = False
+        for node in self.logs:
+            node.appends = False
         self._go_on(last_ms)
         self._settle("converged", SETTLE_MS)
         self._go_on(runner.now_ms + LATE_MS)
@@ -137,7 +143,7 @@ class World:
     def _settle(self, rule: str, for_ms: float) -> None:
         """Go on until everything is equal; Violation of this rule where it is not within so much time."""
         runner, until_ms = self.runner, self.runner.now_ms + for_ms
-        while missing := self.rules.missing():
+        while missing := self.rules.missing(self.leader, self._old):
             if runner.now_ms >= until_ms:
                 raise Violation(rule, f"{missing}, {for_ms / 1000:g} s after the last fault or append")
             self._go_on(runner.now_ms + LOOK_MS)
@@ -162,7 +168,7 @@ class World:
 
     def _append(self, number: int) -> None:
         rows = [(b"key %d" % number, b"healthy %d" % number)]
-        self.runner.spawn(self.primary.process.life, lambda: self.primary.append(rows), "client")
+        self.runner.spawn(self.leader.process.life, lambda: self.leader.append(rows), "client")
         self._go_on(self.runner.now_ms + HEALTHY_PAUSE_MS)
 
     # -- faults
@@ -170,8 +176,11 @@ class World:
     def _begin(self, fault: Fault) -> None:
         end: Callable[[], object] | None = None
         if fault.kind in LINK_KINDS:
-            self.network.begin(fault)
-            end = lambda: self.network.end(fault)  # noqa: E731
+            here = replace(fault, target=self._link_of(fault.target))
+            self.network.begin(here)
+            end = lambda: self.network.end(here)  # noqa: E731
+        elif fault.kind == "promote":
+            self._promote(fault)
         else:
             node = self._nodes[fault.target]
             process, disk = node.process, node.disk
@@ -189,10 +198,10 @@ class World:
                 process.skew_ms += fault.amount
                 end = lambda: self._set_clock(process, fault)  # noqa: E731
             elif fault.kind == "another":
-                node.replace_folder(CrashingStorage())
+                self._replace(node, CrashingStorage())
             elif fault.kind == "back":
                 kept = disk.image.process_kill()
-                end = lambda: node.replace_folder(kept)  # noqa: E731
+                end = lambda: self._replace(node, kept)  # noqa: E731
             elif fault.kind == "away":
                 disk.away += 1
                 end = lambda: setattr(disk, "away", disk.away - 1)  # noqa: E731
@@ -202,6 +211,55 @@ class World:
                 end = lambda: node.set_storage_fails(-1)  # noqa: E731
         if end is not None:
             self.runner.after(fault.for_ms, end)
+
+    def _link_of(self, target: str) -> str:
+        """Return the link between the primary of this moment and the other end."""
+        names = {PRIMARY: self.leader.name, self.leader.name: PRIMARY}
+        return ">".join(names.get(name, name) for name in target.split(">"))
+
+    def _replace(self, node: Node, image: CrashingStorage) -> None:
+        """Put another folder in the place of one, unless it has the only whole log."""
+        if node is not self._old and not (isinstance(node, LogNode) and node.leads):
+            self._is_whole &= not isinstance(node, LogNode)
+            node.replace_folder(image)
+
+    def _promote(self, fault: Fault) -> None:
+        """Have the furthest replica take the primary's place, which is lost at once, or goes on for some time."""
+        old, branch = self.leader, self.leader.branch
+        if self._old is not None or branch is None:
+            return
+        fit = [node for node in self.logs if node.reach(branch) >= 0]
+        if not fit:
+            return
+        new = max(fit, key=lambda node: node.reach(branch))
+        self._old, still, new.promised_lsn = old, bool(fault.amount), 0
+        if old.acks and self._is_whole and len(fit) == len(self.logs) - 1:  # one of them has each record
+            new.promised_lsn = branch.acked_lsn
+            self.runner.count("promised by replicas")
+        self.runner.count("two primaries" if still else "a primary is lost")
+        if not still:
+            old.kill()
+            old.down_until_ms = math.inf
+        new.on_lead = lambda: self._led(old, new, fault)
+        new.promote()
+
+    def _led(self, old: LogNode, new: LogNode, fault: Fault) -> None:
+        """Send those that follow to the new primary, when it serves: half of them only later where two are at work."""
+        if self._old is not old or self.leader is new:
+            return
+        self.leader = new
+        followers: list[LogNode | ReaderNode] = [n for n in self.logs if n not in (old, new)]
+        followers += self.readers
+        late = followers[::2] if fault.amount else []
+        for node in followers:
+            if node not in late:
+                node.follow(new)
+        self.runner.after(fault.for_ms, lambda: self._join(old, [old, *late]))
+
+    def _join(self, old: LogNode, late: Sequence[LogNode | ReaderNode]) -> None:
+        self._old = None
+        for node in late:
+            node.follow(self.leader)
 
     def _set_clock(self, process: Process, fault: Fault) -> None:
         self.runner.count("skew")
@@ -221,17 +279,16 @@ class World:
 
     def _sample(self) -> None:
         assert self._sample_ms is not None
-        lsns = {PRIMARY: self.ledger.last_lsn}
-        lsns |= {
-            each.name: each.replica.log.end.last_lsn for each in self.replicas if each.replica is not None
-        }
+        lsns = {n.name: n.branch.last_lsn for n in self.logs if n.leads and n.branch is not None}
+        lsns |= {n.name: n.replica.log.end.last_lsn for n in self.logs if n.replica is not None}
         lsns |= {each.name: each.reader.applied_lsn for each in self.readers if each.reader is not None}
         down = tuple(name for name, node in self._nodes.items() if not node.process.up)
         self._samples.append(Sample(at_ms=self.runner.now_ms, lsns=lsns, down=down))
         self.runner.after(self._sample_ms, self._sample)
 
     def _digest(self) -> int:
-        return crc32(b"%d %d %d" % (self.runner.events, self.network.sent, self.ledger.digest))
+        records = 0 if self.leader.branch is None else self.leader.branch.digest
+        return crc32(b"%d %d %d" % (self.runner.events, self.network.sent, records))
 
 
 def run_schedule(schedule: Schedule, *, sample_ms: float | None = None) -> Outcome:

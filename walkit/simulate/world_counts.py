@@ -5,10 +5,10 @@ from __future__ import annotations
 from walkit.events import EVENTS
 from walkit.replication.core.states import EDGES, Edge
 
-NOT_MODELLED = ("rewinding", "stopped")
+NOT_MODELLED = ("stopped",)
 """States of replication that no world enters."""
-NOT_REACHED = tuple(("replica", start, "failed") for start in ("new", "detached", "connecting", "greeting"))
-"""Edges that a world never takes: only a failed write or a refusal ends a replica."""
+NOT_REACHED = tuple(("replica", start, "failed") for start in ("new", "detached", "connecting", "rewinding"))
+"""Edges that no world shows: a failed write or a refusal ends a replica, and one that is not rewound says no more."""
 SEEN_EVENTS = (
     "walkit.log.open",
     "walkit.log.poison",
@@ -28,6 +28,8 @@ SEEN_EVENTS = (
     "walkit.replica.unclaimed",
     "walkit.replica.bootstrap",
     "walkit.replica.replace",
+    "walkit.replica.promote",
+    "walkit.replica.rewind",
 )
 
 
@@ -58,6 +60,12 @@ COVERAGE = (
         "reader in another folder": "the checkpoints of a reader are put back, or an empty folder is there",
         "a folder that is put back is refused": "a replica that has less than it acknowledged is refused",
         "reader meets a gap": "a reader ends, as its next record is gone",
+        "a primary is lost": "a replica takes the place of a primary that is lost",
+        "two primaries": "a replica takes the place of a primary that still runs",
+        "promised by replicas": "a replica is promoted that has to have all that clients were told of",
+        "a rewind is held": "claims hold what a rewind would cut, and it is forced",
+        "replica begins anew": "a replica or an old primary that cannot be rewound begins in an empty folder",
+        "reader begins anew": "a reader that has applied what a promotion lost begins in an empty folder",
     }
     | {
         "delta": "a reader applies frames of an answer",

@@ -8,8 +8,9 @@ from random import Random
 from typing import Any
 
 from walkit.models import CrashingStorage
+from walkit.models.passing import PassingStorage
 from walkit.simulate.runner import Killed, Life, Runner
-from walkit.storage.interface import Buffer, Cell, LockHolder, OpenMode, StorageLock, storage_error
+from walkit.storage.interface import Buffer, OpenMode, storage_error
 
 SYNC_MS = (0.2, 0.3, 0.5, 1.0, 4.0, 20.0)
 
@@ -53,7 +54,7 @@ class Disk:
         return fails
 
 
-class DiskStorage:
+class DiskStorage(PassingStorage):
     """A disk as one life of a process sees it: see `walkit.storage.Storage`."""
 
     def __init__(self, disk: Disk, life: Life) -> None:
@@ -66,14 +67,14 @@ class DiskStorage:
         """Its name, as a URL."""
         return self.disk.image.location
 
-    def image(self, action: str = "use", name: str = "") -> CrashingStorage:
-        """Return the folder of this moment; StorageError if it cannot be used."""
-        if self._life.is_over:
-            raise Killed
+    @property
+    def inner(self) -> CrashingStorage:  # type: ignore[override]
+        """The folder of this moment; StorageError if it cannot be used."""
+        self.exists()
         if self.disk.away:
-            raise storage_error(action, name, self.location, errno.ENOENT, "the folder is away")
+            raise storage_error("use", "", self.location, errno.ENOENT, "the folder is away")
         if self.fails and self.disk.random.random() < 0.7:
-            raise storage_error(action, name, self.location, errno.EIO)
+            raise storage_error("use", "", self.location, errno.EIO)
         return self.disk.image
 
     def exists(self) -> bool:
@@ -82,44 +83,16 @@ class DiskStorage:
             raise Killed
         return not self.disk.away and self.disk.image.exists()
 
-    def create(self) -> None:
-        """See Storage."""
-        self.image("create").create()
-
-    def names(self, folder: str = "") -> list[str]:
-        """See Storage."""
-        return self.image("list", folder).names(folder)
-
     def open(self, name: str, mode: OpenMode) -> DiskFile:
         """See Storage."""
-        return DiskFile(self, name, mode, self.image("open", name).open(name, mode))
-
-    def replace(self, source: str, target: str) -> None:
-        """See Storage."""
-        self.image("rename", source).replace(source, target)
-
-    def remove(self, name: str) -> None:
-        """See Storage."""
-        self.image("remove", name).remove(name)
+        return DiskFile(self, name, mode, self.inner.open(name, mode))
 
     def sync_directory(self, folder: str = "") -> None:
         """See Storage."""
-        self.image("sync", folder)
+        self.exists()
         if self.disk.wait_for_write():
             raise storage_error("sync the folder", folder, self.location, errno.EIO)
-        self.image("sync", folder).sync_directory(folder)
-
-    def lock(self, name: str) -> StorageLock | LockHolder:
-        """See Storage."""
-        return self.image("lock", name).lock(name)
-
-    def is_locked(self, name: str) -> bool:
-        """See Storage."""
-        return self.image("look at the lock", name).is_locked(name)
-
-    def cell(self, name: str, size: int, *, writable: bool) -> Cell | None:
-        """See Storage."""
-        return self.image("map", name).cell(name, size, writable=writable)
+        self.inner.sync_directory(folder)
 
     def facts(self) -> dict[str, Any]:
         """See Storage."""
@@ -137,7 +110,7 @@ class DiskFile:
         self._opening = storage.disk.opening
 
     def _inner(self) -> Any:
-        image, disk = self._storage.image("use", self.name), self._storage.disk
+        image, disk = self._storage.inner, self._storage.disk
         if self._opening != disk.opening:
             if self._mode != "read":
                 raise storage_error("use", self.name, self._storage.location, errno.ESTALE)

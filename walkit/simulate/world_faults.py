@@ -9,7 +9,8 @@ from random import Random
 PRIMARY = "primary"
 REPLICAS = ("replica-1", "replica-2")
 READERS = ("reader-1", "reader-2")
-NODES = (PRIMARY, *REPLICAS, *READERS)
+LOGS = (PRIMARY, *REPLICAS)
+NODES = (*LOGS, *READERS)
 CHAOS_MS = 15_000.0
 """How long faults begin, and clients append."""
 CRASH_WAITS_MS = 2_000.0
@@ -33,6 +34,7 @@ KINDS = {
     "back": "the folder of the process is put back as it was some time ago",
     "another": "an empty folder takes the place of the one of the process",
     "storage": "reads of the shared log fail or end early, and claims cannot be renewed",
+    "promote": "the primary is lost, or is thought to be, and a replica is promoted; the old one joins later",
 }
 LINK_KINDS = ("cut", "clog", "lose", "repeat", "reorder", "delay", "damage")
 
@@ -48,7 +50,8 @@ class Fault:
     target: str
     for_ms: float
     amount: float = 0.0
-    """The part of the messages, from 0 to 1; milliseconds of delay or skew; or how long a crash waits for a write."""
+    """The part of the messages, from 0 to 1; milliseconds of delay or skew, or of a crash's wait for a write; 1 if
+    the old primary still runs."""
 
     @property
     def until_ms(self) -> float:
@@ -58,6 +61,9 @@ class Fault:
     def __str__(self) -> str:
         if self.kind == "crash" and self.amount:
             return f"{self.number}: {self.at_ms:.0f} ms, crash {self.target} in its next write for {self.for_ms:.0f} ms"
+        if self.kind == "promote":
+            still = "that still runs " if self.amount else ""
+            return f"{self.number}: {self.at_ms:.0f} ms, promote in place of a primary {still}for {self.for_ms:.0f} ms"
         part = {"reorder": f" by up to {self.amount:.0f} ms", "delay": f" by {self.amount:.0f} ms"}
         part["skew"] = part["delay"]
         amount = part.get(self.kind, f" {self.amount:.0%}" if self.amount else "")
@@ -123,6 +129,7 @@ def _draw(random: Random, number: int, at_ms: float) -> Sequence[Fault]:
             "skew",
             "back",
             "another",
+            "promote",
         )
     )
     for_ms = round(
@@ -135,8 +142,10 @@ def _draw(random: Random, number: int, at_ms: float) -> Sequence[Fault]:
         target = ">".join(ends)
         amount = round(random.uniform(0.1, 0.9), 2) if kind in ("lose", "repeat", "damage") else 0.0
         amount = round(random.uniform(5, 800)) if kind in ("reorder", "delay") else amount
+    elif kind == "promote":
+        target, amount = PRIMARY, random.choice((0.0, 1.0))
     elif kind == "write":
-        target = random.choice((PRIMARY, *REPLICAS))
+        target = random.choice(LOGS)
     elif kind == "skew":
         amount = round(random.uniform(-SKEW_MS, SKEW_MS))
     elif kind in ("back", "another"):
@@ -151,6 +160,6 @@ def _draw(random: Random, number: int, at_ms: float) -> Sequence[Fault]:
             random.choice((random.uniform(50, 3000), random.uniform(50, 3000), random.uniform(9000, 16000))),
             1,
         )
-        if target in (PRIMARY, *REPLICAS):
+        if target in LOGS:
             amount = random.choice((0.0, CRASH_WAITS_MS))
     return (Fault(number=number, at_ms=at_ms, kind=kind, target=target, for_ms=for_ms, amount=amount),)

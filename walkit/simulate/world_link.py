@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from walkit.replication.transport.grpc_common import grpc as real
-from walkit.simulate.runner import Killed, Life, Lock, Queue
+from walkit.simulate.runner import Killed, Life
+from walkit.simulate.world_locks import Queue
 from walkit.simulate.world_network import Network
 
 
@@ -153,6 +154,20 @@ class ClientCall:
         if data is not None:
             raise data
 
+    def add_done_callback(self, act: Callable[[ClientCall], object]) -> None:
+        """See grpc.Future."""
+        self.on_end = lambda: act(self)
+        if self.is_over:
+            act(self)
+
+    def result(self) -> bytes:
+        """See grpc.Future; of a call that is over."""
+        if self.error is not None:
+            raise self.error
+        if not self.found:
+            raise LinkError(real.StatusCode.UNKNOWN, "the call ended without an answer")
+        return self.found[0]
+
 
 class UnaryCall:
     """A method of one message and one answer."""
@@ -160,7 +175,7 @@ class UnaryCall:
     def __init__(self, begin: Callable[[Any], ClientCall]) -> None:
         self._begin = begin
 
-    def future(self, data: bytes, timeout: float, metadata: Any = ()) -> UnaryFuture:
+    def future(self, data: bytes, timeout: float, metadata: Any = ()) -> ClientCall:
         """See grpc.UnaryUnaryMultiCallable."""
         call = self._begin(metadata)
         call.send("data", data)
@@ -168,37 +183,14 @@ class UnaryCall:
         late = real.StatusCode.DEADLINE_EXCEEDED
         runner = call.network.runner
         runner.after(timeout * 1000, lambda: call.life.process.deliver(lambda: call.cancel(late, "too late")))
-        return UnaryFuture(call)
+        return call
 
     def __call__(self, data: bytes, timeout: float, metadata: Any = ()) -> bytes:
         """See grpc.UnaryUnaryMultiCallable."""
-        return self.future(data, timeout, metadata).result()
-
-
-class UnaryFuture:
-    """The future result of a call of one message."""
-
-    def __init__(self, call: ClientCall) -> None:
-        self.call = call
-
-    def add_done_callback(self, act: Callable[[UnaryFuture], object]) -> None:
-        """See grpc.Future."""
-        self.call.on_end = lambda: act(self)
-        if self.call.is_over:
-            act(self)
-
-    def result(self) -> bytes:
-        """See grpc.Future."""
-        if not self.call.is_over:
-            done = Lock(self.call.network.runner)
-            done.acquire()
-            self.add_done_callback(lambda _: done.release())
-            done.acquire()
-        if self.call.error is not None:
-            raise self.call.error
-        if not self.call.found:
-            raise LinkError(real.StatusCode.UNKNOWN, "the call ended without an answer")
-        return self.call.found[0]
+        call = self.future(data, timeout, metadata)
+        over = Queue(call.network.runner)
+        call.add_done_callback(over.put)
+        return over.get().result()  # type: ignore[no-any-return]
 
 
 class Server:
@@ -224,20 +216,6 @@ class Server:
     def start(self) -> None:
         """See grpc.Server."""
         self.network.servers[self._port] = self
-
-    def stop(self, grace: float) -> Server:
-        """See grpc.Server: `wait` is of what this returns."""
-        self.network.servers.pop(self._port, None)
-        return self
-
-    def wait(self) -> None:
-        """Wait one second for the calls to end, then cancel them."""
-        runner = self.network.runner
-        until_ms = runner.now_ms + 1000
-        while self.calls and runner.now_ms < until_ms:
-            runner.sleep(10)
-        for call in list(self.calls.values()):
-            call.cancel()
 
     def take(self, client: Life, packet: Packet) -> None:
         """Take what a client has sent."""

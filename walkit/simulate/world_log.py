@@ -1,4 +1,4 @@
-"""The ledger of a world: which record each LSN has, and what was promised to whom. It reads no disk."""
+"""The ledger of a world: which record each LSN has, and the promises, branch by branch. It reads no disk."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from walkit.format.manifest import LogEnd
+from walkit.format.manifest import EpochRecord, LogEnd
 
 Rows = Sequence[tuple[bytes, bytes]]
 
@@ -29,12 +29,18 @@ class Promise:
     """Since when there has been contact without a pause; None without any."""
 
 
-class Ledger:
-    """Learns each record from whoever has it first; everyone after has to have the same."""
+class Branch:
+    """The log of one primary. It learns each record from whoever has it first; everyone after has to have the same.
 
-    def __init__(self) -> None:
-        self.rows: list[tuple[bytes, bytes]] = []
-        self.states: list[dict[bytes, bytes]] = [{}]
+    A promotion begins a branch, which has the records of the one before up to its first LSN.
+    """
+
+    def __init__(self, before: Branch | None = None, base: LogEnd | None = None) -> None:
+        self.before, self.base = before, base or LogEnd()
+        """The branch that it continues, and where."""
+        lsn = self.base.last_lsn
+        self.rows: list[tuple[bytes, bytes]] = [] if before is None else before.rows[:lsn]
+        self.states: list[dict[bytes, bytes]] = [{}] if before is None else before.states[: lsn + 1]
         """By LSN: of everything up to it."""
         self.acked_lsn = 0
         """The last record that a client was told is durable."""
@@ -42,7 +48,9 @@ class Ledger:
         """The last record that anybody has seen: it was durable."""
         self.ends: dict[int, LogEnd] = {0: LogEnd()}
         """By position: the end of a frame there."""
-        self.digest = 0
+        if before is not None:
+            self.ends |= {at: end for at, end in before.ends.items() if at <= self.base.position}
+        self.digest: int = 0 if before is None else before.digest
         self.acked: dict[str, LogEnd] = {}
         """By replica: what it has said is on its disk."""
         self.promises: dict[str, Promise] = {}
@@ -75,3 +83,39 @@ class Ledger:
         known = self.ends.setdefault(end.position, end)
         if known != end:
             raise Violation("logs", f"{who} ends at {end}, where another log ends at {known}")
+
+    def has_all_of(self, other: Branch, end: LogEnd) -> bool:
+        """Say whether this branch goes through an end of another one."""
+        branch: Branch | None = self
+        while branch is not other:
+            if branch is None or branch.base.position < end.position or branch.base.last_lsn < end.last_lsn:
+                return False
+            branch = branch.before
+        return True
+
+
+class Ledger:
+    """The branches of one log, by the epochs that their primaries began."""
+
+    def __init__(self) -> None:
+        self._branches: dict[int, Branch] = {}
+
+    def branch_of(self, lineage: Sequence[EpochRecord]) -> Branch | None:
+        """Return the branch of a log by its last epoch; None before the first. Violation if nobody began it."""
+        if not lineage:
+            return None
+        if lineage[-1].id not in self._branches:
+            raise Violation("logs", f"a log has epoch {lineage[-1].number}, which no primary began")
+        return self._branches[lineage[-1].id]
+
+    def opened(self, lineage: Sequence[EpochRecord], epoch_id: int, branch: Branch | None) -> Branch:
+        """Note the epochs of a primary's log, and that of its opening; return its branch, a new one if it has none."""
+        new = [epoch for epoch in lineage if epoch.id not in self._branches]
+        if branch is None:
+            branch = Branch()
+            if new:
+                first, before = new[0], self.branch_of(lineage[: -len(new)])
+                base = LogEnd(last_lsn=first.first_lsn - 1, position=first.position, chain=first.chain)
+                branch = Branch(before, base)
+        self._branches |= dict.fromkeys([*(epoch.id for epoch in new), epoch_id], branch)
+        return branch

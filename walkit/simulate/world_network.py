@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from typing import Any, TypeAlias
 
-from walkit.errors import WalkitError
-from walkit.replication.delta.messages import PollAnswer
-from walkit.replication.delta.wire import decode_reply, encode_reply
-from walkit.replication.protocol.messages import Ack, Batch, Heartbeat, Nack
-from walkit.replication.protocol.wire import (
-    decode_from_publisher,
-    decode_from_subscriber,
-    encode_from_publisher,
-)
 from walkit.replication.transport.grpc_common import grpc
 from walkit.simulate.runner import Life, Process, Runner
+from walkit.simulate.world_damage import is_asked_for_again, spoiled
 from walkit.simulate.world_faults import Fault, random_of
 
 Message: TypeAlias = Any
@@ -63,7 +54,6 @@ class Network:
 
     def __init__(self, runner: Runner, seed: int, homes: Mapping[int, Process]) -> None:
         self.runner, self._seed, self._homes = runner, seed, homes
-        self._answering = {process.name for process in homes.values()}
         """`homes` has the process of each port."""
         self._links: dict[str, _Link] = {}
         self.servers: dict[int, Any] = {}
@@ -92,15 +82,16 @@ class Network:
                 home.deliver(lambda: server.take(life, carried))
             elif carried.kind == "open" and self._link(f"{source}>{home.name}").random.random() < 0.5:
                 self.runner.count("nobody listens")
-                self._send(home.name, source, replace(carried, kind="end", data=REFUSED), self._hand)
+                refused = replace(carried, kind="end", data=REFUSED)
+                self._send(home.name, source, refused, self._hand, answer=True)
 
         if not life.is_over:
-            self._send(source, home.name, packet, take)
+            self._send(source, home.name, packet, take, answer=False)
 
     def to_client(self, life: Life, client: Life, packet: Message) -> None:
         """Have a client take a packet of its server."""
         if not life.is_over:
-            self._send(life.process.name, client.process.name, packet, self._hand)
+            self._send(life.process.name, client.process.name, packet, self._hand, answer=True)
 
     def _hand(self, packet: Message) -> None:
         """Have the client of a call take a packet, if it waits for one."""
@@ -116,7 +107,9 @@ class Network:
             if call is not None and server.life is server.life.process.life:
                 server.life.process.deliver(call.on_disconnect)
 
-    def _send(self, source: str, target: str, packet: Message, take: Callable[[Message], None]) -> None:
+    def _send(
+        self, source: str, target: str, packet: Message, take: Callable[[Message], None], *, answer: bool
+    ) -> None:
         """Have a packet taken some time from now, or never, or twice."""
         link = self._link(f"{source}>{target}")
         self.sent += 1
@@ -124,7 +117,7 @@ class Network:
         lost = next((kind for kind in ("cut", "lose") if link.happens(kind)), None)
         if lost is not None:
             count(lost)
-            if not isinstance(packet.data, bytes) or not _is_asked_for_again(packet.data):
+            if not isinstance(packet.data, bytes) or not is_asked_for_again(packet.data):
                 self.runner.after(link.random.choice(RESET_MS), lambda: self._reset(packet))
             return
         repeated = link.happens("repeat")
@@ -133,9 +126,7 @@ class Network:
         for spread_ms in (link.amount("reorder"), again_ms)[: 1 + repeated]:
             carried = packet
             if isinstance(packet.data, bytes) and link.happens("damage"):
-                carried = replace(
-                    packet, data=spoiled(packet.data, link.random, answer=source in self._answering)
-                )
+                carried = replace(packet, data=spoiled(packet.data, link.random, answer=answer))
                 count("damage")
             self._carry(link, carried, take, spread_ms)
 
@@ -171,35 +162,3 @@ class Network:
         if link is None:
             link = self._links[name] = _Link(random_of(self._seed, "link", name))
         return link
-
-
-def _is_asked_for_again(data: Any) -> bool:
-    """Say whether the cores make up for the loss of a message by themselves: of frames, or of a sign of life."""
-    for decode in (decode_from_publisher, decode_from_subscriber):
-        with suppress(WalkitError):
-            return isinstance(decode(data), Batch | Heartbeat | Ack | Nack)
-    return False
-
-
-def spoiled(data: bytes, random: Random, *, answer: bool) -> bytes:
-    """Return a message with a flipped bit: anywhere, so that its checksum shows it, or in frames before that."""
-    if not answer or random.random() < 0.5:
-        return _flipped(data, random)
-    try:
-        batch = decode_from_publisher(data)
-        if isinstance(batch, Batch) and batch.data:
-            return encode_from_publisher(replace(batch, data=_flipped(batch.data, random)))
-    except WalkitError:
-        pass
-    try:
-        reply = decode_reply(data)
-        if isinstance(reply, PollAnswer) and reply.delta:
-            return encode_reply(replace(reply, delta=_flipped(reply.delta, random)))
-    except WalkitError:
-        pass
-    return _flipped(data, random)
-
-
-def _flipped(data: bytes, random: Random) -> bytes:
-    at, bit = random.randrange(len(data)), 1 << random.randrange(8)
-    return data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :]

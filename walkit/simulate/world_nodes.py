@@ -1,4 +1,4 @@
-"""The processes of a world: a primary with its clients, replicas and delta readers, as a program runs them."""
+"""The processes of a world: primaries with their clients, replicas and delta readers, as a program runs them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from walkit.config import Durability, LogOptions, Retention, StoreOptions
-from walkit.errors import ClaimError, LogNotFoundError, StorageError, WalkitError
+from walkit.errors import ClaimError, DivergenceError, LogNotFoundError, StorageError, WalkitError
+from walkit.format.manifest import LogEnd
 from walkit.models import CrashingStorage
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.core.publisher import Publisher
@@ -16,17 +17,19 @@ from walkit.replication.delta.reader import DeltaReader
 from walkit.replication.delta.replayer import ReplayLimits
 from walkit.replication.primary.server import Primary
 from walkit.replication.replica.follower import Replica
+from walkit.replication.replica.promote import promote
 from walkit.simulate.runner import Life, Process, Runner
 from walkit.simulate.world_counts import SEEN_EVENTS
 from walkit.simulate.world_disk import Disk, DiskStorage
-from walkit.simulate.world_faults import PRIMARY, random_of
-from walkit.simulate.world_log import Ledger, Rows, Violation
+from walkit.simulate.world_faults import LOGS, PRIMARY, READERS, random_of
+from walkit.simulate.world_log import Branch, Ledger, Rows, Violation
 from walkit.store import Store
 
-PORT = 7001
+PORTS = {name: 7001 + number for number, name in enumerate(LOGS)}
 LEASE_S = 12.0
 INTERVAL_MS = 400
 RESTART_MS = 300.0
+ACKS_MS = 3_600_000
 OPTIONS = LogOptions(segment_bytes=1 << 16, frame_bytes_max=1 << 14)
 RETENTION = Retention(records_max=60)
 DELTA = DeltaOptions(
@@ -42,6 +45,9 @@ BURSTS = (1, 1, 1, 1, 1, 5)
 class Node:
     """A process that is started, killed, and started again by a supervisor."""
 
+    leader: LogNode
+    """The primary that it follows."""
+
     def __init__(self, name: str, runner: Runner, ledger: Ledger, seed: int) -> None:
         self.name, self.runner, self.ledger = name, runner, ledger
         self.process = Process(name, runner)
@@ -51,11 +57,24 @@ class Node:
         self.was_replaced = False
         """Whether its folder was, so that its primary refuses it under the identity that it has."""
         self.needs_identity = self._forgets = False
+        self.seen: tuple[Branch, LogEnd] | None = None
+        """The branch of its log or state, and how far it was, when the rules looked last."""
+
+    @property
+    def kind(self) -> str:
+        """What it is: a primary, a replica or a reader."""
+        return self.name.partition("-")[0]
+
+    def differs(self) -> bool:
+        """Say whether it has something that its primary does not have."""
+        ours = self.leader.branch
+        return ours is None or self.seen is None or not ours.has_all_of(*self.seen)
 
     def start(self) -> None:
         """Begin a life."""
-        if self._forgets:  # the sessions of the life before may have been heard until now
-            self.ledger.acked.pop(self.name, None)
+        if self._forgets and self.leader.branch is not None:
+            # The sessions of the life before may have been heard until now.
+            self.leader.branch.acked.pop(self.name, None)
             self._forgets = False
         life = self.process.start()
         self.runner.spawn(life, lambda: self._main(life), "main")
@@ -66,18 +85,24 @@ class Node:
     def kill(self) -> None:
         """End at once, with the power of its disk."""
         if self.process.up:
-            self.runner.count(f"{self.name.partition('-')[0]} crashes")
+            self.runner.count(f"{self.kind} crashes")
             self.end()
             self.disk.cut_power()
 
     def replace_folder(self, image: CrashingStorage) -> None:
         """End, and be started again in another folder, or in the same as it was earlier."""
-        self.runner.count(f"{self.name.partition('-')[0]} in another folder")
+        self.runner.count(f"{self.kind} in another folder")
         if self.process.up:
             self.end()
         self.disk.put(image)
         self.was_replaced = self._forgets = True
+        self.seen = None
         self.restart(RESTART_MS)
+
+    def begin_anew(self) -> None:
+        """Leave a folder of another history, and begin in an empty one."""
+        self.runner.count(f"{self.kind} begins anew")
+        self.replace_folder(CrashingStorage())
 
     def end(self) -> None:
         """End every thread of this life."""
@@ -109,65 +134,147 @@ class Node:
             self.runner.count(name)
 
 
-class PrimaryNode(Node):
-    """The writer: a Store that takes checkpoints, what serves it, and its clients."""
+class LogNode(Node):
+    """A process with a log: a primary, which is a Store that takes checkpoints and has clients, or a stream replica."""
 
     store: Store | None = None
     primary: Primary | None = None
+    replica: Replica | None = None
     appends = True
     """Whether its clients append."""
+    branch: Branch | None = None
+    """Of its log, while it is a primary that was opened."""
+    forces = False
+    """Whether it is rewound past claims."""
     _values = 0
 
     def __init__(self, name: str, runner: Runner, ledger: Ledger, seed: int) -> None:
         super().__init__(name, runner, ledger, seed)
+        self.leads, self.on_lead = name == PRIMARY, lambda: None
+        self.port, self.rewound, self._was_promoted = PORTS[name], False, False
         self._durability: Durability = self.random.choice(("sync", "sync", "sync", "interval"))
+        self.acks = self.random.choice((None, None, 1)) if self._durability == "sync" else None
+        """So many replicas have what its clients are told."""
+        self.promised_lsn = 0
+        """The last record that a client was told of, and that has to outlive a promotion of this replica."""
+
+    @property
+    def kind(self) -> str:
+        """See Node."""
+        return "primary" if self.leads else "replica"
 
     def _main(self, life: Life) -> None:
+        storage = DiskStorage(self.disk, life)
         try:
-            storage = DiskStorage(self.disk, life)
-            checkpoints = StoreOptions(checkpoint_every=self.random.choice((24, 120)))
-            options = replace(
-                OPTIONS,
-                durability=self._durability,
-                interval_ms=INTERVAL_MS if self._durability == "interval" else None,
-                retention=RETENTION,
-                in_flight=self.random.choice((1, 2, 4)),
-            )
-            store = Store.open(None, options, checkpoints, events=self.event, storage=storage)
-            self._compare(store)
-            primary = Primary(
-                store,
-                f"127.0.0.1:{PORT}",
-                publisher=lambda: Publisher(
-                    heartbeat_ms=500, silence_ms=2_500, hello_ms=1_500, window_bytes=65_536, batch_bytes=8192
-                ),
-                lease_s=LEASE_S,
-                delta=DELTA,
-                events=self.event,
-            ).start()
-        except StorageError:
+            if self.leads:
+                self._lead(life, storage)
+            else:
+                self._follow(storage)
+        except (StorageError, LogNotFoundError) as error:
+            if not (isinstance(error, StorageError) or self.disk.away):
+                raise
             self.runner.after(0, self.exit)
-            return
+
+    def _lead(self, life: Life, storage: DiskStorage) -> None:
+        if self.branch is None and self._was_promoted:
+            promote(storage, events=self.event)
+        checkpoints = StoreOptions(checkpoint_every=self.random.choice((24, 120)))
+        options = replace(
+            OPTIONS,
+            durability=self._durability,
+            interval_ms=INTERVAL_MS if self._durability == "interval" else None,
+            retention=RETENTION,
+            in_flight=self.random.choice((1, 2, 4)),
+        )
+        store = Store.open(None, options, checkpoints, events=self.event, storage=storage)
+        self._compare(store)
+        primary = Primary(
+            store,
+            f"127.0.0.1:{self.port}",
+            publisher=lambda: Publisher(
+                heartbeat_ms=500, silence_ms=2_500, hello_ms=1_500, window_bytes=65_536, batch_bytes=8192
+            ),
+            lease_s=LEASE_S,
+            delta=DELTA,
+            events=self.event,
+            ack_replicas=self.acks,
+            ack_timeout_ms=ACKS_MS,
+        ).start()
         self.store, self.primary = store, primary
         for _ in range(CLIENTS):
             self.runner.spawn(life, self._client, "client")
+        self.runner.after(0, self.on_lead)
 
     def _compare(self, store: Store) -> None:
         """Compare the log that was opened with the ledger, which learns the records that were not acknowledged."""
-        ledger, log = self.ledger, store.log
-        if log.durable_lsn < ledger.shown_lsn:
-            raise Violation("durable", f"the log ends at LSN {log.durable_lsn}; {ledger.shown_lsn} was shown")
-        ledger.forget_after(log.durable_lsn)
+        log, before = store.log, self.branch
+        lineage, own = log.parts.manifest_store.current.lineage, log.parts.segments.identity.epoch_id
+        branch = self.branch = self.ledger.opened(lineage, own, before)
+        if before is None and self._was_promoted:
+            assert branch.before is not None
+            promised = branch.before.acked.get(self.name, LogEnd())
+            if branch.base.position < promised.position or branch.base.last_lsn < self.promised_lsn:
+                text = f"{self.name} begins at {branch.base}, has acknowledged {promised}"
+                raise Violation("promoted", f"{text}, and clients were told of LSN {self.promised_lsn}")
+            branch.shown_lsn = branch.base.last_lsn
+        if log.durable_lsn < branch.shown_lsn:
+            raise Violation("durable", f"the log ends at LSN {log.durable_lsn}; {branch.shown_lsn} was shown")
+        branch.forget_after(log.durable_lsn)
         rows = [(bytes(r.key or b""), bytes(r.value or b"")) for r in log.read()]
-        ledger.learn(log.durable_lsn - len(rows) + 1, rows, "the log after an opening")
-        ledger.shown_lsn = log.durable_lsn
-        if dict(store.items()) != ledger.states[log.durable_lsn]:
+        branch.learn(log.durable_lsn - len(rows) + 1, rows, "the log after an opening")
+        branch.shown_lsn = log.durable_lsn
+        if dict(store.items()) != branch.states[log.durable_lsn]:
             raise Violation("durable", "the state is another after an opening")
+
+    def _follow(self, storage: DiskStorage) -> None:
+        replica = Replica(
+            storage,
+            f"127.0.0.1:{self.leader.port}",
+            self.random.choice((None, "zstd")),
+            name=self.name,
+            options=OPTIONS,
+            events=self.event,
+            backoff=Backoff(100.0, 1500.0, self.random.random),
+            checkpoint_every=40,
+            new_identity=self.needs_identity,
+            rewind=True,
+            force_rewind=self.forces,
+        )
+        self.needs_identity = False
+        promised = None if self.leader.branch is None else self.leader.branch.acked.get(self.name)
+        if promised is not None and replica.log.end.position < promised.position:
+            text = f"{self.name} ends at {replica.log.end}, and has acknowledged {promised}"
+            raise Violation("acknowledged", text)
+        self.replica = replica.start()
+
+    def event(self, name: str, about: dict[str, Any]) -> None:
+        """See Node."""
+        super().event(name, about)
+        self.rewound |= name == "walkit.replica.rewind"
 
     def end(self) -> None:
         """See Node."""
         super().end()
-        self.store = self.primary = None
+        self.store = self.primary = self.replica = None
+
+    def reach(self, branch: Branch) -> int:
+        """Return the position of its end if it is a replica whose log is a part of this branch; else -1."""
+        if self.replica is None or self.seen is None or not branch.has_all_of(*self.seen):
+            return -1
+        return self.replica.log.end.position if self.replica.log.adopted else -1
+
+    def promote(self) -> None:
+        """Be a primary from now on."""
+        self.end()
+        self.disk.free()
+        self.leads, self._was_promoted, self.branch = True, True, None
+        self.restart(RESTART_MS)
+
+    def follow(self, leader: LogNode) -> None:
+        """Be a replica of this primary from now on."""
+        self.leads, self.leader, self.down_until_ms, self.branch = False, leader, 0.0, None
+        self._forgets = False
+        self.exit()
 
     def _client(self) -> None:
         """Append, wait for the outcome, think, and append again, as long as there are faults."""
@@ -192,10 +299,11 @@ class PrimaryNode(Node):
             self.runner.count("primary fails")
             self.runner.after(0, self.exit)
             return False
-        self.ledger.learn(result.first_lsn, rows, "an acknowledgement")
+        assert self.branch is not None
+        self.branch.learn(result.first_lsn, rows, "an acknowledgement")
         if self._durability == "sync":
-            self.ledger.acked_lsn = max(self.ledger.acked_lsn, result.last_lsn)
-            self.ledger.shown_lsn = max(self.ledger.shown_lsn, result.last_lsn)
+            self.branch.acked_lsn = max(self.branch.acked_lsn, result.last_lsn)
+            self.branch.shown_lsn = max(self.branch.shown_lsn, result.last_lsn)
         return True
 
     def drawn_rows(self) -> Rows:
@@ -209,40 +317,6 @@ class PrimaryNode(Node):
         return rows
 
 
-class ReplicaNode(Node):
-    """A stream replica."""
-
-    replica: Replica | None = None
-
-    def _main(self, life: Life) -> None:
-        try:
-            replica = Replica(
-                DiskStorage(self.disk, life),
-                f"127.0.0.1:{PORT}",
-                self.random.choice((None, "zstd")),
-                name=self.name,
-                options=OPTIONS,
-                events=self.event,
-                backoff=Backoff(100.0, 1500.0, self.random.random),
-                checkpoint_every=40,
-                new_identity=self.needs_identity,
-            )
-            self.needs_identity = False
-        except StorageError:
-            self.runner.after(0, self.exit)
-            return
-        promised = self.ledger.acked.get(self.name)
-        if promised is not None and replica.log.end.position < promised.position:
-            text = f"{self.name} ends at {replica.log.end}, and has acknowledged {promised}"
-            raise Violation("acknowledged", text)
-        self.replica = replica.start()
-
-    def end(self) -> None:
-        """See Node."""
-        super().end()
-        self.replica = None
-
-
 class ReaderNode(Node):
     """A delta reader: the primary's disk is its storage, its own one has its checkpoints."""
 
@@ -250,17 +324,13 @@ class ReaderNode(Node):
     shared: DiskStorage | None = None
     storage_fails = 0
 
-    def __init__(self, name: str, runner: Runner, ledger: Ledger, seed: int, log: Disk) -> None:
-        super().__init__(name, runner, ledger, seed)
-        self._log = log
-
     def _main(self, life: Life) -> None:
-        self.shared = shared = DiskStorage(self._log, life)
+        self.shared = shared = DiskStorage(self.leader.disk, life)
         shared.fails = self.storage_fails
         try:
             reader = DeltaReader(
                 shared,
-                f"127.0.0.1:{PORT}",
+                f"127.0.0.1:{self.leader.port}",
                 checkpoint=DiskStorage(self.disk, life),
                 checkpoint_s=1.0,
                 claim=self.name,
@@ -271,10 +341,20 @@ class ReaderNode(Node):
                 backoff=Backoff(50.0, 600.0, self.random.random),
                 events=self.event,
             )
+        except DivergenceError as error:
+            if not self.differs():
+                raise Violation("refused", f"{self.name} gave up: {error}") from error
+            self.runner.after(0, self.begin_anew)
+            return
         except (StorageError, LogNotFoundError, ClaimError):  # another owner has the claim for a while
             self.runner.after(0, self.exit)
             return
         self.reader = reader.start()
+
+    def follow(self, leader: LogNode) -> None:
+        """Read the log of this primary from now on."""
+        self.leader = leader
+        self.exit()
 
     def set_storage_fails(self, more: int) -> None:
         """Have one more fault, or one less, keep it from the log."""
@@ -294,13 +374,10 @@ class ReaderNode(Node):
         self.reader = self.shared = None
 
 
-def nodes_of(
-    runner: Runner, ledger: Ledger, seed: int, replicas: tuple[str, ...], readers: tuple[str, ...]
-) -> tuple[PrimaryNode, tuple[ReplicaNode, ...], tuple[ReaderNode, ...]]:
-    """Make the processes of a world."""
-    primary = PrimaryNode(PRIMARY, runner, ledger, seed)
-    return (
-        primary,
-        tuple(ReplicaNode(name, runner, ledger, seed) for name in replicas),
-        tuple(ReaderNode(name, runner, ledger, seed, primary.disk) for name in readers),
-    )
+def nodes_of(runner: Runner, ledger: Ledger, seed: int) -> tuple[tuple[LogNode, ...], tuple[ReaderNode, ...]]:
+    """Make the processes of a world: the first one is its primary."""
+    logs = tuple(LogNode(name, runner, ledger, seed) for name in LOGS)
+    readers = tuple(ReaderNode(name, runner, ledger, seed) for name in READERS)
+    for node in (*logs, *readers):
+        node.leader = logs[0]
+    return logs, readers

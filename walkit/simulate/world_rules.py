@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from walkit.errors import GapError, StorageError, WalkitError
+from walkit.errors import DivergenceError, GapError, StorageError, WalkitError
+from walkit.format.manifest import LogEnd
 from walkit.replication.delta.messages import DELTA_VERSION_MAX
 from walkit.replication.primary.session import Session
-from walkit.replication.protocol.failures import IdentityError
+from walkit.replication.protocol.failures import IdentityError, RewindError
 from walkit.simulate.runner import Life, Runner
 from walkit.simulate.world_faults import SKEW_MS
-from walkit.simulate.world_log import Ledger, Promise, Violation
-from walkit.simulate.world_nodes import LEASE_S, LIMITS, OPTIONS, PrimaryNode, ReaderNode, ReplicaNode
+from walkit.simulate.world_log import Branch, Ledger, Promise, Violation
+from walkit.simulate.world_nodes import LEASE_S, LIMITS, OPTIONS, LogNode, ReaderNode
 
 RULES = {
     "durable": "what was acknowledged is in the log, unchanged, after every crash of the primary",
     "acknowledged": "a replica acknowledges only what is on its disk, and the primary believes no more than that",
+    "promoted": "a promoted replica has all that it has acknowledged, and with `ack_replicas` each promised record",
     "logs": "a replica's log is a part of the primary's durable log, byte for byte, and its state follows",
     "announced": "a reader announces only what it has applied, each record once and in order",
     "claims": "nothing is dropped that was promised to a replica or a reader",
-    "refused": "no replica and no reader ends for a reason that is not there",
+    "refused": "no replica and no reader ends, is rewound or begins anew for a reason that is not there",
     "bounds": "what waits in memory is bounded",
     "converged": "after the faults all logs and states become equal, and the primary knows it",
     "healthy": "without a fault what is appended reaches everyone soon, in the sessions that there are",
@@ -42,151 +44,171 @@ class Rules:
         self,
         runner: Runner,
         ledger: Ledger,
-        primary: PrimaryNode,
-        replicas: Sequence[ReplicaNode],
+        logs: Sequence[LogNode],
         readers: Sequence[ReaderNode],
     ) -> None:
-        self.runner, self.ledger, self.primary = runner, ledger, primary
-        self.replicas, self.readers = replicas, readers
-        self._oldest_lsn = 1
+        self.runner, self.ledger, self.logs, self.readers = runner, ledger, logs, readers
         self._lives: dict[Session, Life] = {}
         """By session, the life of its replica."""
-        self._compared: dict[str, int] = {}
-        """By process, the LSN at which its state was compared."""
+        self._compared: dict[str, tuple[Branch, int]] = {}
+        """By process, the branch and the LSN at which its state was compared."""
 
     def check(self) -> None:
         """Check everything, in a time that does not grow with the log."""
-        self._check_primary()
-        for replica in self.replicas:
-            self._check_replica(replica)
+        for node in self.logs:
+            if node.leads:
+                self._check_primary(node)
+            else:
+                self._check_replica(node)
         for reader in self.readers:
             self._check_reader(reader)
 
-    def _check_primary(self) -> None:
-        store, primary, ledger = self.primary.store, self.primary.primary, self.ledger
-        if store is None or primary is None:
+    def _check_primary(self, node: LogNode) -> None:
+        store, primary, branch = node.store, node.primary, node.branch
+        if store is None or primary is None or branch is None:
             return
         core = store.log.parts.core
-        if ledger.acked_lsn > core.durable_lsn:
+        if branch.acked_lsn > core.durable_lsn:
             raise Violation(
-                "durable", f"LSN {ledger.acked_lsn} is acknowledged, {core.durable_lsn} is durable"
+                "durable", f"LSN {branch.acked_lsn} is acknowledged, {core.durable_lsn} is durable"
             )
-        self._oldest_lsn = store.log.parts.manifest_store.current.low_watermark + 1
-        heard = {self._check_session(session) for session in primary._sessions}
-        oldest, now_ms = self._oldest_lsn, self.runner.now_ms
-        for name in (node.name for node in self.replicas if node.name not in heard):
-            self._promise(name, 0, CLAIM_MS, False)
-        for name, promise in ledger.promises.items():
+        oldest, now_ms = self._oldest_lsn(node), self.runner.now_ms
+        heard = {self._check_session(session, node) for session in primary._sessions}
+        for name in (n.name for n in self.logs if n.leader is node and n.name not in heard):
+            self._promise(node, name, 0, CLAIM_MS, False)
+        for name, promise in branch.promises.items():
             if promise.first_lsn < oldest and now_ms < promise.until_ms:
                 text = f"{name} was promised LSN {promise.first_lsn} and later; the oldest is {oldest}"
                 raise Violation("claims", text)
 
-    def _check_session(self, session: Session) -> str:
+    @staticmethod
+    def _oldest_lsn(node: LogNode) -> int:
+        store = node.store
+        return 1 if store is None else store.log.parts.manifest_store.current.low_watermark + 1
+
+    def _check_session(self, session: Session, node: LogNode) -> str:
         """Check one session; return the name of its replica, "" if that has not been heard for some time."""
-        core, ledger = session.core, self.ledger
-        if core.state != "streaming":
+        core, branch = session.core, node.branch
+        if core.state != "streaming" or branch is None:
             return ""
         name, acked = core.name, core.acked
-        replica = next(each for each in self.replicas if each.name == name)
-        if self._lives.setdefault(session, replica.process.life) is not replica.process.life:
+        replica = next(each for each in self.logs if each.name == name)
+        life = self._lives.setdefault(session, replica.process.life)
+        if life is not replica.process.life or replica.leads or replica.leader is not node:
             return ""  # of an earlier life, whose folder may be another
-        if ledger.acked.get(name) != acked:
+        if branch.acked.get(name) != acked:
             self._replica_has(replica, acked.position, f"the primary counts on {acked} of {name}")
-            ledger.acked[name] = acked
+            branch.acked[name] = acked
         if core.in_flight_bytes > core.window_bytes + OPTIONS.frame_bytes_max * 2:
             raise Violation("bounds", f"{core.in_flight_bytes:,} bytes are in flight")
         if core.heard_ago_ms(self.runner.now_ms) > CONTACT_MS:
             return ""
-        self._promise(name, acked.last_lsn + 1, CLAIM_MS, True)
+        self._promise(node, name, acked.last_lsn + 1, CLAIM_MS, True)
         return name
 
-    def _replica_has(self, node: ReplicaNode, position: int, what: str) -> None:
+    def _replica_has(self, node: LogNode, position: int, what: str) -> None:
         replica = node.replica
         if replica is not None and replica.log.end.position < position:
             raise Violation("acknowledged", f"{what}, which ends at {replica.log.end}")
 
-    def _promise(self, name: str, first_lsn: int, after_ms: float, contact: bool) -> None:
-        """Note what is promised from now on: after a time of contact, and for a time after it."""
+    def _promise(self, node: LogNode, name: str, first_lsn: int, after_ms: float, contact: bool) -> None:
+        """Note what a primary promises from now on: after a time of contact, and for a time after it."""
         now_ms = self.runner.now_ms
-        promise = self.ledger.promises.setdefault(name, Promise(first_lsn, 0.0))
+        assert node.branch is not None
+        promise = node.branch.promises.setdefault(name, Promise(first_lsn, 0.0))
         promise.first_lsn = max(first_lsn, promise.first_lsn)
-        is_gone = promise.until_ms < now_ms and promise.first_lsn < self._oldest_lsn
-        if not contact or is_gone or self.primary.process.stalled_until_ms > now_ms:
+        is_gone = promise.until_ms < now_ms and promise.first_lsn < self._oldest_lsn(node)
+        if not contact or is_gone or node.process.stalled_until_ms > now_ms:
             promise.since_ms = None
         elif promise.since_ms is None:
             promise.since_ms = now_ms
         if promise.since_ms is not None and now_ms - promise.since_ms >= after_ms:
             promise.until_ms = now_ms + KEPT_MS
 
-    def _check_replica(self, node: ReplicaNode) -> None:
-        replica, ledger = node.replica, self.ledger
+    def _check_replica(self, node: LogNode) -> None:
+        replica = node.replica
         if replica is None:
             return
+        if node.rewound and not node.differs():
+            raise Violation("refused", f"{node.name} was rewound, and its primary has all of it: {node.seen}")
+        node.rewound = False
         loop = replica._loop
         log, store, core = loop.opened
         end, lsn = log.end, store.applied_lsn
-        if ledger.ends.get(end.position) is not end:
-            ledger.end_at(end, node.name)
-        ledger.shown_lsn = max(ledger.shown_lsn, end.last_lsn)
+        branch = self.ledger.branch_of(log.manifest.lineage)
+        if loop.error is not None and loop.thread.ended:
+            self._ended(node, loop.error)
+            return
+        if branch is None or log.closed:
+            return
+        node.seen = branch, end
+        if branch.ends.get(end.position) is not end:
+            branch.end_at(end, node.name)
+        branch.shown_lsn = max(branch.shown_lsn, end.last_lsn)
         if core.end.position > end.position and not log.closed:
             raise Violation("acknowledged", f"{node.name} counts on {core.end} and has {end} on its disk")
         if (
-            lsn != self._compared.get(node.name)
-            and lsn <= ledger.last_lsn
+            (branch, lsn) != self._compared.get(node.name)
+            and lsn <= branch.last_lsn
             and not store._follower.lock.locked()
         ):
-            if lsn == store._table.applied_lsn and dict(store._table.items()) != ledger.states[lsn]:
+            if lsn == store._table.applied_lsn and dict(store._table.items()) != branch.states[lsn]:
                 raise Violation("logs", f"the state of {node.name} is not that of its log at LSN {lsn}")
-            self._compared[node.name] = lsn
-        if loop.error is not None and loop.thread.ended:
-            self._ended(node, loop.error)
+            self._compared[node.name] = branch, lsn
 
     def _check_reader(self, node: ReaderNode) -> None:
-        reader, ledger = node.reader, self.ledger
-        if reader is None or node.shared is None:
+        reader, branch = node.reader, node.leader.branch
+        if reader is None or node.shared is None or branch is None:
             return
         loop, state = reader._loop, reader.state
         lsn = state.applied_lsn
-        ledger.shown_lsn = max(ledger.shown_lsn, lsn)
+        node.seen = branch, LogEnd(last_lsn=lsn)
+        branch.shown_lsn = max(branch.shown_lsn, lsn)
         if (
-            lsn != self._compared.get(node.name)
-            and lsn <= ledger.last_lsn
+            (branch, lsn) != self._compared.get(node.name)
+            and lsn <= branch.last_lsn
             and not state._follower.lock.locked()
         ):
-            if dict(state.table.items()) != ledger.states[lsn]:
+            if dict(state.table.items()) != branch.states[lsn]:
                 raise Violation("announced", f"the state of {node.name} is not that of the log at LSN {lsn}")
-            self._compared[node.name] = lsn
+            self._compared[node.name] = branch, lsn
         upkeep = loop.upkeep
         if upkeep is not None and upkeep.saved_lsn:
             works = not (node.shared.fails or node.shared.disk.away or upkeep.trouble)
             works &= node.process.stalled_until_ms <= self.runner.now_ms
-            self._promise(node.name, upkeep.saved_lsn + 1, READER_CLAIM_MS, works)
+            self._promise(node.leader, node.name, upkeep.saved_lsn + 1, READER_CLAIM_MS, works)
         if loop.replayer.held_bytes > LIMITS.bytes_max + max(LIMITS.load_bytes, OPTIONS.frame_bytes_max) * 2:
             raise Violation("bounds", f"{node.name} holds {loop.replayer.held_bytes:,} bytes")
         if loop.error is not None and loop.thread.ended:
             self._ended(node, loop.error)
 
-    def _ended(self, node: ReplicaNode | ReaderNode, error: WalkitError) -> None:
+    def _ended(self, node: LogNode | ReaderNode, error: WalkitError) -> None:
         """A replica or reader has ended: for its storage it may; all else is tried again by itself."""
+        store, count = node.leader.store, self.runner.count
         if isinstance(error, StorageError):
-            self.runner.count(f"{node.name.partition('-')[0]} fails")
+            count(f"{node.kind} fails")
             node.exit()
-            return
-        if isinstance(error, IdentityError) and error.reason == "rewound" and node.was_replaced:
-            self.runner.count("a folder that is put back is refused")
+        elif isinstance(error, IdentityError) and error.reason == "rewound" and node.was_replaced:
+            count("a folder that is put back is refused")
             node.needs_identity, node.was_replaced = True, False
             node.exit()
-            return
-        manifest = None if self.primary.store is None else self.primary.store.log.parts.manifest_store.current
-        if isinstance(error, GapError) and (manifest is None or error.wanted <= manifest.low_watermark):
-            self.runner.count(f"{node.name.partition('-')[0]} meets a gap")
+        elif isinstance(error, GapError) and (
+            store is None or error.wanted <= store.log.parts.manifest_store.current.low_watermark
+        ):
+            count(f"{node.kind} meets a gap")
             node.exit()
-            return
-        raise Violation("refused", f"{node.name} gave up: {type(error).__name__}: {error}")
+        elif isinstance(error, RewindError) and error.reason == "held" and isinstance(node, LogNode):
+            count("a rewind is held")
+            node.forces = True
+            node.exit()
+        elif isinstance(error, DivergenceError) and node.differs():
+            node.begin_anew()
+        else:
+            raise Violation("refused", f"{node.name} gave up: {type(error).__name__}: {error}")
 
     def connections(self) -> dict[str, int]:
         """Return how many connections or sessions everyone has begun in its life."""
-        found = {r.name: r.replica._loop.core.connections for r in self.replicas if r.replica is not None}
+        found = {r.name: r.replica._loop.core.connections for r in self.logs if r.replica is not None}
         return found | {r.name: r.reader._loop.sessions for r in self.readers if r.reader is not None}
 
     def deltas(self) -> dict[str, int]:
@@ -198,17 +220,20 @@ class Rules:
             if loop.poller.version == DELTA_VERSION_MAX
         }
 
-    def missing(self) -> str:
+    def missing(self, leader: LogNode, old: LogNode | None) -> str:
         """Return what keeps the world from being converged, in words; "" where nothing does."""
-        store, primary, ledger = self.primary.store, self.primary.primary, self.ledger
-        if store is None or primary is None:
+        store, primary, branch = leader.store, leader.primary, leader.branch
+        if store is None or primary is None or branch is None:
             return "the primary is down"
+        if old is not None:
+            return f"{old.name} does not follow the new primary"
         core = store.log.parts.core
         lsn, position = core.durable_lsn, core.durable_position
-        if ledger.last_lsn != lsn:
-            return f"LSN {ledger.last_lsn} of {lsn} is acknowledged"
+        if branch.last_lsn != lsn:
+            return f"LSN {branch.last_lsn} of {lsn} is acknowledged"
         acked = {s.core.name: s.core.acked for s in primary._sessions if s.core.state == "streaming"}
-        for node in self.replicas:
+        replicas = [node for node in self.logs if node is not leader]
+        for node in replicas:
             replica = node.replica
             if replica is None:
                 return f"{node.name} is down"
@@ -225,7 +250,8 @@ class Rules:
                 return f"{each.name} has applied LSN {each.reader.applied_lsn} of {lsn}"
             if not each.reader._loop.is_answered:
                 return f"no poll of {each.name} is answered"
-        for name in (node.name for node in (*self.replicas, *self.readers)):
-            if self._compared.get(name) != lsn:
+        for name in (node.name for node in (*replicas, *self.readers)):
+            other, compared_lsn = self._compared.get(name, (branch, 0))
+            if compared_lsn != lsn or not branch.has_all_of(other, LogEnd(last_lsn=lsn)):
                 return f"the state of {name} was not compared"
         return ""
