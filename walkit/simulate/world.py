@@ -218,13 +218,13 @@ class World:
         return ">".join(names.get(name, name) for name in target.split(">"))
 
     def _replace(self, node: Node, image: CrashingStorage) -> None:
-        """Put another folder in the place of one, unless it has the only whole log."""
+        """Replace a folder, unless it has the only whole log."""
         if node is not self._old and not (isinstance(node, LogNode) and node.leads):
             self._is_whole &= not isinstance(node, LogNode)
             node.replace_folder(image)
 
     def _promote(self, fault: Fault) -> None:
-        """Have the furthest replica take the primary's place, which is lost at once, or goes on for some time."""
+        """Have the furthest replica take the primary's place, which is lost at once, or continues for some time."""
         old, branch = self.leader, self.leader.branch
         if self._old is not None or branch is None:
             return
@@ -279,7 +279,7 @@ class World:
 
     def _sample(self) -> None:
         assert self._sample_ms is not None
-        lsns = {n.name: n.branch.last_lsn for n in self.logs if n.leads and n.branch is not None}
+        lsns = {n.name: n.branch.last_lsn if n.branch else 0 for n in self.logs if n.leads}
         lsns |= {n.name: n.replica.log.end.last_lsn for n in self.logs if n.replica is not None}
         lsns |= {each.name: each.reader.applied_lsn for each in self.readers if each.reader is not None}
         down = tuple(name for name, node in self._nodes.items() if not node.process.up)

@@ -62,7 +62,7 @@ COVERAGE = (
         "reader meets a gap": "a reader ends, as its next record is gone",
         "a primary is lost": "a replica takes the place of a primary that is lost",
         "two primaries": "a replica takes the place of a primary that still runs",
-        "promised by replicas": "a replica is promoted that has to have all that clients were told of",
+        "promised by replicas": "a replica is promoted that has to have each acknowledged record",
         "a rewind is held": "claims hold what a rewind would cut, and it is forced",
         "replica begins anew": "a replica or an old primary that cannot be rewound begins in an empty folder",
         "reader begins anew": "a reader that has applied what a promotion lost begins in an empty folder",

@@ -62,8 +62,10 @@ class Fault:
         if self.kind == "crash" and self.amount:
             return f"{self.number}: {self.at_ms:.0f} ms, crash {self.target} in its next write for {self.for_ms:.0f} ms"
         if self.kind == "promote":
-            still = "that still runs " if self.amount else ""
-            return f"{self.number}: {self.at_ms:.0f} ms, promote in place of a primary {still}for {self.for_ms:.0f} ms"
+            old = "still runs" if self.amount else "is lost"
+            return (
+                f"{self.number}: {self.at_ms:.0f} ms, promote, the old primary {old} for {self.for_ms:.0f} ms"
+            )
         part = {"reorder": f" by up to {self.amount:.0f} ms", "delay": f" by {self.amount:.0f} ms"}
         part["skew"] = part["delay"]
         amount = part.get(self.kind, f" {self.amount:.0%}" if self.amount else "")

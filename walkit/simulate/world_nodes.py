@@ -62,7 +62,7 @@ class Node:
 
     @property
     def kind(self) -> str:
-        """What it is: a primary, a replica or a reader."""
+        """Its role: primary, replica or reader."""
         return self.name.partition("-")[0]
 
     def differs(self) -> bool:
@@ -154,9 +154,9 @@ class LogNode(Node):
         self.port, self.rewound, self._was_promoted = PORTS[name], False, False
         self._durability: Durability = self.random.choice(("sync", "sync", "sync", "interval"))
         self.acks = self.random.choice((None, None, 1)) if self._durability == "sync" else None
-        """So many replicas have what its clients are told."""
+        """So many replicas have each acknowledged record."""
         self.promised_lsn = 0
-        """The last record that a client was told of, and that has to outlive a promotion of this replica."""
+        """The last acknowledged record that a promotion of this replica has to keep."""
 
     @property
     def kind(self) -> str:
@@ -215,7 +215,7 @@ class LogNode(Node):
             promised = branch.before.acked.get(self.name, LogEnd())
             if branch.base.position < promised.position or branch.base.last_lsn < self.promised_lsn:
                 text = f"{self.name} begins at {branch.base}, has acknowledged {promised}"
-                raise Violation("promoted", f"{text}, and clients were told of LSN {self.promised_lsn}")
+                raise Violation("promoted", f"{text}, and LSN {self.promised_lsn} is acknowledged")
             branch.shown_lsn = branch.base.last_lsn
         if log.durable_lsn < branch.shown_lsn:
             raise Violation("durable", f"the log ends at LSN {log.durable_lsn}; {branch.shown_lsn} was shown")

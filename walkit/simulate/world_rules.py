@@ -21,7 +21,7 @@ RULES = {
     "logs": "a replica's log is a part of the primary's durable log, byte for byte, and its state follows",
     "announced": "a reader announces only what it has applied, each record once and in order",
     "claims": "nothing is dropped that was promised to a replica or a reader",
-    "refused": "no replica and no reader ends, is rewound or begins anew for a reason that is not there",
+    "refused": "no replica and no reader ends, is rewound or is emptied for a reason that is not there",
     "bounds": "what waits in memory is bounded",
     "converged": "after the faults all logs and states become equal, and the primary knows it",
     "healthy": "without a fault what is appended reaches everyone soon, in the sessions that there are",
