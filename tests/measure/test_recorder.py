@@ -169,3 +169,18 @@ def test_batches_of_nothing_are_refused(records: int) -> None:
         recorder.record_many([0, 0], [1, 1], [1, records])
     assert recorder.records == 0
     assert len(recorder.samples()[0]) == 0
+
+
+def test_a_run_of_many_threads_folds_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Record with 50 threads of one name and count the reads of their samples: one each, not one for each of all."""
+    recorder, reads = recorder_at(Clock()), list[int]()
+    samples = ThreadRecorder.samples
+
+    def counted(each: ThreadRecorder, first: int = 0) -> Any:
+        reads.append(first)
+        return samples(each, first)
+
+    monkeypatch.setattr(ThreadRecorder, "samples", counted)
+    for _ in range(50):
+        recorder.thread().record(0, 0)
+    assert recorder.finish(end_ns=1).records == len(reads) == 50

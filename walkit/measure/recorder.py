@@ -218,9 +218,8 @@ class RunRecorder:
         end_ns = self._clock() if end_ns is None else end_ns
         if end_ns < self.start_ns:
             raise ValueError("a run does not end before it starts")
-        samples = {
-            name: self._samples(name, end_ns) for name in ("total", *(name for name, _ in self._threads))
-        }
+        names = dict.fromkeys(("total", *(name for name, _ in self._threads)))
+        samples = {name: self._samples(name, end_ns) for name in names}
         folded = {
             name: LatencyHistogram.from_samples(ended - began, counts=records)
             for name, (began, ended, records) in samples.items()
