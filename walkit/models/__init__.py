@@ -1,4 +1,4 @@
-"""Models of hardware: storage that crashes, fails, delays, throttles or is far away, and devices.
+"""Models of hardware: storage that crashes, fails, delays, throttles or is far away; devices, and prices.
 
 The names load on first use.
 """
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from walkit.models.faults import Fault as Fault
     from walkit.models.faults import FaultyStorage as FaultyStorage
     from walkit.models.faults import Operation as Operation
+    from walkit.models.object_stores import PRICES as PRICES
+    from walkit.models.object_stores import Price as Price
+    from walkit.models.object_stores import delays as delays
     from walkit.models.page_cache import Fate as Fate
     from walkit.models.page_cache import FileFate as FileFate
     from walkit.models.remote_storage import REMOTE as REMOTE
@@ -33,6 +36,7 @@ _HOMES = {
     "crashing": ("CrashingStorage",),
     "device": ("PRESETS", "ConstantLatency", "DeviceModel", "LognormalLatency", "MeasuredLatency", "Stalls"),
     "faults": ("Fault", "FaultyStorage", "Operation"),
+    "object_stores": ("PRICES", "Price", "delays"),
     "page_cache": ("Fate", "FileFate"),
     "remote_storage": ("REMOTE", "RemoteStorage"),
     "throttled": ("ThrottledStorage",),
@@ -40,6 +44,7 @@ _HOMES = {
 
 __all__ = [
     "PRESETS",
+    "PRICES",
     "REMOTE",
     "ConstantLatency",
     "CrashReport",
@@ -56,6 +61,7 @@ __all__ = [
     "RemoteStorage",
     "Stalls",
     "ThrottledStorage",
+    "delays",
 ]
 
 

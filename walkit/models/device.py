@@ -247,7 +247,7 @@ class Device:
         return self._stall_ends_ns if ready_ns >= self._stall_begins_ns else ready_ns
 
 
-PRESETS: dict[str, DeviceModel] = {
+DISKS: dict[str, DeviceModel] = {
     model.name: model
     for model in (
         DeviceModel(
@@ -262,10 +262,40 @@ PRESETS: dict[str, DeviceModel] = {
         ),
     )
 }
-"""Devices by name. Limits as sold: the volume of AutoMQ #1718 (2,800 IOPS, 120 MiB/s), and Amazon's gp3 without extras.
+"""Disks by name. Limits as sold: the volume of AutoMQ #1718 (2,800 IOPS, 120 MiB/s), and Amazon's gp3 without extras.
 
 Latencies are this project's choice: sellers promise none, or "under a millisecond" and the like.
 """
+WHOLE_OBJECT = 5 << 30
+"""The largest object of a single PUT, which is one request whatever its size."""
+OBJECT_STORES: dict[str, DeviceModel] = {
+    model.name: model
+    for model in (
+        DeviceModel(
+            name="s3-standard",
+            iops=3_500,
+            bytes_per_s=1.25e9,
+            io_bytes_max=WHOLE_OBJECT,
+            latency=MeasuredLatency((100_000, 200_000)),
+        ),
+        DeviceModel(
+            name="s3-express",
+            iops=100_000,
+            bytes_per_s=1.25e9,
+            io_bytes_max=WHOLE_OBJECT,
+            latency=MeasuredLatency((1_000, 10_000)),
+        ),
+    )
+}
+"""Object stores by name, as Amazon's user guide describes them; between the published bounds latencies are even.
+
+s3-standard: small objects in "roughly 100-200 milliseconds", 3,500 PUTs per second for a prefix
+(docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance.html). s3-express: "single-digit millisecond"
+reads and writes, 100,000 writes per second for a bucket (.../userguide/s3-express-performance.html). The even
+distribution and a link of 10 Gbit/s are this project's choice.
+"""
+PRESETS = {**DISKS, **OBJECT_STORES}
+"""Devices by name: disks and object stores."""
 
 
 def device_model(device: str | DeviceModel) -> DeviceModel:

@@ -8,6 +8,7 @@ without plotly raises MissingExtraError.
 
 from walkit.plots.amplification import Amplification, amplification
 from walkit.plots.batches import batch_times
+from walkit.plots.batching import batching_cost, batching_table
 from walkit.plots.checkpoint import recovery_over_checkpoint, recovery_over_segment_size
 from walkit.plots.clock_bands import Band
 from walkit.plots.crash_states import crash_states
@@ -62,6 +63,8 @@ __all__ = [
     "alt_text",
     "amplification",
     "batch_times",
+    "batching_cost",
+    "batching_table",
     "crash_states",
     "data",
     "delta_lags",

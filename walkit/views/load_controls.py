@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal, cast, get_args
 
 from walkit.config import MIB
-from walkit.models.device import PRESETS as DEVICES
+from walkit.models.device import DISKS
 from walkit.views.parts import IntInput, Select, View, pn
 from walkit.workload.steady import ARRIVALS_PER_S_MAX, SEED_MAX, WRITERS_MAX, ContinuousLoad, Style
 
@@ -62,7 +62,7 @@ class LoadControls(View):
         self.order = choice(label="acknowledged in", options=ORDERS, width=124, **near)
         self.policy = choice(label="frames sealed by", options=POLICIES, width=104, **near)
         self.where = choice(label="volume", options=WHERE, width=136, **near)
-        self.device = choice(label="modelled device", options=list(DEVICES), width=108, **near)
+        self.device = choice(label="modelled device", options=list(DISKS), width=108, **near)
         self.seed = number(label="seed", start=0, end=SEED_MAX, width=64, **near)
         self.direct = box(label="direct I/O", width=76, margin=(0, 3, 6, 3))
         self.named: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from walkit.workload.batching import batched, batching_sweep, paced
 from walkit.workload.child import ChildOutcome, ChildWriter, ChildWriterError
 from walkit.workload.distributions import EmpiricalBytes, KeyChoice, Mix, UniformBytes
 from walkit.workload.drive import drive
@@ -28,10 +29,13 @@ __all__ = [
     "SteadyWriter",
     "UniformBytes",
     "Workload",
+    "batched",
+    "batching_sweep",
     "drive",
     "flight_operations",
     "load_flights",
     "operation_mask",
+    "paced",
     "sweep",
     "trace_operations",
     "ycsb",

@@ -19,7 +19,7 @@ from walkit.config import MIB, Durability, LogOptions
 from walkit.format.layout import FRAME_HEADER_BYTES
 from walkit.measure import FrameSample, LatencyHistogram, RawRate
 from walkit.metrics import LogStatistics
-from walkit.models.device import PRESETS
+from walkit.models.device import DISKS
 from walkit.storage.file import DIRECT_BYTES
 from walkit.workload.policies import policy_named
 from walkit.workload.process import TalkingChild
@@ -59,7 +59,7 @@ class ContinuousLoad:
     direct_io: bool = False
     """Write past the page cache."""
     device: str = ""
-    """A preset of `walkit.models`: a volume as slow as that, in the child's memory. Empty: this disk."""
+    """A disk of `walkit.models.PRESETS`: a volume as slow as that, in the child's memory. Empty: this disk."""
     raw: bool = False
     """Measure the bare device before the first record."""
     seed: int = 7
@@ -74,7 +74,7 @@ class ContinuousLoad:
         check_choice(self.style, get_args(Style), "style")
         check_choice(self.durability, get_args(Durability), "durability")
         check_choice(self.ack_order, ("append", "completion"), "ack_order")
-        check_choice(self.device, ("", *PRESETS), "device")
+        check_choice(self.device, ("", *DISKS), "device")
         check_bool(self.direct_io, "direct_io")
         check_bool(self.raw, "raw")
         policy_named(self.policy)
