@@ -23,7 +23,7 @@ def add_dashboard(commands: Any) -> None:
         dashboard,
     )
     parser.add_argument(
-        "paths", nargs="*", metavar="LOG | RUN", help="folder of a log, or file of a saved Run"
+        "paths", nargs="*", metavar="LOG | RUN", help="folder or URL of a log, or file of a saved Run"
     )
     place = parser.add_mutually_exclusive_group()
     place.add_argument(

@@ -55,7 +55,7 @@ from walkit.storage.object_store import ObjectBytes, ObjectEntry, checked_range
 
 _HEADER = struct.Struct("<8sQ")
 _MAGIC = b"walkitob"
-LOCK, _COUNTER, PUT, LIFE = "=lock", "=counter", "=put-", "=life-"
+LOCK, COUNTER, PUT, LIFE = "=lock", "=counter", "=put-", "=life-"
 _BLOCK_BITS = 32
 """A number is that of its block, and so many bits within the block."""
 _LOCK_WAIT_S, _LOCK_PAUSE_S = 10.0, 0.001
@@ -208,8 +208,8 @@ class FileObjectStore:
     def _take_block(self) -> None:
         self._release()  # a forked child has a copy of its parent's
         storage = self._storage
-        block = int.from_bytes(read_if_there(storage, _COUNTER, 8) or b"", "big") + 1
-        write_whole(storage, _COUNTER, f"{_COUNTER}.new", block.to_bytes(8, "big"))
+        block = int.from_bytes(read_if_there(storage, COUNTER, 8) or b"", "big") + 1
+        write_whole(storage, COUNTER, f"{COUNTER}.new", block.to_bytes(8, "big"))
         self._life = storage.lock(f"{LIFE}{block:08x}")
         for name in storage.names():
             if name.startswith((PUT, LIFE)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -28,6 +28,7 @@ from walkit.segments.index_file import read_index
 from walkit.storage.interface import StorageFile
 from walkit.views.jobs import Job
 from walkit.views.log_outline import Outline, SegmentLine
+from walkit.views.object_outline import EpochFile
 
 PAGE_FRAMES = 100
 """Most frames of a page."""
@@ -86,7 +87,9 @@ class FrameView:
 class SegmentFrames:
     """The frames of one segment whose file is open."""
 
-    def __init__(self, file: StorageFile, header: SegmentHeader, outline: Outline, line: SegmentLine) -> None:
+    def __init__(
+        self, file: StorageFile | EpochFile, header: SegmentHeader, outline: Outline, line: SegmentLine
+    ) -> None:
         self.file, self.header = file, header
         self.end_position = line.end_position
         self._outline, self._line = outline, line
@@ -119,7 +122,9 @@ class SegmentFrames:
             yield Damage(at, position, walk.fault), memoryview(b"")
 
     def starts(self, position: int) -> list[int]:
-        """Return positions of frames up to `position`, in order: the segment's first, and those its index notes."""
+        """Return positions of frames up to `position`, in order: the segment's first, and some that are known."""
+        if isinstance(self.file, EpochFile):
+            return self.file.near(lambda end: end.position > position)
         found = [self.header.start_position]
         record = self._line.record
         index = read_index(self._outline.storage, self._outline.manifest.log_id, record)
@@ -131,6 +136,11 @@ class SegmentFrames:
 @contextmanager
 def opened(outline: Outline, line: SegmentLine) -> Iterator[SegmentFrames]:
     """Open a segment of an outline. WalkitError where it is gone or its header is damaged."""
+    if outline.objects is not None:
+        epoch = EpochFile(outline.objects, line)
+        with closing(epoch):
+            yield SegmentFrames(epoch, epoch.header(), outline, line)
+        return
     file = open_segment(outline.storage, line.record)
     try:
         header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), line.record.name)

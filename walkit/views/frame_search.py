@@ -23,6 +23,7 @@ from walkit.segments.index_file import read_index
 from walkit.views.frame_pages import CHECK_FRAMES, Damage, SegmentFrames, opened
 from walkit.views.jobs import Job
 from walkit.views.log_outline import Outline, SegmentLine
+from walkit.views.object_outline import EpochFile
 
 HITS_MAX = 100
 """Most records that one search returns; another continues after the last."""
@@ -150,6 +151,8 @@ def _items(frames: SegmentFrames, start: int, job: Job) -> Iterator[FrameHeader 
 
 def _start_by_lsn(outline: Outline, line: SegmentLine, frames: SegmentFrames, lsn: int) -> int:
     """Return the position of a frame at or before an LSN: the nearest that the index notes, or the segment's first."""
+    if isinstance(frames.file, EpochFile):
+        return frames.file.near(lambda end: end.lsn >= lsn)[-1]
     index = read_index(outline.storage, outline.manifest.log_id, line.record)
     entry = None if index is None else index.before(max(lsn, 0))
     return frames.header.start_position if entry is None else entry.position

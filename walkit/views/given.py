@@ -9,19 +9,21 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from errno import ENOENT
+from pathlib import Path
 from time import perf_counter_ns
 from typing import Literal, TypeAlias
 
 from walkit._internal.text import bounds
 from walkit.errors import WalkitError
 from walkit.measure import load
+from walkit.objects.places import log_at
 from walkit.read.reader import LogReader
-from walkit.storage.address import storage_at
+from walkit.storage.object_open import FILES, is_object_url
 from walkit.views.live import LiveView, view_of_run
 from walkit.views.overview import Point
 from walkit.views.parts import View, pn, sentence_html
 from walkit.views.sources import Reading, warnings_of
-from walkit.views.workspace import Workspace
+from walkit.views.workspace import Workspace, refuse_wrong_kind
 
 LOOK_S = 1.0
 """Least time between two looks at a log."""
@@ -31,7 +33,7 @@ RESTS = 50
 
 @dataclass(frozen=True)
 class Given:
-    """One path of the command line, absolute and without symbolic links."""
+    """One path of the command line, absolute and without symbolic links, or the URL of a log on object storage."""
 
     path: str
     kind: Literal["log", "run"]
@@ -46,13 +48,15 @@ def given(paths: Iterable[str]) -> tuple[Given, ...]:
     """Return what the paths are, each once, in order: a folder is a log, a file a saved Run.
 
     Each is opened once. FileNotFoundError (of a folder LogNotFoundError), NotALogError, FormatVersionError or
-    CorruptionError where a path is neither; MissingExtraError without hdrhistogram.
+    CorruptionError where a path is neither; what reading object storage raises; MissingExtraError without hdrhistogram.
     """
     found: dict[Given, None] = {}
     for path in paths:
-        real = os.path.realpath(path)
-        if os.path.isdir(real):
-            with LogReader(storage_at(real)):
+        real = place_of(path)
+        if is_object_url(real) or os.path.isdir(real):
+            if os.path.isdir(real.removeprefix(FILES)):
+                refuse_wrong_kind(Path(real.removeprefix(FILES)), path)
+            with LogReader(log_at(real)):
                 found[Given(real, "log")] = None
         else:
             if not os.path.exists(real) and os.path.isfile(real + ".parquet"):
@@ -65,11 +69,18 @@ def given(paths: Iterable[str]) -> tuple[Given, ...]:
     return tuple(found)
 
 
+def place_of(path: str) -> str:
+    """Return the absolute path that `path` means, without symbolic links; a URL of object storage with such a one."""
+    if is_object_url(path):
+        return FILES + os.path.realpath(path.removeprefix(FILES)) if path.startswith(FILES) else path
+    return os.path.realpath(path)
+
+
 class ReaderSource:
     """A log that another process may be writing, through what a reader sees of it."""
 
     def __init__(self, path: str) -> None:
-        self._reader = LogReader(storage_at(path))
+        self._reader = LogReader(log_at(path))
         self._start_ns = self._looked_ns = perf_counter_ns()
         self._next_ns = 0
         self._problem: str | None = None

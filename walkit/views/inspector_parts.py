@@ -15,7 +15,7 @@ from walkit.views.inspector_rows import fields_html, logs_below, records_html
 from walkit.views.jobs import Job
 from walkit.views.looking import Apply, Looking
 from walkit.views.parts import Button, Select, TextInput, View, figure_pane, pn, sentence_html
-from walkit.views.workspace import Workspace
+from walkit.views.workspace import LogPath, Workspace
 
 SCRATCH = "scratch"
 """What the session's own log is called in the URL; a folder of that name is ./scratch."""
@@ -55,8 +55,8 @@ class LogChooser(View):
         self._workspace = workspace
         self.looking = Looking(workspace.looks, changed)
         self.path = TextInput(
-            label=f"log: a path below {workspace.root.path}, or {SCRATCH}",
-            placeholder="folder of a log",
+            label=f"log: a path below {workspace.root.path}, a URL, or {SCRATCH}",
+            placeholder="folder, objects:FOLDER or s3://BUCKET/FOLDER",
             width=330,
         )
         self.known = Select(label="known logs", width=260)
@@ -84,7 +84,7 @@ class LogChooser(View):
         """Offer the logs that were found."""
         self.looking.take()
 
-    def offer(self, below: list[Path]) -> None:
+    def offer(self, below: list[LogPath]) -> None:
         """Offer the logs that the server was started with, the session's own, and these."""
         root = self._workspace.root
         names = [root.show(path) for path in self._workspace.logs]
@@ -100,21 +100,17 @@ class LogChooser(View):
         """What is asked for, as it was typed."""
         return (self.path.value or "").strip()
 
-    def resolve(self) -> Path:
-        """Return the folder that is asked for. OptionsError where it may not be looked at, or there is none."""
+    def resolve(self) -> LogPath:
+        """Return the log that is asked for. OptionsError where it may not be looked at, or there is none."""
         text = self.text
         if not text:
-            refuse("path", text, f"choose a known log, or type the path of its folder, or {SCRATCH}")
+            refuse("path", text, f"choose a known log, or type its path or URL, or {SCRATCH}")
         if text == SCRATCH:
             path = Path(self._workspace.session.path)
             if not path.exists():
                 refuse("path", text, "there is no scratch log yet: press Start on the Live page first")
             return path
-        path = self._workspace.root.resolve(text)
-        if not path.is_dir():
-            refuse("path", text, "it is a file, and a log is a folder")
-        self._workspace.root.check_links(path)
-        return path
+        return self._workspace.root.log(text)
 
 
 class FrameFace(View):

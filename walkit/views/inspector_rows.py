@@ -13,10 +13,13 @@ from walkit.format.frame_fields import frame_fields
 from walkit.format.layout import CODEC_NAMES, FRAME_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.recovery.scan_report import ScanReport, Verdict, frame_time, lsn_text
+from walkit.storage.object_files import COUNTER
+from walkit.storage.object_open import FILES
 from walkit.views.frame_pages import RECORDS_SHOWN_MAX, Damage, FramePage, FrameView, Item
 from walkit.views.frame_search import SEARCHED_BYTES_MAX, KeySearch
 from walkit.views.log_outline import Outline, SegmentLine
 from walkit.views.pick_table import Row
+from walkit.views.workspace import LogPath
 
 SEGMENT_HEAD = ("segment", "state", "LSN", "records", "frames", "bytes", "from position", "epoch")
 FRAME_HEAD = ("position", "LSN", "records", "bytes", "codec", "sealed (UTC)", "promises")
@@ -29,12 +32,15 @@ FOLDERS_MAX, LOGS_MAX, DEPTH_MAX = 2_000, 50, 3
 LINES_MAX = 40
 
 
-def logs_below(root: Path) -> list[Path]:
-    """Return the folders that hold a manifest, at most three levels below the root; hidden folders are passed over."""
+def logs_below(root: Path) -> list[LogPath]:
+    """Return the logs at most three levels below the root, in folders and in object stores (`objects:`) of folders.
+
+    Hidden folders are passed over.
+    """
     return list(_logs_below(root))
 
 
-def _logs_below(root: Path) -> Iterator[Path]:
+def _logs_below(root: Path) -> Iterator[LogPath]:
     waiting, seen, found = [(root, 0)], 0, 0
     while waiting and seen < FOLDERS_MAX and found < LOGS_MAX:
         folder, depth = waiting.pop(0)
@@ -44,12 +50,12 @@ def _logs_below(root: Path) -> Iterator[Path]:
                 below = sorted(
                     e.name for e in entries if e.is_dir(follow_symlinks=False) and e.name[:1] != "."
                 )
-            is_log = (folder / MANIFEST_NAME).is_file()
+            is_log, in_objects = ((folder / name).is_file() for name in (MANIFEST_NAME, COUNTER))
         except OSError:
             continue
         if is_log:
             found += 1
-            yield folder
+            yield f"{FILES}{folder}" if in_objects else folder
         elif depth < DEPTH_MAX:
             waiting += [(folder / name, depth + 1) for name in below]
 
@@ -59,8 +65,8 @@ def numbers_of(outline: Outline) -> list[tuple[str, str, str]]:
     manifest = outline.manifest
     states = {
         "live": "a writer holds the log; what is on stable storage is shown",
-        "closed": "every segment is sealed",
-        "unclosed": "its writer ended without closing it; the next opening recovers",
+        "closed": "its writer has closed it",
+        "unclosed": "its writer ended without closing it, or writes to object storage; the next opening recovers",
     }
     lsns = "unknown" if outline.last_lsn is None else bounds(outline.first_lsn, outline.last_lsn)
     end = "unknown" if outline.end_position is None else f"{outline.end_position:,}"
@@ -68,7 +74,15 @@ def numbers_of(outline: Outline) -> list[tuple[str, str, str]]:
         ("state", outline.state, states[outline.state]),
         ("LSN", lsns, "what a reader sees now"),
         ("end position", end, "where the last frame that a reader sees ends"),
-        ("segments", f"{len(outline.segments):,}", "files that the manifest names"),
+        (
+            ("segments", f"{len(outline.segments):,}", "files that the manifest names")
+            if outline.objects is None
+            else (
+                "objects",
+                f"{outline.objects.end.number - outline.objects.floor.number:,}",
+                "one for each frame",
+            )
+        ),
         ("low watermark", f"{manifest.low_watermark:,}", "records at or below this LSN may be gone"),
         ("epochs", f"{len(manifest.lineage):,}", "openings for writing"),
         ("manifest", f"{manifest.generation:,}", "its generation: it grows by one with each change"),

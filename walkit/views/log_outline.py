@@ -16,6 +16,7 @@ from walkit.errors import CorruptionError, NotALogError, WalkitError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
+from walkit.objects.view import ObjectView
 from walkit.read.reader import ReaderView, reader_view_of
 from walkit.read.view import LogView
 from walkit.recovery.rebuild import manifest_from_headers
@@ -65,6 +66,8 @@ class Outline:
     segments: tuple[SegmentLine, ...]
     problem: str | None
     """Why a reader refuses the log, as a sentence."""
+    objects: ObjectView | None = None
+    """Of a log on object storage: its bulks. Each of its segments is an epoch."""
 
     @property
     def location(self) -> str:
@@ -88,8 +91,8 @@ class Outline:
         return used[at]
 
 
-def outline_of(path: Path) -> Outline:
-    """Return the outline of the log at `path`. Reads the manifest, and of a log without a writer what is not sealed.
+def folder_outline(path: Path) -> Outline:
+    """Return the outline of the log in a folder. Reads the manifest, and of a log without a writer what is not sealed.
 
     LogNotFoundError, NotALogError, FormatVersionError or StorageError where there is nothing to look at.
     """

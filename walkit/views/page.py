@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from walkit.storage.object_open import FILES, is_object_url
 from walkit.views.access import refusal, refused_page
 from walkit.views.given import Given, GivenPage, given
 from walkit.views.page_compaction import CompactionPage
@@ -43,8 +44,10 @@ def make_shell(*, root: str | os.PathLike[str] = ".", shown: Iterable[Given] = (
     shown first. Anything else that pages read by path lies below `root`.
     """
     named = tuple(shown)
-    logs, runs = (tuple(Path(g.path) for g in named if g.kind == kind) for kind in ("log", "run"))
-    workspace = Workspace(DataRoot(root, also=(*logs, *runs)), logs=logs, runs=runs)
+    logs = tuple(g.path if is_object_url(g.path) else Path(g.path) for g in named if g.kind == "log")
+    runs = tuple(Path(g.path) for g in named if g.kind == "run")
+    also = [g.path.removeprefix(FILES) for g in named]
+    workspace = Workspace(DataRoot(root, also=also), logs=logs, runs=runs)
     own = tuple(
         PageKind(f"given-{number}", what.title, partial(GivenPage, what))
         for number, what in enumerate(named, 1)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 
 from walkit.errors import OptionsError
+from walkit.objects.verify import verify
 from walkit.plots import segments
 from walkit.recovery.scan_report import ScanReport
-from walkit.recovery.verify import verify
 from walkit.views.frame_pages import FramePage, FrameView, frame_around, page_before, page_from
 from walkit.views.frame_search import KeySearch, find_key, find_lsn, find_time
 from walkit.views.inspector_parts import (
@@ -40,8 +39,9 @@ from walkit.views.inspector_rows import (
 )
 from walkit.views.job_bar import JobBar
 from walkit.views.jobs import Job
-from walkit.views.log_outline import Outline, outline_of
+from walkit.views.log_outline import Outline
 from walkit.views.looking import Apply, Looking
+from walkit.views.object_outline import outline_of
 from walkit.views.parts import (
     Button,
     Select,
@@ -54,11 +54,11 @@ from walkit.views.parts import (
     soon,
 )
 from walkit.views.pick_table import PagedTable, PickTable
-from walkit.views.workspace import Workspace
+from walkit.views.workspace import LogPath, Workspace
 
 ABOUT = (
-    "Here are the segments, frames and bytes of a log, and what is damaged in it. Choose a known log, or type the path "
-    "of its folder; scratch is the log that the Live page writes."
+    "Here are the segments, frames and bytes of a log, and what is damaged in it. Choose a known log, or type its "
+    "path or URL; scratch is the log that the Live page writes."
 )
 
 
@@ -74,10 +74,10 @@ class InspectorPage(View):
         self.frame: FrameView | None = None
         self.search: KeySearch | None = None
         self.report: ScanReport | None = None
-        self._path: Path | None = None
+        self._path: LogPath | None = None
         self._problem: str | None = None
         self._verifying: Job | None = None
-        self._verified: tuple[Path, ScanReport] | None = None
+        self._verified: tuple[LogPath, ScanReport] | None = None
         self.chooser = LogChooser(workspace, self.open, soon(self.refresh))
         self.status, self.numbers, self.frame_words, self.found_words, self.verdict = (
             html_pane() for _ in range(5)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
-from walkit._internal.arguments import refuse
 from walkit.errors import OptionsError
 from walkit.plots import states_timeline
 from walkit.views.inspector_parts import LogChooser, html_pane
 from walkit.views.job_bar import JobBar
 from walkit.views.jobs import Job
-from walkit.views.log_outline import Outline, outline_of
+from walkit.views.log_outline import Outline
 from walkit.views.looking import Apply, Looking
 from walkit.views.lsn_slider import LsnSlider
+from walkit.views.object_outline import outline_of
 from walkit.views.parts import (
     Button,
     Select,
@@ -49,7 +48,7 @@ from walkit.views.state_rows import (
     lanes_of,
     times_html,
 )
-from walkit.views.workspace import Workspace
+from walkit.views.workspace import LogPath, Workspace
 
 PAGE_ROWS = 50
 """Rows of the diff on one page."""
@@ -62,8 +61,8 @@ def _press(called: Callable[[], None], _: object) -> None:
 
 
 ABOUT = (
-    "Here two states are compared, key by key: of one log at two LSNs, or of two logs. Choose a known log, or type the "
-    "path of its folder; scratch is the log that the Live page writes."
+    "Here two states are compared, key by key: of one log at two LSNs, or of two logs. Choose a known log, or type its "
+    "path or URL; scratch is the log that the Live page writes."
 )
 
 
@@ -77,7 +76,7 @@ class StatesPage(View):
         self.outlines: tuple[Outline, Outline] | None = None
         self.compared: Compared | None = None
         self.times: list[Compared] = []
-        self._paths: tuple[Path, Path] | None = None
+        self._paths: tuple[LogPath, LogPath] | None = None
         self._problem: str | None = None
         self._comparing: Job | None = None
         self._done: Compared | None = None
@@ -171,15 +170,11 @@ class StatesPage(View):
 
         self._ask("reading the log", read)
 
-    def _second_or(self, left: Path) -> Path:
+    def _second_or(self, left: LogPath) -> LogPath:
         text = (self.second.value or "").strip()
         if not text:
             return left
-        path = self._root.resolve(text)
-        if not path.is_dir():
-            refuse("path", text, "it is a file, and a log is a folder")
-        self._root.check_links(path)
-        return path
+        return self._root.log(text)
 
     def _forget(self) -> None:
         self.compared, self._done, self._at = None, None, 0

@@ -15,6 +15,7 @@ from walkit.measure.recorder import RecorderTail, recorder_of
 from walkit.measure.run import plain
 from walkit.metrics import LogStatistics
 from walkit.plots import Band
+from walkit.storage.object_open import FILES
 from walkit.views.history import EVENTS_MAX, Detail, detail_of, point_between, points_of_run
 from walkit.views.overview import Point
 from walkit.workload.steady import SteadyLine, SteadyWriter
@@ -60,7 +61,7 @@ class Source(Protocol):
 
 def warnings_of(path: str | None, durability: str) -> tuple[str, ...]:
     """Return what makes the numbers of a log at `path` mean less, worst first."""
-    place = None if path is None or "://" in path else file_system(path)
+    place = None if path is None or "://" in path else file_system(path.removeprefix(FILES))
     found = []
     if place is not None and place.tmpfs:
         found.append(f"{place.type}: sync means nothing here")

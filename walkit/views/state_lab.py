@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
 
@@ -18,12 +17,14 @@ import pyarrow.compute as pc
 
 from walkit._internal.arguments import refuse
 from walkit.errors import OptionsError, WalkitError
+from walkit.objects.places import log_at
 from walkit.read.reader import LogReader
 from walkit.state.diff import DiffCounts, diff
-from walkit.storage.address import storage_at
 from walkit.views.frame_search import find_lsn
 from walkit.views.jobs import Job
-from walkit.views.log_outline import Outline, outline_of
+from walkit.views.log_outline import Outline
+from walkit.views.object_outline import outline_of
+from walkit.views.workspace import LogPath
 
 Engine = Literal["arrow", "spark"]
 ROWS_MAX = 1_000
@@ -40,7 +41,7 @@ ARROW_LSNS_MAX = 5_000_000
 class StateSide:
     """One side: a log, and the last LSN that counts."""
 
-    path: Path
+    path: LogPath
     lsn: int
 
 
@@ -107,8 +108,8 @@ def _by_arrow(left: StateSide, right: StateSide, job: Job) -> Compared:
     refuse_large([outline_of(path) for path in dict.fromkeys((left.path, right.path))])
     started = perf_counter()
     with (
-        LogReader(storage_at(str(left.path))) as left_log,
-        LogReader(storage_at(str(right.path))) as right_log,
+        LogReader(log_at(left.path)) as left_log,
+        LogReader(log_at(right.path)) as right_log,
     ):
         found = diff(
             (left_log, left.lsn), (right_log, right.lsn), lambda done, of: job.step(done, of, "LSNs")

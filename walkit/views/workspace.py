@@ -6,12 +6,24 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from walkit._internal.arguments import refuse
+from walkit.storage.object_files import COUNTER
+from walkit.storage.object_open import FILES, is_object_url
 from walkit.views.jobs import Jobs
 from walkit.views.session import Session
 
 PATH_CHARACTERS_MAX = 4096
+LogPath: TypeAlias = Path | str
+"""Where a log is: its folder, or the URL of a log on object storage."""
+
+
+def refuse_wrong_kind(folder: Path, text: str) -> None:
+    """OptionsError if a folder of objects is named as a folder, or the reverse; `text` names it."""
+    if (folder / COUNTER).is_file() != is_object_url(text):
+        other = text.removeprefix(FILES) if is_object_url(text) else f"{FILES}{text}"
+        refuse("path", text, f"the log there is {other}")
 
 
 class DataRoot:
@@ -48,6 +60,22 @@ class DataRoot:
         """Whether a path without symbolic links is the root, below it, or one of those named beside it."""
         return any(real == each or each in real.parents for each in (self.path, *self.also))
 
+    def log(self, text: str) -> LogPath:
+        """Return the folder or URL of the log that `text` means.
+
+        `objects:FOLDER` lies below the root like any folder; s3://, gs:// and az:// are read with the server's own
+        credentials. OptionsError, also for a folder with a link that leads out of the root; OSError.
+        """
+        text = text.strip()
+        if is_object_url(text) and not text.startswith(FILES):
+            return text
+        path = self.resolve(text.removeprefix(FILES))
+        if not path.is_dir():
+            refuse("path", text, "it is a file, and a log is a folder")
+        refuse_wrong_kind(path, text)
+        self.check_links(path)
+        return f"{FILES}{path}" if text.startswith(FILES) else path
+
     def check_links(self, folder: Path) -> None:
         """OptionsError for a folder in which a symbolic link leads out of the root; OSError where it cannot be read."""
         with os.scandir(folder) as entries:
@@ -59,8 +87,10 @@ class DataRoot:
                         f"{entry.name} in it is a link that leads out of the data root",
                     )
 
-    def show(self, path: Path) -> str:
+    def show(self, path: LogPath) -> str:
         """Return the path as a person types it: relative to the root where it lies below it."""
+        if isinstance(path, str):
+            return FILES + self.show(Path(path.removeprefix(FILES))) if path.startswith(FILES) else path
         return str(path.relative_to(self.path)) if self.path in path.parents else str(path)
 
 
@@ -70,7 +100,7 @@ class Workspace:
 
     root: DataRoot
     session: Session = field(default_factory=Session)
-    logs: tuple[Path, ...] = ()
+    logs: tuple[LogPath, ...] = ()
     """Logs that the server was started with; pages open them with mode "r" only."""
     runs: tuple[Path, ...] = ()
     """Files or folders of Runs that the server was started with."""
