@@ -11,7 +11,7 @@ import walkit
 from tests.replication.blocking_callers import WAIT_S
 from walkit.copier.gathering import Gathering
 from walkit.copier.planned_files import PlannedFiles
-from walkit.format.file_names import UNFINISHED_NAMES, claim_file_name, cursor_file_name
+from walkit.format.file_names import TEMPORARY_NAMES, claim_file_name, cursor_file_name
 from walkit.replication import Primary, Replica
 from walkit.segments.manifest_store import NEW_NAME, OWN_NAMES, REPLICATION_NAMES
 from walkit.storage.file import FileStorage
@@ -52,7 +52,7 @@ def test_folder_has_the_kinds_of_file_that_the_format_names(tmp_path: Path) -> N
     torn.write_bytes(after.ljust(torn.stat().st_size, b"\0"))
     walkit.open(tmp_path / "torn").close()
     there = {f"{path.name}/" if path.is_dir() else path.name for path in tmp_path.glob("*/*")}
-    written = {NEW_NAME, *UNFINISHED_NAMES, cursor_file_name("c", new=True), claim_file_name("c", new=True)}
+    written = {NEW_NAME, *TEMPORARY_NAMES, cursor_file_name("c", new=True), claim_file_name("c", new=True)}
     patterns = kinds()
     matching = [{name for name in there | written if re.fullmatch(kind, name)} for kind in patterns]
     assert there | written == set.union(*matching)

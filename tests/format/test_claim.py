@@ -13,7 +13,7 @@ from tests.support.makers import flipped
 from walkit.errors import CorruptionError, FormatVersionError
 from walkit.format.checksum import crc32c
 from walkit.format.consumer_file import ClaimRecord, decode_claim, encode_claim, whole_claim
-from walkit.format.file_names import claim_file_name, claim_of_name, cursor_of_name, is_unfinished_name
+from walkit.format.file_names import claim_file_name, claim_of_name, cursor_of_name, is_temporary_name
 from walkit.format.layout import (
     CLAIM_FILE_BYTES,
     CLAIM_LEASE_US_MAX,
@@ -149,6 +149,6 @@ def test_names_of_claims_and_of_cursors_are_apart() -> None:
         assert claim_of_name(claim_file_name(name)) == name
         assert cursor_of_name(claim_file_name(name)) is None
         assert claim_of_name(claim_file_name(name, new=True)) is None
-        assert is_unfinished_name(claim_file_name(name, new=True))
+        assert is_temporary_name(claim_file_name(name, new=True))
     for name in ("claims.lock", "claim-", "claim-" + "x" * 65, "claim-a b", "claim-a/", "claim"):
-        assert claim_of_name(name) is None and not is_unfinished_name(name)
+        assert claim_of_name(name) is None and not is_temporary_name(name)

@@ -8,13 +8,13 @@ import pytest
 
 import walkit
 from tests.support.crashes import SMALL
-from walkit.format.file_names import UNFINISHED_NAMES
+from walkit.format.file_names import TEMPORARY_NAMES
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.segments.orphan_files import KEPT_NEW_NAME
 from walkit.storage.interface import Storage
 
-LEFT = (*UNFINISHED_NAMES, "manifest.new", KEPT_NEW_NAME)
+LEFT = (*TEMPORARY_NAMES, "manifest.new", KEPT_NEW_NAME)
 STAY = ("cursor-mine.new", "mine.new")
 """A consumer of any process may be writing the first now, and the second is nobody's here."""
 
@@ -72,7 +72,7 @@ def test_who_reads_removes_nothing() -> None:
         assert len(list(reader.read())) == 3
     assert walkit.scan(storage).ok and walkit.verify(storage).ok
     told = [note for note in walkit.verify(storage).notes if "cut short" in note]
-    assert len(told) == len(UNFINISHED_NAMES) + 1, "and the cursor's"
+    assert len(told) == len(TEMPORARY_NAMES) + 1, "and the cursor's"
     assert walkit.repair(storage, dry_run=True).changed
     assert names_in(storage) == before
     assert walkit.repair(storage).changed and not walkit.repair(storage).changed

@@ -19,7 +19,7 @@ from walkit.objects.verify import verify
 from walkit.record import Kind, Record
 from walkit.recovery.repair import repair
 from walkit.segments.manifest_store import LOST_FOLDER, load_manifest
-from walkit.segments.orphan_files import unfinished_in
+from walkit.segments.orphan_files import temporary_in
 from walkit.state.snapshot import snapshot_lsns
 from walkit.storage.address import AnyPlace
 from walkit.store import Store
@@ -203,7 +203,7 @@ class Oracle:
         """Judge the names that an opening has left in a folder."""
         named = {segment.name for segment in load_manifest(image).segments}
         left = {n for n in image.names() if n.endswith(".segment")} - named
-        left |= {*unfinished_in(image, image.names())}
+        left |= {*temporary_in(image, image.names())}
         if left:
             raise BrokenRuleError("tidy", f"{min(left)} is there after an opening")
 

@@ -15,7 +15,7 @@ TRIM_NEW_NAME: Final = "trim.new"
 """What a trim leaves of a segment, while it is being written; becomes a segment by being renamed. Never read."""
 HEAL_NEW_NAME: Final = "heal.new"
 """A segment with the frames of a peer in the place of damaged ones; takes its place by being renamed. Never read."""
-UNFINISHED_NAMES: Final = (
+TEMPORARY_NAMES: Final = (
     COMPACTION_NEW_NAME,
     SNAPSHOT_NEW_NAME,
     SALVAGE_NEW_NAME,
@@ -86,14 +86,14 @@ def claim_of_name(file_name: str) -> str | None:
     return name if name != file_name and is_cursor_name(name) else None
 
 
-def is_unfinished_claim(file_name: str) -> bool:
+def is_temporary_claim(file_name: str) -> bool:
     """Say whether this is a claim's file that never took its place."""
     name = file_name.removesuffix(_NEW_SUFFIX)
     return name != file_name and claim_of_name(name) is not None
 
 
-def is_unfinished_name(file_name: str) -> bool:
+def is_temporary_name(file_name: str) -> bool:
     """Say whether this is a file that is being written and takes its place by being renamed. Never read."""
     name = file_name.removesuffix(_NEW_SUFFIX)
     is_cursor = name != file_name and cursor_of_name(name) is not None
-    return file_name in UNFINISHED_NAMES or is_cursor or is_unfinished_claim(file_name)
+    return file_name in TEMPORARY_NAMES or is_cursor or is_temporary_claim(file_name)

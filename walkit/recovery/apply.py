@@ -23,7 +23,7 @@ from walkit.recovery.survey import PASSING_ERRNOS, TolerantFile, nonzero_until
 from walkit.segments.frame_walk import Readable
 from walkit.segments.history import header_of
 from walkit.segments.manifest_store import LOST_FOLDER, ManifestStore
-from walkit.segments.orphan_files import KEPT_NEW_NAME, leftover_of
+from walkit.segments.orphan_files import KEPT_NEW_NAME, orphaned_by
 from walkit.segments.rewrite import NewSegment, copy_part, copy_segment, new_file, steps_of, write_segment
 from walkit.storage.interface import BACK_PRESSURE, Storage, StorageFile
 
@@ -113,14 +113,14 @@ def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> No
             )
     for name in plan.findings.orphans:
         try:
-            leftover = _is_leftover(storage, name, plan.manifest)
+            orphaned = _is_orphaned(storage, name, plan.manifest)
         except StorageError:
             if not salvage:
                 raise
-            leftover = False
+            orphaned = False
         # It was found not to be needed, so that one that cannot be read goes as it is, by any policy.
         changed |= _set_aside(
-            storage, name, keep=salvage or plan.keeps_orphans or not leftover, unreadable=True, orphan=True
+            storage, name, keep=salvage or plan.keeps_orphans or not orphaned, unreadable=True, orphan=True
         )
     for name in plan.findings.obsolete:
         with suppress(StorageError):  # it costs its bytes, and nothing reads it
@@ -231,13 +231,13 @@ def _mend(storage: Storage, finding: SegmentFinding, sealed: SegmentRecord, gaps
     storage.sync_directory()
 
 
-def _is_leftover(storage: Storage, name: str, manifest: Manifest) -> bool:
+def _is_orphaned(storage: Storage, name: str, manifest: Manifest) -> bool:
     """Say whether an unnamed segment is what trimming or compaction left: nothing in it is needed."""
     try:
         header = header_of(storage, name)
     except CorruptionError:
         return False
-    return header is not None and leftover_of(header, manifest) is not None
+    return header is not None and orphaned_by(header, manifest) is not None
 
 
 def sync_unsealed(storage: Storage, manifest: Manifest, *, salvage: bool = False) -> None:

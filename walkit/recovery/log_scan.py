@@ -41,7 +41,7 @@ from walkit.recovery.survey import (
 from walkit.segments.frame_walk import Readable, last_chain_of
 from walkit.segments.history import check_identity, header_of, missing_segment, open_segment, whole_header
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
-from walkit.segments.orphan_files import NOTHING_STAGED, leftover_of, orphan_indexes, staged_in, unfinished_in
+from walkit.segments.orphan_files import NOTHING_STAGED, orphan_indexes, orphaned_by, staged_in, temporary_in
 from walkit.storage.interface import Storage, StorageFile
 
 Progress = Callable[[int, int], None]
@@ -638,7 +638,7 @@ def scan_folder(
     named = {s.name for s in manifest.segments}
     names = storage.names()
     findings.orphans = [n for n in names if n.endswith(".segment") and n not in named]
-    findings.obsolete = [*orphan_indexes(names, manifest), *unfinished_in(storage, names)]
+    findings.obsolete = [*orphan_indexes(names, manifest), *temporary_in(storage, names)]
     _refuse_an_older_manifest(storage, findings, salvage)
     return findings
 
@@ -670,7 +670,7 @@ def _refuse_an_older_manifest(storage: Storage, findings: LogFindings, salvage: 
         if staged.has(name, header):
             continue  # a replica's new log, which no manifest has yet: this one is still the log
         refuse_broken_promise(storage, manifest, header.manifest_generation, name)
-        if header.number >= manifest.next_segment and leftover_of(header, manifest) is None:
+        if header.number >= manifest.next_segment and orphaned_by(header, manifest) is None:
             raise _older_manifest(name, f"segment {header.number} from LSN {header.first_lsn:,} on")
 
 

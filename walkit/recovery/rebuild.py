@@ -349,7 +349,7 @@ def manifest_from_headers(storage: Storage) -> Rebuilt | None:
     promised = slot.promise.generation
     line, *others = lineages_of(storage, headers, slot)
     log_id, branches = line.tip.log_id, [o for o in others if o.records_beside(line)]
-    ours = _without_leftovers(storage, line.headers)
+    ours = _without_orphans(storage, line.headers)
     if not ours:
         return None
     by_frames = {n: f for n in headless if (f := first_frame(storage, segment_name(n), log_id)) is not None}
@@ -412,7 +412,7 @@ def foreign_snapshots(storage: Storage, line: Lineage, others: Iterable[Lineage]
     return found
 
 
-def _without_leftovers(storage: Storage, ours: list[SegmentHeader]) -> list[SegmentHeader]:
+def _without_orphans(storage: Storage, ours: list[SegmentHeader]) -> list[SegmentHeader]:
     """Drop what compaction left: the originals of a whole compacted segment, or one that is not whole beside them."""
     left = list(ours)
     for header in sorted(ours, key=lambda h: -h.number):

@@ -53,7 +53,7 @@ from walkit.segments.manifest_store import (
     load_manifest,
     settle_manifest,
 )
-from walkit.segments.orphan_files import leftover_of, staged_in
+from walkit.segments.orphan_files import orphaned_by, staged_in
 from walkit.segments.rewrite import copy_part, new_file
 from walkit.segments.writer_lock import refuse_a_writer, take_writer_lock
 from walkit.storage.address import Place, storage_at
@@ -320,7 +320,7 @@ def _of_manifest(
         h
         for h in headers
         if (h.log_id, h.epoch_id) not in known
-        and leftover_of(h, manifest) is None
+        and orphaned_by(h, manifest) is None
         and not staged.has(h.name, h)
     ]
     if not strange:
@@ -392,7 +392,7 @@ def _is_contradicted(
                 check_identity(manifest, record, found[record.name])
             except CorruptionError:
                 return True
-    orphans = [h for n, h in found.items() if n not in named and leftover_of(h, manifest) != "trimming"]
+    orphans = [h for n, h in found.items() if n not in named and orphaned_by(h, manifest) != "trimming"]
     if any(_continues(storage, s, found[s.name]) for s in manifest.sealed if s.name in found):
         return True
     there, staged = set(storage.names()), staged_in(storage, manifest)

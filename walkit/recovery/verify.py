@@ -24,7 +24,7 @@ from walkit.errors import (
     WalkitError,
 )
 from walkit.format.durable_slot import decode_slots
-from walkit.format.file_names import claim_of_name, cursor_of_name, is_unfinished_name, lsn_of_name
+from walkit.format.file_names import claim_of_name, cursor_of_name, is_temporary_name, lsn_of_name
 from walkit.format.layout import (
     ALIGNMENT_DIRECT,
     DURABLE_SLOT_STRIDE,
@@ -70,7 +70,7 @@ from walkit.segments.manifest_store import (
     REPLICATION_NAMES,
     load_manifest,
 )
-from walkit.segments.orphan_files import leftover_of, staged_in
+from walkit.segments.orphan_files import orphaned_by, staged_in
 from walkit.segments.writer_lock import has_writer
 from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import Storage
@@ -371,7 +371,7 @@ def _note_orphan(results: ScanResults, name: str) -> None:
             )
         )
         return
-    work = leftover_of(header, results.manifest)
+    work = orphaned_by(header, results.manifest)
     what = f"a leftover of {work}" if work else "a leftover that nothing promised"
     results.notes.append(f"{name} is not named in the manifest: {what}; the next opening takes it away")
 
@@ -446,11 +446,11 @@ def note_other_files(results: ScanResults) -> None:
     for claim in claim_facts(results.storage, results.manifest):
         needs = f"needs LSN {claim.first_lsn:,} and what follows" if claim.fault is None else claim.fault
         results.notes.append(f"the claim {claim.name!r} ({claim.state}) {needs}")
-    unfinished = [n for n in names if is_unfinished_name(n)]
+    temporary = [n for n in names if is_temporary_name(n)]
     if not results.live:
-        results.notes += [f"{n} is left of work that was cut short; it is never read" for n in unfinished]
+        results.notes += [f"{n} is left of work that was cut short; it is never read" for n in temporary]
     sidecars = (lsn_of_name, cursor_of_name, claim_of_name)
-    names = [n for n in names if all(of(n) is None for of in sidecars) and n not in unfinished]
+    names = [n for n in names if all(of(n) is None for of in sidecars) and n not in temporary]
     if names:
         shown = ", ".join(names[:NAMES_SHOWN_MAX]) + (", ..." if len(names) > NAMES_SHOWN_MAX else "")
         are = "is" if len(names) == 1 else "are"

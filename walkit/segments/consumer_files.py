@@ -31,7 +31,7 @@ from walkit.format.file_names import (
     claim_of_name,
     cursor_file_name,
     cursor_of_name,
-    is_unfinished_claim,
+    is_temporary_claim,
 )
 from walkit.format.layout import CLAIM_FILE_BYTES, CURSOR_FILE
 from walkit.format.manifest import Manifest
@@ -219,7 +219,7 @@ def write_claim(storage: Storage, name: str, mark: ClaimRecord) -> None:
     file_name = claim_file_name(name)
     if mark.generation == 1:
         for left in storage.names():
-            if is_unfinished_claim(left):
+            if is_temporary_claim(left):
                 storage.remove(left)
         write_whole(storage, file_name, claim_file_name(name, new=True), whole_claim(mark))
         return

@@ -15,7 +15,7 @@ from typing import Final
 
 from walkit._internal.locks import once
 from walkit.errors import StorageError, WalkitError
-from walkit.format.file_names import BOOTSTRAP_READY_NAME, INDEX_SUFFIX, UNFINISHED_NAMES
+from walkit.format.file_names import BOOTSTRAP_READY_NAME, INDEX_SUFFIX, TEMPORARY_NAMES
 from walkit.format.layout import MANIFEST_BYTES_MAX, SegmentFlag
 from walkit.format.manifest import Manifest, SegmentRecord, decode_manifest
 from walkit.format.segment import SegmentHeader, segment_name
@@ -27,13 +27,13 @@ KEPT_NEW_NAME: Final = f"{LOST_FOLDER}/kept.new"
 """Bytes that are being kept, until they are whole and durable."""
 
 
-def unfinished_in(storage: Storage, names: Iterable[str]) -> list[str]:
+def temporary_in(storage: Storage, names: Iterable[str]) -> list[str]:
     """Return which of a log's files a writer left half written when it ended: nothing reads or continues them.
 
     Those of cursors and claims are not among them: a consumer in another process may be writing one now.
     """
     names = set(names)
-    found = [name for name in (NEW_NAME, *UNFINISHED_NAMES) if name in names]
+    found = [name for name in (NEW_NAME, *TEMPORARY_NAMES) if name in names]
     with suppress(StorageError):  # a file system's own lost+found may not be ours to look into
         if f"{LOST_FOLDER}/" in names and KEPT_NEW_NAME in storage.names(LOST_FOLDER):
             found.append(KEPT_NEW_NAME)
@@ -48,7 +48,7 @@ def orphan_indexes(names: Iterable[str], manifest: Manifest) -> list[str]:
     return [n for n in indexes if n.removesuffix(INDEX_SUFFIX) not in sealed]
 
 
-def leftover_of(header: SegmentHeader, manifest: Manifest) -> str | None:
+def orphaned_by(header: SegmentHeader, manifest: Manifest) -> str | None:
     """Say which work left a segment that the manifest does not name; None where it may hold what nothing else holds.
 
     "trimming": it begins below the log, or it is a copy of the end of a segment, whose place it never took.
