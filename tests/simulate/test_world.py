@@ -23,7 +23,7 @@ from walkit.simulate.world_rules import RULES
 
 SCHEDULES = examples(80)
 """20; 80 for a release, beside the 10,000 of the slow test."""
-SCHEDULES_OF_A_MUTANT = 12
+SCHEDULES_OF_A_MUTANT = 20
 EARLY = next(mutant for mutant in MUTANTS if mutant.name == "acknowledged before it is on the disk")
 
 

@@ -105,12 +105,6 @@ MUTANTS = (
         "end = part.end",
     ),
     Mutant(
-        "a failed load that is never tried again",
-        f"{REPLAYER}.load_failed",
-        "part.retry_at_ms = now_ms + part.backoff.next_ms()",
-        "part.retry_at_ms = float('inf')",
-    ),
-    Mutant(
         "a stale session believed by the reader",
         f"{POLLER}.answered",
         "self.session_id, self.session_epoch = answer.session_id, answer.session_epoch + 1",
@@ -127,6 +121,12 @@ MUTANTS = (
         f"{SESSION}.append",
         "self.newest = DeltaEnd(frames.last_lsn, frames.next_position)",
         "self.newest = DeltaEnd(frames.last_lsn + 1, frames.next_position)",
+    ),
+    Mutant(
+        "a failed load that is never tried again",
+        f"{REPLAYER}.load_failed",
+        "part.retry_at_ms = now_ms + part.backoff.next_ms()",
+        "part.retry_at_ms = float('inf')",
     ),
     Mutant(
         "frames that came twice acknowledged before they are on the disk",
@@ -184,5 +184,5 @@ MUTANTS = (
     ),
     Mutant("an import that is not synced", f"{IMPORTED}._write_frames", "sync=True", "sync=False"),
 )
-QUICK = 14
+QUICK = 13
 """So many of them are found within a few schedules."""
