@@ -12,7 +12,7 @@ import walkit
 from tests.support.object_servers import moto_bucket
 from tests.views.waiting import until
 from walkit.commit.policy import OneRecordPerFrame
-from walkit.storage.object_open import StorageOptions
+from walkit.storage.address import StorageOptions
 from walkit.views import Shell, given
 from walkit.views.frame_pages import PAGE_FRAMES, FramePage, frame_around, page_before, page_from
 from walkit.views.frame_search import find_key, find_lsn

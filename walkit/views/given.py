@@ -16,9 +16,9 @@ from typing import Literal, TypeAlias
 from walkit._internal.text import bounds
 from walkit.errors import WalkitError
 from walkit.measure import load
-from walkit.objects.places import log_at
+from walkit.objects.entrance import log_at
 from walkit.read.reader import LogReader
-from walkit.storage.object_open import FILES, is_object_url
+from walkit.storage.address import FILES, is_object_url
 from walkit.views.live import LiveView, view_of_run
 from walkit.views.overview import Point
 from walkit.views.parts import View, pn, sentence_html

@@ -13,8 +13,8 @@ from walkit.format.frame_fields import frame_fields
 from walkit.format.layout import CODEC_NAMES, FRAME_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.recovery.scan_report import ScanReport, Verdict, frame_time, lsn_text
+from walkit.storage.address import FILES
 from walkit.storage.object_files import COUNTER
-from walkit.storage.object_open import FILES
 from walkit.views.frame_pages import RECORDS_SHOWN_MAX, Damage, FramePage, FrameView, Item
 from walkit.views.frame_search import SEARCHED_BYTES_MAX, KeySearch
 from walkit.views.log_outline import Outline, SegmentLine

@@ -16,7 +16,7 @@ from walkit.format.segment import SegmentHeader
 from walkit.objects.bulks import Bulk
 from walkit.objects.layout import BULK_HEADER_BYTES, LogPlace, vouched_place
 from walkit.objects.view import ObjectEnd, ObjectView
-from walkit.storage.object_open import open_store
+from walkit.storage.address import open_store
 from walkit.storage.object_store import ObjectStore
 from walkit.views.log_outline import Outline, SegmentLine, folder_outline
 from walkit.views.workspace import LogPath

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from walkit.storage.object_open import FILES, is_object_url
+from walkit.storage.address import FILES, is_object_url
 from walkit.views.access import refusal, refused_page
 from walkit.views.given import Given, GivenPage, given
 from walkit.views.page_compaction import CompactionPage

@@ -15,7 +15,7 @@ from walkit.measure.recorder import RecorderTail, recorder_of
 from walkit.measure.run import plain
 from walkit.metrics import LogStatistics
 from walkit.plots import Band
-from walkit.storage.object_open import FILES
+from walkit.storage.address import FILES
 from walkit.views.history import EVENTS_MAX, Detail, detail_of, point_between, points_of_run
 from walkit.views.overview import Point
 from walkit.workload.steady import SteadyLine, SteadyWriter

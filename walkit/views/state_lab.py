@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from walkit._internal.arguments import refuse
 from walkit.errors import OptionsError, WalkitError
-from walkit.objects.places import log_at
+from walkit.objects.entrance import log_at
 from walkit.read.reader import LogReader
 from walkit.state.diff import DiffCounts, diff
 from walkit.views.frame_search import find_lsn

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from walkit._internal.arguments import refuse
+from walkit.storage.address import FILES, is_object_url
 from walkit.storage.object_files import COUNTER
-from walkit.storage.object_open import FILES, is_object_url
 from walkit.views.jobs import Jobs
 from walkit.views.session import Session
 

@@ -13,11 +13,10 @@ from walkit.commit.policy import CappedFrames, Linger
 from walkit.config import MIB, LogOptions
 from walkit.measure import Run
 from walkit.models.device import PRESETS
-from walkit.objects.entrance import open_log
-from walkit.objects.places import object_store_of
+from walkit.objects.entrance import object_store_of, open_log
 from walkit.objects.remove import remove_log
 from walkit.simulate import drive as simulate
-from walkit.storage.object_open import is_object_url
+from walkit.storage.address import is_object_url
 from walkit.workload.drive import drive
 from walkit.workload.spec import OpenLoop, Workload
 
