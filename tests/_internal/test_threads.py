@@ -11,7 +11,7 @@ import pytest
 from tests.support.interrupts import interrupt_in
 from tests.support.threads import GUARD_S, Task
 from walkit._internal.locks import holds, marked
-from walkit._internal.threads import Bell, EndingThread, Latch
+from walkit._internal.threads import EndingThread, Latch, WakeEvent
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,18 +57,18 @@ def test_a_thread_that_raised_has_ended_and_one_that_never_ran_cannot_be_joined(
 
 
 def test_a_bell_wakes_once_for_any_number_of_rings() -> None:
-    """Ring before and during a wait, and clear: one wait takes all rings with it, and a wait for none has an end."""
-    bell = Bell()
-    assert not bell.wait(0) and not bell.wait(-1)
-    bell.set()
-    bell.set()
-    assert bell.wait() and not bell.wait(0)
-    bell.set()
-    bell.clear()
-    bell.clear()
-    assert not bell.wait(0)
-    waiter = Task(bell.wait, GUARD_S)
-    bell.set()
+    """Set before and during a wait, and clear: one wait clears all of it, and a wait for none has an end."""
+    event = WakeEvent()
+    assert not event.wait(0) and not event.wait(-1)
+    event.set()
+    event.set()
+    assert event.wait() and not event.wait(0)
+    event.set()
+    event.clear()
+    event.clear()
+    assert not event.wait(0)
+    waiter = Task(event.wait, GUARD_S)
+    event.set()
     assert waiter.result() is True
 
 

@@ -191,26 +191,26 @@ def test_observers_that_come_and_go_at_once_are_not_lost(harness: DriverHarness)
 
 @pytest.mark.parametrize(("in_flight_max", "completion"), [(1, False), (2, False), (2, True)])
 def test_a_bell_rings_after_each_frame_and_needs_no_thread(in_flight_max: int, completion: bool) -> None:
-    """Append alone, by one and in groups: the bell rings once the records are acknowledged, by who wrote them."""
+    """Append alone, by one and in groups: the waker is called once the records are acknowledged, by who wrote them."""
     harness = DriverHarness(in_flight_max=in_flight_max, completion_order=completion)
-    rung: list[tuple[int, str]] = []
+    calls: list[tuple[int, str]] = []
 
-    def ring() -> None:
-        rung.append((harness.core.acked_lsn, threading.current_thread().name))
+    def waker() -> None:
+        calls.append((harness.core.acked_lsn, threading.current_thread().name))
 
-    harness.driver.delivery.add_bell(ring)
+    harness.driver.delivery.add_waker(waker)
     try:
         for _ in range(3):
             harness.append()
-        assert [lsn for lsn, _ in rung] == [1, 2, 3]
+        assert [lsn for lsn, _ in calls] == [1, 2, 3]
         harness.queued()
         harness.append()
-        wait_until(lambda: harness.core.acked_lsn == 5 and rung[-1][0] == 5, "the bell of the last frame")
-        assert not any("delivery" in name for _, name in rung)
-        harness.driver.delivery.remove_bell(ring)
-        before = len(rung)
+        wait_until(lambda: harness.core.acked_lsn == 5 and calls[-1][0] == 5, "the call of the last frame")
+        assert not any("delivery" in name for _, name in calls)
+        harness.driver.delivery.remove_waker(waker)
+        before = len(calls)
         harness.append()
-        assert len(rung) == before and harness.driver.delivery.bells == ()
+        assert len(calls) == before and harness.driver.delivery.wakers == ()
     finally:
         harness.driver.stop(LogClosedError("the test is over"))
 

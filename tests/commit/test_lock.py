@@ -31,7 +31,7 @@ FIELDS: list[tuple[type, str, str]] = [
     (LeaderElection, "lock", "asked"),
     (CommitSignal, "lock", "wanted"),
     (FrameWriter, "lock", "write_observers"),
-    (Delivery, "_lock", "observers bells durable_listeners _thread"),
+    (Delivery, "_lock", "observers wakers durable_listeners _thread"),
     (DeviceWorker, "_guard", "_doing _closing _thread"),
     (SealSequencer, "_lock", "_current _abandoned"),
 ]

@@ -136,7 +136,7 @@ def test_device_that_hangs_leaves_the_loop_its_turns(step: str, cancel: bool) ->
 
 
 def test_cancelled_follower_ends_at_once_and_leaves_nothing(tmp_path: Path) -> None:
-    """Cancel a task that waits for news: it ends without another record, and no bell is left in the log."""
+    """Cancel a task that waits for news: it ends without another record, and no waker is left in the log."""
 
     async def main() -> None:
         async with walkit.open_async(tmp_path / "log") as log:
@@ -146,10 +146,10 @@ def test_cancelled_follower_ends_at_once_and_leaves_nothing(tmp_path: Path) -> N
             waiting = asyncio.ensure_future(anext(records))
             await asyncio.sleep(0.05)
             assert isinstance(log.log, walkit.WriteAheadLog)
-            assert len(log.log.parts.driver.delivery.bells) == 1
+            assert len(log.log.parts.driver.delivery.wakers) == 1
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
-            assert not log.log.parts.driver.delivery.bells
+            assert not log.log.parts.driver.delivery.wakers
 
     asyncio.run(main())

@@ -129,13 +129,13 @@ def test_a_follower_with_a_timeout_ends_when_nothing_comes(log: walkit.WriteAhea
 
 
 def test_a_follower_that_is_dropped_leaves_nothing_behind(log: walkit.WriteAheadLog) -> None:
-    """Close a follower before its end: its bell is gone."""
+    """Close a follower before its end: its waker is gone."""
     log.append(b"1")
     following = log.follow(1)
     assert next(following).lsn == 1
-    assert len(log.parts.driver.delivery.bells) == 1
+    assert len(log.parts.driver.delivery.wakers) == 1
     following.close()  # type: ignore[attr-defined]
-    assert not log.parts.driver.delivery.bells
+    assert not log.parts.driver.delivery.wakers
 
 
 def test_a_follower_ends_with_the_log_after_its_last_record() -> None:

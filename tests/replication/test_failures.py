@@ -24,7 +24,7 @@ from tests.replication.test_grpc import quick
 from tests.support.crashes import SMALL
 from tests.support.examples import examples
 from tests.support.threads import Task
-from walkit._internal.threads import Bell, LogThread
+from walkit._internal.threads import LogThread, WakeEvent
 from walkit.errors import StorageError, WalkitError
 from walkit.format.manifest import EpochRecord
 from walkit.models import CrashingStorage
@@ -284,16 +284,16 @@ def test_a_reader_whose_load_gets_no_thread_fails_and_wakes_who_waits(
 
 
 def test_a_wait_ends_though_its_ring_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lose the ring that says that a log was replaced, as an interrupt of another waiter can: the wait ends anyway."""
+    """Lose the wake that says that a log was replaced, as an interrupt of another waiter can: the wait ends anyway."""
 
-    class Lost(Bell):
+    class Lost(WakeEvent):
         def set(self) -> None:
             """Wake nothing."""
 
     def full(*_: object) -> None:
         raise StorageError("no space left", name="manifest")
 
-    monkeypatch.setattr("walkit.replication.logs.imported_log.Bell", Lost)
+    monkeypatch.setattr("walkit.replication.logs.imported_log.WakeEvent", Lost)
     log = ImportedLog(CrashingStorage())
     with monkeypatch.context() as patch:
         patch.setattr(ImportedLog, "_open", full)

@@ -1,4 +1,4 @@
-"""Threads that `close` waits for, the bell that wakes a thread that waits, and the stack that a call needs."""
+"""Threads that `close` waits for, the event that wakes a thread that waits, and the stack that a call needs."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def current_frames() -> dict[int, FrameType]:
             gc.enable()
 
 
-class Bell:
-    """Wakes one thread that waits; the wait takes the ring with it. Used like `threading.Event`, from any thread.
+class WakeEvent:
+    """Wakes one thread that waits; the wait clears it. Used like `threading.Event`, from any thread.
 
     One lock underneath, whose every step is one call in C. An Event is Python code: an interrupt of the main thread
     (Ctrl-C) in the middle of it can leave its inner lock taken, and every other thread that sets it hangs for ever.
@@ -92,7 +92,7 @@ class Bell:
 
 
 class Latch:
-    """Is set once, for good; any number of threads wait for that. Made of one lock, for the reason that `Bell` has."""
+    """Is set once, for good; any number of threads wait for that. Made of one lock, as `WakeEvent` is."""
 
     __slots__ = ("_gate", "_is_set")
 

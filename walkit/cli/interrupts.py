@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from walkit._internal.threads import Bell, current_frames
+from walkit._internal.threads import WakeEvent, current_frames
 from walkit._main_thread import MAIN, on_main_thread
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ LOOK_S = 0.001
 def interrupts_kept() -> Iterator[None]:
     """Send SIGINT to the main thread again in the block if the interpreter has dropped its KeyboardInterrupt."""
     previous = sys.unraisablehook
-    sent: list[Bell] = []
+    sent: list[WakeEvent] = []
 
     def hook(dropped: UnraisableHookArgs, /) -> None:
         if issubclass(dropped.exc_type, KeyboardInterrupt) and on_main_thread():
-            sent.append(Bell())
+            sent.append(WakeEvent())
             _thread.start_new_thread(_send_again, (sys._getframe(), sent[-1]))
         else:
             previous(dropped)
@@ -43,11 +43,11 @@ def interrupts_kept() -> Iterator[None]:
     finally:
         sys.unraisablehook = previous
         # The last call of the block may have dropped it: then it is raised here, and not after the block.
-        for bell in sent:
-            bell.wait()
+        for event in sent:
+            event.wait()
 
 
-def _send_again(hook: FrameType, sent: Bell) -> None:
+def _send_again(hook: FrameType, sent: WakeEvent) -> None:
     """Send SIGINT to the main thread once it has left the hook: raised within it, it would be dropped once more."""
     assert MAIN is not None
     while _runs(hook):

@@ -49,7 +49,7 @@ class DeviceWorker:
         self._on_failure = on_failure
         # Guards `_jobs`, `_doing`, `_closing` and the start of the thread. Taken alone, never around a job.
         self._guard = threading.RLock()
-        self._bell = new_latch()
+        self._wake = new_latch()
         """A latch and not an Event, whose lock an interrupt of the main thread could leave locked."""
         self._jobs: deque[tuple[str, Callable[[], object]]] = deque()
         self._doing = ""
@@ -76,7 +76,7 @@ class DeviceWorker:
                     self._thread = thread
             self._jobs.append((name, job))
             self._check()
-        open_latch(self._bell)
+        open_latch(self._wake)
         return True
 
     def do_once(self, name: str, job: Callable[[], object]) -> None:
@@ -101,7 +101,7 @@ class DeviceWorker:
                 if job is None and self._closing:
                     return
             if job is None:
-                self._bell.acquire()
+                self._wake.acquire()
             else:
                 try:
                     job()
@@ -118,7 +118,7 @@ class DeviceWorker:
         """Take no more, and end once what is queued has been done; False where that is not so after `timeout` s."""
         with once(self._guard), self._guard:
             self._closing = True
-        open_latch(self._bell)
+        open_latch(self._wake)
         if self._thread is None or self.is_current:
             return True
         self._thread.join(timeout)

@@ -7,8 +7,8 @@ interpreter's lock. Several frames in flight end on several threads, so one of t
 Callbacks, observers and event loops that are not asyncio's have the delivery thread, in LSN order, under no lock. A
 callback that blocks delays only its like, one that raises is reported as an event and nothing else happens: the commit
 path never waits for user code (AutoMQ ran callbacks on an I/O thread under the callback lock: #1808). Of an observer,
-which is called for every frame, the first error is an event, and later ones are counted. Bells, which run no user code,
-are rung by the committing thread itself: a thread between them and it would cost each frame two switches.
+which is called for every frame, the first error is an event, and later ones are counted. Wakers run no user code and
+are called by the committing thread itself: a thread between them and it would cost each frame two switches.
 
 Frames that wait for the delivery thread are bounded in bytes: beyond `bytes_max` only the LSNs of acknowledged frames
 are kept, and observers get the frames from the log when their turn comes. A callback waits with its ticket, whose
@@ -36,7 +36,7 @@ from walkit.events import EventSink
 
 Observer = Callable[[Any], object]
 """Takes a SealedFrame."""
-Ring = Callable[[], object]
+Waker = Callable[[], object]
 """Wakes something, and does no more: it neither waits nor raises, as a committing thread calls it."""
 
 
@@ -97,8 +97,8 @@ class Delivery:
         """Called with an error that is not of user code; raises nothing."""
         # Any thread appends, the delivery thread alone takes from the left; each by one call, so no lock guards it.
         self._queue: deque[tuple[Any, Any]] = deque()
-        self._bell = new_latch()
-        # Guards `_thread` and the tuples of observers, bells and listeners, which are replaced and never changed.
+        self._wake = new_latch()
+        # Guards `_thread` and the tuples of observers, wakers and listeners, which are replaced and never changed.
         # Taken without the commit lock; no other lock is taken under it.
         self._lock = threading.RLock()
         self._thread: LogThread | None = None
@@ -107,8 +107,8 @@ class Delivery:
         self._busy = False
         self._drained = CommitSignal(self._lock)
         self.observers: tuple[Observer, ...] = ()
-        self.bells: tuple[Ring, ...] = ()
-        """Rung after each acknowledged frame by the thread that completes it: for what reads the log itself."""
+        self.wakers: tuple[Waker, ...] = ()
+        """Called after each acknowledged frame by the thread that completes it: for what reads the log itself."""
         self.bytes_max: int | None = None
         """Most bytes of frames that wait for observers. None: no bound."""
         self.reread: Callable[[int, int], Iterator[SealedFrame]] | None = None
@@ -192,7 +192,7 @@ class Delivery:
         self._queue.append((item, receiver))
         if self._thread is None or self._closing:
             self._start()
-        open_latch(self._bell)
+        open_latch(self._wake)
 
     def add_observer(
         self,
@@ -227,20 +227,20 @@ class Delivery:
             self._raised.pop(observer, None)
             self._check()
 
-    def add_bell(self, ring: Ring) -> None:
-        """Ring after every frame acknowledged from now on."""
+    def add_waker(self, waker: Waker) -> None:
+        """Have it called after every frame acknowledged from now on."""
         with once(self._lock), self._lock:
-            self.bells = (*self.bells, ring)
+            self.wakers = (*self.wakers, waker)
 
-    def remove_bell(self, ring: Ring) -> None:
-        """Remove a bell; does nothing if it was not added. A frame that is done at this moment may still ring."""
+    def remove_waker(self, waker: Waker) -> None:
+        """Remove a waker; does nothing if it was not added. A frame that is done at this moment may still call it."""
         with once(self._lock), self._lock:
-            self.bells = tuple(each for each in self.bells if each != ring)
+            self.wakers = tuple(each for each in self.wakers if each != waker)
 
-    def ring(self) -> None:
-        """Ring every bell: a frame with records is acknowledged."""
-        for ring in self.bells:
-            ring()
+    def wake(self) -> None:
+        """Call every waker: a frame with records is acknowledged."""
+        for waker in self.wakers:
+            waker()
 
     def add_durable_listener(self, act: Callable[[int], object]) -> None:
         """Call `act(durable LSN)` on the delivery thread after each sync that is no frame's own."""
@@ -277,7 +277,7 @@ class Delivery:
     def _run(self) -> None:
         queue, me = self._queue, cast(LogThread, threading.current_thread())
         while True:
-            self._bell.acquire()
+            self._wake.acquire()
             self._busy = True
             while queue:
                 item, receiver = queue.popleft()
@@ -396,7 +396,7 @@ class Delivery:
         if self._thread is None or self.is_current:
             return self._thread is not None or not self._queue
         refuse_holder()
-        open_latch(self._bell)
+        open_latch(self._wake)
         return self._drained.wait_for(lambda: not self._queue and not self._busy, timeout)
 
     def close(self, timeout: float | None = 5.0) -> bool:
@@ -407,7 +407,7 @@ class Delivery:
         thread = self._thread
         if thread is None or self.is_current:
             return True
-        open_latch(self._bell)
+        open_latch(self._wake)
         thread.join(timeout)
         return thread.ended
 
@@ -560,7 +560,7 @@ class Completion:
         if waits:
             self.delivery.wake_tasks(waits)
         if frame.count:
-            self.delivery.ring()
+            self.delivery.wake()
 
     def _complete_landed(self, frame: SealedFrame) -> None:
         """Completion order, a frame has landed: wake waiters and callbacks; observers wait for those before it."""
@@ -579,7 +579,7 @@ class Completion:
         else:
             frame.forget()
         if frame.count:
-            self.delivery.ring()
+            self.delivery.wake()
 
     # -- from several threads; the queue keeps the order, so the driver's lock is held
 

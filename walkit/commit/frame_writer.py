@@ -539,7 +539,7 @@ class FrameWriter:
         for each in acked:
             self.completion.complete(each)
         if core.unacked:
-            self.completion.delivery.ring()  # what reads the log itself sees it by now, as replicas do
+            self.completion.delivery.wake()  # what reads the log itself sees it by now, as replicas do
         if self.queues:
             self.completion.run()
         if self.timer is not None and self.timer.parked:

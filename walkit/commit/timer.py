@@ -180,7 +180,7 @@ class CommitTimer:
         self._name = name
         self._serving: set[int] = set() if serving is None else serving
         self._on_failure = on_failure
-        self._bell = new_latch()
+        self._wake = new_latch()
         """A latch and not an Event, whose lock an interrupt of the main thread could leave locked."""
         # Guards the start of the thread. May be taken under the commit lock, and no lock is taken under it.
         self._starting = threading.RLock()
@@ -199,7 +199,7 @@ class CommitTimer:
         if self._thread is None:
             with marked(), self._starting:
                 self._start()
-        open_latch(self._bell)
+        open_latch(self._wake)
 
     def _start(self) -> None:
         if self._thread is None and not self._begun:
@@ -227,7 +227,7 @@ class CommitTimer:
             except BaseException as error:  # noqa: BLE001 - without the timer nothing is synced, nor found to hang
                 self._on_failure(error)
                 wait_us = RETRY_US
-            self._bell.acquire(
+            self._wake.acquire(
                 timeout=-1 if wait_us is None else min(max(wait_us, 0) / 1e6, threading.TIMEOUT_MAX)
             )
 
@@ -245,7 +245,7 @@ class CommitTimer:
     def close(self) -> None:
         """End the thread."""
         self._closing = True
-        open_latch(self._bell)
+        open_latch(self._wake)
         with marked(), self._starting:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():

@@ -387,8 +387,8 @@ class Leader:
                 writer.finish(frame, acked, problem)
                 return None
             frame.forget()
-            for ring in self._delivery.bells:
-                ring()
+            for waker in self._delivery.wakers:
+                waker()
             first_lsn, last_lsn, at = frame.first_lsn, frame.last_lsn, frame.position
             return new_tuple(AppendResult, (first_lsn, last_lsn, at, frame.next_position, frame.epoch_id))
         except BaseException as error:  # noqa: BLE001 - raised again there, once the group is complete

@@ -98,9 +98,9 @@ class AsyncLog:
         Waiting for news holds no thread. Cancelled while it waits it ends at once, and while it reads when those at
         hand are read. Nothing is marked as read by that: continue after the last record that was handled.
         """
-        log, bell, wanted = self.log, _LoopBell(), max(as_lsn(first_lsn, "first_lsn"), 1)
+        log, wake, wanted = self.log, _LoopWake(), max(as_lsn(first_lsn, "first_lsn"), 1)
         if isinstance(log, WriteAheadLog):
-            steps, pause_s = followed(log.parts, wanted, bell), None
+            steps, pause_s = followed(log.parts, wanted, wake), None
         else:
             steps, pause_s = followed_by(log, wanted), log.source.poll_s
         with closing(steps):
@@ -109,7 +109,7 @@ class AsyncLog:
                     if record is not None:
                         yield record
                     elif pause_s is None:
-                        await bell.wait()
+                        await wake.wait()
                     else:
                         await asyncio.sleep(pause_s)
 
@@ -145,7 +145,7 @@ async def _to_end(work: Callable[[], T], undo: Callable[[T], object] | None = No
     raise cancelled
 
 
-class _LoopBell:
+class _LoopWake:
     """Wakes the one task that waits for it, on the loop that made it. `set` may be called on any thread."""
 
     def __init__(self) -> None:
@@ -153,14 +153,14 @@ class _LoopBell:
         self._event = asyncio.Event()
 
     def set(self) -> None:
-        """Ring; a loop that is closed by now has no task that waits."""
+        """Wake it; a loop that is closed by now has no task that waits."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._event.set)
 
     def clear(self) -> None:
-        """Forget the ringing before this call. Only a look at the log follows it, while no task waits."""
+        """Forget the news before this call. Only a look at the log follows it, while no task waits."""
         self._event.clear()
 
     async def wait(self) -> None:
-        """Wait until it rings."""
+        """Wait until it is set."""
         await self._event.wait()

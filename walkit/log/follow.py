@@ -6,31 +6,31 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import Protocol
 
-from walkit._internal.threads import Bell
+from walkit._internal.threads import WakeEvent
 from walkit.errors import GapError
 from walkit.log.live_log import EndWatcher
 from walkit.log.parts import LogParts
 from walkit.record import Record
 
 
-class Ringable(EndWatcher, Protocol):
-    """Rings if a log has news: a Bell, or something that wakes an event loop."""
+class Wakeable(EndWatcher, Protocol):
+    """Is set if a log has news: a WakeEvent, or something that wakes an event loop."""
 
     def clear(self) -> None:
         """Forget the news until now; the caller looks at them after this call."""
 
 
-def followed(parts: LogParts, wanted: int, bell: Ringable) -> Generator[Record | None]:
-    """Yield the records from LSN `wanted` on, and None after the newest one: the bell rings if there may be more.
+def followed(parts: LogParts, wanted: int, wake: Wakeable) -> Generator[Record | None]:
+    """Yield the records from LSN `wanted` on, and None after the newest one: `wake` is set if there may be more.
 
     See `WriteAheadLog.follow` for its end and its errors.
     """
-    lifetime, core, driver, ring = parts.lifetime, parts.core, parts.driver, bell.set
+    lifetime, core, driver, waker = parts.lifetime, parts.core, parts.driver, wake.set
     try:
-        lifetime.end_watchers.add(bell)
-        driver.delivery.add_bell(ring)
+        lifetime.end_watchers.add(wake)
+        driver.delivery.add_waker(waker)
         while True:
-            bell.clear()
+            wake.clear()
             ended, failed = lifetime.ended, core.failure is not None and not core.in_flight
             newest = core.written_lsn
             view = parts.contents.view()
@@ -46,15 +46,15 @@ def followed(parts: LogParts, wanted: int, bell: Ringable) -> Generator[Record |
             else:
                 yield None
     finally:
-        lifetime.end_watchers.discard(bell)
-        driver.delivery.remove_bell(ring)
+        lifetime.end_watchers.discard(wake)
+        driver.delivery.remove_waker(waker)
 
 
-def rung(steps: Generator[Record | None], bell: Bell, timeout: float | None) -> Iterator[Record]:
-    """Yield the records of `followed`; end if the bell does not ring for `timeout` seconds."""
+def as_they_come(steps: Generator[Record | None], wake: WakeEvent, timeout: float | None) -> Iterator[Record]:
+    """Yield the records of `followed`; end if nothing comes for `timeout` seconds."""
     with closing(steps):
         for record in steps:
             if record is not None:
                 yield record
-            elif not bell.wait(timeout):
+            elif not wake.wait(timeout):
                 return

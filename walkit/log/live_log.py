@@ -117,7 +117,7 @@ class LogContents:
 
 
 class EndWatcher(Protocol):
-    """What is woken where a log ends: a Bell, mostly."""
+    """What is woken where a log ends: a WakeEvent in most cases."""
 
     def set(self) -> None:
         """Look again. Called on any thread; returns at once."""

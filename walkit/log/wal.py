@@ -13,7 +13,7 @@ from walkit._internal.arguments import as_lsn, as_seconds, check_choice, refuse
 from walkit._internal.arrow import pa
 from walkit._internal.html import tag
 from walkit._internal.text import lsn_range
-from walkit._internal.threads import Bell, reserve_stack
+from walkit._internal.threads import WakeEvent, reserve_stack
 from walkit.commit.ports import FrameObserver
 from walkit.commit.ticket import BatchSlot, Ticket
 from walkit.config import LogOptions, Retention
@@ -22,7 +22,7 @@ from walkit.events import EventSink
 from walkit.format.manifest import Manifest
 from walkit.log.append import Appender, TicketList, Transaction
 from walkit.log.columns import bundle_of, rows_of, rows_of_arrow
-from walkit.log.follow import followed, rung
+from walkit.log.follow import as_they_come, followed
 from walkit.log.observe import Observation, ObservedFrames
 from walkit.log.parts import LogParts
 from walkit.log.resources import LogResources, close_dropped, watch_exit
@@ -277,8 +277,8 @@ class WriteAheadLog(CursorApi):
         return self._follow(max(as_lsn(first_lsn, "first_lsn"), 1), timeout)
 
     def _follow(self, wanted: int, timeout: float | None) -> Iterator[Record]:
-        bell = Bell()  # this method is the iterator, which keeps the log open
-        yield from rung(followed(self.parts, wanted, bell), bell, timeout)
+        wake = WakeEvent()  # this method is the iterator, which keeps the log open
+        yield from as_they_come(followed(self.parts, wanted, wake), wake, timeout)
 
     # -- marks
 

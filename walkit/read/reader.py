@@ -11,7 +11,7 @@ from typing import Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from walkit._internal.arguments import as_lsn
 from walkit._internal.report import report_html
-from walkit._internal.threads import Bell
+from walkit._internal.threads import WakeEvent
 from walkit.errors import CorruptionError, GapError, LogClosedError
 from walkit.events import EventSink
 from walkit.format.durable_slot import DurableSlot
@@ -242,7 +242,7 @@ class LogReader(CursorApi):
         self._views = place if isinstance(place, ViewSource) else FolderViews(place)
         self._events = events or EventSink()
         self._closed = False
-        self._closing = Bell()
+        self._closing = WakeEvent()
 
     @property
     def location(self) -> str:

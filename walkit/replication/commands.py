@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TextIO, TypeAlias
 
 from walkit._internal.arguments import refuse
-from walkit._internal.threads import Bell, LogThread
+from walkit._internal.threads import LogThread, WakeEvent
 from walkit.errors import CorruptionError, LogNotFoundError
 from walkit.metrics import prometheus_text
 from walkit.replication.core.backoff import Backoff
@@ -124,7 +124,7 @@ def follow_delta(
         )
 
 
-def _awaited(log: Place, opened: Callable[[], Primary], over: Bell) -> Primary | None:
+def _awaited(log: Place, opened: Callable[[], Primary], over: WakeEvent) -> Primary | None:
     """Return the primary of a log as soon as there is one; None if a signal came first."""
     pauses = Backoff()
     while True:
@@ -137,7 +137,7 @@ def _awaited(log: Place, opened: Callable[[], Primary], over: Bell) -> Primary |
             return None
 
 
-def _report(over: Bell, peer: Replica | DeltaReader, title: str, show: Show | None) -> int:
+def _report(over: WakeEvent, peer: Replica | DeltaReader, title: str, show: Show | None) -> int:
     """Print what a peer does, until a signal ends it or it fails."""
     _say(title, sys.stdout if show is None else sys.stderr)
     shown: object = None
@@ -197,12 +197,12 @@ def _say(text: str, where: TextIO | None = None) -> None:
 
 
 @contextmanager
-def _until_told() -> Iterator[Bell]:
-    """Yield a bell that Ctrl-C or SIGTERM sets; handlers are put back at the end. An ignored signal stays ignored.
+def _until_told() -> Iterator[WakeEvent]:
+    """Yield an event that Ctrl-C or SIGTERM sets; handlers are put back at the end. An ignored signal stays ignored.
 
     The handler runs in the midst of the waiting: an Event, whose lock the thread may hold then, would wait for itself.
     """
-    over = Bell()
+    over = WakeEvent()
 
     def end(number: int, frame: Any) -> None:
         over.set()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from walkit._internal.locks import STATE, alone, marked, once
 from walkit._internal.report import Phase, PhaseClock, report_html
-from walkit._internal.threads import Bell, LogThread
+from walkit._internal.threads import LogThread, WakeEvent
 from walkit._main_thread import run_uninterrupted
 from walkit.commit.driver import CommitDriver
 from walkit.commit.frame import SealedFrame
@@ -332,7 +332,7 @@ class CheckpointThread:
         self._every = every
         self._admission = admission
         self._due_lsn = checkpointer.snapshot_lsn + every
-        self._wake = Bell()
+        self._wake = WakeEvent()
         self._ended = False
         self._thread = LogThread(target=self._run, name=f"walkit-checkpoint {name}", daemon=True)
         self._thread.start()

@@ -24,7 +24,7 @@ from tests.replication.forged_messages import serving
 from tests.replication.kill_rounds import run_heal_round
 from tests.replication.processes import TYPED, UNHEALED
 from tests.replication.proxy import TcpProxy
-from walkit._internal.threads import Bell
+from walkit._internal.threads import WakeEvent
 from walkit.format.file_names import HEAL_NEW_NAME
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd
@@ -529,7 +529,7 @@ def test_ctrl_c_ends_a_heal_whose_peer_takes_its_time(log: Path, kept: Path, ans
     """Interrupt a heal from a peer that says nothing, or one frame at a time: it ends at once, and nothing is left."""
     write(segments(log)[1], SEGMENT_HEADER_BYTES + 64, bytes(9_000))
     before = contents(log)
-    over = Bell()
+    over = WakeEvent()
 
     def answers(data: bytes, context: Any) -> Iterator[bytes]:
         hello = decode_from_subscriber(data)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Self
 
 from walkit._internal.locks import once
-from walkit._internal.threads import Bell
+from walkit._internal.threads import WakeEvent
 from walkit.errors import LogClosedError, WalkitError
 from walkit.log.observe import Observation, ObservedFrames
 from walkit.log.wal import WriteAheadLog
@@ -29,7 +29,7 @@ class PollCall:
     """One poll that is under way. `wake` is set after `answer`, after `gone`, and where it is to be answered sooner."""
 
     def __init__(self) -> None:
-        self.wake = Bell()
+        self.wake = WakeEvent()
         self.gone = False
         self.answer: PollAnswer | PollRefusal | None = None
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any
 
-from walkit._internal.threads import Bell
+from walkit._internal.threads import WakeEvent
 from walkit.errors import DivergenceError, OptionsError, WalkitError
 from walkit.events import EventSink
 from walkit.replication.core.absence import is_absent
@@ -82,7 +82,7 @@ class DeltaLoop:
         self.thread = LoopThread(self._run)
         self.stopping = False
         self._new_poller, self.loader, self._source, self._log_id = new_poller, loader, source, log_id
-        self._unfinished, self._wake = deque([True]), Bell()
+        self._unfinished, self._wake = deque([True]), WakeEvent()
         self._inbox: deque[Callable[[], Sequence[ReplayStep]]] = deque()
         self._link = PollLink(destination, self._on_reply)
         self._workers = Workers(replayer.limits.loads_max + 1, "walkit-delta-load")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Self
 
-from walkit._internal.threads import Bell, LogThread
+from walkit._internal.threads import LogThread, WakeEvent
 from walkit._main_thread import abandonment, end_if_abandoned
 from walkit.errors import CorruptionError, WalkitError
 from walkit.format.manifest import EpochRecord, LogEnd
@@ -122,7 +122,7 @@ class _SilenceWatch:
     """
 
     def __init__(self, call: Any) -> None:
-        self._call, self._since, self._over = call, 0.0, Bell()
+        self._call, self._since, self._over = call, 0.0, WakeEvent()
         self._given_up = abandonment()
         self.said = ""
         """Why the call was cancelled; "" where it was not."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from walkit._internal.locks import once
-from walkit._internal.threads import Bell, LogThread
+from walkit._internal.threads import LogThread, WakeEvent
 from walkit.errors import WalkitError
 from walkit.format.layout import DURABLE_SLOTS_BYTES
 from walkit.segments.manifest_store import DURABLE_NAME
@@ -33,13 +33,13 @@ class EndWatch:
         self._storage, self._durable = storage, durable
         self._lock = threading.RLock()
         self._callbacks: tuple[Callable[[], object], ...] = ()
-        self._over: Bell | None = None
+        self._over: WakeEvent | None = None
 
     def add(self, callback: Callable[[], object]) -> Callable[[], None]:
         """Call `callback` from now on; return what ends that. The first one starts the thread, the last one ends it."""
         with once(self._lock), self._lock:
             if self._over is None:
-                over = Bell()
+                over = WakeEvent()
                 LogThread(target=self._run, args=(over,), name="walkit-end-watch", daemon=True).start()
                 self._over = over  # not before the thread runs: else no later one is started
             self._callbacks = (*self._callbacks, callback)
@@ -58,7 +58,7 @@ class EndWatch:
         """Assert that a thread watches while there is something to call, and none else; needs the lock held."""
         assert (self._over is None) == (not self._callbacks)
 
-    def _run(self, over: Bell) -> None:
+    def _run(self, over: WakeEvent) -> None:
         cell: Cell | None = None
         slots, end = b"", self._end()
         moved_at = reopen_at = time.monotonic()

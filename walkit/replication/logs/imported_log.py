@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from walkit._internal.arguments import as_lsn
-from walkit._internal.threads import Bell
+from walkit._internal.threads import WakeEvent
 from walkit._main_thread import run_uninterrupted
 from walkit.config import LogOptions
 from walkit.errors import GapError, LogClosedError, LogNotFoundError, OptionsError
@@ -35,7 +35,7 @@ from walkit.segments.manifest_store import ManifestStore
 from walkit.storage.interface import FileNumber, Storage
 
 LOOK_S = 1.0
-"""Time between two looks of a thread that waits for a log to be replaced: a ring can be lost."""
+"""Time between two looks of a thread that waits for a log to be replaced: a wake can be lost."""
 
 
 class ImportedLog(ReadApi):
@@ -73,7 +73,7 @@ class ImportedLog(ReadApi):
                 option="retention",
                 wanted=given.retention,
             )
-        self._is_reopening, self._reopened = False, Bell()
+        self._is_reopening, self._reopened = False, WakeEvent()
         self._open(storage, given, events or EventSink(), again, watchers or Watchers())
 
     def _open(
@@ -106,7 +106,7 @@ class ImportedLog(ReadApi):
         it, or `close`. LogNotFoundError if the folder has lost its log.
         """
         if not self._is_reopening:
-            self._reopened = Bell()
+            self._reopened = WakeEvent()
         self._is_reopening = True
         before = self._importer
         before.close()
@@ -275,7 +275,7 @@ class ImportedLog(ReadApi):
             if left is not None and left <= 0:
                 break
             self._wait_in(self._importer, lsn, left)
-            # Where the log is being replaced, wait for the other one. The bell wakes one, which wakes the next; where
+            # Where the log is being replaced, wait for the other one. The event wakes one, which wakes the next; where
             # an interrupt comes between the two, the rest look again by themselves.
             if self._is_reopening and self._reopened.wait(min(left or LOOK_S, LOOK_S)):
                 self._reopened.set()

@@ -186,7 +186,7 @@ class OpenSource:
 
     def watch(self, notify: Callable[[], object]) -> Callable[[], object]:
         """See Source. `notify` is called after a sync that is no frame's own, too, and at the end of the log."""
-        self._delivery.add_bell(notify)
+        self._delivery.add_waker(notify)
         synced: Callable[[int], object] = lambda _: notify()  # noqa: E731 - it is left by its identity
         ended = _EndCallback(notify)
         self._delivery.add_durable_listener(synced)
@@ -195,7 +195,7 @@ class OpenSource:
         def unwatch() -> None:
             self._lifetime.end_watchers.discard(ended)
             self._delivery.remove_durable_listener(synced)
-            self._delivery.remove_bell(notify)
+            self._delivery.remove_waker(notify)
 
         return unwatch
 

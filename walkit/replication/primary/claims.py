@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from walkit._internal.arguments import refuse
 from walkit._internal.locks import WORK, alone, once
-from walkit._internal.threads import Bell, LogThread
+from walkit._internal.threads import LogThread, WakeEvent
 from walkit.errors import ClaimError, DivergenceError, GapError, OptionsError, WalkitError
 from walkit.events import EventSink
 from walkit.format.manifest import LogEnd
@@ -86,7 +86,7 @@ class ReplicaClaims:
         self._writing = threading.Lock()
         """Held while a claim is written, so that one of a session that has ended is not written over a newer one."""
         self._entries: dict[str, _Entry] = {}
-        self._wake = Bell()
+        self._wake = WakeEvent()
         self._stopping = False
         self._thread: LogThread | None = None
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 from walkit._internal.arguments import check_whole, refuse
 from walkit._internal.locks import once
 from walkit._internal.text import counted
-from walkit._internal.threads import Bell, LogThread
+from walkit._internal.threads import LogThread, WakeEvent
 from walkit.errors import WalkitError
 from walkit.events import EventCallback, EventSink
 from walkit.format.layout import CLAIMS_MAX
@@ -134,7 +134,7 @@ class Primary:
         self._sessions: set[Session] = set()
         self._lock = threading.RLock()
         self._unpacking = threading.Lock()
-        self._stopped = Bell()
+        self._stopped = WakeEvent()
 
     def start(self) -> Self:
         """Begin to serve; returns this primary. Starting twice is an OptionsError.
@@ -164,7 +164,7 @@ class Primary:
         address = self._listen.bind(server, server_credentials(self._tls))
         self._delta.start()
         server.start()
-        self._server, self._address, self._stopped = server, address, Bell()
+        self._server, self._address, self._stopped = server, address, WakeEvent()
         try:
             if self._acks is not None:
                 self._acks.start()
@@ -299,7 +299,7 @@ class Primary:
     def _answer_status(self, data: bytes, context: Any) -> Iterator[bytes]:
         yield encode_status(with_claims(self.status(), self.source))
 
-    def _watch(self, stopped: Bell) -> None:
+    def _watch(self, stopped: WakeEvent) -> None:
         """Look at the time for what cannot: sessions whose peers read nothing, delta readers that are gone.
 
         And for calls that wait for a thread, once the system has one to give.

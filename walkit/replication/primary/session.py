@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from walkit._internal.threads import Bell
+from walkit._internal.threads import WakeEvent
 from walkit.errors import ClaimError, GapError, LogClosedError, OptionsError, StorageError, WalkitError
 from walkit.events import EventSink
 from walkit.format.manifest import EpochRecord, LogEnd
@@ -81,8 +81,8 @@ class Session:
         self._reader = FrameReader(source)
         self._inbox: deque[bytes] = deque()
         self._inbox_budget = ByteBudget(INBOX_BYTES)
-        self._wake = Bell()
-        self._ending = Bell()
+        self._wake = WakeEvent()
+        self._ending = WakeEvent()
         self._gone = False
         self._stopping = False
         self._sending_ms: float | None = None
@@ -151,7 +151,7 @@ class Session:
             if not steps:
                 steps.extend(self._look())
             self._report()
-            # The clear may have taken the ring of the end.
+            # The clear may have taken the wake of the end.
             if not steps and not self._gone:
                 self._wake.wait(self._pause_s())
             while steps and not self._gone:

@@ -10,7 +10,7 @@ import os
 from collections import deque
 from contextlib import suppress
 
-from walkit._internal.threads import Bell
+from walkit._internal.threads import WakeEvent
 from walkit.copier.gathering import Gathering
 from walkit.errors import (
     CorruptionError,
@@ -67,7 +67,7 @@ class ReplicaLoop:
         self.opened = opened
         """What is worked on; replaced as a whole by a rewind."""
         self.destination = destination
-        self.rewound = Bell()
+        self.rewound = WakeEvent()
         """Set at the end of a rewind, for those that wait meanwhile."""
         self._opening = opening
         self._gave_up: WalkitError | None = None
@@ -75,7 +75,7 @@ class ReplicaLoop:
         self.thread = LoopThread(self._run)
         self.stopping = False
         self.process = os.getpid()
-        self._wake = Bell()
+        self._wake = WakeEvent()
         self._connection: Connection | None = None
         self._queued: list[Import] = []
         self._queued_bytes = 0
@@ -198,7 +198,7 @@ class ReplicaLoop:
         finally:
             self._gave_up = self._gave_up or refused
             self.rewound.set()
-            self.rewound = Bell()
+            self.rewound = WakeEvent()
         if refused is not None:
             raise refused
 

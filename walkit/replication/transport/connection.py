@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from typing import Any, TypeAlias
 
 from walkit._internal.arguments import check_bool, refuse
-from walkit._internal.threads import Bell, LogThread
+from walkit._internal.threads import LogThread, WakeEvent
 from walkit.errors import OptionsError, WalkitError
 from walkit.replication.protocol.checks import plain_text
 from walkit.replication.protocol.failures import PeerError
@@ -88,7 +88,7 @@ class Connection:
         destination: Destination,
         frame_bytes_max: int,
         inbox: deque[tuple[Connection, Received, int]],
-        wake: Bell,
+        wake: WakeEvent,
     ) -> None:
         """Begin the call. PeerError where the system has no thread to give."""
         self._inbox, self._wake, self._destination = inbox, wake, destination

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from walkit._internal.threads import Bell, LogThread
+from walkit._internal.threads import LogThread, WakeEvent
 from walkit._main_thread import uninterrupted
 
 
@@ -102,7 +102,7 @@ class ByteBudget:
         self._given = 0
         """Written by the thread that deals with it."""
         self._closed = False
-        self._changed = Bell()
+        self._changed = WakeEvent()
 
     def take(self, size: int) -> None:
         """Count so many bytes more."""
