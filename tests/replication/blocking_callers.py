@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from walkit.format.checksum import crc32c
+from walkit.replication.core.backoff import Backoff
 from walkit.replication.protocol.identity import Identity, mint
 from walkit.replication.protocol.messages import (
     Batch,
@@ -29,6 +30,11 @@ UNLIMITED = (
     ("grpc.max_send_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1),
 )
+
+
+def quick() -> Backoff:
+    """A backoff for tests: soon, and often."""
+    return Backoff(2, 50)
 
 
 def until(holds: Callable[[], bool], what: str) -> None:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import walkit
-from tests.replication.bit_flips import durable_lsn
 from tests.replication.blocking_callers import WAIT_S, until
 from tests.replication.processes import Processes, free_address, is_open, processes
 from tests.replication.writer import OPTIONS
@@ -27,6 +26,7 @@ from walkit.errors import CorruptionError, GapError, LogNotFoundError, StorageEr
 from walkit.format.file_names import BOOTSTRAP_PREFIX, HEAL_NEW_NAME
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.recovery.log_scan import read_durable_slot
+from walkit.replication.logs.source import StoredSource
 from walkit.segments.manifest_store import load_manifest
 from walkit.state.table import KeyedTable
 from walkit.storage import FileStorage
@@ -171,6 +171,14 @@ class Round:
                 assert dict(one.items()) == dict(other.items())
         left = [p.name for p in files(self.replica) if p.name.startswith(BOOTSTRAP_PREFIX)]
         assert not left, left
+
+
+def durable_lsn(folder: Path) -> int:
+    """The last LSN that a replica has published; 0 where it has nothing yet, or its log is being replaced."""
+    try:
+        return StoredSource(FileStorage(str(folder))).durable()[0]
+    except (CorruptionError, GapError, LogNotFoundError, StorageError):
+        return 0
 
 
 def files(folder: Path) -> list[Path]:

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.replication.blocking_callers import WAIT_S, until
+from tests.replication.blocking_callers import WAIT_S, quick, until
 from tests.replication.test_bootstrap import assert_equal, follower, gathered, killed, trimmed
 from tests.replication.test_bootstrap_fuzz import Bootstrapping
-from tests.replication.test_grpc import quick
 from tests.support.stores import SMALL
 from walkit._internal.threads import LogThread
 from walkit.errors import CorruptionError

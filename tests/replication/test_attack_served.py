@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import walkit
-from tests.replication.blocking_callers import WAIT_S, until
-from tests.replication.test_grpc import quick
+from tests.replication.blocking_callers import WAIT_S, quick, until
 from walkit.replication import Primary, Replica
 from walkit.replication.replica.rewind import rewind
 

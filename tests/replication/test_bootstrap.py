@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.replication.blocking_callers import WAIT_S, until
+from tests.replication.blocking_callers import WAIT_S, quick, until
 from tests.replication.processes import shared_processes
 from tests.replication.proxy import TcpProxy
 from tests.replication.sim_network import history_of
@@ -28,7 +28,6 @@ from walkit.format.segment import segment_name
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.replication import Primary, Replica
 from walkit.replication.core.actions import MakePlan, ReadPart
-from walkit.replication.core.backoff import Backoff
 from walkit.replication.core.bootstrap import FETCHES_MAX, Transfer
 from walkit.replication.core.publisher import Publisher
 from walkit.replication.logs.imported_log import ImportedLog
@@ -39,11 +38,6 @@ from walkit.segments.manifest_store import load_manifest
 from walkit.state.table import KeyedTable
 from walkit.storage.file import FileStorage
 from walkit.store import Store
-
-
-def quick() -> Backoff:
-    """Try again at once."""
-    return Backoff(1.0, 20.0)
 
 
 def follower(folder: Path, primary: Primary, **more: Any) -> Replica:
@@ -117,20 +111,6 @@ def test_an_empty_replica_of_a_compacted_store(tmp_path: Path) -> None:
         with follower(tmp_path / "r", primary) as replica:
             replica.wait_for(last, WAIT_S)
             assert replica.store.items() == store.items()
-    assert walkit.verify(tmp_path / "r").ok
-
-
-def test_an_empty_replica_of_a_trimmed_log(tmp_path: Path) -> None:
-    """Trim a plain log, follow with nothing: the records that are left come, and those that follow."""
-    with walkit.open(tmp_path / "p", options=SMALL) as log, Primary(log) as primary:
-        for n in range(100):
-            log.append(b"%d" % n + bytes(3000))
-        log.trim(60)
-        with follower(tmp_path / "r", primary) as replica:
-            replica.wait_for(log.append(b"more").last_lsn, WAIT_S)
-            first = replica.log.first_lsn
-            assert [r.value for r in replica.log.read(first)] == [r.value for r in log.read(first)]
-            assert first == log.first_lsn
     assert walkit.verify(tmp_path / "r").ok
 
 

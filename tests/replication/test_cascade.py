@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.replication.blocking_callers import until
-from tests.replication.test_grpc import quick
+from tests.replication.blocking_callers import quick, until
 from tests.replication.test_replica_checkpoint import put
 from tests.replication.test_rewind import diverged
 from tests.support.stores import SMALL

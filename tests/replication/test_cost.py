@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.replication.blocking_callers import WAIT_S, until
+from tests.replication.blocking_callers import WAIT_S, quick, until
 from tests.replication.sim_network import History, history_of
-from tests.replication.test_grpc import quick
 from walkit.format.manifest import LogEnd
 from walkit.models import CrashingStorage
 from walkit.replication import Primary, Replica

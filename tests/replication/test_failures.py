@@ -17,10 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import walkit
-from tests.replication.blocking_callers import WAIT_S, until
+from tests.replication.blocking_callers import WAIT_S, quick, until
 from tests.replication.forged_messages import Mutator, crafted_primary, first_batch, pb, welcome
 from tests.replication.sim_network import History, history_of
-from tests.replication.test_grpc import quick
 from tests.support.crashes import SMALL
 from tests.support.examples import examples
 from tests.support.threads import Task

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import walkit
-from tests.replication.blocking_callers import WAIT_S, until
+from tests.replication.blocking_callers import WAIT_S, quick, until
 from tests.support.crashes import SMALL, Script
 from tests.support.imports import bytes_of
 from tests.support.interrupts import Strike, interrupt_in
@@ -23,15 +23,8 @@ from walkit.errors import (
 )
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.replication import DeltaReader, Primary, Replica, Tokens
-from walkit.replication.core.backoff import Backoff
-from walkit.replication.replica.identity_file import load_identity
 from walkit.segments.manifest_store import DURABLE_NAME, LOCK_NAME, load_manifest
 from walkit.storage import FileStorage
-
-
-def quick() -> Backoff:
-    """A backoff for tests: soon, and often."""
-    return Backoff(5, 100)
 
 
 def equal_frames(a: Path, b: Path) -> bool:
@@ -180,52 +173,6 @@ def test_both_sides_restart_and_go_on_where_the_replica_stands(stack: ExitStack,
     replica.stop()
     assert equal_frames(primary_dir, replica_dir)
     assert len(load_manifest(FileStorage(str(replica_dir))).lineage) == 4
-
-
-def test_a_trim_keeps_to_the_claim_of_a_replica(tmp_path: Path) -> None:
-    """Trim under a connected replica, then under none: its claim keeps what it needs; a new replica gets the rest."""
-    storage = CrashingStorage()
-
-    def held_from() -> int | None:
-        own = load_identity(FileStorage(tmp_path / "held"))
-        return next((c.first_lsn for c in log.claims() if own and c.name == own.identity.key), None)
-
-    with walkit.open(storage=storage, options=SMALL) as log:
-        stuck = Replica(tmp_path / "held", "127.0.0.1:1", name="held")
-        stuck.stop()
-        log.append_many([bytes(2000)] * 50)
-        with Primary(log, lease_s=4) as primary:
-            with Replica(tmp_path / "held", primary.address, name="held") as replica:
-                replica.wait_for(50, WAIT_S)
-                until(lambda: held_from() == 51, "the claim to move")
-            for _ in range(3):
-                log.append_many([bytes(2000)] * 50)
-            assert log.trim(log.acked_lsn) == 50
-            with Replica(tmp_path / "held", primary.address, name="held", backoff=quick()) as replica:
-                replica.wait_for(200, WAIT_S)
-                until(lambda: held_from() == 201, "the claim to move on")
-                assert log.trim(200) == 200
-            with Replica(tmp_path / "late", primary.address) as late:
-                late.wait_for(200, WAIT_S)
-                assert late.log.first_lsn == log.first_lsn
-
-
-def test_a_reader_serves_what_another_opening_writes(tmp_path: Path) -> None:
-    """Serve by path and by LogReader while a writer appends: the replica sees it grow, and its close."""
-    with walkit.open(tmp_path / "p", options=SMALL) as log:
-        log.append(b"first")
-        with (
-            Primary(walkit.open(tmp_path / "p", mode="r")) as primary,
-            Replica(tmp_path / "r", primary.address) as replica,
-        ):
-            replica.wait_for(1, WAIT_S)
-            Script().run(log, lambda: None, 40)
-            replica.wait_for(log.acked_lsn, WAIT_S)
-            assert list(replica.log.read()) == list(log.read())
-            log.close()
-            end = load_manifest(FileStorage(str(tmp_path / "p"))).end
-            until(lambda: replica.log.end == end, "the end of the closed log")
-    assert equal_frames(tmp_path / "p", tmp_path / "r")
 
 
 def test_only_durable_frames_leave(tmp_path: Path) -> None:

@@ -50,18 +50,25 @@ def test_a_replica_opens_with_its_snapshot_and_replays_only_the_tail(tmp_path: P
     assert walkit.verify(tmp_path / "replica").ok
 
 
-def test_a_replica_begins_with_a_copy_of_a_trimmed_store(tmp_path: Path) -> None:
-    """Checkpoint and trim a Store, copy it, follow it into the copy: the state is the Store's, from the snapshot on."""
+@pytest.mark.parametrize("changed", ["", "trimmed", "compacted"])
+def test_a_replica_begins_with_a_copy(tmp_path: Path, changed: str) -> None:
+    """Copy an open Store, as it is, trimmed or compacted, and follow it into the copy: records and state are equal."""
     with Store.open(tmp_path / "log", options=SMALL) as store, Primary(store) as primary:
         put(store, 120)
-        assert store.checkpoint().segments_trimmed > 0
+        if changed == "trimmed":
+            assert store.checkpoint().segments_trimmed > 0
+        elif changed == "compacted":
+            store.checkpoint(trim=False)
+            assert store.compact().segments_rewritten > 0
         put(store, 7)
         walkit.copy(tmp_path / "log", tmp_path / "replica")
         last = put(store, 5)
         with Replica(tmp_path / "replica", primary.address, options=SMALL) as replica:
             replica.wait_for(last, 30)
             assert replica.store.items() == store.items()
-            assert replica.store.snapshot_lsn == 120
+            assert replica.store.snapshot_lsn == (120 if changed else 0)
+            assert changed or lsns(replica.log.read()) == lsns(store.log.read())
+    assert walkit.verify(tmp_path / "replica").ok
 
 
 def test_checkpoints_are_taken_by_themselves(tmp_path: Path) -> None:

@@ -33,11 +33,12 @@ from walkit.segments.manifest_store import load_manifest
 from walkit.storage.file import FileStorage
 
 
-def test_a_replica_of_a_log_that_is_written_elsewhere_holds_it_back(tmp_path: Path) -> None:
-    """Serve a folder whose writer is open, follow and leave: a trim keeps what was not acknowledged; it comes later."""
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_replica_holds_a_log_back(tmp_path: Path, elsewhere: bool) -> None:
+    """Serve an open log, or its folder; follow and leave: a trim keeps what was not acknowledged; it comes later."""
     with walkit.open(tmp_path / "p", options=SMALL) as log:
         log.append_many([bytes(2000)] * 50)
-        with Primary(tmp_path / "p", lease_s=4) as primary:
+        with Primary(tmp_path / "p" if elsewhere else log, lease_s=4) as primary:
             with Replica(tmp_path / "r", primary.address) as replica:
                 replica.wait_for(50, WAIT_S)
                 until(lambda: [c.first_lsn for c in log.claims()] == [51], "the claim")

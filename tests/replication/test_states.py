@@ -11,16 +11,12 @@ from typing import Any
 
 import pytest
 
-import walkit
 from scripts import make_docs
-from tests.replication.blocking_callers import WAIT_S, until
 from tests.replication.sim_network import history_of
 from tests.replication.test_cores import hello_at
-from tests.replication.test_grpc import quick
 from walkit.errors import GapError
 from walkit.events import EVENTS, EventSink
 from walkit.format.manifest import LogEnd
-from walkit.replication import Primary, Replica
 from walkit.replication.core.actions import PublisherStep, Read, Send
 from walkit.replication.core.lag import CATCH_UP_MS
 from walkit.replication.core.publisher import Publisher
@@ -34,7 +30,6 @@ from walkit.replication.core.states import (
     report_moves,
 )
 from walkit.replication.core.subscriber import Subscriber
-from walkit.replication.primary.status import FollowerStatus
 from walkit.replication.protocol.messages import Ack, Batch, Heartbeat, Plan, Welcome
 
 FAR = 7
@@ -228,45 +223,3 @@ def test_a_history_is_bounded_and_without_gaps() -> None:
     assert all(one.until_ms == other.since_ms for one, other in pairwise(spans))
     assert all(one.state != other.state for one, other in pairwise(spans))
     assert spans[-1].until_ms is None and len(driver.states.moves) <= MOVES_KEPT
-
-
-def test_both_sides_say_their_state_and_for_how_long(tmp_path: Path) -> None:
-    """Follow a log over gRPC, stop the primary, start it: lag and states on both sides, the past in order, events."""
-    told: list[tuple[str, dict[str, Any]]] = []
-    with walkit.open(tmp_path / "p", events=lambda *event: told.append(event)) as log:
-        log.append_many([bytes(100)] * 50)
-        replica = Replica(tmp_path / "r", "127.0.0.1:1", backoff=quick())
-        assert (replica.status().history, replica.status().state_s) == ((), None)
-        replica.stop()
-        with Primary(log) as primary:
-            address = primary.address
-            with Replica(tmp_path / "r", address, backoff=quick()) as replica:
-                replica.wait_for(50, WAIT_S)
-                # A marker of the idle log may come at any moment: it has bytes and no record.
-                seen: list[FollowerStatus] = []
-
-                def has_all(primary: Primary = primary) -> bool:
-                    seen[:] = primary.status().followers
-                    return [f.lag_bytes for f in seen] == [0]
-
-                until(has_all, "the last ack")
-                (follower,) = seen
-                assert (follower.state, follower.why, follower.lag_records) == ("streaming", "", 0)
-                assert follower.lag_ms == 0 and follower.state_s >= 0
-                assert next(span.state for span in follower.history) == "greeting"
-                assert f"{follower.id}  streaming" in primary.status()._repr_html_()
-                primary.stop()
-                until(lambda: replica.status().state == "connecting", "the loss")
-                status = replica.status()
-                assert (status.state_s or 0) < WAIT_S and status.lag_records is None
-                assert status.history[-1].why and status.history[-1].until is None
-                with Primary(log, address):
-                    until(lambda: replica.status().state == "streaming", "the way back")
-            states = [span.state for span in replica.status().history]
-            assert states[0] == "connecting" and states[-1] == "stopped" and states.count("streaming") == 2
-
-    def sessions() -> list[str]:
-        return [facts["state"] for name, facts in told if name == "walkit.session.move"]
-
-    until(lambda: sessions().count("ended") >= 2, "the events, which another thread sends")
-    assert "streaming" in sessions()

@@ -9,12 +9,12 @@ import threading
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import walkit
-from tests.replication.blocking_callers import WAIT_S, until
-from tests.replication.test_grpc import quick
+from tests.replication.blocking_callers import WAIT_S, quick, until
 from tests.support.crashes import SMALL
 from walkit.errors import (
     CorruptionError,
@@ -174,8 +174,9 @@ def test_what_is_not_known_of_a_peer_is_absent_after_the_wire() -> None:
 
 
 def test_a_lag_is_known_only_with_contact(tmp_path: Path) -> None:
-    """Ask before, during, and after contact, and after the primary came back: None, a number, None, a number."""
-    with walkit.open(tmp_path / "p") as log:
+    """Ask before, in, after and again in contact: None, a number, None, a number; both sides keep their states."""
+    told: list[tuple[str, dict[str, Any]]] = []
+    with walkit.open(tmp_path / "p", events=lambda *event: told.append(event)) as log:
         primary = Primary(log)
         assert primary.status().state == "new"
         address = primary.start().address
@@ -183,14 +184,20 @@ def test_a_lag_is_known_only_with_contact(tmp_path: Path) -> None:
         assert (replica.status().state, replica.status().source_lsn, lag_of(replica.status())) == (
             "new", None, NO_LAG,
         )  # fmt: skip
+        assert (replica.status().history, replica.status().state_s) == ((), None)
         with replica:
             until(lambda: replica.status().state == "streaming", "the first contact")
             assert lag_of(replica.status()) == (0, 0, 0.0)
             assert (replica.status().why, replica.status().stalled_s) == ("", None)
             log.append(b"x")
             replica.wait_for(1, WAIT_S)
+            until(lambda: [lag_of(f) for f in primary.status().followers] == [(0, 0, 0.0)], "the last ack")
+            (follower,) = primary.status().followers
+            assert (follower.state, follower.why, follower.history[0].state) == ("streaming", "", "greeting")
+            assert follower.state_s >= 0 and f"{follower.id}  streaming" in primary.status()._repr_html_()
             primary.stop()
             until(lambda: replica.status().state == "connecting", "the end of the contact")
+            assert (replica.status().state_s or 0) < WAIT_S and replica.status().history[-1].until is None
             log.append(b"y")
             status = replica.status()
             assert lag_of(status) == NO_LAG and status.source_lsn == 1
@@ -202,6 +209,14 @@ def test_a_lag_is_known_only_with_contact(tmp_path: Path) -> None:
                 replica.wait_for(2, WAIT_S)
                 until(lambda: lag_of(replica.status()) == (0, 0, 0.0), "the lag to be known again")
         assert replica.status().state == "stopped" and lag_of(replica.status()) == NO_LAG
+        states = [span.state for span in replica.status().history]
+        assert states[0] == "connecting" and states[-1] == "stopped" and states.count("streaming") == 2
+
+    def sessions() -> list[str]:
+        return [facts["state"] for name, facts in told if name == "walkit.session.move"]
+
+    until(lambda: sessions().count("ended") >= 2, "the events, which another thread sends")
+    assert "streaming" in sessions()
 
 
 def test_silence_and_missing_frames_are_told_with_their_time() -> None:

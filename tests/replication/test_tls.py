@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 import walkit
-from tests.replication.blocking_callers import WAIT_S, until
+from tests.replication.blocking_callers import WAIT_S, quick, until
 from tests.replication.certificates import Authority
 from tests.support.crashes import SMALL
 from walkit.errors import OptionsError
 from walkit.models import CrashingStorage
 from walkit.replication import ClientTLS, Primary, Replica, ServerTLS, Tokens
-from walkit.replication.core.backoff import Backoff
 from walkit.replication.transport.access import TOKEN_KEY
 from walkit.replication.transport.grpc_common import grpc
 
@@ -27,11 +26,6 @@ def log() -> Iterator[walkit.WriteAheadLog]:
     with walkit.open(storage=CrashingStorage(), options=SMALL) as log:
         log.append_many([b"value"] * 20)
         yield log
-
-
-def quick() -> Backoff:
-    """Short delays."""
-    return Backoff(1, 5)
 
 
 @pytest.mark.parametrize("mutual", [False, True])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.replication.delta.test_reader import quick
+from tests.replication.blocking_callers import quick
 from tests.replication.proxy import TcpProxy
 from tests.support.threads import Task, wait_until
 from walkit.errors import DivergenceError, LogClosedError, LogLockedError

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 import walkit
+from tests.replication.blocking_callers import quick
 from tests.replication.certificates import Authority
-from tests.replication.delta.test_reader import ReadOnly, expected, quick
+from tests.replication.delta.test_reader import ReadOnly, expected
 from tests.support.logs import tiny
 from tests.support.threads import Task, wait_until
 from walkit.errors import ClaimError, GapError, LogLockedError, OptionsError, StorageError, WalkitError

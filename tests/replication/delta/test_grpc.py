@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.replication.delta.test_feed import is_observed
+from tests.replication.delta.test_feed import after, answered, is_observed
 from tests.support.logs import memory_log, tiny
 from tests.support.threads import wait_until
 from walkit.errors import OptionsError
@@ -59,19 +59,6 @@ def asks(stack: ExitStack, address: str) -> Asks:
     """Return what polls a primary."""
     call = caller(stack, address)
     return lambda request: decode_reply(call(encode_poll(request)))
-
-
-def answered(reply: PollAnswer | PollRefusal) -> PollAnswer:
-    """Return the answer, which is no refusal."""
-    assert isinstance(reply, PollAnswer), reply
-    return reply
-
-
-def after(last: PollAnswer, **facts: Any) -> PollRequest:
-    """Return the request for the answer after `last`."""
-    return PollRequest(
-        session_id=last.session_id, session_epoch=last.session_epoch + 1, applied=last.end, **facts
-    )
 
 
 ANSWER = PollAnswer(

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 import walkit
+from tests.replication.blocking_callers import quick
 from tests.replication.delta.lying_primary import Lie, LyingPrimary, frame_of, sealed
-from tests.replication.delta.test_reader import expected, quick
+from tests.replication.delta.test_reader import expected
 from tests.support.logs import tiny
 from tests.support.threads import Task, wait_until
 from walkit._internal.threads import LogThread
@@ -159,32 +160,11 @@ def test_a_lie_about_which_log_it_is_ends_the_reader(
     assert dict(reader.state.items()) == expected(log, reader.applied_lsn)
 
 
+@pytest.mark.parametrize(("followed", "buffer_bytes"), [("log", 0), ("copy", 0), ("log", 1 << 15)])
 def test_the_primary_of_a_copy_is_not_followed(
-    stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, followed: str, buffer_bytes: int
 ) -> None:
-    """Poll the primary of a copy that was written on: DivergenceError, with no record of the copy in the state."""
-    monkeypatch.setattr(delta_opening, "GRACE_MS", 50.0)
-    with walkit.open(tmp_path / "log") as log:
-        log.append(b"1", key=b"k")
-    shutil.copytree(tmp_path / "log", tmp_path / "copy")
-    ours = stack.enter_context(walkit.open(tmp_path / "log"))
-    copy = stack.enter_context(walkit.open(tmp_path / "copy"))
-    primary = stack.enter_context(Primary(copy))
-    reader = stack.enter_context(DeltaReader(tmp_path / "log", primary.address, backoff=quick()))
-    reader.wait_for(1, WAIT_S)
-    wait_until(lambda: reader.statistics().polls > 1)
-    ours.append(b"2", key=b"k")
-    copy.append(b"other 2", key=b"k")
-    with pytest.raises(DivergenceError, match="another copy"):
-        reader.wait_for(3, WAIT_S)
-    assert reader.state[b"k"] in (b"1", b"2")
-
-
-@pytest.mark.parametrize("followed", ["log", "copy"])
-def test_end_of_another_copy_is_refused(
-    stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, followed: str
-) -> None:
-    """Follow a log by the idle primary of its copy, and the reverse: DivergenceError once they differ."""
+    """Follow a log by the primary of its copy, idle or with frames, and the reverse: DivergenceError, no merging."""
     monkeypatch.setattr(delta_opening, "GRACE_MS", 50.0)
     monkeypatch.setattr(delta_loop, "UNPROVEN_MS", 20.0)
     with walkit.open(tmp_path / "log") as log:
@@ -193,12 +173,14 @@ def test_end_of_another_copy_is_refused(
     ours = stack.enter_context(walkit.open(tmp_path / "log"))
     copy = stack.enter_context(walkit.open(tmp_path / "copy"))
     served = copy if followed == "log" else ours
-    primary = stack.enter_context(Primary(served, delta=DeltaOptions(buffer_bytes=0)))
+    primary = stack.enter_context(Primary(served, delta=DeltaOptions(buffer_bytes=buffer_bytes)))
     reader = stack.enter_context(DeltaReader(tmp_path / followed, primary.address, backoff=quick()))
     reader.wait_for(1, WAIT_S)
     wait_until(lambda: reader.statistics().polls > 1)
     assert reader.error is None  # both have the same records still
     ours.append(b"2", key=b"k")
+    if buffer_bytes:
+        copy.append(b"other 2", key=b"k")
     with pytest.raises(DivergenceError, match="another copy"):
         reader.wait_for(3, WAIT_S)
     assert reader.state[b"k"] in ((b"1", b"2") if followed == "log" else (b"1",))

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import walkit
+from tests.replication.blocking_callers import quick
 from tests.replication.delta.test_feed import is_observed
 from tests.support.logs import tiny
 from tests.support.threads import Task, wait_until
@@ -31,7 +32,6 @@ from walkit.errors import (
 )
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.replication import DeltaOptions, DeltaReader, Primary, ReplayLimits
-from walkit.replication.core.backoff import Backoff
 from walkit.replication.delta.link import PollLink
 from walkit.segments.manifest_store import LOCK_NAME
 from walkit.storage import FileStorage, MemoryStorage
@@ -39,11 +39,6 @@ from walkit.storage.interface import LockHolder
 from walkit.store import Store
 
 WAIT_S = 30.0
-
-
-def quick() -> Backoff:
-    """A backoff for tests: soon, and often."""
-    return Backoff(2, 20)
 
 
 def expected(log: Any, lsn: int) -> dict[bytes, bytes | None]:

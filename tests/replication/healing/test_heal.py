@@ -17,12 +17,10 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.replication.bit_flips import flipping
 from tests.replication.blocking_callers import WAIT_S, until
 from tests.replication.certificates import Authority
 from tests.replication.forged_messages import serving
 from tests.replication.kill_rounds import run_heal_round
-from tests.replication.processes import TYPED, UNHEALED
 from tests.replication.proxy import TcpProxy
 from walkit._internal.threads import WakeEvent
 from walkit.format.file_names import HEAL_NEW_NAME
@@ -360,32 +358,23 @@ def test_a_peer_that_falls_silent_is_given_up(
     until(lambda: not any(t.name == "walkit-range-watch" for t in threading.enumerate()), "the watches' end")
 
 
-def test_a_network_that_cuts_and_flips_changes_nothing(log: Path, kept: Path) -> None:
-    """Heal through a proxy that flips bits, and one that cuts: a typed error and nothing changed, or it is healed."""
+def test_a_network_that_flips_bits_changes_nothing(log: Path, kept: Path, tmp_path: Path) -> None:
+    """Heal over TLS through a proxy that flips bits: a typed error and nothing changed, or it is healed."""
     write(segments(log)[1], 9_000, FLIPPED)
-    before = contents(log)
-    with flipping(kept, seed=3) as between:
-        between.proxy.trouble = "flip"
+    before, ours = contents(log), Authority(tmp_path / "ours")
+    with (
+        Primary(kept, tls=ours.server()) as primary,
+        TcpProxy(primary.address, trouble="flip", seed=3) as proxy,
+    ):
         for _ in range(4):
-            status = between.processes.wait(
-                between.processes.start("heal", between.proxy.address, str(log), 0)
-            )
-            exit_code = os.WEXITSTATUS(status)  # what came damaged is a reason why it was not healed
-            assert os.WTERMSIG(status) == signal.SIGABRT or exit_code in (0, TYPED, UNHEALED)
-            between.keep_up()
-            if status == 0:
-                break
-            left = contents(log)
-            if (
-                os.WTERMSIG(status) == signal.SIGABRT
-            ):  # gRPC ended the process, which leaves its temporary file
-                left.pop(HEAL_NEW_NAME, None)
-            assert left == before
-        assert between.proxy.flipped
-        between.proxy.trouble = ""
-        between.proxy.cut()
-        status = between.processes.wait(between.processes.start("heal", between.proxy.address, str(log), 0))
-        assert status == 0
+            try:
+                heal(log, proxy.address, tls=ours.client())
+            except walkit.WalkitError:
+                assert contents(log) == before
+        assert proxy.flipped
+        proxy.trouble = ""
+        proxy.cut()
+        assert heal(log, proxy.address, tls=ours.client()).ok
     assert_as(log, kept)
 
 
