@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import walkit
 from tests.replication.blocking_callers import WAIT_S
+from tests.support.logs import view_of
 from walkit.copier.gathering import Gathering
 from walkit.copier.planned_files import PlannedFiles
 from walkit.format.file_names import TEMPORARY_NAMES, claim_file_name, cursor_file_name
@@ -41,7 +43,7 @@ def test_folder_has_the_kinds_of_file_that_the_format_names(tmp_path: Path) -> N
             replica.wait_for(last, WAIT_S)
         store.log.wait_idle()
         gathering = Gathering(FileStorage(tmp_path / "r"))
-        with closing(PlannedFiles(store.log.parts.contents.durable_view, {})) as planned:
+        with closing(PlannedFiles(partial(view_of, store.log), {})) as planned:
             gathering.prepare(planned.manifest, planned.sizes)
             gathering.store(0, 0, planned.read(0, 0, 4096))
             gathering.close()

@@ -84,10 +84,10 @@ if TYPE_CHECKING:
     from walkit.log.retention import RetentionReport as RetentionReport
     from walkit.measure.health import doctor as doctor
     from walkit.objects.async_entrance import open_async as open_async
+    from walkit.objects.entrance import claim as claim
     from walkit.objects.verify import scan as scan
     from walkit.objects.verify import verify as verify
     from walkit.read.claim import Claim as Claim
-    from walkit.read.claim import claim as claim
     from walkit.read.cursor import Cursor as Cursor
     from walkit.read.inventory import LogInventory as LogInventory
     from walkit.read.record_count import lsn_at as lsn_at
@@ -143,7 +143,7 @@ _LATER = {
     "StateMachine": "state.machine",
     "Store": "store",
     "checkpoint": "state.machine_recovery",
-    "claim": "read.claim",
+    "claim": "objects.entrance",
     "copy": "copier.log_copy",
     "diff": "state.diff",
     "recover": "state.machine_recovery",

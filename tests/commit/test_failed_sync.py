@@ -15,7 +15,7 @@ import pytest
 
 import walkit
 from tests.support.held_writes import Gates, Held
-from tests.support.logs import SEGMENTS, FaultyMemory, lsns, reopened, tiny
+from tests.support.logs import SEGMENTS, FaultyMemory, lsns, reopened, segment_set, tiny
 from tests.support.threads import GUARD_S, Task, wait_until
 from walkit._internal.threads import current_frames
 from walkit.commit.policy import OneRecordPerFrame
@@ -110,7 +110,7 @@ def test_a_write_beside_a_failed_sync_is_not_believed(in_flight: int) -> None:
     """Let a sync of the file have failed, and nothing heard of it yet: a write of it that ends well is refused."""
     with walkit.open(storage=FaultyMemory(), options=options_of("sync", in_flight)) as log:
         log.append(b"first")
-        (segment,) = log.parts.segments.open_segments
+        (segment,) = segment_set(log).open_segments
         segment.fail(StorageError("EIO", errno=errno.EIO))
         with pytest.raises(CommitFailedError):
             log.append(b"second")
@@ -136,7 +136,7 @@ def test_a_failed_zeroing_beside_nothing_unsynced_poisons(durability: str) -> No
     """Sync all, then fail a step of zeroing of the file: it is a failed sync of a file with frames like any other."""
     storage = Writeback(is_zeroing)
     log = walkit.open(storage=storage, options=options_of(durability, 1, **WIDE))
-    segments = log.parts.segments
+    segments = segment_set(log)
     held = threading.Event()
     segments.maintenance.submit("seal", waits_for(held))
     while not any(segments.maintenance._jobs["zero"]):
@@ -156,9 +156,7 @@ def first_segment_is_full(
     gates = Gates(held)
     Held(log, gates)
     tickets = [log.submit(bytes(7000)) for _ in range(12)]
-    wait_until(
-        lambda: len(log.parts.segments.open_segments) == 2 and log.parts.core.landed > 3, "the rotation"
-    )
+    wait_until(lambda: len(segment_set(log).open_segments) == 2 and log.parts.core.landed > 3, "the rotation")
     gates.let(held)
     for ticket in tickets:
         error = ticket.exception(GUARD_S)
@@ -224,7 +222,7 @@ def test_a_failed_file_is_not_synced_again() -> None:
         log.sync()
     asked = [o.name for o in storage.trace].count("sync")
     with pytest.raises(StorageError, match="EIO") as refused:
-        log.parts.segments.sync()
+        segment_set(log).sync()
     assert refused.value.__cause__ is log.parts.core.failure
     log.close()
     assert [o.name for o in storage.trace if o.file.endswith(".segment")].count("sync") == 1 <= asked
@@ -294,7 +292,7 @@ def test_a_sync_under_way_and_a_seal_of_the_file_do_not_meet(durability: str) ->
     """Hold a sync of the first segment while it is sealed, then let it go on: no poison, and both are done."""
     storage = FaultyMemory()
     log = walkit.open(storage=storage, options=options_of(durability, 8, reorder_window_bytes=1 << 20))
-    segments = log.parts.segments
+    segments = segment_set(log)
     beside = threading.Event()
     segments.maintenance.submit("seal", waits_for(beside))
     first_segment_is_full(log, 5)

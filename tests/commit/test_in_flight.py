@@ -12,7 +12,7 @@ import pytest
 
 import walkit
 from tests.support.held_writes import Gates, Held
-from tests.support.logs import SEGMENTS, FaultyMemory, headers, lsns, reopened, tiny, values
+from tests.support.logs import SEGMENTS, FaultyMemory, headers, lsns, reopened, segment_set, tiny, values
 from tests.support.threads import GUARD_S, Task, wait_until
 from walkit.commit.policy import Adaptive, CappedFrames, Linger, OneRecordPerFrame
 from walkit.errors import (
@@ -104,7 +104,7 @@ def test_a_rotation_with_frames_in_flight_seals_when_they_have_landed(order: str
     tickets = [log.submit(bytes(7000)) for _ in range(20)]
     wait_until(lambda: 20 in gates.entered, "the last frame")
     wait_until(lambda: log.parts.core.landed == 17, "all but one to land")
-    segments: SegmentSet = log.parts.segments
+    segments: SegmentSet = segment_set(log)
     log.wait_idle()
     assert len(segments.open_segments) == 3
     assert log.parts.manifest_store.current.sealed == ()
@@ -230,7 +230,7 @@ def test_the_window_is_stored_before_it_matters_and_is_kept(order: str) -> None:
             wait_until(partial(stands_at_the_window, log), "the others to stop at the window")
             assert begun < core.position <= begun + window
             assert core.position + core.frame_bytes_max > begun + window, "the window was not used"
-            segment = log.parts.segments.current
+            segment = segment_set(log).current
             assert segment is not None
             header = SegmentHeader.decode(segment.file.read(0, SEGMENT_HEADER_BYTES), segment.file.name)
             assert header is not None
@@ -246,7 +246,7 @@ def test_one_frame_in_flight_stamps_no_window() -> None:
     """Write a log as ever: the header says neither window nor order."""
     with walkit.open(storage=CrashingStorage(), options=tiny()) as log:
         log.append(b"x")
-        segment = log.parts.segments.current
+        segment = segment_set(log).current
         assert segment is not None
         assert segment.header is not None
         assert (segment.header.reorder_window_bytes, segment.header.flags) == (0, SegmentFlag(0))

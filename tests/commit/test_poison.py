@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 import walkit
-from tests.support.logs import SEGMENTS, FaultyMemory, faulty_log, lsns, reopened, tiny, values
+from tests.support.logs import SEGMENTS, FaultyMemory, faulty_log, lsns, reopened, segment_set, tiny, values
 from tests.support.threads import GUARD_S, Task, wait_until
 from walkit.errors import CommitFailedError, LogPoisonedError, StorageError
 from walkit.models import CrashingStorage
@@ -188,7 +188,7 @@ def test_a_seal_takes_those_before_it_along() -> None:
     """Hold the background up over three segments, then seal the newest full one: the one before it is sealed first."""
     storage, log = faulty_log()
     held = threading.Event()
-    segments = log.parts.segments
+    segments = segment_set(log)
 
     def hold_up() -> None:
         assert held.wait(GUARD_S)
@@ -228,7 +228,7 @@ def test_closing_lets_go_of_every_file_where_the_device_fails_for_good() -> None
     storage = FaultyMemory()
     log = walkit.open(storage=storage, options=tiny())
     held = threading.Event()
-    segments = log.parts.segments
+    segments = segment_set(log)
 
     def hold_up() -> None:
         assert held.wait(GUARD_S)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import walkit
+from tests.support.logs import segment_set
 from tests.support.mounts import mounted
 from tests.support.threads import Task, wait_until
 from walkit.errors import LogFullError, SnapshotError
@@ -147,7 +148,7 @@ def test_a_tail_without_room_stays_in_its_file() -> None:
     with walkit.open(storage=disk, options=OPTIONS) as log:
         log.append(b"acknowledged")
         killed = disk.process_kill()
-        (segment,) = log.parts.segments.open_segments
+        (segment,) = segment_set(log).open_segments
         assert segment.header is not None
         offset, name = segment.header.offset_of(segment.end_position), segment_name(segment.number)
     file = killed.open(name, "write")
@@ -185,7 +186,7 @@ def test_two_threads_remove_one_file_that_is_left() -> None:
     """Let a leader and the maintenance thread find the same file of a failed creation: one of them removes it."""
     storage = FaultyStorage(CrashingStorage())
     with walkit.open(storage=storage, options=OPTIONS) as log:
-        segments = log.parts.segments
+        segments = segment_set(log)
         log.append(RECORD)
         log.wait_idle()
         storage.inner.open(segment_name(900), "create").close()

@@ -14,7 +14,7 @@ import pytest
 
 import walkit
 from tests.support.interrupts import interrupt_in
-from tests.support.logs import SEGMENTS, faulty_log, lsns, reopened, run_python, tiny, values
+from tests.support.logs import SEGMENTS, faulty_log, lsns, reopened, run_python, segment_set, tiny, values
 from tests.support.threads import GUARD_S, Task, wait_until
 from walkit import _main_thread
 from walkit.errors import LogClosedError, LogLockedError
@@ -240,7 +240,7 @@ def test_an_interrupted_sync_is_not_taken_for_done(monkeypatch: pytest.MonkeyPat
     storage = CrashingStorage()
     log = walkit.open(storage=storage, options=tiny(durability="none"))
     log.append(b"1")
-    segment = log.parts.segments.current
+    segment = segment_set(log).current
     assert segment is not None
     sync = segment.file.sync
     interrupts = [KeyboardInterrupt()]

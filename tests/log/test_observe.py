@@ -18,6 +18,7 @@ from tests.support.logs import (
     lsns,
     memory_log,
     reopened,
+    segment_set,
     tiny,
     values,
     view_of,
@@ -201,9 +202,9 @@ def test_a_trim_in_the_moment_of_looking_is_a_gap(
 
 def test_the_oldest_record_does_not_move_while_a_segment_is_being_sealed(log: walkit.WriteAheadLog) -> None:
     """Seal the first segment between two looks at the log: the oldest LSN stays 1."""
-    while len(log.parts.segments.open_segments) + len(log.parts.manifest_store.current.sealed) < 1:
+    while len(segment_set(log).open_segments) + len(log.parts.manifest_store.current.sealed) < 1:
         log.append(bytes(7000))
-    segments = log.parts.segments
+    segments = segment_set(log)
 
     class SealsWhenLookedAt(list[Any]):
         """A list of open segments whose first one is sealed the moment somebody looks."""

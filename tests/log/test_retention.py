@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.support.logs import faulty_log, lsns, memory_log, tiny
+from tests.support.logs import faulty_log, lsns, memory_log, segment_set, tiny
 from tests.support.stores import SMALL
 from tests.support.threads import wait_until
 from walkit.config import Retention
@@ -169,7 +169,7 @@ def test_a_step_of_the_clock_changes_no_age(step_s: int) -> None:
         log.events.add_listener(
             lambda name, about: seen.append(about["ahead_s"]) if name == "walkit.retention.clock" else None
         )
-        log.parts.segments.time = PassedTime(
+        segment_set(log).time = PassedTime(
             lambda: began_us + (passed_s[0] + set_s[0]) * SECOND, lambda: passed_s[0] * SECOND
         )
         for passed, is_set, old in (

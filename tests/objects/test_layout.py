@@ -183,7 +183,9 @@ def test_the_vouched_end_is_in_the_manifest() -> None:
 
 def test_the_claims_object_comes_back_and_every_flipped_bit_is_damage() -> None:
     """F-21.10: encode and decode; flip each bit, and cut the bytes: damage."""
-    claims = Claims(log_id=LOG_ID, epoch=6, epoch_id=0xE6, floor=PLACE, claims={"a": [1]}, nonce=5, counter=2)
+    claims = Claims(
+        log_id=LOG_ID, epoch=6, epoch_id=0xE6, floor=PLACE, claims={"a": "00"}, nonce=5, counter=2
+    )
     data = claims.encode()
     assert Claims.decode(data) == claims
     for bit in range(len(data) * 8):

@@ -340,18 +340,10 @@ def test_states_come_from_a_log_of_objects() -> None:
 
 
 def test_what_needs_a_folder_is_refused() -> None:
-    """Cursors, claims, inventories and damaged reading: OptionsError with the reason."""
+    """Read damaged records: OptionsError with the reason."""
     made = three_epochs(bulks=1)
-    with reader(made) as log:
-        for call in (
-            lambda: log.cursor("a"),
-            log.cursors,
-            log.claims,
-            log.inventory,
-            lambda: log.read(damaged="unverified"),
-        ):
-            with pytest.raises(OptionsError, match="folder"):
-                call()
+    with reader(made) as log, pytest.raises(OptionsError, match="folder"):
+        log.read(damaged="unverified")
     with pytest.raises(LogNotFoundError):
         ObjectEnd(MemoryObjectStore())
 

@@ -3,114 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
 
 import pytest
 
-from walkit.commit.policy import OneRecordPerFrame
-from walkit.config import LogOptions
+from tests.objects.races import ACKED, Pause, check_history, paused_at_each, started, write
 from walkit.errors import (
     ObjectConflictError,
     ObjectExistsError,
     ObjectStoreError,
     ObjectThrottledError,
     ObjectUnknownError,
-    WalkitError,
 )
-from walkit.objects.open import open_object_writer
 from walkit.storage.object_memory import MemoryObjectStore, ObjectFault, ObjectRequest
-
-OPTIONS = LogOptions(in_flight=2, policy=OneRecordPerFrame())
-ACKED = dict[int, bytes]
-"""LSN and value of each record that was acknowledged."""
-
-
-def write(store: MemoryObjectStore, name: bytes, acked: ACKED, records: int = 4) -> None:
-    """Open, append some records with two frames in flight, close; note the acknowledged. Errors of the log end it."""
-    with suppress(WalkitError), open_object_writer(store, options=OPTIONS) as log:
-        tickets = []
-        for n in range(records):
-            value = b"%s-%d" % (name, n)
-            tickets.append((value, log.submit(value)))
-        for value, ticket in tickets:
-            with suppress(WalkitError):
-                acked[ticket.result().first_lsn] = value
-
-
-def started(base: MemoryObjectStore) -> ACKED:
-    """Write a log whose writer ends without closing, so that its bulks are after the vouched end."""
-    acked: ACKED = {}
-    log = open_object_writer(base, options=OPTIONS)
-    for n in range(3):
-        acked[log.append(b"base-%d" % n).first_lsn] = b"base-%d" % n
-    base.plan = refuse_all
-    log.close()
-    base.plan = None
-    return acked
-
-
-def refuse_all(request: ObjectRequest) -> ObjectFault:
-    return ObjectFault(before=ObjectStoreError)
-
-
-def check_history(store: MemoryObjectStore, *histories: ACKED) -> None:
-    """A third writer finds every acknowledged record under its LSN, and no value twice."""
-    with open_object_writer(store.client(), options=OPTIONS) as log:
-        found = {record.lsn: record.value for record in log.read()}
-    assert len(set(found.values())) == len(found)
-    assert list(found) == list(range(1, len(found) + 1))
-    for acked in histories:
-        assert acked.items() <= found.items()
-
-
-class Pause:
-    """Stops one request of a client, or it and all that come later, until `resume`."""
-
-    def __init__(self, number: int, *, later_too: bool) -> None:
-        self.number, self.later_too = number, later_too
-        self.is_reached, self.resume = threading.Event(), threading.Event()
-
-    def __call__(self, request: ObjectRequest) -> None:
-        if request.number == self.number or (self.later_too and request.number > self.number):
-            self.is_reached.set()
-            assert self.resume.wait(20)
-
-
-def paused_at_each(
-    later_too: bool, act: Callable[[MemoryObjectStore, ACKED], object]
-) -> Iterator[ObjectRequest]:
-    """Run a writer for each request of it, paused before that one while `act` is done; yield the requests."""
-    number = 0
-    while True:
-        base, first, second = MemoryObjectStore(), ACKED(), ACKED()
-        before = started(base)
-        pause = Pause(number, later_too=later_too)
-        client = base.client(pause)
-        done = threading.Event()
-
-        def run(
-            client: MemoryObjectStore = client, first: ACKED = first, done: threading.Event = done
-        ) -> None:
-            write(client, b"first", first)
-            done.set()
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        while not pause.is_reached.wait(0.01) and not done.is_set():
-            pass
-        try:
-            act(base, second)
-        finally:
-            pause.resume.set()
-            thread.join(20)
-        assert not thread.is_alive()
-        check_history(base, before, first, second)
-        if not pause.is_reached.is_set():
-            assert len(first) == 4
-            return
-        yield client.requests[number]
-        number += 1
 
 
 @pytest.mark.parametrize("later_too", [False, True], ids=["one request", "the whole writer"])

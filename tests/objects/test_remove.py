@@ -89,7 +89,7 @@ def test_what_keeps_a_log_from_being_removed() -> None:
         remove_log(store)
     written(store)
     found = store.get(CLAIMS_KEY)
-    claimed = replace(Claims.decode(found.data), claims={"reader": [1]})
+    claimed = replace(Claims.decode(found.data), claims={"reader": "00"})
     store.put_if_match(CLAIMS_KEY, claimed.encode(), found.tag)
     before = sorted(keys(store))
     with pytest.raises(ClaimError, match="reader"):

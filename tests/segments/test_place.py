@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import walkit
+from tests.support.logs import manifest_store
 from tests.support.threads import wait_until
 from walkit.errors import LogLockedError, StorageError
 from walkit.format.manifest import encode_base
@@ -324,7 +325,7 @@ def test_an_untrue_number_turns_the_looks_by_name_off(
     )
     log = walkit.open(tmp_path / "log", options=walkit.LogOptions(segment_bytes=1 << 20))
     log.append(b"1")
-    log.parts.manifest_store.look()
+    manifest_store(log).look()
     log.close()
     assert values_of(tmp_path / "log") == [b"1"]
 
@@ -341,8 +342,8 @@ def test_a_moved_folder_is_told_once(tmp_path: Path) -> None:
         log.append(b"1")
         for there, here in (("log", "kept"), ("kept", "on"), ("on", "log"), ("log", "again")):
             os.rename(tmp_path / there, tmp_path / here)
-            log.parts.manifest_store.look()
-            log.parts.manifest_store.look()
+            manifest_store(log).look()
+            manifest_store(log).look()
         wait_until(lambda: len(told) == 2, "the events")
     assert told == [str(tmp_path / "kept"), str(tmp_path / "again")]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import walkit
-from tests.support.logs import memory_log, tiny, values
+from tests.support.logs import memory_log, segment_set, tiny, values
 from tests.support.threads import wait_until
 from walkit.segments.active_segment import ZERO_STEP_BYTES, OpenSegment
 
@@ -46,4 +46,4 @@ def filled(log: walkit.WriteAheadLog, size_bytes: int, record_bytes: int) -> Ope
     """Append until the log has so many bytes; return its segment."""
     while log.statistics().log_bytes < size_bytes:
         log.append(bytes(record_bytes))
-    return log.parts.segments.current
+    return segment_set(log).current

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import walkit
+from tests.support.logs import segment_set
 
 
 def changed(name: str, value: object) -> Callable[[Any], object]:
@@ -27,7 +28,7 @@ def check_log(log: walkit.WriteAheadLog) -> None:
         for part in (parts.core, driver.election, driver.writer.sequencer, driver.signal):
             part._check()
     for other in (
-        parts.segments,
+        segment_set(log),
         parts.segments.maintenance,
         parts.claims,
         parts.lifetime,

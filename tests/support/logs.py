@@ -14,7 +14,9 @@ from typing import Any, Self
 import walkit
 from walkit.format.frame import FrameHeader
 from walkit.models import CrashingStorage, FaultyStorage
-from walkit.read.view import LogView
+from walkit.read.view import LogView, segments_of
+from walkit.segments.manifest_store import ManifestStore
+from walkit.segments.segment_set import SegmentSet
 from walkit.storage import Storage
 
 SEGMENTS = "*.segment"
@@ -64,7 +66,21 @@ def lsns(records: Iterable[walkit.Record]) -> list[int]:
 
 def view_of(log: walkit.WriteAheadLog) -> LogView:
     """Return what can be read of an open log at this moment."""
-    return log.parts.contents.view()
+    return segments_of(log.parts.contents.view(), "this test reads them")
+
+
+def segment_set(log: walkit.WriteAheadLog) -> SegmentSet:
+    """Return the segments of an open log in a folder."""
+    segments = log.parts.segments
+    assert isinstance(segments, SegmentSet)
+    return segments
+
+
+def manifest_store(log: walkit.WriteAheadLog) -> ManifestStore:
+    """Return the manifest of an open log in a folder."""
+    store = log.parts.manifest_store
+    assert isinstance(store, ManifestStore)
+    return store
 
 
 def headers(log: walkit.WriteAheadLog) -> list[FrameHeader]:

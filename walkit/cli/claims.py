@@ -7,14 +7,14 @@ from typing import Any
 
 from walkit._internal.text import aligned, counted
 from walkit.cli.output import publish
+from walkit.objects.entrance import folder_at
 from walkit.segments.consumer_files import ClaimFact, claim_facts, drop_claim
 from walkit.segments.manifest_store import load_manifest
-from walkit.storage.address import storage_at
 
 
 def claims(args: argparse.Namespace) -> int:
     """List the claims on a log, having dropped one where asked. Returns 1 for one that is not there or not readable."""
-    storage = storage_at(args.log)
+    storage = folder_at(args.log)
     dropped = None if args.drop is None else drop_claim(storage, args.drop)
     found = claim_facts(storage, load_manifest(storage))
 

@@ -38,12 +38,12 @@ from walkit.format.file_names import COMPACTION_NEW_NAME
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.log.claims import ClaimTable
-from walkit.log.live_log import Lifetime, LogContents
-from walkit.read.view import LogView
+from walkit.log.live_log import Contents, Lifetime
+from walkit.read.view import LogView, segments_of
 from walkit.segments.index_file import index_segment
 from walkit.segments.maintenance_worker import MaintenanceWorker
-from walkit.segments.manifest_store import ManifestStore
-from walkit.segments.orphan_files import OrphanFiles
+from walkit.segments.manifest_store import Manifests
+from walkit.segments.orphan_files import Orphans
 from walkit.segments.rewrite import NewSegment, SegmentReplacer
 from walkit.storage.interface import Storage, StorageFile
 
@@ -112,11 +112,11 @@ class Compactor:
         self,
         storage: Storage,
         options: LogOptions,
-        manifest_store: ManifestStore,
+        manifest_store: Manifests,
         maintenance: MaintenanceWorker,
-        contents: LogContents,
+        contents: Contents,
         claims: ClaimTable,
-        orphan_files: OrphanFiles,
+        orphan_files: Orphans,
         lifetime: Lifetime,
         events: EventSink,
         *,
@@ -218,7 +218,7 @@ class Compactor:
     ) -> _Work:
         """Decide what may be rewritten, what may supersede it, and up to where tombstones may go."""
         snapshots = self._snapshot_lsns()
-        view = self._contents.view()
+        view = segments_of(self._contents.view(), "compaction rewrites them")
         manifest = view.manifest
         needed = self._claims.oldest_needed(manifest)
         exact = upto if needed is None else min(upto, needed - 1)

@@ -26,6 +26,7 @@ from walkit.objects.entrance import open_log
 from walkit.read.claim import Claim
 from walkit.record import Kind
 from walkit.recovery.repair import repair
+from walkit.segments.segment_set import SegmentSet
 from walkit.store import Store
 
 IDLE_S = 30.0
@@ -249,7 +250,9 @@ class Script:
         self.settle(opened)
         disk, log = self.storage.inner, opened.log if isinstance(opened, Store) else opened
         named = {segment.name for segment in log.parts.manifest_store.current.segments}
-        named |= {segment_name(number) for number in log.parts.segments.left}
+        segments = log.parts.segments
+        assert isinstance(segments, SegmentSet), "a log in a folder"
+        named |= {segment_name(number) for number in segments.left}
         left = {name for name in disk.names() if name.endswith(".segment")} - named
         assert not any(disk.open(name, "read").size() for name in left), f"no manifest names {left}"
 

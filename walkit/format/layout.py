@@ -115,6 +115,8 @@ class SegmentFlag(IntFlag):
 
 
 SEGMENT_FLAGS_KNOWN: Final = 7
+IN_BULKS: Final = 1 << 8
+"""Flag of a segment in the manifest of a log on object storage: its frames are in bulks, and it has no header."""
 
 CRITICAL_FEATURES_KNOWN: Final = 0
 """Feature bits that a reader must know; an unknown one refuses the file."""

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from walkit._internal.arguments import as_seconds
 from walkit._internal.locks import once
@@ -24,7 +24,7 @@ from walkit.events import EventSink
 from walkit.format.consumer_file import ClaimRecord
 from walkit.format.layout import CLAIM_LEASE_US_MAX
 from walkit.format.manifest import Manifest
-from walkit.log.live_log import Lifetime, LogContents, LogMarks
+from walkit.log.live_log import Contents, Lifetime, LogMarks
 from walkit.read.claim import (
     RENEWALS,
     Claim,
@@ -49,9 +49,10 @@ from walkit.segments.consumer_files import (
     write_claim,
 )
 from walkit.segments.maintenance_worker import MaintenanceWorker
-from walkit.segments.manifest_store import ManifestStore
-from walkit.storage.interface import Storage
+from walkit.segments.manifest_store import Manifests
+from walkit.storage.interface import Storage, TakesTurns
 
+T = TypeVar("T")
 BACKGROUND_WAIT_S = 0.1
 """How long the maintenance thread, and a log that closes, wait for the claims' lock."""
 
@@ -72,7 +73,7 @@ class ClaimTable:
     def __init__(
         self,
         storage: Storage,
-        manifest_store: ManifestStore,
+        manifest_store: Manifests,
         events: EventSink,
         *,
         wall_us: Callable[[], int] = wall_us,
@@ -92,8 +93,20 @@ class ClaimTable:
         """Between the threads of this process that would shut the claims."""
         self._seen: dict[str, _Seen] = {}
         """By name; only of claims that are there."""
+        self.takes_turns = isinstance(storage, TakesTurns)
+        self._dropping: Collection[str] = ()
+        """Names of claims that the next turn has to keep to no more."""
         self._kept: list[ClaimFact] | None = None
         """While they are shut: the claims found when the lock was taken, without those that are being dropped."""
+
+    def in_turn(self, do: Callable[[], T], wait_s: float | None = None) -> T:
+        """Return the result of `do`, which reads and writes claims while nobody else does; it may be called again."""
+        if isinstance(self.storage, TakesTurns):
+            return self.storage.in_turn(do)
+        if self._turn._is_owned():
+            return do()
+        with self.locked(wait_s):
+            return do()
 
     @property
     def manifest(self) -> Manifest:
@@ -103,12 +116,14 @@ class ClaimTable:
     def live(self, manifest: Manifest) -> tuple[ClaimFact, ...]:
         """Return the claims that count now; one that cannot be read needs every record.
 
-        While they are shut that is exact, with the values of this process at that moment. Else it is for a preview: the
-        next moment may bring another claim. An event says of each claim once that it cannot be read, or was
-        written after what the clock says now.
+        While they are shut that is exact, with the values of this process at that moment; where storage takes turns
+        instead, in a turn. Else it is for a preview: the next moment may bring another claim. An event says of each
+        claim once that it cannot be read, or was written after the time of the clock now.
         """
         kept = self._kept
-        return tuple(f for f in (self._look(manifest) if kept is None else kept) if f.counts)
+        if kept is None or self.takes_turns:
+            kept = [f for f in self._look(manifest) if f.name not in self._dropping]
+        return tuple(f for f in kept if f.counts)
 
     def oldest_needed(self, manifest: Manifest) -> int | None:
         """Return the oldest record that a claim needs now; None if none is needed."""
@@ -188,7 +203,7 @@ class ClaimTable:
         """
         for claim in list(self.mine.values()):
             if claim.mark.first_lsn <= up_to_lsn and claim.mark.first_lsn < claim.first_lsn:
-                claim.save_locked()
+                claim.settle(claim.save_locked())
 
     def _check(self) -> None:
         """Assert what holds between two steps; while the claims are shut, on the thread that has shut them."""
@@ -282,6 +297,7 @@ class ShutClaims:
         for claim in mine.values():
             claim.ended = "lost"
         table._kept = [f for f in before if f.name not in names]
+        table._dropping = names
         table._check()
         try:
             yield
@@ -291,6 +307,8 @@ class ShutClaims:
             table.mine.update(mine)
             table._kept = before
             raise
+        finally:
+            table._dropping = ()
         table.remove(lost)
 
     def reopen(self) -> None:
@@ -312,7 +330,7 @@ class OwnClaims:
     def __init__(
         self,
         claims: ClaimTable,
-        contents: LogContents,
+        contents: Contents,
         marks: LogMarks,
         lifetime: Lifetime,
         maintenance: MaintenanceWorker,
@@ -339,6 +357,13 @@ class OwnClaims:
         self._save(list(self.claims.mine.values()))
 
     def _save(self, claims: list[OwnClaim]) -> None:
+        """Write these, where storage takes turns in one."""
+        if len(claims) > 1 and self.claims.takes_turns:
+            self.claims.in_turn(lambda: self._save_each(claims))
+        else:
+            self._save_each(claims)
+
+    def _save_each(self, claims: list[OwnClaim]) -> None:
         """Write these: one that fails keeps no other from it, and a lock that is not free is waited for once."""
         for claim in claims:
             try:
@@ -350,11 +375,12 @@ class OwnClaims:
 
     def drop(self, name: str) -> bool:
         """Remove a claim of any owner, durably; False if there was nothing to remove."""
-        with self.claims.events.held(), self.claims.locked():
+        with self.claims.events.held():
+            is_removed = self.claims.in_turn(lambda: remove_claims(self.claims.storage, [name]))
             mine = self.claims.mine.pop(name, None)
             if mine is not None:
                 mine.ended = "lost"
-            return bool(remove_claims(self.claims.storage, [name])) or mine is not None
+            return is_removed or mine is not None
 
 
 class OwnClaim(Claim):
@@ -412,36 +438,47 @@ class OwnClaim(Claim):
     def take_own(self) -> None:
         """Write the claim for the first time, and count it from then on."""
         claims, own = self._own.claims, self._own
-        with self._events.held(), claims.locked():
+
+        def take() -> ClaimRecord:
             manifest, found = claims.manifest, self._found()
             if found is not None and found.owner != OWN and found.log_id == manifest.log_id:
                 refuse_taken(self.name, found, self._storage, take_over=False)
             refuse_after(self._value, max(own.marks.acked_lsn, own.marks.durable_lsn))
-            self._save(found)
+            return self._save(found)
+
+        with self._events.held():
+            self.settle(claims.in_turn(take))
             before = claims.mine.get(self.name)
             if before is not None:
                 before.ended = "lost"
-            claims.mine[self.name] = self
+            claims.mine[self.name] = self  # a trim that came first has seen its file
 
-    def _save(self, found: ClaimRecord | None) -> None:
+    def _save(self, found: ClaimRecord | None) -> ClaimRecord:
         """Write the value, as far as the log is durable. Needs the claims' lock."""
-        self._write(min(self._value, self._own.marks.durable_lsn + 1), self._own.claims.manifest, found)
+        return self._write(
+            min(self._value, self._own.marks.durable_lsn + 1), self._own.claims.manifest, found
+        )
 
-    def save_locked(self) -> None:
+    def save_locked(self) -> ClaimRecord:
         """Write the claim as it is now; ClaimError if its file is another owner's. Needs the claims' lock."""
         found = self._found()
         if found is not None and found.owner != OWN:
             self.ended = "lost"
             self._own.claims.mine.pop(self.name, None)
             raise taken(self.name, found, "another owner's")
-        self._save(found)
+        return self._save(found)
 
     def save(self, wait_s: float | None = None) -> None:
         """Write the claim as it is now, unless it has ended."""
         claims = self._own.claims
-        with self._events.held(), claims.locked(wait_s):
-            if claims.mine.get(self.name) is self:
-                self.save_locked()
+
+        def save() -> ClaimRecord | None:
+            return self.save_locked() if claims.mine.get(self.name) is self else None
+
+        with self._events.held():
+            mark = claims.in_turn(save, wait_s)
+            if mark is not None:
+                self.settle(mark)
 
     def _renew(self, first_lsn: int | None) -> None:
         if self._own.lifetime.closed or self.ended:
@@ -460,12 +497,17 @@ class OwnClaim(Claim):
         if self._own.lifetime.closed:
             raise self._refusal()
         claims = self._own.claims
-        with self._events.held(), claims.locked():
-            if claims.mine.get(self.name) is not self:
-                return
+
+        def end() -> bool:
+            if claims.mine.get(self.name, self) is not self:
+                return False
             if keep:
                 self.save_locked()
             else:
                 remove_claims(self._storage, [self.name])
-            del claims.mine[self.name]
-            self.ended = "lost" if keep else "released"
+            claims.mine.pop(self.name, None)  # in the turn: a trim would write the file again
+            return True
+
+        with self._events.held():
+            if claims.in_turn(end):
+                self.ended = "lost" if keep else "released"

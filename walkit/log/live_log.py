@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
+from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
 from walkit.read.inventory import SegmentShown
-from walkit.read.view import LogView, Span
+from walkit.read.view import LogView, Span, View
 from walkit.segments.active_segment import OpenSegment
-from walkit.segments.manifest_store import ManifestStore
-from walkit.segments.segment_set import SegmentSet
+from walkit.segments.maintenance_worker import MaintenanceWorker
+from walkit.segments.manifest_store import Manifests, ManifestStore
+from walkit.segments.segment_set import PassedTime, SegmentSet
 from walkit.storage.interface import Storage
 
 
@@ -38,7 +39,7 @@ class LogMarks(Protocol):
 
 
 def segments_now(
-    manifest_store: ManifestStore, segments: SegmentSet
+    manifest_store: Manifests, segments: Segments
 ) -> tuple[Manifest, list[tuple[OpenSegment, SegmentHeader]]]:
     """Return the manifest, and the open segments that it does not seal: each segment with frames once. Any thread."""
     # The open ones first: one that is sealed meanwhile is in the manifest then, and not in neither.
@@ -47,6 +48,60 @@ def segments_now(
     sealed = {record.number for record in manifest.sealed}
     begun = [(s, s.header) for s in open_segments if s.header is not None and s.number not in sealed]
     return manifest, begun
+
+
+class Contents(Protocol):
+    """The frames of an open log, wherever they are. Safe from any thread."""
+
+    @property
+    def first_lsn(self) -> int:
+        """The oldest LSN that can still be read."""
+
+    def view(self) -> View:
+        """Return all that can be read now: the written frames, acknowledged or not yet."""
+
+    def durable_view(self) -> View:
+        """Return the frames that are on stable storage now."""
+
+    def segments(self) -> list[SegmentShown]:
+        """Return the segments that are the log now, in order."""
+
+    def used_bytes(self) -> int:
+        """Return the bytes that the log takes, as far as its capacity limits them."""
+
+
+class Segments(Protocol):
+    """The segments of an open log, wherever they are: what upkeep and closing ask of them."""
+
+    epoch_began: LogEnd
+    rotations: int
+    on_seal: Callable[[], object] | None
+    """Called when a segment is full."""
+
+    @property
+    def storage(self) -> Storage:
+        """Where the files beside the log are."""
+
+    @property
+    def maintenance(self) -> MaintenanceWorker:
+        """The thread that does upkeep."""
+
+    @property
+    def time(self) -> PassedTime:
+        """The clock that segments are stamped by."""
+
+    @property
+    def open_segments(self) -> Sequence[OpenSegment]:
+        """Those with frames that no manifest has yet."""
+
+    def settle(self) -> None:
+        """Have the manifest say how far the segments go that can be dropped. StorageError."""
+
+    def close(self, *, poisoned: bool, hung: bool) -> None:
+        """Seal what can be sealed; nothing is written afterwards."""
+
+    def forget(self) -> None:
+        """In a forked child: the files are the parent's."""
 
 
 class LogContents:

@@ -11,7 +11,7 @@ from walkit.commit.delivery import Delivery
 from walkit.commit.frame import SealedFrame
 from walkit.errors import GapError
 from walkit.format.frame import FrameHeader
-from walkit.log.live_log import LogContents
+from walkit.log.live_log import Contents
 from walkit.read.view import frames_to_batches
 from walkit.record import Batch, Buffer, Record
 
@@ -187,7 +187,7 @@ class Observation:
         self._delivery.remove_durable_listener(self._look)
 
 
-def acknowledged_frames(contents: LogContents, first_lsn: int, last_lsn: int) -> Iterator[SealedFrame]:
+def acknowledged_frames(contents: Contents, first_lsn: int, last_lsn: int) -> Iterator[SealedFrame]:
     """Read the acknowledged frames that hold these LSNs; GapError where they are not as they were written any more."""
     view = contents.view()
     if first_lsn < view.complete_from_lsn:

@@ -21,15 +21,15 @@ from walkit.format.frame import FrameIdentity
 from walkit.format.layout import RECORDS_PER_FRAME_MAX, SegmentFlag, align_up
 from walkit.format.manifest import LogEnd, ManifestFile
 from walkit.log.claims import ClaimTable, OwnClaims
-from walkit.log.live_log import Lifetime, LogContents
+from walkit.log.live_log import Contents, Lifetime, LogContents, Segments
 from walkit.log.observe import acknowledged_frames
 from walkit.log.retention import BoundedSink, Retainer
 from walkit.log.trim import Trimmer
 from walkit.record import wall_us
 from walkit.recovery.apply import apply_plan
 from walkit.recovery.plan import RecoveryPlan
-from walkit.segments.manifest_store import ManifestStore, SlotStore, next_epoch, note_level
-from walkit.segments.orphan_files import OrphanFiles
+from walkit.segments.manifest_store import Manifests, ManifestStore, SlotStore, next_epoch, note_level
+from walkit.segments.orphan_files import OrphanFiles, Orphans
 from walkit.segments.segment_set import SegmentSet
 from walkit.segments.writer_lock import WriterLock
 from walkit.storage.interface import DirectStorage, Storage
@@ -42,19 +42,66 @@ class LogParts:
     storage: Storage
     options: LogOptions
     events: EventSink
-    manifest_store: ManifestStore
-    segments: SegmentSet
+    manifest_store: Manifests
+    segments: Segments
     core: OrderingCore[Submitted]
     driver: CommitDriver
     records_max: int
     """Most records of one call that stay together."""
-    contents: LogContents
+    contents: Contents
     lifetime: Lifetime
-    orphan_files: OrphanFiles
+    orphan_files: Orphans
     claims: ClaimTable
     own_claims: OwnClaims
     trimmer: Trimmer
     retention: Retainer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Upkeep:
+    """The parts of an open log that decide what is kept of it, wherever it is."""
+
+    claims: ClaimTable
+    own_claims: OwnClaims
+    trimmer: Trimmer
+    retention: Retainer
+    options: LogOptions
+    segments: Segments
+    events: EventSink
+
+    def bounded(self, sink: FrameSink, contents: Contents) -> FrameSink:
+        """Return where frames go: `sink`, which refuses a segment that a limited log has no room for."""
+        if self.options.retention.at_capacity != "refuse":
+            return sink
+        return BoundedSink(sink, self.segments, contents, self.options, self.retention, self.events)
+
+
+def upkeep_of(
+    storage: Storage,
+    options: LogOptions,
+    manifest_store: Manifests,
+    segments: Segments,
+    contents: Contents,
+    core: OrderingCore[Submitted],
+    orphan_files: Orphans,
+    lifetime: Lifetime,
+    events: EventSink,
+) -> Upkeep:
+    """Return what keeps and drops records of the log of these parts."""
+    maintenance = segments.maintenance
+    claims = ClaimTable(storage, manifest_store, events)
+    trimmer = Trimmer(storage, manifest_store, core, maintenance, claims, orphan_files, lifetime, events)
+    return Upkeep(
+        claims=claims,
+        own_claims=OwnClaims(claims, contents, core, lifetime, maintenance),
+        trimmer=trimmer,
+        retention=Retainer(
+            options.retention, manifest_store, segments, claims, trimmer, orphan_files, events
+        ),
+        options=options,
+        segments=segments,
+        events=events,
+    )
 
 
 def compose(
@@ -91,19 +138,13 @@ def compose(
     segments = _segments(storage, manifest_store, options, events, core, began=began, slots=slots)
     contents = LogContents(storage, manifest_store, segments, core)
     lifetime, orphan_files = Lifetime(), OrphanFiles(storage, manifest_store)
-    claims = ClaimTable(storage, manifest_store, events)
-    own_claims = OwnClaims(claims, contents, core, lifetime, segments.maintenance)
-    trimmer = Trimmer(
-        storage, manifest_store, core, segments.maintenance, claims, orphan_files, lifetime, events
+    upkeep = upkeep_of(
+        storage, options, manifest_store, segments, contents, core, orphan_files, lifetime, events
     )
-    limits = options.retention
-    retention = Retainer(limits, manifest_store, segments, claims, trimmer, orphan_files, events)
-    is_bounded = limits.at_capacity == "refuse"
-    frame_sink = BoundedSink(segments, contents, options, retention, events) if is_bounded else segments
-    driver = _driver(core, frame_sink, segments, contents, options, events)
+    driver = _driver(core, upkeep.bounded(segments, contents), segments, contents, options, events)
     driver.failure.on_poison = lifetime.wake_end_watchers
     lock.watch(segments, driver.poison)
-    retention.begin()
+    upkeep.retention.begin()
     if ports.gate is not None:
         driver.guard(ports.gate)
     return LogParts(
@@ -118,10 +159,10 @@ def compose(
         contents=contents,
         lifetime=lifetime,
         orphan_files=orphan_files,
-        claims=claims,
-        own_claims=own_claims,
-        trimmer=trimmer,
-        retention=retention,
+        claims=upkeep.claims,
+        own_claims=upkeep.own_claims,
+        trimmer=upkeep.trimmer,
+        retention=upkeep.retention,
     )
 
 

@@ -20,18 +20,18 @@ from walkit._internal.arguments import check_kind, check_progress
 from walkit._internal.locks import once
 from walkit._internal.report import report_html
 from walkit._main_thread import ending_early, run_uninterrupted
+from walkit.commit.ports import FrameSink
 from walkit.config import LogOptions, Retention
 from walkit.errors import LogFullError
 from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import SegmentRecord
 from walkit.log.claims import BACKGROUND_WAIT_S, ClaimTable
-from walkit.log.live_log import LogContents, segments_now
+from walkit.log.live_log import Contents, Segments, segments_now
 from walkit.log.trim import Trimmed, Trimmer
 from walkit.segments.consumer_files import ClaimFact
-from walkit.segments.manifest_store import ManifestStore
-from walkit.segments.orphan_files import OrphanFiles
-from walkit.segments.segment_set import SegmentSet
+from walkit.segments.manifest_store import Manifests
+from walkit.segments.orphan_files import Orphans
 
 CLOCK_STEP_US = 1_000_000
 """A smaller step of the clock causes no event."""
@@ -180,11 +180,11 @@ class Retainer:
     def __init__(
         self,
         limits: Retention,
-        manifest_store: ManifestStore,
-        segments: SegmentSet,
+        manifest_store: Manifests,
+        segments: Segments,
         claims: ClaimTable,
         trimmer: Trimmer,
-        orphan_files: OrphanFiles,
+        orphan_files: Orphans,
         events: EventSink,
     ) -> None:
         self._limits = limits
@@ -228,7 +228,7 @@ class Retainer:
         wait_s: float | None,
     ) -> RetentionReport:
         began = time.perf_counter()
-        self._segments.maintenance.drain()  # what it is about to seal can be dropped, too
+        self._segments.settle()
         if (limits or self._limits).age_s is not None:
             self._report_clock()
         trimmed = Trimmed(self._manifest_store.current.low_watermark, ())
@@ -330,8 +330,9 @@ class BoundedSink:
 
     def __init__(
         self,
-        segments: SegmentSet,
-        contents: LogContents,
+        sink: FrameSink,
+        segments: Segments,
+        contents: Contents,
         options: LogOptions,
         retention: Retainer,
         events: EventSink,
@@ -342,13 +343,14 @@ class BoundedSink:
         self._retention = retention
         self._events = events
         self._refusing = self._retaining = False
-        self.assign, self.write, self.passed = segments.assign, segments.write, segments.passed
-        self.sync, self.publish = segments.sync, segments.publish
+        self._sink = sink
+        self.assign, self.write, self.passed = sink.assign, sink.write, sink.passed
+        self.sync, self.publish = sink.sync, sink.publish
 
     def begin_segment(self, *, position: int, first_lsn: int, chain: int) -> int:
         """See FrameSink. LogFullError (reason "retention") where it does not fit; nothing has changed then."""
         self._require_room()
-        return self._segments.begin_segment(position=position, first_lsn=first_lsn, chain=chain)
+        return self._sink.begin_segment(position=position, first_lsn=first_lsn, chain=chain)
 
     def _require_room(self) -> None:
         limit, size = self._options.retention.bytes_max, self._options.segment_bytes

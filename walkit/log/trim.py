@@ -16,7 +16,7 @@ from walkit._main_thread import run_uninterrupted
 from walkit.errors import LogClosedError, StorageError, WalkitError
 from walkit.events import EventSink
 from walkit.format.file_names import TRIM_NEW_NAME
-from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
+from walkit.format.layout import IN_BULKS, SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState, sealed_record
 from walkit.format.segment import SegmentHeader
 from walkit.log.claims import ClaimTable
@@ -27,8 +27,8 @@ from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.history import check_identity, open_segment
 from walkit.segments.index_file import files_of, index_segment
 from walkit.segments.maintenance_worker import MaintenanceWorker
-from walkit.segments.manifest_store import ManifestStore, gaps_where
-from walkit.segments.orphan_files import OrphanFiles
+from walkit.segments.manifest_store import Manifests, gaps_where
+from walkit.segments.orphan_files import Orphans
 from walkit.segments.rewrite import NewSegment, SegmentReplacer, copy_segment, unlike
 from walkit.storage.interface import BACK_PRESSURE, Storage, StorageFile
 
@@ -61,7 +61,8 @@ class _Border:
 def straddling(manifest: Manifest) -> SegmentRecord | None:
     """Return the segment that is partly below the low watermark, where a trim may rewrite it."""
     sealed, low = manifest.sealed, manifest.low_watermark
-    if len(sealed) < 2 or sealed[0].first_lsn > low or sealed[0].flags & SegmentFlag.COMPACTED:
+    other = SegmentFlag.COMPACTED | IN_BULKS
+    if len(sealed) < 2 or sealed[0].first_lsn > low or sealed[0].flags & other:
         return None
     return sealed[0]
 
@@ -186,11 +187,11 @@ class Trimmer:
     def __init__(
         self,
         storage: Storage,
-        manifest_store: ManifestStore,
+        manifest_store: Manifests,
         marks: LogMarks,
         maintenance: MaintenanceWorker,
         claims: ClaimTable,
-        orphan_files: OrphanFiles,
+        orphan_files: Orphans,
         lifetime: Lifetime,
         events: EventSink,
     ) -> None:
@@ -237,7 +238,6 @@ class Trimmer:
         snapshot stands there from now on. Needs the claims shut, the lock of the orphan files held, and events.
         """
         assert self.claims.are_shut, "a claim could come now"
-        self.claims.save_below(min(up_to_lsn, self._marks.durable_lsn))
         dropped: list[SegmentRecord] = []
         limit = ""
 
@@ -263,8 +263,12 @@ class Trimmer:
                 exact_from_lsn=max(manifest.exact_from_lsn, low + 1) if low else manifest.exact_from_lsn,
             )
 
+        def move() -> Manifest:
+            self.claims.save_below(min(up_to_lsn, self._marks.durable_lsn))
+            return self._manifest_store.update(change)
+
         try:
-            manifest = self._manifest_store.update(change)
+            manifest = self.claims.in_turn(move)
         except StorageError as error:
             if dropped or checkpoint_lsn or error.errno not in BACK_PRESSURE:
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, cast, overload
 
@@ -12,7 +13,10 @@ from walkit.events import EventCallback, EventSink
 from walkit.log.open import open_writer
 from walkit.log.wal import WriteAheadLog
 from walkit.objects.view import ObjectEnd
+from walkit.read.claim import LEASE_S_DEFAULT, Claim
+from walkit.read.claim import claim as take_claim
 from walkit.read.reader import LogReader
+from walkit.segments.consumer_files import LOCK_WAIT_S
 from walkit.storage.address import AnyPlace, Place, is_object_url, open_store, storage_at
 from walkit.storage.interface import Storage
 from walkit.storage.object_store import ObjectStore
@@ -79,6 +83,39 @@ def open_log(
     return LogReader(log_at(_place_of(path, storage, storage_options)), EventSink(events))
 
 
+def claim(
+    path: AnyPlace,
+    name: str,
+    first_lsn: int | None = None,
+    lease_s: float = LEASE_S_DEFAULT,
+    *,
+    owner: uuid.UUID | None = None,
+    take_over: bool = False,
+    epoch_id: int | None = None,
+    complete: bool = True,
+    wait_s: float = LOCK_WAIT_S,
+    events: EventCallback | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Claim:
+    """Keep the records of a log from `first_lsn` on, from any process: see `walkit.read.claim.claim`.
+
+    `path` and `storage_options` are those of `walkit.open`. On object storage a claim is an entry of one object, which
+    a process changes at most once a second. So each call may take that long, and many at a time take no longer.
+    """
+    return take_claim(
+        folder_at(path, storage_options),
+        name,
+        first_lsn,
+        lease_s,
+        owner=owner,
+        take_over=take_over,
+        epoch_id=epoch_id,
+        complete=complete,
+        wait_s=wait_s,
+        events=events,
+    )
+
+
 def writer_at(
     path: AnyPlace | None,
     storage: AnyPlace | None,
@@ -131,3 +168,9 @@ def log_at(place: AnyPlace, storage_options: Mapping[str, Any] | None = None) ->
     """Return the folder of a log, or the end of a log on object storage: what a `LogReader` takes."""
     store = object_store_of(place, storage_options)
     return storage_at(cast(Place, place)) if store is None else ObjectEnd(store)
+
+
+def folder_at(place: AnyPlace, storage_options: Mapping[str, Any] | None = None) -> Storage:
+    """Return where the claims, cursors and snapshots of a log are."""
+    found = log_at(place, storage_options)
+    return found.folder() if isinstance(found, ObjectEnd) else found

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -22,13 +22,22 @@ from walkit.format.layout import (
     FORMAT_VERSION,
     FRAME_BYTES_LIMIT,
     FRAME_HEADER_BYTES,
+    IN_BULKS,
     LSN_MAX,
     POSITION_MAX,
     SEGMENT_HEADER_BYTES,
     SEGMENT_NUMBER_MAX,
     align_up,
 )
-from walkit.format.manifest import EpochRecord, LogEnd, Manifest, decode_manifest, encode_base
+from walkit.format.manifest import (
+    EpochRecord,
+    LogEnd,
+    Manifest,
+    SegmentRecord,
+    SegmentState,
+    decode_manifest,
+    encode_base,
+)
 from walkit.format.segment import SegmentHeader, refuse_newer
 from walkit.record import Buffer
 from walkit.segments.frame_walk import FrameWalk
@@ -296,7 +305,11 @@ def epochs_of(manifest: Manifest) -> dict[int, int]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claims:
-    """The object of claims and floor: the newest epoch, and the end of the last bulk that a trim may have deleted.
+    """The object of claims and floor: everything of the log that one swap changes together (FORMAT.md F-21.10).
+
+    `epoch` is that of the newest opening, `floor` the end of the last bulk that a trim may have deleted, `swept` the
+    number up to which bulks were deleted. The next four fields are those of a manifest. `claims` has the marks of
+    consumers by name, in hexadecimal digits; `files` the key and size of each file beside the log, by its name.
 
     `nonce` is random for each writer of the object and `counter` grows with each write of one, so that a writer whose
     answer was lost finds its own content.
@@ -306,14 +319,26 @@ class Claims:
     epoch: int = 0
     epoch_id: int = 0
     floor: LogPlace = START
-    claims: Mapping[str, Any] = field(default_factory=dict)
+    swept: int = 0
+    low_watermark: int = 0
+    checkpoint_lsn: int = 0
+    exact_from_lsn: int = 1
+    tombstones_from_lsn: int = 1
+    claims: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     nonce: int = 0
     counter: int = 0
 
+    @property
+    def dropped_lsn(self) -> int:
+        """LSNs up to here are dropped."""
+        return max(self.low_watermark, self.floor.lsn)
+
     def encode(self) -> bytes:
-        """Return the bytes of the object: a manifest file whose `extra` has the fields."""
+        """Return the bytes of the object: a manifest file, whose `extra` has the fields that a manifest lacks."""
+        own = {name: getattr(self, name) for name in _MARKS}
         extra = {name: getattr(self, name) for name in _CLAIMS_FIELDS}
-        return encode_base(Manifest(log_id=self.log_id, extra=extra))
+        return encode_base(Manifest(log_id=self.log_id, extra=extra, **own))
 
     @classmethod
     def decode(cls, data: bytes) -> Claims:
@@ -322,16 +347,84 @@ class Claims:
             manifest = decode_manifest(data, CLAIMS_KEY)
             values = {name: manifest.extra[name] for name in _CLAIMS_FIELDS}
             values["floor"] = LogPlace(*values["floor"])
-            numbers = (*values["floor"], *(values[n] for n in ("epoch", "epoch_id", "nonce", "counter")))
-            if any(type(n) is not int or n < 0 for n in numbers):
-                raise TypeError("a number has another type, or is negative")
-            return cls(log_id=manifest.log_id, **values)
-        except (KeyError, TypeError, CorruptionError, NotALogError) as error:
+            files = {name: (key, size) for name, (key, size) in values["files"].items()}
+            numbers = (
+                *values["floor"],
+                *(values[n] for n in _NUMBERS),
+                *(size for _, size in files.values()),
+            )
+            texts = (*values["claims"].values(), *(key for key, _ in files.values()))
+            if any(type(n) is not int or n < 0 for n in numbers) or {*map(type, texts)} - {str}:
+                raise TypeError("a value has another type, or is negative")
+            own = {name: getattr(manifest, name) for name in _MARKS}
+            return cls(log_id=manifest.log_id, **{**values, "files": files}, **own)
+        except (AttributeError, KeyError, TypeError, ValueError, CorruptionError, NotALogError) as error:
             what = f"cannot be understood ({error})"
             raise damaged(CLAIMS_KEY, what, "epoch, floor and claims", "others") from error
 
 
-_CLAIMS_FIELDS: Final = ("epoch", "epoch_id", "floor", "claims", "nonce", "counter")
+_MARKS: Final = ("low_watermark", "checkpoint_lsn", "exact_from_lsn", "tombstones_from_lsn")
+_NUMBERS: Final = ("epoch", "epoch_id", "swept", "nonce", "counter")
+_CLAIMS_FIELDS: Final = (*_NUMBERS, "floor", "claims", "files")
+
+
+def fences_of(manifest: Manifest) -> set[int]:
+    """Return the numbers of the fences that a manifest knows: all before its vouched end."""
+    fences = manifest.extra.get("fences", [])
+    if not isinstance(fences, list) or {*map(type, fences)} - {int}:
+        raise damaged(MANIFEST_KEY, "cannot be understood", "the numbers of fences", fences)
+    return set(fences)
+
+
+def as_manifest(manifest: Manifest, claims: Claims) -> Manifest:
+    """Return the manifest of a log as one in a folder has it: the manifest object with what trims have changed."""
+    low = max(manifest.low_watermark, claims.dropped_lsn)
+    return replace(
+        manifest,
+        generation=manifest.generation + claims.counter,
+        segments=tuple(s for s in cut_at(manifest.segments, claims.floor) if s.last_lsn > low),
+        low_watermark=low,
+        checkpoint_lsn=claims.checkpoint_lsn,
+        exact_from_lsn=max(claims.exact_from_lsn, low + 1) if low else claims.exact_from_lsn,
+        tombstones_from_lsn=claims.tombstones_from_lsn,
+    )
+
+
+def cut_at(segments: Iterable[SegmentRecord], place: LogPlace) -> Iterator[SegmentRecord]:
+    """Yield segments of bulks; one that a place is within as two."""
+    for s in segments:
+        if not s.start_position < place.position < s.end_position:
+            yield s
+            continue
+        front = place.lsn - s.first_lsn + 1
+        yield s._replace(
+            end_position=place.position, last_lsn=place.lsn, end_chain=place.chain, records=front
+        )
+        yield s._replace(
+            start_position=place.position,
+            first_lsn=place.lsn + 1,
+            start_chain=place.chain,
+            records=s.records - front,
+        )
+
+
+def stretch(start: LogPlace, end: LogPlace, number: int, created_us: int) -> SegmentRecord:
+    """Return the bulks of one epoch between two places as a manifest has a sealed segment of this number."""
+    return SegmentRecord(
+        number=number,
+        state=SegmentState.SEALED,
+        epoch=end.epoch,
+        start_position=start.position,
+        end_position=end.position,
+        first_lsn=start.lsn + 1,
+        last_lsn=end.lsn,
+        start_chain=start.chain,
+        end_chain=end.chain,
+        records=end.lsn - start.lsn,
+        frames=end.number - start.number,
+        created_us=created_us,
+        flags=IN_BULKS,
+    )
 
 
 def epoch_record(fence: BulkHeader) -> EpochRecord:

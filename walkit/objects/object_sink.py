@@ -10,7 +10,7 @@ from walkit.commit.frame import SealedFrame
 from walkit.errors import LogExhaustedError, LogFencedError
 from walkit.format.checksum import crc32c_of
 from walkit.format.frame import FrameHeader
-from walkit.format.layout import POSITION_MAX, SEGMENT_NUMBER_MAX
+from walkit.format.layout import SEGMENT_HEADER_BYTES, SEGMENT_NUMBER_MAX
 from walkit.objects.layout import AHEAD_MAX, BulkHeader, Claims, LogPlace, damaged, foreign, object_key
 from walkit.objects.requests import put_own
 from walkit.objects.vouched import VouchedEnd
@@ -35,10 +35,14 @@ class ObjectSink:
         window: int,
         alignment: int,
         frame_bytes_max: int,
+        segment_bytes: int,
     ) -> None:
         """`refuse_newer` raises LogFencedError if the claims object shows a newer epoch."""
         self.vouched = vouched
         self.window, self.alignment, self.frame_bytes_max = window, alignment, frame_bytes_max
+        self._segment_bytes = segment_bytes
+        self.segment_begun: Callable[[], object] = lambda: None
+        """Called when a segment is full and the next one is begun."""
         self._refuse_newer, self._bulks = refuse_newer, vouched.reads.bulks()
         self.save_soon: Callable[[], object] = lambda: None
         """Called, by one thread at a time, to save the vouched end in the background."""
@@ -50,8 +54,10 @@ class ObjectSink:
         self._assigned: deque[LogPlace] = deque()
 
     def begin_segment(self, *, position: int, first_lsn: int, chain: int) -> int:
-        """See FrameSink: there is one segment, without end."""
-        return POSITION_MAX
+        """See FrameSink: a segment is a stretch of bulks here, and beginning one costs nothing."""
+        if self.vouched.begin(LogPlace(self._number, position, first_lsn - 1, chain, self._epoch)):
+            self.segment_begun()
+        return position + self._segment_bytes - SEGMENT_HEADER_BYTES
 
     def assign(self, frame: SealedFrame) -> None:
         """Give the frame the next number, and wait where that is too far after the vouched end.

@@ -1,18 +1,19 @@
 """Opening a log on object storage for writing, and the parts of an open one, as `log.parts` has those of a folder.
 
 The commit path is the same: core, driver, policies, tickets, delivery. Frames go to an `ObjectSink`, the manifest is a
-`VouchedEnd`. Trims, claims, checkpoints and compaction need their own objects and are refused until they have them.
+`VouchedEnd`, the files beside the log are an `ObjectFolder`. Claims, trims and retention are those of every log.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
 
 from walkit._internal.arguments import check_choice, check_kind, check_progress, refuse
+from walkit._internal.locks import once
 from walkit._internal.report import PhaseClock
 from walkit._main_thread import ending_early, run_uninterrupted
 from walkit.commit.core import OrderingCore
@@ -20,33 +21,39 @@ from walkit.commit.driver import CommitDriver
 from walkit.commit.policy import Adaptive
 from walkit.commit.ports import LogPorts
 from walkit.commit.ticket import Submitted
-from walkit.config import Following, LogOptions, Retention
+from walkit.config import Following, LogOptions
 from walkit.errors import (
     CorruptionError,
     DivergenceError,
     LogFencedError,
     ObjectDeniedError,
-    ObjectUnsupportedError,
     WalkitError,
 )
 from walkit.events import EventCallback, EventSink
 from walkit.format.frame import FrameIdentity
 from walkit.format.layout import ALIGNMENT_BUFFERED, RECORDS_PER_FRAME_MAX
-from walkit.format.manifest import LogEnd
+from walkit.format.manifest import LogEnd, Manifest
 from walkit.log.live_log import Lifetime
 from walkit.log.observe import acknowledged_frames
-from walkit.log.parts import LogParts, commit_clock
+from walkit.log.parts import LogParts, commit_clock, upkeep_of
 from walkit.log.resources import LogResources
 from walkit.log.wal import WriteAheadLog
+from walkit.objects.folder import ObjectFolder
+from walkit.objects.layout import LogPlace, as_manifest
+from walkit.objects.ledger import Ledger
 from walkit.objects.object_sink import ObjectSink
 from walkit.objects.opening import Opening, Progress
 from walkit.objects.requests import Patience, PatientReads
-from walkit.objects.view import NoFiles, ObjectEnd, ObjectView
+from walkit.objects.sweeper import Sweeper
+from walkit.objects.view import ObjectEnd, ObjectView
 from walkit.objects.vouched import VouchedEnd
 from walkit.read.inventory import SegmentShown
 from walkit.recovery.plan import emit_recovery
 from walkit.recovery.report import RecoveryReport
+from walkit.segments.active_segment import OpenSegment
+from walkit.segments.consumer_files import LOCK_WAIT_S
 from walkit.segments.maintenance_worker import MaintenanceWorker
+from walkit.segments.segment_set import PassedTime
 from walkit.storage.conditional_puts import prove_conditional_writes
 from walkit.storage.object_store import ObjectStore
 
@@ -66,10 +73,6 @@ def object_options(options: LogOptions) -> LogOptions:
     for name, wanted in (("durability", "sync"), ("direct_io", False), ("recovery", "prefix")):
         if getattr(options, name) != wanted:
             refuse(name, getattr(options, name), f"{wanted!r} for a log on object storage", wanted)
-    if options.retention != Retention():
-        refuse(
-            "retention", options.retention, "without limits: a log on object storage cannot be trimmed yet"
-        )
     in_flight = IN_FLIGHT if type(options.in_flight) is Following else options.in_flight
     if in_flight > IN_FLIGHT_MAX:
         refuse("in_flight", in_flight, f"at most {IN_FLIGHT_MAX} for a log on object storage", IN_FLIGHT_MAX)
@@ -81,53 +84,20 @@ def window_of(options: LogOptions) -> int:
     return 2 * options.in_flight
 
 
-class Refusing:
-    """A part that a log in a folder has and one on object storage has not yet: every use of it is refused.
-
-    `close`, `forget` and the locks are there for the closing of the log, and for a store that is made over it.
-    """
-
-    def __init__(self, location: str) -> None:
-        self._location = location
-        # They guard nothing: the closing of a log takes the one, a store the other.
-        self.lock = self.state_lock = threading.RLock()
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def forget(self) -> None:
-        """Nothing is held."""
-
-    def __getattr__(self, name: str) -> Any:
-        return _refuse(self._location, name)
-
-
-class ObjectFolder(NoFiles):
-    """The place of a log on object storage, for parts that read files beside a log: it has none, and makes none."""
-
-    __slots__ = ()
-
-    def __getattr__(self, name: str) -> Any:
-        return _refuse(self.location, name)
-
-
-def _refuse(location: str, name: str) -> Any:
-    if name.startswith("_"):
-        raise AttributeError(name)
-    raise ObjectUnsupportedError(
-        f"the log at {location} is on object storage: claims, trims, checkpoints, cursors and compaction do not work "
-        f"on it yet ({name})",
-        what=name,
-        store=location,
-    )
-
-
 class ObjectContents:
-    """The frames of an open log: see `LogContents`. All that is acknowledged is durable."""
+    """The frames of an open log: see `Contents`. All that is acknowledged is durable."""
 
     def __init__(self, vouched: VouchedEnd) -> None:
         self._vouched = vouched
         self._source: ObjectEnd | None = None
+        manifest = partial(self._manifest, vouched)
+        self.folder = ObjectFolder(vouched.ledger, manifest, lambda: vouched.acked.lsn)
+        """The files beside the log."""
+
+    @staticmethod
+    def _manifest(vouched: VouchedEnd) -> Manifest:
+        """Return the manifest with the claims object as it is now, in a turn with the draft."""
+        return replace(as_manifest(vouched.stored, vouched.ledger.read()), end=vouched.acked.end)
 
     @property
     def first_lsn(self) -> int:
@@ -136,30 +106,67 @@ class ObjectContents:
 
     def view(self) -> ObjectView:
         """Return what can be read now: all that is acknowledged."""
-        if self._source is None:
-            self._source = ObjectEnd(self._vouched.reads.store)
-        vouched, end = self._vouched, self._vouched.acked
-        manifest = replace(vouched.current, end=end.end)
-        return ObjectView(NoFiles(vouched.reads.store.location), manifest, vouched.floor, end, self._source)
+        return self._view_to(self._vouched.acked)
 
     durable_view = view
 
+    def _view_to(self, end: LogPlace) -> ObjectView:
+        if self._source is None:
+            self._source = ObjectEnd(self._vouched.reads.store)
+        vouched = self._vouched
+        manifest = replace(vouched.current, end=end.end)
+        return ObjectView(self.folder, manifest, vouched.floor, end, self._source)
+
+    def place_at(self, lsn: int) -> LogPlace:
+        """Return the end of the last bulk that ends at or below an LSN below the vouched end's; else the floor."""
+        view = self._view_to(self._vouched.saved)
+        source = view.source
+        number = source.number_where(view, lambda end: end.lsn > lsn) - 1
+        return view.floor if number <= view.floor.number else source.header(number, lsn).end
+
     def segments(self) -> list[SegmentShown]:
-        """Return the whole log as one segment."""
-        end = self._vouched.acked
-        floor = self._vouched.floor
-        return [SegmentShown(1, floor.position, end.position, floor.lsn + 1, end.lsn, False)]
+        """Return the stretches that are the log now, and what came after the newest one."""
+        manifest, end, floor = self._vouched.current, self._vouched.acked, self._vouched.floor
+        shown = [
+            SegmentShown(s.number, s.start_position, s.end_position, s.first_lsn, s.last_lsn, True)
+            for s in manifest.sealed
+        ]
+        start, first = (
+            (shown[-1].end_position, shown[-1].last_lsn + 1) if shown else (floor.position, floor.lsn + 1)
+        )
+        if end.position > start or not shown:
+            shown.append(SegmentShown(manifest.next_segment, start, end.position, first, end.lsn, False))
+        return shown
+
+    def used_bytes(self) -> int:
+        """Return the bytes of frames that are not dropped."""
+        return self._vouched.acked.position - self._vouched.floor.position
 
 
 @dataclass(kw_only=True)
 class ObjectFiles:
     """The part of a log on object storage that stands for the set of segments."""
 
+    storage: ObjectFolder
     vouched: VouchedEnd
     maintenance: MaintenanceWorker
     events: EventSink
     epoch_began: LogEnd
     rotations: int = 0
+    open_segments: tuple[OpenSegment, ...] = ()
+    time: PassedTime = field(default_factory=PassedTime)
+    on_seal: Callable[[], object] | None = None
+
+    def begun(self) -> None:
+        """Count a stretch that is full: the next one was begun."""
+        self.rotations += 1
+        if self.on_seal is not None:
+            self.on_seal()
+
+    def settle(self) -> None:
+        """See Segments."""
+        self.maintenance.drain()
+        self.vouched.save()
 
     def close(self, *, poisoned: bool, hung: bool) -> None:
         """Save the vouched end, so that the next opening reads nothing; not of a log that has failed.
@@ -170,6 +177,7 @@ class ObjectFiles:
         if not poisoned and not hung:
             try:
                 self.vouched.save()
+                self.vouched.ledger.flush()
             except WalkitError as error:
                 self.events.emit("walkit.upkeep.fail", job="vouched end", error=str(error))
 
@@ -198,7 +206,11 @@ def compose(opening: Opening, options: LogOptions, events: EventSink, ports: Log
     limit_s = None if options.write_timeout_ms is None else options.write_timeout_ms / 1000
 
     reads = PatientReads(store, lambda: Patience(limit_s, also=(ObjectDeniedError,)))
-    vouched = VouchedEnd(reads, manifest, opening.manifest_tag, opening.epoch_id, floor=opening.floor)
+    # Claims are renewed within their leases, so a change of them is given up, and made again later.
+    turns = PatientReads(store, lambda: Patience(LOCK_WAIT_S))
+    ledger = Ledger(turns, manifest.log_id, opening.epoch)
+    ledger.known = opening.claims
+    vouched = VouchedEnd(reads, manifest, opening.manifest_tag, opening.epoch_id, ledger=ledger)
     core = _core(opening, options, ports)
     sink = ObjectSink(
         vouched,
@@ -206,11 +218,20 @@ def compose(opening: Opening, options: LogOptions, events: EventSink, ports: Log
         window=window_of(options),
         alignment=ALIGNMENT_BUFFERED,
         frame_bytes_max=int(options.frame_bytes_max),
+        segment_bytes=options.segment_bytes,
     )
     name = os.path.basename(store.location.rstrip("/")) or "log"
+    maintenance = MaintenanceWorker(name, events, options.write_timeout_ms)
+    contents, lifetime = ObjectContents(vouched), Lifetime()
+    vouched.place_at = contents.place_at
+    folder, sweeper = contents.folder, Sweeper(vouched)
+    files = ObjectFiles(
+        storage=folder, vouched=vouched, maintenance=maintenance, events=events, epoch_began=place.end
+    )
+    upkeep = upkeep_of(folder, options, vouched, files, contents, core, sweeper, lifetime, events)
     driver = CommitDriver(
         core,
-        sink,
+        upkeep.bounded(sink, contents),
         events=events,
         name=name,
         sync_writes=True,
@@ -219,43 +240,43 @@ def compose(opening: Opening, options: LogOptions, events: EventSink, ports: Log
         clock=commit_clock(),
         write_timeout_us=(options.write_timeout_ms or 0) * 1000,
     )
-    maintenance = MaintenanceWorker(name, events, options.write_timeout_ms)
     maintenance.on_failure = driver.poison
     save = _saver(vouched, driver.poison)
-    maintenance.every(SAVE_S, save)
-    sink.save_soon = lambda: maintenance.submit("retain", save)
-    sink.begin_saving = lambda: maintenance.submit(
-        "retain", lambda: None
-    )  # its thread does the periodic saves
-    contents: Any = ObjectContents(vouched)
+    maintenance.every(SAVE_S, save, "seal")
+    sink.save_soon = lambda: maintenance.submit("seal", save)
+    sink.begin_saving = lambda: maintenance.submit("seal", lambda: None)  # its thread does the periodic saves
+    sink.segment_begun = files.begun
+    if sweeper.is_behind:
+        maintenance.submit("retain", partial(sweep, sweeper))
     driver.delivery.bytes_max = options.queue_bytes_max
     driver.delivery.reread = lambda first_lsn, last_lsn: acknowledged_frames(contents, first_lsn, last_lsn)
-    lifetime = Lifetime()
     driver.failure.on_poison = lifetime.wake_end_watchers
+    upkeep.retention.begin()
     if ports.gate is not None:
         driver.guard(ports.gate)
-    # The log's own class asks for little of these; what is built on a folder's parts is refused by `Refusing`.
-    refusing: Any = Refusing(store.location)
-    folder: Any = ObjectFolder(store.location)
-    shown: Any = vouched
-    files: Any = ObjectFiles(vouched=vouched, maintenance=maintenance, events=events, epoch_began=place.end)
     return LogParts(
         storage=folder,
         options=options,
         events=events,
-        manifest_store=shown,
+        manifest_store=vouched,
         segments=files,
         core=core,
         driver=driver,
         records_max=RECORDS_PER_FRAME_MAX if ports.gate is None else ports.gate.records_max,
         contents=contents,
         lifetime=lifetime,
-        orphan_files=refusing,
-        claims=refusing,
-        own_claims=refusing,
-        trimmer=refusing,
-        retention=refusing,
+        orphan_files=sweeper,
+        claims=upkeep.claims,
+        own_claims=upkeep.own_claims,
+        trimmer=upkeep.trimmer,
+        retention=upkeep.retention,
     )
+
+
+def sweep(sweeper: Sweeper) -> None:
+    """Delete what a trim of an earlier writer has left below the floor."""
+    with once(sweeper.lock), sweeper.lock:
+        sweeper.remove()
 
 
 def _core(opening: Opening, options: LogOptions, ports: LogPorts) -> OrderingCore[Submitted]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Final
 
@@ -23,10 +23,12 @@ from walkit.errors import (
     LogExistsError,
     LogFencedError,
     LogNotFoundError,
+    ObjectStoreError,
 )
 from walkit.format.layout import EPOCH_MAX
 from walkit.format.manifest import EpochRecord, Manifest
 from walkit.objects.bulks import PARALLEL, Bulk
+from walkit.objects.folder import FILES, epoch_of_key
 from walkit.objects.layout import (
     CLAIMS_KEY,
     LOG_PREFIX,
@@ -35,13 +37,16 @@ from walkit.objects.layout import (
     BulkHeader,
     Claims,
     Fit,
+    LogPlace,
     damaged,
     epoch_record,
     epochs_of,
+    fences_of,
     follows,
     foreign,
     number_of_key,
     object_key,
+    stretch,
     vouched_place,
 )
 from walkit.objects.requests import PatientReads, put_own
@@ -49,8 +54,11 @@ from walkit.objects.vouched import encoded, manifest_of
 from walkit.record import wall_us
 from walkit.storage.object_store import ObjectBytes
 
-STEPS: Final = ("load", "claim_epoch", "note_epoch", "read_on", "look_after", "fence", "settle")
+STEPS: Final = ("load", "claim_epoch", "note_epoch", "read_on", "look_after", "fence", "settle", "sweep")
 """The steps of an opening, in order. Each makes its requests through the store alone."""
+
+SWEEP_KEYS: Final = 2000
+"""So many keys of a listing are looked at: those of the fences come first, and then bulks that came late."""
 
 Progress = Callable[[int, int], object]
 
@@ -81,6 +89,10 @@ class Opening:
         """The tag of the stale bulk that has the next number; None if that number is missing."""
         self.began: list[EpochRecord] = []
         """The epochs whose fences were read."""
+        self.fences: list[int] = []
+        """The numbers of these fences."""
+        self._stretches: list[tuple[LogPlace, LogPlace, int]] = []
+        """Of each epoch that was read: between which places its bulks are, and when the first one was made."""
         self.read = self.frames = self.records = self.bytes = 0
         """Counts of the bulks after the vouched end."""
 
@@ -172,7 +184,7 @@ class Opening:
             if put_own(self.reads, CLAIMS_KEY, after.encode(), tag) is not None:
                 break
             found = self.reads.find(CLAIMS_KEY)
-        self.floor = after.floor
+        self.claims, self.floor = after, after.floor
         self.place = max(vouched_place(self.manifest), self.floor)
         if self.place.number > self.floor.number:
             self._check_vouched()
@@ -223,7 +235,9 @@ class Opening:
             self.stale = bulk.tag
             return False
         if header.is_fence:
-            self.began.append(epoch_record(header))
+            self._note_fence(header)
+        else:
+            self._stretch_to(header)
         self.place, self.stale = header.end, None
         self.window_before = max(self.window_before, header.in_flight)
         self.read += 1
@@ -233,6 +247,16 @@ class Opening:
         if self.progress is not None:
             self.progress(self.bytes, self.bytes)
         return True
+
+    def _note_fence(self, header: BulkHeader) -> None:
+        self.began.append(epoch_record(header))
+        self.fences.append(header.number)
+
+    def _stretch_to(self, header: BulkHeader) -> None:
+        start, created_us = self.place, header.sealed_us
+        if self._stretches and self._stretches[-1][1] == start:
+            start, _, created_us = self._stretches.pop()
+        self._stretches.append((start, header.end, created_us))
 
     # -- step 4
 
@@ -304,7 +328,7 @@ class Opening:
                 self.read_on()
                 self.look_after()
         self.place = header.end
-        self.began.append(epoch_record(header))
+        self._note_fence(header)
         if self.refuse_newer().floor.number >= header.number:
             raise damaged(CLAIMS_KEY, "has a floor after the fence", header.number, "a later number")
 
@@ -344,11 +368,48 @@ class Opening:
         that they would need, or they have read that number already and find a newer epoch there. So they are dropped
         from the manifest, and bulks of theirs exist nowhere.
         """
+        before = self.manifest
         extra: dict[str, object] = {
             "object": self.place.number,
             "opening": [],
+            "fences": sorted(fences_of(before).union(self.fences)),
         }
-        lineage = (*self.manifest.lineage, *self.began)
-        if not self._put_manifest(extra, lineage=lineage, end=self.place.end):
+        following = before.next_segment
+        changes = {
+            "lineage": (*before.lineage, *self.began),
+            "end": self.place.end,
+            "next_segment": following + len(self._stretches),
+            "segments": (
+                *(s for s in before.segments if s.last_lsn > self.claims.dropped_lsn),
+                *(stretch(a, b, following + i, us) for i, (a, b, us) in enumerate(self._stretches)),
+            ),
+        }
+        if not self._put_manifest(extra, **changes):
             # Only an opening replaces the manifest after step 1, and each has a newer epoch.
             raise LogFencedError(self.location, max(epochs_of(self.manifest)))
+
+    # -- step 7
+
+    def sweep(self) -> None:
+        """Delete what came late, as far as a listing shows it: bulks below the floor, and files that have no name.
+
+        An older writer's bulk that lands below the floor collides with nothing there. It is not part of the log, nor is
+        any other at or below the floor but the fences; all those this opening knows, as each is before the vouched end.
+        A file of an earlier epoch that had no name when this epoch was noted never gets one (F in `ledger`). A newer
+        opening may be at work by now: what is deleted here is dead for it, too. No error ends an opening here.
+        """
+        fences, named = fences_of(self.manifest), {key for key, _ in self.claims.files.values()}
+        bulks = (
+            key
+            for key in self.reads.keys_after(LOG_PREFIX.rstrip("/"), "", SWEEP_KEYS)
+            if (number := number_of_key(key)) is not None
+            and number <= self.floor.number
+            and number not in fences
+        )
+        files = (
+            key
+            for key in self.reads.keys_after(FILES, "", SWEEP_KEYS)
+            if (epoch := epoch_of_key(key)) is not None and epoch < self.epoch and key not in named
+        )
+        with suppress(ObjectStoreError):
+            self.reads.store.delete_many([*bulks, *files])

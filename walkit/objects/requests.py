@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, TypeVar
 
 from walkit.errors import (
@@ -64,13 +65,15 @@ class PatientReads:
         """See ObjectStore."""
         return self.repeat(lambda: self.store.get_range(key, start, stop))
 
-    def keys_after(self, folder: str, after: str) -> list[str]:
-        """Return the keys that a listing shows; empty if the store cannot list, or does not allow it.
+    def keys_after(self, folder: str, after: str, keys_max: int | None = None) -> list[str]:
+        """Return the keys that a listing shows, at most `keys_max`; empty if the store cannot list, or must not.
 
         A listing may show less than there is anyway, so nothing depends on it.
         """
         try:
-            return self.repeat(lambda: [entry.key for entry in self.store.list_after(folder, after)])
+            return self.repeat(
+                lambda: [entry.key for entry in islice(self.store.list_after(folder, after), keys_max)]
+            )
         except ObjectStoreError:
             return []
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Literal, NoReturn
+from typing import NoReturn
 
-from walkit._internal.arguments import refuse
 from walkit._internal.locks import once
 from walkit.errors import (
     CorruptionError,
@@ -22,6 +20,7 @@ from walkit.errors import (
 from walkit.format.frame import FrameHeader
 from walkit.format.manifest import EpochRecord, Manifest
 from walkit.objects.bulks import Bulk
+from walkit.objects.folder import ObjectFolder
 from walkit.objects.layout import (
     AHEAD_MAX,
     CLAIMS_KEY,
@@ -31,6 +30,7 @@ from walkit.objects.layout import (
     Claims,
     Fit,
     LogPlace,
+    as_manifest,
     damaged,
     epoch_record,
     epochs_of,
@@ -40,12 +40,13 @@ from walkit.objects.layout import (
     object_key,
     vouched_place,
 )
+from walkit.objects.ledger import Ledger
 from walkit.objects.requests import Patience, PatientReads
 from walkit.objects.vouched import manifest_of
 from walkit.read.reader import ReaderView
 from walkit.read.view import View
 from walkit.segments.frame_walk import FrameWalk
-from walkit.storage.interface import Storage, StorageFile, storage_error
+from walkit.segments.history import identity_at
 from walkit.storage.object_store import ObjectStore
 
 POLL_S = 0.05
@@ -56,25 +57,10 @@ LOOK_EVERY = 10
 
 
 @dataclass(frozen=True, slots=True)
-class NoFiles:
-    """The files beside a log that has none."""
-
-    location: str
-
-    def names(self, folder: str = "") -> list[str]:
-        """See Storage."""
-        return []
-
-    def open(self, name: str, mode: Literal["read"]) -> StorageFile:
-        """See Storage."""
-        raise storage_error("open", name, self.location, errno.ENOENT)
-
-
-@dataclass(frozen=True, slots=True)
 class ObjectView(View):
     """The `View` of a log on object storage: its bulks after the floor, up to `end`."""
 
-    storage: NoFiles
+    storage: ObjectFolder
     manifest: Manifest
     floor: LogPlace
     end: LogPlace
@@ -100,7 +86,8 @@ class ObjectView(View):
                 if bulk is None:
                     self.source.refuse_missing(number, first)
                 header, before = bulk.header, before or place_before(bulk.header)
-                if self.source.fit(header, before) is not Fit.FITS:
+                if self.source.fit(header, before) is not Fit.FITS or not self._is_of_its_epoch(header):
+                    self.source.refuse_trimmed(number, first)  # then another bulk may have come late
                     raise damaged(object_key(number), "does not follow the one before", before, header)
                 walk = frames_of(header, bulk.data, body=body)
                 for frame, data in walk:
@@ -112,6 +99,10 @@ class ObjectView(View):
                 if walk.fault is not None:
                     raise fault_of(number, walk)
                 number, before = number + 1, header.end
+
+    def _is_of_its_epoch(self, header: BulkHeader) -> bool:
+        """Whether the lineage has the epoch of a bulk at its LSN: one that came late, below the floor, has an older."""
+        return header.is_fence or identity_at(self.manifest, header.first_lsn).epoch == header.epoch
 
     def lsn_at(self, position: int) -> int:
         """See View. Reads the bulk that the position is in."""
@@ -166,11 +157,18 @@ class ObjectEnd:
         """Where a frame ends that came another way, without the number of its bulk."""
         self.manifest = self._stored_manifest()
         self._place = vouched_place(self.manifest)
+        self.claims = Claims(log_id=self.manifest.log_id)
+        self._ledger = Ledger(self.reads, self.manifest.log_id)
+        self._folder = ObjectFolder(self._ledger, self._manifest_now, lambda: self.now().last_lsn)
         self._read_floor()
 
-    def folder(self) -> Storage:
+    def folder(self) -> ObjectFolder:
         """See ViewSource."""
-        return refuse("log", self.location, "a log in a folder: one on object storage has no cursors yet")
+        return self._folder
+
+    def _manifest_now(self) -> Manifest:
+        """Return the manifest as the store has it at this moment, for a consumer that decides by it."""
+        return as_manifest(self._stored_manifest(self.manifest.log_id), self._ledger.read())
 
     def now(self) -> ReaderView[ObjectView]:
         """See ViewSource. While nothing new comes this is one request. LogClosedError in a forked child."""
@@ -180,13 +178,10 @@ class ObjectEnd:
         with once(self._lock), self._lock:
             self._advance()
             place, floor = self._place, self.floor
-            known, low = self.manifest.lineage, max(self.manifest.low_watermark, floor.lsn)
+            known = self.manifest.lineage
             lineage = (*known, *(e for e in self._begun if all(e.number > each.number for each in known)))
-            exact = max(self.manifest.exact_from_lsn, low + 1)
-            manifest = replace(
-                self.manifest, lineage=lineage, low_watermark=low, exact_from_lsn=exact, end=place.end
-            )
-        view = ObjectView(NoFiles(self.location), manifest, floor, place, self)
+            manifest = replace(as_manifest(self.manifest, self.claims), lineage=lineage, end=place.end)
+        view = ObjectView(self._folder, manifest, floor, place, self)
         return ReaderView(view, place.lsn, place.position, place.position)
 
     def expect(self, frame: FrameHeader) -> None:
@@ -296,15 +291,23 @@ class ObjectEnd:
         claims = Claims.decode(found.data)
         if claims.log_id != self.manifest.log_id:
             raise foreign(CLAIMS_KEY, self.location, 1)
+        if claims.counter >= self.claims.counter:
+            self.claims = claims
         self.floor = max(self.floor, claims.floor)
         if self.floor.number > self._place.number:
             self._place = self.floor
 
     def refuse_missing(self, number: int, wanted_lsn: int) -> NoReturn:
         """Raise GapError if the bulk of this number was trimmed, else SegmentMissingError."""
+        self.refuse_trimmed(number, wanted_lsn)
+        raise self.missing(number, wanted_lsn)
+
+    def refuse_trimmed(self, number: int, wanted_lsn: int) -> None:
+        """Raise GapError if the bulk of this number was trimmed."""
         with once(self._lock), self._lock:
             self._read_floor()
-            raise self.missing(number, wanted_lsn)
+            if number <= self.floor.number:
+                raise self.missing(number, wanted_lsn)
 
     def missing(self, number: int, wanted_lsn: int) -> GapError | SegmentMissingError:
         """Return the error for a bulk of the log that is not there."""

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from walkit._internal.locks import once
 from walkit.errors import DivergenceError, LogFencedError
 from walkit.format.manifest import Manifest, encode_base, read_manifest
-from walkit.objects.layout import MANIFEST_KEY, LogPlace, damaged, epochs_of, vouched_place
+from walkit.objects.layout import (
+    MANIFEST_KEY,
+    LogPlace,
+    as_manifest,
+    cut_at,
+    damaged,
+    epochs_of,
+    stretch,
+    vouched_place,
+)
+from walkit.objects.ledger import Ledger
 from walkit.objects.requests import PatientReads, put_own
+from walkit.record import wall_us
 from walkit.storage.object_store import ObjectBytes
 
 
@@ -33,31 +46,62 @@ def manifest_of(found: ObjectBytes | None, location: str, log_id: int | None = N
     return manifest
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A segment of the manifest that bulks are added to: where it begins, its number, and when it was begun."""
+
+    start: LogPlace
+    number: int
+    created_us: int
+
+
 class VouchedEnd:
     """The manifest of an open log, as `ManifestStore` shows that of a folder, and how far the log is acknowledged.
 
-    `advance` is called under the commit lock, `save` from any thread.
+    What a folder's manifest has is in two objects here. The manifest object has the lineage, the vouched end and the
+    segments: stretches of bulks of about `segment_bytes`, which a save notes, so that no request is made for one. What
+    trims, checkpoints and compaction change is in the claims object, with what they are decided on (`Ledger`).
+
+    `advance` and `begin` are called under the commit lock, the others from any thread.
     """
 
     lost: BaseException | None = None
+    is_scarce = False
 
     def __init__(
-        self,
-        reads: PatientReads,
-        manifest: Manifest,
-        tag: str,
-        nonce: int,
-        *,
-        floor: LogPlace,
+        self, reads: PatientReads, manifest: Manifest, tag: str, nonce: int, *, ledger: Ledger
     ) -> None:
-        self.reads = reads
-        self.current = manifest
-        self.floor = floor
+        self.reads, self.ledger = reads, ledger
+        self.stored = manifest
+        """The manifest object."""
         self.acked = self.saved = vouched_place(manifest)
         """The end of the newest bulk that is acknowledged, with all before it; and the one that the store has."""
+        self.place_at: Callable[[int], LogPlace] = lambda lsn: self.floor
+        """Returns the end of the last bulk that ends at or below an LSN, before `saved`."""
         self._tag, self._nonce = tag, nonce
+        self._begun = _Begun(self.saved, manifest.next_segment, wall_us())
+        self._following: deque[_Begun] = deque()
+        """Segments that were begun since; taken from the left by saves."""
         # Held through one saving. Taken without the commit lock, and no other lock is taken under it.
         self._saving: Any = threading.RLock()
+
+    @property
+    def floor(self) -> LogPlace:
+        """The end of the last bulk that may be gone."""
+        return self.ledger.known.floor
+
+    @property
+    def current(self) -> Manifest:
+        """The manifest of the log, as one in a folder has it."""
+        return as_manifest(self.stored, self.ledger.known)
+
+    def begin(self, start: LogPlace) -> bool:
+        """Note that a segment begins after a place; False if the one before it is empty. One thread at a time."""
+        newest = self._following[-1] if self._following else self._begun
+        is_next = start.position > newest.start.position
+        if is_next:
+            self._following.append(_Begun(start, newest.number + 1, wall_us()))
+        return is_next
 
     def save(self) -> None:
         """Save the vouched end if it has moved. LogFencedError if another writer has opened the log since.
@@ -71,11 +115,59 @@ class VouchedEnd:
                 return
             tag = None
             while tag is None:
-                after, data = encoded(self.current, self._nonce, {"object": place.number}, end=place.end)
+                begun, changes = self._with_segments(place)
+                after, data = encoded(
+                    self.stored, self._nonce, {"object": place.number}, end=place.end, **changes
+                )
                 tag = put_own(self.reads, MANIFEST_KEY, data, self._tag)
                 if tag is None:
                     self._take_own()
-            self.current, self._tag, self.saved = after, tag, place
+            self.stored, self._tag, self.saved, self._begun = after, tag, place, begun
+            while self._following and self._following[0].number <= begun.number:
+                self._following.popleft()
+
+    def _with_segments(self, end: LogPlace) -> tuple[_Begun, dict[str, Any]]:
+        """Return the newest segment that begins before a place, and what the manifest says of all that do."""
+        begun, dropped = self._begun, self.ledger.known.dropped_lsn
+        known = (s for s in self.stored.segments if s.number < begun.number and s.last_lsn > dropped)
+        segments = list(known)
+        for following in [f for f in list(self._following) if f.start.number < end.number]:
+            segments.append(stretch(begun.start, following.start, begun.number, begun.created_us))
+            begun = following
+        if end.position > begun.start.position:
+            segments.append(stretch(begun.start, end, begun.number, begun.created_us))
+        return begun, {"segments": tuple(segments), "next_segment": begun.number + 1}
+
+    def update(self, change: Callable[[Manifest], Manifest], *, opening: bool = False) -> Manifest:
+        """Replace the manifest by `change` of it; durable on return. See `ManifestStore.update`.
+
+        `change` is called again if a claim was changed meanwhile. LogFencedError if the log has a newer writer.
+        """
+        # First: no floor is after the vouched end, so that an opening never begins before what is there.
+        self.save()
+        return self.ledger.in_turn(lambda: self._changed(change))
+
+    def _changed(self, change: Callable[[Manifest], Manifest]) -> Manifest:
+        claims = self.ledger.own()
+        before = as_manifest(self.stored, claims)
+        after = change(before)
+        if after is before:
+            return before
+        low, floor = after.low_watermark, claims.floor
+        if low > before.low_watermark:
+            floor = max(floor, self.saved if low >= self.saved.lsn else self.place_at(low))
+            # Once more, so that what goes of a segment counts as one.
+            change(replace(before, segments=tuple(cut_at(before.segments, floor))))
+        assert claims.floor <= floor <= self.saved and low >= before.low_watermark
+        self.ledger.draft = replace(
+            claims,
+            floor=floor,
+            low_watermark=low,
+            checkpoint_lsn=after.checkpoint_lsn,
+            exact_from_lsn=after.exact_from_lsn,
+            tombstones_from_lsn=after.tombstones_from_lsn,
+        )
+        return as_manifest(self.stored, self.ledger.draft)
 
     def _take_own(self) -> None:
         """Go on from an own save that gave up before its outcome was known; else raise who has replaced the manifest.
@@ -83,15 +175,22 @@ class VouchedEnd:
         LogFencedError, CorruptionError, DivergenceError.
         """
         location, found = self.reads.store.location, self.reads.find(MANIFEST_KEY)
-        manifest = manifest_of(found, location, self.current.log_id)
+        manifest = manifest_of(found, location, self.stored.log_id)
         newest = max(epochs_of(manifest))
-        if newest > self.current.lineage[-1].number:
+        if newest > self.stored.lineage[-1].number:
             raise LogFencedError(location, newest)
         is_own = manifest.extra.get("nonce") == self._nonce
         # An older one that was put back has a counter that was used before.
-        if found is None or not is_own or manifest.extra["counter"] <= self.current.extra["counter"]:
+        if found is None or not is_own or manifest.extra["counter"] <= self.stored.extra["counter"]:
             raise damaged(MANIFEST_KEY, "was replaced", "a newer epoch", newest)
-        self.current, self._tag = manifest, found.tag
+        self.stored, self._tag = manifest, found.tag
+
+    def renew(self) -> None:
+        """See Manifests: space is never scarce."""
+
+    def take_number(self) -> int:
+        """See Manifests: only a rewriting needs one."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Nothing is held."""
@@ -99,3 +198,4 @@ class VouchedEnd:
     def forget(self) -> None:
         """In a forked child: the parent's lock is not ours."""
         self._saving = threading.RLock()
+        self.ledger.forget()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from datetime import datetime
 from types import TracebackType
 from typing import Literal, Self
@@ -32,7 +33,7 @@ from walkit.segments.consumer_files import (
     LOCK_WAIT_S,
     OWN,
     claim_facts,
-    claims_locked,
+    in_claims_turn,
     own_error,
     remove_claims,
     stored_claim,
@@ -415,7 +416,8 @@ class Claim:
 
     def _take(self, first_lsn: int | None, epoch_id: int | None, take_over: bool) -> None:
         load_manifest(self._storage)  # only the place of a log gets a lock file
-        with self._events.held(), claims_locked(self._storage, self._wait_s):
+
+        def take() -> ClaimRecord:
             manifest = load_manifest(self._storage)
             stored = found = self._found()
             if found is not None and found.owner != self._owner.bytes:
@@ -433,13 +435,16 @@ class Claim:
                 refuse_beyond(self._storage, self._name, wanted, manifest, saved=epoch_id is not None)
             if epoch_id is not None:
                 refuse_another_epoch(self._name, wanted, epoch_id, manifest)
-            self._write(wanted, manifest, stored)
+            return self._write(wanted, manifest, stored)
+
+        self._in_turn(take)
 
     def _renew(self, first_lsn: int | None) -> None:
         """Write the claim at a position, None for the one that it has; raises as `advance`."""
         if self.ended == "released":
             raise ClaimError(f"the claim {self._name!r} was released", name=self._name, reason="released")
-        with self._events.held(), claims_locked(self._storage, self._wait_s):
+
+        def renew() -> ClaimRecord:
             manifest, found = load_manifest(self._storage), self._found()
             if found is not None and found in self._unsure:
                 self._mark = found  # a writing that failed has landed: trims may have gone up to there
@@ -452,18 +457,38 @@ class Claim:
             self._refuse_gap(wanted, manifest)
             if found is None or not self._is_mine(found):
                 self._refuse_loss(found)
-            self._write(wanted, manifest, found)
+            return self._write(wanted, manifest, found)
+
+        self._in_turn(renew)
+
+    def _in_turn(self, write: Callable[[], ClaimRecord]) -> None:
+        """Have a mark written, and then take it for the last one: until then it may be on storage, or not."""
+        with self._events.held():
+            self.settle(in_claims_turn(self._storage, write, self._wait_s))
+
+    def settle(self, mark: ClaimRecord) -> None:
+        """Take a mark that was written for the last one."""
+        self._before, self._mark, self.ended = self._mark, mark, ""
+        self._unsure.clear()
+        self._check()
 
     def _release(self) -> None:
         """Remove the file, if it is this claim's."""
-        with self._events.held(), claims_locked(self._storage, self._wait_s):
+
+        def release() -> None:
             found = self._found()
             if found is not None and self._is_mine(found):
                 remove_claims(self._storage, [self._name])
+
+        with self._events.held():
+            in_claims_turn(self._storage, release, self._wait_s)
         self.ended = "released"
 
-    def _write(self, first_lsn: int, manifest: Manifest, found: ClaimRecord | None) -> None:
-        """Write the claim after what was `found`; GapError if it could not be kept, ClaimError without room."""
+    def _write(self, first_lsn: int, manifest: Manifest, found: ClaimRecord | None) -> ClaimRecord:
+        """Write the claim after what was `found`, and return it.
+
+        GapError if it could not be kept, ClaimError without room.
+        """
         self._refuse_gap(first_lsn, manifest)
         make_room(self._storage, self._name, self._owner.bytes == OWN, manifest, self._events)
         # After a failure the same place is written: only the other one is known to be on stable storage.
@@ -479,9 +504,7 @@ class Claim:
         )
         self._unsure.append(mark)
         write_claim(self._storage, self._name, mark)
-        self._before, self._mark, self.ended = self._mark, mark, ""
-        self._unsure.clear()
-        self._check()
+        return mark
 
     def _clock_us(self) -> int:
         return clock_us(self._name)

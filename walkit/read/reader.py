@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar, runtime_checkable
 
-from walkit._internal.arguments import as_lsn
+from walkit._internal.arguments import as_lsn, refuse
 from walkit._internal.report import report_html
 from walkit._internal.threads import WakeEvent
 from walkit.errors import CorruptionError, GapError, LogClosedError
@@ -94,12 +94,22 @@ def reader_view_of(storage: Storage, *, written: bool = False) -> ReaderView[Log
     return seen
 
 
+@runtime_checkable
+class EndKnown(Protocol):
+    """A storage that knows the end of its log. Optional: files alone say it in any other."""
+
+    def last_lsn(self) -> int:
+        """Return the last LSN of the log that is on stable storage."""
+
+
 def found_lsn(storage: Storage, wanted: int) -> int:
     """Return the last LSN of a log, or any from `wanted` on, where a consumer knows that this one was durable.
 
     A power cut may take the durable slot back. Then the frames alone show it, until the writer that opens the log has
     recovered it. The frames of a live writer may not be durable yet.
     """
+    if isinstance(storage, EndKnown):
+        return storage.last_lsn()
     seen = reader_view_of(storage)
     if seen.last_lsn >= wanted:
         return seen.last_lsn
@@ -273,7 +283,12 @@ class LogReader(CursorApi):
 
     def _with_damage(self, seen: Seen) -> LogView:
         """See ReadApi. Without an open log a damaged tail makes a reader refuse it, and is read here."""
-        return view_with_damage(self.source.folder(), seen)
+        folder = self.source.folder()
+        if isinstance(folder, EndKnown):
+            refuse(
+                "damaged", "unverified", "only for a log in a folder: walkit.verify(URL) says what is damaged"
+            )
+        return view_with_damage(folder, seen)
 
     def _for_consumers(self) -> tuple[View, int]:
         """See CursorApi."""

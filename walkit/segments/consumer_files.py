@@ -10,10 +10,10 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from walkit._internal.locks import marked
 from walkit.errors import ClaimError, StorageError, WalkitError
@@ -38,8 +38,9 @@ from walkit.format.manifest import Manifest
 from walkit.record import STAMP_MAX, to_datetime, wall_us
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
 from walkit.storage.bulk import read_if_there, write_whole
-from walkit.storage.interface import LockHolder, Storage, StorageLock, remove_if_there
+from walkit.storage.interface import LockHolder, Storage, StorageLock, TakesTurns, remove_if_there
 
+T = TypeVar("T")
 LOCK_WAIT_S = 10.0
 """How long the claims' lock is waited for: its holder has it for a few small writes, unless its process is stopped."""
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -183,6 +184,17 @@ def claims_locked(storage: Storage, wait_s: float = LOCK_WAIT_S) -> Iterator[Non
             lock.release()
 
 
+def in_claims_turn(storage: Storage, do: Callable[[], T], wait_s: float = LOCK_WAIT_S) -> T:
+    """Return the result of `do`, which reads and writes claims while no other process does.
+
+    It has the claims' lock, or a turn of a storage that takes turns: then it may be called again.
+    """
+    if isinstance(storage, TakesTurns):
+        return storage.in_turn(do)
+    with claims_locked(storage, wait_s):
+        return do()
+
+
 def _take(storage: Storage, wait_s: float) -> StorageLock:
     deadline, pause_s = time.monotonic() + wait_s, PAUSE_S_MIN
     while True:
@@ -246,13 +258,16 @@ def drop_claim(storage: Storage, name: str) -> bool:
     ClaimError for one of the log's own writer, if that lives.
     """
     manifest = load_manifest(storage)  # a place that is no log gets no lock file
-    with claims_locked(storage):
+
+    def drop() -> bool:
         there = claim_file_name(name) in storage.names()
         mine = [f for f in claim_facts(storage, manifest) if f.name == name and f.is_own]
         if mine and storage.is_locked(LOCK_NAME):
             raise own_error(name)
         remove_claims(storage, [name])
-    return there
+        return there
+
+    return in_claims_turn(storage, drop)
 
 
 def _after_fork_in_child() -> None:

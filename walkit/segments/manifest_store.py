@@ -335,6 +335,37 @@ class Place(Protocol):
         """Raise a StorageError (ESTALE) if the place is not what the writer has taken."""
 
 
+class Manifests(Protocol):
+    """The manifest of an open log, wherever it is. Safe from any thread."""
+
+    @property
+    def current(self) -> Manifest:
+        """The manifest that is durable; immutable."""
+
+    @property
+    def lost(self) -> BaseException | None:
+        """Why nothing is written any more: the place belongs to another writer. None while it does not."""
+
+    @property
+    def is_scarce(self) -> bool:
+        """Whether little more than the reserve is left of the space for changes."""
+
+    def renew(self) -> None:
+        """Make space for changes, if it is scarce."""
+
+    def update(self, change: Callable[[Manifest], Manifest], *, opening: bool = False) -> Manifest:
+        """Replace the manifest by `change` of it; durable on return. `change` may be called more than once."""
+
+    def take_number(self) -> int:
+        """Return a segment number that is given once."""
+
+    def close(self) -> None:
+        """Let no other change begin."""
+
+    def forget(self) -> None:
+        """In a forked child: close without waiting for a thread that only the parent has."""
+
+
 class ManifestStore:
     """The manifest of an open log. `current` is an immutable snapshot; `update` is safe from any thread."""
 

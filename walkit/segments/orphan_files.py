@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, Protocol
 
 from walkit._internal.locks import once
 from walkit.errors import StorageError, WalkitError
@@ -72,6 +72,25 @@ def orphaned_by(header: SegmentHeader, manifest: Manifest) -> str | None:
         if ours and same_place and record.start_position < header.start_position:
             return "trimming"
     return None
+
+
+class Orphans(Protocol):
+    """What an open log is to remove: its manifest no longer names it. Safe from any thread."""
+
+    lock: Any
+    """Held by the thread that gives something up, from taking it out of the manifest until it is removed."""
+
+    def add(self, names: Iterable[str]) -> None:
+        """Note files that the manifest does not name. Needs the lock held."""
+
+    def give_up(self, names: list[str]) -> None:
+        """Note segments whose publishing failed, and empty `names`."""
+
+    def remove(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Remove what is to be removed; after a StorageError the next call removes the rest. Needs the lock held."""
+
+    def forget(self) -> None:
+        """In a forked child: forget a lock that a thread of the parent may hold."""
 
 
 class OrphanFiles:

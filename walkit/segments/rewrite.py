@@ -19,8 +19,8 @@ from walkit.format.manifest import Gap, Manifest, SegmentRecord, segment_order
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.segments.frame_walk import FrameWalk, Readable, walk_segment
 from walkit.segments.index_file import files_of
-from walkit.segments.manifest_store import ManifestStore, gaps_where
-from walkit.segments.orphan_files import OrphanFiles
+from walkit.segments.manifest_store import Manifests, gaps_where
+from walkit.segments.orphan_files import Orphans
 from walkit.storage.bulk import data_ranges
 from walkit.storage.interface import Storage, StorageFile, remove_if_there
 
@@ -160,7 +160,7 @@ class SegmentReplacer:
     """Replaces segments of an open log by new ones. Used by one thread at a time."""
 
     def __init__(
-        self, storage: Storage, manifest_store: ManifestStore, orphan_files: OrphanFiles, temporary: str
+        self, storage: Storage, manifest_store: Manifests, orphan_files: Orphans, temporary: str
     ) -> None:
         self._storage, self._manifest_store, self._orphan_files = storage, manifest_store, orphan_files
         self._temporary = temporary

@@ -411,6 +411,10 @@ class SegmentSet:
         """Assert that open segments follow each other; from any thread, at changes of the list."""
         check_order(tuple(self.open_segments))
 
+    def settle(self) -> None:
+        """Wait for what the maintenance thread is about to seal: it can be dropped, too."""
+        self.maintenance.drain()
+
     def close(self, *, poisoned: bool, hung: bool = False) -> None:
         """Seal what is open and remove what was prepared; a poisoned log is left to recovery as it is.
 

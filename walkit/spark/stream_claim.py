@@ -8,7 +8,7 @@ from contextlib import suppress
 from walkit.errors import ClaimError, StorageError
 from walkit.events import EventSink
 from walkit.read.kept_claim import KeptClaim
-from walkit.segments.consumer_files import claim_facts, claims_locked, remove_claims
+from walkit.segments.consumer_files import claim_facts, in_claims_turn, remove_claims
 from walkit.segments.manifest_store import load_manifest
 from walkit.spark.options import own_claim_name
 from walkit.spark.stream_offset import UNCLAIMED
@@ -97,7 +97,10 @@ class StreamClaim:
         if self._has_released:
             return
         storage = storage_at(self._path)
-        with claims_locked(storage):
+
+        def release() -> None:
             mine = [c.name for c in claim_facts(storage, load_manifest(storage)) if c.owner == owner]
             remove_claims(storage, [name for name in mine if name != keep])
+
+        in_claims_turn(storage, release)
         self._has_released = True

@@ -22,8 +22,8 @@ from walkit.log.live_log import Lifetime, LogMarks
 from walkit.log.parts import LogParts
 from walkit.log.trim import Trimmed, Trimmer
 from walkit.segments.maintenance_worker import MaintenanceWorker
-from walkit.segments.manifest_store import ManifestStore
-from walkit.segments.orphan_files import OrphanFiles
+from walkit.segments.manifest_store import Manifests
+from walkit.segments.orphan_files import Orphans
 from walkit.state.admission import Admission
 from walkit.state.applier import Follower
 from walkit.state.machine import StateImage, StateMachine, take_image
@@ -92,11 +92,11 @@ class Checkpointer:
         self,
         storage: Storage,
         codec: str | None,
-        manifest_store: ManifestStore,
+        manifest_store: Manifests,
         make_durable: Callable[[int], object],
         maintenance: MaintenanceWorker,
         trimmer: Trimmer,
-        orphan_files: OrphanFiles,
+        orphan_files: Orphans,
         lifetime: Lifetime,
         events: EventSink,
         *,

@@ -20,9 +20,9 @@ from walkit._internal.text import counted
 from walkit.commit.frame import SealedFrame
 from walkit.config import StoreOptions
 from walkit.format.layout import SegmentFlag
-from walkit.log.live_log import LogContents
+from walkit.log.live_log import Contents
 from walkit.log.parts import LogParts
-from walkit.read.view import LogView, frames_to_batches
+from walkit.read.view import LogView, View, frames_to_batches
 from walkit.record import Batch, Record
 from walkit.segments.frame_walk import FrameWalk
 from walkit.state.admission import Admission
@@ -88,7 +88,7 @@ class Ring:
 class Journal:
     """The ring of an open store, and the admission to it. Safe from any thread."""
 
-    def __init__(self, contents: LogContents, last_lsn: int, admission: Admission) -> None:
+    def __init__(self, contents: Contents, last_lsn: int, admission: Admission) -> None:
         """Enter what is in the log from the newest checkpoint to `last_lsn`, as far back as there are slots.
 
         Reads headers alone.
@@ -164,7 +164,9 @@ class Journal:
         )
 
 
-def _read(view: LogView, entry: JournalEntry) -> Record | None:
+def _read(view: View, entry: JournalEntry) -> Record | None:
+    if not isinstance(view, LogView):
+        return next(view.records(entry.lsn, entry.lsn), None)
     span = next((s for s in view.spans if s.record.start_position <= entry.position < s.end_position), None)
     if span is None or span.record.flags & SegmentFlag.COMPACTED:
         return next(view.records(entry.lsn, entry.lsn), None)

@@ -30,11 +30,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from walkit.errors import StorageError
 from walkit.record import Buffer as Buffer
 
+T = TypeVar("T")
 OpenMode: TypeAlias = Literal["read", "write", "create"]
 
 
@@ -283,6 +284,18 @@ class ExclusiveNames(Protocol):
         """Rename `source` to `target`, unless something has that name: StorageError with errno EEXIST.
 
         A power cut may leave the file under both names.
+        """
+
+
+@runtime_checkable
+class TakesTurns(Protocol):
+    """A storage whose files change together, by turns instead of locks. Optional: that of a log on object storage."""
+
+    def in_turn(self, do: Callable[[], T]) -> T:
+        """Call `do`, and keep all that it does to files, or nothing; return its result when that is durable.
+
+        If another process has changed a file meanwhile, `do` is called again. So it does nothing else, and its errors
+        are final.
         """
 
 

@@ -80,6 +80,8 @@ class FileObjectStore:
         """Tags of own puts of which the sync of the folder has failed."""
         self._life: StorageLock | LockHolder | None = None
 
+    pause_s = 0.0
+
     @property
     def location(self) -> str:
         """The URL of the folder."""

@@ -93,6 +93,7 @@ class MemoryObjectStore:
     list_lag: int = 0
     page_keys: int = 1000
     can_list: bool = True
+    pause_s: float = 0.0
     sleep: Callable[[float], object] = time.sleep
     name: str = "objects"
     objects: _Objects = field(default_factory=_Objects)

@@ -87,6 +87,8 @@ class ObstoreObjectStore:
         if failed:
             refuse("storage_options", sorted(options), f"obstore does not take them for {url}: {failed}")
 
+    pause_s = 1.0
+
     @property
     def location(self) -> str:
         """The URL."""

@@ -59,6 +59,10 @@ class ObjectStore(Protocol):
     def location(self) -> str:
         """Where it is, for people: a URL without credentials."""
 
+    @property
+    def pause_s(self) -> float:
+        """The least time between two puts of one object that the store bears, in seconds."""
+
     def put_if_absent(self, key: str, data: Buffer) -> str:
         """Create an object; return its tag. ObjectExistsError if there is one."""
 

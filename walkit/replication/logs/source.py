@@ -25,7 +25,7 @@ from walkit.log.wal import WriteAheadLog
 from walkit.objects.entrance import log_at
 from walkit.objects.view import ObjectEnd
 from walkit.read.reader import LogReader, live_view, view_of
-from walkit.read.view import LogView, Span, View
+from walkit.read.view import LogView, Span, View, segments_of
 from walkit.recovery.log_scan import read_durable_slot
 from walkit.replication.logs.end_watch import EndWatch
 from walkit.replication.logs.imported_log import ImportedLog
@@ -173,12 +173,12 @@ class OpenSource:
 
     def view(self) -> LogView:
         """See Source."""
-        return self._contents.durable_view()
+        return segments_of(self._contents.durable_view(), "replicas and copies take them")
 
     def widest_view(self) -> tuple[LogView, int]:
         """See Source."""
         newest = self._core.written_lsn
-        return self._contents.view(), newest
+        return segments_of(self._contents.view(), "replicas and copies take them"), newest
 
     def manifest(self) -> Manifest:
         """See Source."""

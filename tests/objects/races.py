@@ -1,0 +1,124 @@
+"""Processes on one object store of which one sleeps at any of its requests; and what has to hold afterwards."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from walkit.commit.policy import OneRecordPerFrame
+from walkit.config import LogOptions
+from walkit.errors import ObjectStoreError, WalkitError
+from walkit.objects.open import open_object_writer
+from walkit.storage.object_memory import MemoryObjectStore, ObjectFault, ObjectRequest
+
+OPTIONS = LogOptions(in_flight=2, policy=OneRecordPerFrame())
+ACKED = dict[int, bytes]
+"""LSN and value of each record that was acknowledged."""
+
+
+def write(store: MemoryObjectStore, name: bytes, acked: ACKED, records: int = 4) -> None:
+    """Open, append some records with two frames in flight, close; note the acknowledged. Errors of the log end it."""
+    with suppress(WalkitError), open_object_writer(store, options=OPTIONS) as log:
+        tickets = []
+        for n in range(records):
+            value = b"%s-%d" % (name, n)
+            tickets.append((value, log.submit(value)))
+        for value, ticket in tickets:
+            with suppress(WalkitError):
+                acked[ticket.result().first_lsn] = value
+
+
+def started(base: MemoryObjectStore) -> ACKED:
+    """Write a log whose writer ends without closing, so that its bulks are after the vouched end."""
+    acked: ACKED = {}
+    log = open_object_writer(base, options=OPTIONS)
+    for n in range(3):
+        acked[log.append(b"base-%d" % n).first_lsn] = b"base-%d" % n
+    base.plan = refuse_all
+    log.close()
+    base.plan = None
+    return acked
+
+
+def refuse_all(request: ObjectRequest) -> ObjectFault:
+    return ObjectFault(before=ObjectStoreError)
+
+
+def check_history(store: MemoryObjectStore, *histories: ACKED) -> None:
+    """A third writer finds every acknowledged record under its LSN, and no value twice."""
+    with open_object_writer(store.client(), options=OPTIONS) as log:
+        found = {record.lsn: record.value for record in log.read()}
+    assert len(set(found.values())) == len(found)
+    assert list(found) == list(range(1, len(found) + 1))
+    for acked in histories:
+        assert acked.items() <= found.items()
+
+
+class Pause:
+    """Stops one request of a client, or it and all that come later, until `resume`."""
+
+    def __init__(self, number: int, *, later_too: bool) -> None:
+        self.number, self.later_too = number, later_too
+        self.is_reached, self.resume = threading.Event(), threading.Event()
+
+    def __call__(self, request: ObjectRequest) -> None:
+        if request.number == self.number or (self.later_too and request.number > self.number):
+            self.is_reached.set()
+            assert self.resume.wait(20)
+
+
+Run = Callable[[MemoryObjectStore, bytes, ACKED], object]
+Check = Callable[..., object]
+
+
+def paused_at_each(
+    later_too: bool,
+    act: Callable[[MemoryObjectStore, ACKED], object],
+    *,
+    run: Run = write,
+    start: Callable[[MemoryObjectStore], ACKED] = started,
+    check: Check = check_history,
+) -> Iterator[ObjectRequest]:
+    """Run a process for each request of it, paused before that one while `act` is done; yield the requests.
+
+    At the end of each run `check` gets the store, and what was acknowledged before, by this process and by `act`.
+    """
+    number = 0
+    while True:
+        base, first, second = MemoryObjectStore(), ACKED(), ACKED()
+        before = start(base)
+        pause = Pause(number, later_too=later_too)
+        client = base.client(pause)
+        done, failed = threading.Event(), list[BaseException]()
+
+        def work(
+            client: MemoryObjectStore = client,
+            first: ACKED = first,
+            done: threading.Event = done,
+            failed: list[BaseException] = failed,
+        ) -> None:
+            try:
+                run(client, b"first", first)
+            except BaseException as error:
+                failed.append(error)
+            done.set()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        while not pause.is_reached.wait(0.01) and not done.is_set():
+            pass
+        try:
+            act(base, second)
+        finally:
+            pause.resume.set()
+            thread.join(20)
+        assert not thread.is_alive()
+        if failed:
+            raise failed[0]
+        check(base, before, first, second)
+        if not pause.is_reached.is_set():
+            assert len(first) == 4
+            return
+        yield client.requests[number]
+        number += 1

@@ -1,0 +1,283 @@
+"""The files beside a log on object storage, as a `Storage`: claims, cursors, snapshots and segments by their names.
+
+So everything that keeps a file beside a log does the same wherever the log is. Claims and the names of snapshots are
+entries of the claims object, and change in its turns; the content of a snapshot is an object with a key of its own, put
+before it has its name. A cursor is an object that its consumer replaces. There is no lock: see `Ledger`.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from secrets import token_hex
+from typing import Any, Final, TypeVar
+
+from walkit.errors import ObjectRangeError
+from walkit.format.consumer_file import decode_claim, encode_claim
+from walkit.format.file_names import claim_file_name, claim_of_name, cursor_of_name, is_unfinished_name
+from walkit.format.layout import CLAIM_FILE_BYTES
+from walkit.format.manifest import MANIFEST_NAME, Manifest, encode_base
+from walkit.objects.layout import Claims
+from walkit.objects.ledger import Ledger
+from walkit.objects.requests import put_own
+from walkit.record import Buffer
+from walkit.storage.interface import Cell, LockHolder, OpenMode, StorageFile, StorageLock, storage_error
+
+CURSORS: Final = "cursors"
+FILES: Final = "files"
+T = TypeVar("T")
+
+
+def file_key(epoch: int, name: str) -> str:
+    """Return a new key for the content of a file; no other file ever has it."""
+    return f"{FILES}/{epoch:020d}-{token_hex(8)}-{name}"
+
+
+def epoch_of_key(key: str) -> int | None:
+    """Return the epoch of the writer that has put a file; None for any other key."""
+    folder, _, rest = key.partition("/")
+    digits = rest[:20]
+    return int(digits) if folder == FILES and len(digits) == 20 and digits.isdigit() else None
+
+
+class _Bytes:
+    """A file in memory; `sync` hands its bytes to who keeps them."""
+
+    def __init__(self, name: str, data: bytes = b"", keep: Callable[[bytes], object] | None = None) -> None:
+        self.name, self.data, self._keep = name, bytearray(data), keep
+
+    def read(self, offset: int, size: int) -> bytes:
+        """See StorageFile."""
+        return bytes(self.data[offset : offset + size])
+
+    def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
+        """See StorageFile."""
+        for buffer in buffers:
+            part = memoryview(buffer).cast("B")
+            self.data.extend(bytes(max(offset + len(part) - len(self.data), 0)))
+            self.data[offset : offset + len(part)] = part
+            offset += len(part)
+        if sync:
+            self.sync()
+
+    def sync(self) -> None:
+        """See StorageFile."""
+        if self._keep is not None:
+            self._keep(bytes(self.data))
+
+    def allocate(self, size: int) -> None:
+        """See StorageFile."""
+        self.data.extend(bytes(max(size - len(self.data), 0)))
+
+    def shorten(self, size: int) -> None:
+        """See StorageFile."""
+        del self.data[size:]
+
+    def size(self) -> int:
+        """See StorageFile."""
+        return len(self.data)
+
+    def drop_cached(self) -> None:
+        """See StorageFile."""
+
+    def close(self) -> None:
+        """See StorageFile."""
+
+
+class _Object(_Bytes):
+    """A file that is an object, read by ranges."""
+
+    def __init__(self, name: str, ledger: Ledger, key: str, size: int) -> None:
+        super().__init__(name)
+        self._reads, self._key, self._size = ledger.reads, key, size
+
+    def read(self, offset: int, size: int) -> bytes:
+        """See StorageFile. A file that is gone is a StorageError with errno ENOENT."""
+        size = min(size, self._size - offset)
+        with suppress(ObjectRangeError):
+            return self._reads.get_range(self._key, offset, offset + size).data if size > 0 else b""
+        return b""
+
+    def size(self) -> int:
+        """See StorageFile."""
+        return self._size
+
+
+class _NoLock:
+    """Stands for a lock: turns of the claims object do its work."""
+
+    def release(self) -> None:
+        """See StorageLock."""
+
+    def forget(self) -> None:
+        """See StorageLock."""
+
+
+class ObjectFolder:
+    """The `Storage` of a log on object storage. Only the writer (an epoch in its ledger) makes snapshots.
+
+    `manifest` returns that of the log, as one in a folder has it, with what the ledger says at this moment;
+    `end_lsn` the last LSN that the log is known to have.
+    """
+
+    def __init__(self, ledger: Ledger, manifest: Callable[[], Manifest], end_lsn: Callable[[], int]) -> None:
+        self._ledger, self._manifest, self._end_lsn = ledger, manifest, end_lsn
+        self.location = ledger.reads.store.location
+        self._new: dict[str, _Bytes] = {}
+        """Files that have no name yet."""
+
+    # -- turns
+
+    def in_turn(self, do: Callable[[], T]) -> T:
+        """See TakesTurns."""
+        return self._ledger.in_turn(do)
+
+    def last_lsn(self) -> int:
+        """See EndKnown."""
+        return self._end_lsn()
+
+    # -- files
+
+    def names(self, folder: str = "") -> list[str]:
+        """See Storage. Cursors are those that a listing shows."""
+        if folder:
+            return []
+        claims = self._ledger.read()
+        names = {MANIFEST_NAME, *map(claim_file_name, claims.claims), *claims.files}
+        if not self._ledger.is_current:  # a turn is short, and decides nothing by a listing
+            names |= {key.removeprefix(f"{CURSORS}/") for key in self._ledger.reads.keys_after(CURSORS, "")}
+        return sorted(names)
+
+    def open(self, name: str, mode: OpenMode) -> StorageFile:
+        """See Storage."""
+        if mode == "create":
+            if not is_unfinished_name(name):
+                raise storage_error("create", name, self.location, errno.ENOTSUP)
+            self._new[name] = _Bytes(name)
+            return self._new[name]
+        found = self._found(name)
+        if found is None:
+            raise storage_error("open", name, self.location, errno.ENOENT)
+        return found
+
+    def _found(self, name: str) -> StorageFile | None:
+        if name == MANIFEST_NAME:
+            return _Bytes(name, encode_base(self._manifest()))
+        if cursor_of_name(name) is not None:
+            stored = self._ledger.reads.find(f"{CURSORS}/{name}")
+            return None if stored is None else _Bytes(name, stored.data)
+        claims, claim = self._ledger.read(), claim_of_name(name)
+        if claim is not None:
+            text = claims.claims.get(claim)
+            return None if text is None else _Bytes(name, _claim_file(text), self._keeper(claim))
+        key, size = claims.files.get(name, ("", 0))
+        return _Object(name, self._ledger, key, size) if key else None
+
+    def _keeper(self, claim: str) -> Callable[[bytes], object]:
+        def keep(data: bytes) -> None:
+            text = encode_claim(decode_claim(data, claim_file_name(claim)))[1].hex()
+
+            def change() -> None:
+                draft = self._ledger.draft
+                self._ledger.draft = replace(draft, claims={**draft.claims, claim: text})
+
+            self._ledger.in_turn(change)
+
+        return keep
+
+    def replace(self, source: str, target: str) -> None:
+        """See Storage. It is durable on return, except for the name of a snapshot: see `sync_directory`."""
+        file = self._new.pop(source, None)
+        if file is None:
+            raise storage_error("rename", source, self.location, errno.ENOENT)
+        data, claim = bytes(file.data), claim_of_name(target)
+        if claim is not None:
+            self._keeper(claim)(data)
+        elif cursor_of_name(target) is not None:
+            self._put_cursor(f"{CURSORS}/{target}", data)
+        else:
+            epoch, entry = self._ledger.epoch, (file_key(self._ledger.epoch, target), len(data))
+            assert epoch, "only a writer makes snapshots"
+            put_own(self._ledger.reads, entry[0], data, None)
+            # Another opening may have come before the name is given: the swap then finds its epoch, and gives none (E).
+            self._ledger.later(
+                lambda draft: (
+                    replace(draft, files={**draft.files, target: entry}) if draft.epoch == epoch else draft
+                )
+            )
+
+    def _put_cursor(self, key: str, data: bytes) -> None:
+        found = self._ledger.reads.find(key)
+        while put_own(self._ledger.reads, key, data, None if found is None else found.tag) is None:
+            found = self._ledger.reads.find(key)
+
+    def remove(self, name: str) -> None:
+        """See Storage: `sync_directory`, or the next change, makes it durable; then the content goes."""
+        if self._new.pop(name, None) is not None:
+            return
+        if is_unfinished_name(name) or self._found(name) is None:
+            raise storage_error("remove", name, self.location, errno.ENOENT)
+        if cursor_of_name(name) is not None:
+            self._ledger.reads.repeat(lambda: self._ledger.reads.store.delete(f"{CURSORS}/{name}"))
+            return
+        epoch, claim = self._ledger.epoch, claim_of_name(name)
+
+        def change(draft: Claims) -> Claims:
+            if claim is not None:
+                return replace(draft, claims=_without(draft.claims, claim))
+            return replace(draft, files=_without(draft.files, name)) if draft.epoch == epoch else draft
+
+        if claim is None:
+            self._ledger.later(change)
+            return
+
+        def turn() -> None:
+            self._ledger.draft = change(self._ledger.draft)
+
+        self._ledger.in_turn(turn)
+
+    def sync_directory(self, folder: str = "") -> None:
+        """See Storage."""
+        self._ledger.flush()
+
+    # -- what there is not
+
+    def exists(self) -> bool:
+        """See Storage."""
+        return True
+
+    def create(self) -> None:
+        """See Storage."""
+
+    def lock(self, name: str) -> StorageLock | LockHolder:
+        """See Storage: there are no locks, so each is free."""
+        return _NoLock()
+
+    def is_locked(self, name: str) -> bool:
+        """See Storage. Whether a writer lives is not known."""
+        return False
+
+    def cell(self, name: str, size: int, *, writable: bool) -> Cell | None:
+        """See Storage: there are none."""
+        return None
+
+    def facts(self) -> dict[str, Any]:
+        """See Storage."""
+        return {"store": self.location}
+
+    def close(self) -> None:
+        """See Storage."""
+
+
+def _without(entries: Any, name: str) -> Any:
+    return {key: value for key, value in entries.items() if key != name}
+
+
+def _claim_file(text: str) -> bytes:
+    """Return a claim as its file has it; bytes that are no claim's stay such."""
+    try:
+        return bytes.fromhex(text).ljust(CLAIM_FILE_BYTES, b"\0")
+    except ValueError:
+        return text.encode()
