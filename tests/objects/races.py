@@ -1,4 +1,4 @@
-"""Processes on one object store of which one sleeps at any of its requests; and what has to hold afterwards."""
+"""Processes on one object store, one of which sleeps at any of its requests, and the checks for afterwards."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def paused_at_each(
 ) -> Iterator[ObjectRequest]:
     """Run a process for each request of it, paused before that one while `act` is done; yield the requests.
 
-    At the end of each run `check` gets the store, and what was acknowledged before, by this process and by `act`.
+    At the end of each run `check` gets the store and the acknowledged records of the start, the process and `act`.
     """
     number = 0
     while True:

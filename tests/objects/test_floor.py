@@ -411,7 +411,7 @@ def reads_of(store: MemoryObjectStore) -> PatientReads:
 
 
 def test_a_turn_whose_change_raises_keeps_nothing_of_it() -> None:
-    """Change the draft and raise: the object is as it was, and the next turn begins with that."""
+    """Change the draft and raise: the object is as it was, also in the next turn."""
     base = MemoryObjectStore()
     walkit.open(base, options=OPTIONS).close()
     before = base.get(CLAIMS_KEY)

@@ -100,7 +100,7 @@ class ClaimTable:
         """While they are shut: the claims found when the lock was taken, without those that are being dropped."""
 
     def in_turn(self, do: Callable[[], T], wait_s: float | None = None) -> T:
-        """Return the result of `do`, which reads and writes claims while nobody else does; it may be called again."""
+        """Return the result of `do`, which reads and writes claims alone; see `in_claims_turn`."""
         if isinstance(self.storage, TakesTurns):
             return self.storage.in_turn(do)
         if self._turn._is_owned():
@@ -203,7 +203,7 @@ class ClaimTable:
         """
         for claim in list(self.mine.values()):
             if claim.mark.first_lsn <= up_to_lsn and claim.mark.first_lsn < claim.first_lsn:
-                claim.settle(claim.save_locked())
+                claim.save_locked()
 
     def _check(self) -> None:
         """Assert what holds between two steps; while the claims are shut, on the thread that has shut them."""
@@ -447,7 +447,7 @@ class OwnClaim(Claim):
             return self._save(found)
 
         with self._events.held():
-            self.settle(claims.in_turn(take))
+            self._note_written(claims.in_turn(take))
             before = claims.mine.get(self.name)
             if before is not None:
                 before.ended = "lost"
@@ -459,8 +459,11 @@ class OwnClaim(Claim):
             min(self._value, self._own.marks.durable_lsn + 1), self._own.claims.manifest, found
         )
 
-    def save_locked(self) -> ClaimRecord:
+    def save_locked(self) -> None:
         """Write the claim as it is now; ClaimError if its file is another owner's. Needs the claims' lock."""
+        self._note_written(self._save_own())
+
+    def _save_own(self) -> ClaimRecord:
         found = self._found()
         if found is not None and found.owner != OWN:
             self.ended = "lost"
@@ -473,12 +476,12 @@ class OwnClaim(Claim):
         claims = self._own.claims
 
         def save() -> ClaimRecord | None:
-            return self.save_locked() if claims.mine.get(self.name) is self else None
+            return self._save_own() if claims.mine.get(self.name) is self else None
 
         with self._events.held():
             mark = claims.in_turn(save, wait_s)
             if mark is not None:
-                self.settle(mark)
+                self._note_written(mark)
 
     def _renew(self, first_lsn: int | None) -> None:
         if self._own.lifetime.closed or self.ended:

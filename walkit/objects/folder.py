@@ -2,7 +2,7 @@
 
 So everything that keeps a file beside a log does the same wherever the log is. Claims and the names of snapshots are
 entries of the claims object, and change in its turns; the content of a snapshot is an object with a key of its own, put
-before it has its name. A cursor is an object that its consumer replaces. There is no lock: see `Ledger`.
+before it has its name. A cursor is an object that its consumer replaces. Turns take the place of locks: see `Ledger`.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ class _NoLock:
 class ObjectFolder:
     """The `Storage` of a log on object storage. Only the writer (an epoch in its ledger) makes snapshots.
 
-    `manifest` returns that of the log, as one in a folder has it, with what the ledger says at this moment;
-    `end_lsn` the last LSN that the log is known to have.
+    `manifest` returns the log's manifest at this moment, as a log in a folder has it; `end_lsn` returns the last LSN
+    that the log is known to have.
     """
 
     def __init__(self, ledger: Ledger, manifest: Callable[[], Manifest], end_lsn: Callable[[], int]) -> None:
@@ -252,7 +252,7 @@ class ObjectFolder:
         """See Storage."""
 
     def lock(self, name: str) -> StorageLock | LockHolder:
-        """See Storage: there are no locks, so each is free."""
+        """See Storage: every lock is free."""
         return _NoLock()
 
     def is_locked(self, name: str) -> bool:
@@ -260,7 +260,7 @@ class ObjectFolder:
         return False
 
     def cell(self, name: str, size: int, *, writable: bool) -> Cell | None:
-        """See Storage: there are none."""
+        """See Storage: cells do not exist here."""
         return None
 
     def facts(self) -> dict[str, Any]:
@@ -276,7 +276,7 @@ def _without(entries: Any, name: str) -> Any:
 
 
 def _claim_file(text: str) -> bytes:
-    """Return a claim as its file has it; bytes that are no claim's stay such."""
+    """Return a claim as its file has it; damaged bytes stay damaged."""
     try:
         return bytes.fromhex(text).ljust(CLAIM_FILE_BYTES, b"\0")
     except ValueError:

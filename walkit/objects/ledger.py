@@ -64,8 +64,9 @@ class Ledger:
         self.puts = self.turns = 0
         """Puts of the object, each repeated one too, and changes that callers have made."""
         self._nonce = randbits(63) | 1
-        # Held by the thread that changes the draft, or puts it. Taken without the commit lock; `_counting` comes after.
+        # Held by the thread that changes the draft, or puts it. Taken without the commit lock.
         self._turn: Any = threading.RLock()
+        # Guards `_waiting` and `_later`. Taken alone or after `_turn`, for a few steps of Python.
         self._counting: Any = threading.RLock()
         self._waiting = 0
         self._batch: _Batch | None = None
@@ -116,8 +117,8 @@ class Ledger:
     def in_turn(self, do: Callable[[], T]) -> T:
         """Call `do`, which changes the draft, and return its result once the draft is durable.
 
-        It is called again, on the newest content, if another process was faster. What it raises is raised, and nothing
-        of its change is kept. A turn within a turn is part of it. StorageError: the outcome is not known.
+        It is called again, on the newest content, if another process was faster. Its error is raised, and drops its
+        change. A turn within a turn is part of it. StorageError: the outcome is not known.
         """
         if self.is_current:
             return do()
@@ -196,7 +197,7 @@ class Ledger:
         self.puts += 1
 
     def _delete(self, keys: list[str]) -> None:
-        """Delete files that are no longer named (G). What is left after an error goes at the next opening."""
+        """Delete files that are no longer named (G). After an error the next opening deletes the rest."""
         with suppress(ObjectStoreError):
             self.reads.repeat(lambda: self.reads.store.delete_many(keys))
 

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Final
 
 from walkit.commit.frame import SealedFrame
+from walkit.config import LogOptions
 from walkit.errors import LogExhaustedError, LogFencedError
 from walkit.format.checksum import crc32c_of
 from walkit.format.frame import FrameHeader
-from walkit.format.layout import SEGMENT_HEADER_BYTES, SEGMENT_NUMBER_MAX
+from walkit.format.layout import ALIGNMENT_BUFFERED, SEGMENT_HEADER_BYTES, SEGMENT_NUMBER_MAX
 from walkit.objects.layout import AHEAD_MAX, BulkHeader, Claims, LogPlace, damaged, foreign, object_key
 from walkit.objects.requests import put_own
 from walkit.objects.vouched import VouchedEnd
@@ -31,18 +32,16 @@ class ObjectSink:
         self,
         vouched: VouchedEnd,
         refuse_newer: Callable[[], Claims],
-        *,
+        options: LogOptions,
         window: int,
-        alignment: int,
-        frame_bytes_max: int,
-        segment_bytes: int,
     ) -> None:
         """`refuse_newer` raises LogFencedError if the claims object shows a newer epoch."""
         self.vouched = vouched
-        self.window, self.alignment, self.frame_bytes_max = window, alignment, frame_bytes_max
-        self._segment_bytes = segment_bytes
+        self.window, self.alignment = window, ALIGNMENT_BUFFERED
+        self.frame_bytes_max = int(options.frame_bytes_max)
+        self._segment_bytes = options.segment_bytes
         self.segment_begun: Callable[[], object] = lambda: None
-        """Called when a segment is full and the next one is begun."""
+        """Called when a segment is full and the next one follows."""
         self._refuse_newer, self._bulks = refuse_newer, vouched.reads.bulks()
         self.save_soon: Callable[[], object] = lambda: None
         """Called, by one thread at a time, to save the vouched end in the background."""

@@ -125,7 +125,7 @@ class ObjectContents:
         return view.floor if number <= view.floor.number else source.header(number, lsn).end
 
     def segments(self) -> list[SegmentShown]:
-        """Return the stretches that are the log now, and what came after the newest one."""
+        """Return the stretches that are the log now, and the bulks after the newest one."""
         manifest, end, floor = self._vouched.current, self._vouched.acked, self._vouched.floor
         shown = [
             SegmentShown(s.number, s.start_position, s.end_position, s.first_lsn, s.last_lsn, True)
@@ -158,7 +158,7 @@ class ObjectFiles:
     on_seal: Callable[[], object] | None = None
 
     def begun(self) -> None:
-        """Count a stretch that is full: the next one was begun."""
+        """Count a stretch that is full."""
         self.rotations += 1
         if self.on_seal is not None:
             self.on_seal()
@@ -212,14 +212,7 @@ def compose(opening: Opening, options: LogOptions, events: EventSink, ports: Log
     ledger.known = opening.claims
     vouched = VouchedEnd(reads, manifest, opening.manifest_tag, opening.epoch_id, ledger=ledger)
     core = _core(opening, options, ports)
-    sink = ObjectSink(
-        vouched,
-        opening.refuse_newer,
-        window=window_of(options),
-        alignment=ALIGNMENT_BUFFERED,
-        frame_bytes_max=int(options.frame_bytes_max),
-        segment_bytes=options.segment_bytes,
-    )
+    sink = ObjectSink(vouched, opening.refuse_newer, options, window_of(options))
     name = os.path.basename(store.location.rstrip("/")) or "log"
     maintenance = MaintenanceWorker(name, events, options.write_timeout_ms)
     contents, lifetime = ObjectContents(vouched), Lifetime()

@@ -19,16 +19,17 @@ class Sweeper:
     """Deletes bulks below the floor, and no fence; stands for the `OrphanFiles` of a folder. Safe from any thread."""
 
     def __init__(self, vouched: VouchedEnd) -> None:
+        # Guards `_swept`, through the requests of a deletion. Taken after the claims' lock, and before a turn.
         self.lock = threading.RLock()
         self._vouched = vouched
         self._fences = fences_of(vouched.stored)
         self._swept = vouched.ledger.known.swept
 
     def add(self, names: Iterable[str]) -> None:
-        """See OrphanFiles: the floor says which bulks go, and the ledger which files."""
+        """See Orphans: floor and ledger have what goes."""
 
     def give_up(self, names: list[str]) -> None:
-        """See OrphanFiles."""
+        """See Orphans."""
         names.clear()
 
     @property
@@ -39,8 +40,8 @@ class Sweeper:
     def remove(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Delete what is left below the floor; after an error the next call deletes the rest. Needs the lock held.
 
-        The floor is known to be durable, as it was read or put, and is of this writer's epoch. So no fence that was
-        made since is below it.
+        The floor is known to be durable, as it was read or put in this writer's epoch. So no fence that was made since
+        is below it.
         """
         ledger = self._vouched.ledger
         store, first, last = ledger.reads.store, self._swept, ledger.known.floor.number

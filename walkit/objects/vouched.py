@@ -48,7 +48,7 @@ def manifest_of(found: ObjectBytes | None, location: str, log_id: int | None = N
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A segment of the manifest that bulks are added to: where it begins, its number, and when it was begun."""
+    """A segment of the manifest to which bulks are added: the place before it, its number and its time."""
 
     start: LogPlace
     number: int
@@ -58,11 +58,11 @@ class _Begun:
 class VouchedEnd:
     """The manifest of an open log, as `ManifestStore` shows that of a folder, and how far the log is acknowledged.
 
-    What a folder's manifest has is in two objects here. The manifest object has the lineage, the vouched end and the
-    segments: stretches of bulks of about `segment_bytes`, which a save notes, so that no request is made for one. What
-    trims, checkpoints and compaction change is in the claims object, with what they are decided on (`Ledger`).
+    It is in two objects. The manifest object has the lineage, the vouched end and the segments: stretches of bulks of
+    about `segment_bytes`, which a save notes, so a new one costs no request. The claims object has the marks that
+    trims, checkpoints and compaction change, beside the claims that limit them (`Ledger`).
 
-    `advance` and `begin` are called under the commit lock, the others from any thread.
+    One thread at a time calls `begin`, any thread the others.
     """
 
     lost: BaseException | None = None
@@ -81,7 +81,7 @@ class VouchedEnd:
         self._tag, self._nonce = tag, nonce
         self._begun = _Begun(self.saved, manifest.next_segment, wall_us())
         self._following: deque[_Begun] = deque()
-        """Segments that were begun since; taken from the left by saves."""
+        """The segments after it; taken from the left by saves."""
         # Held through one saving. Taken without the commit lock, and no other lock is taken under it.
         self._saving: Any = threading.RLock()
 
@@ -127,7 +127,7 @@ class VouchedEnd:
                 self._following.popleft()
 
     def _with_segments(self, end: LogPlace) -> tuple[_Begun, dict[str, Any]]:
-        """Return the newest segment that begins before a place, and what the manifest says of all that do."""
+        """Return the newest segment that starts before a place, and the fields of the manifest for all of them."""
         begun, dropped = self._begun, self.ledger.known.dropped_lsn
         known = (s for s in self.stored.segments if s.number < begun.number and s.last_lsn > dropped)
         segments = list(known)

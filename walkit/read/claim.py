@@ -464,9 +464,9 @@ class Claim:
     def _in_turn(self, write: Callable[[], ClaimRecord]) -> None:
         """Have a mark written, and then take it for the last one: until then it may be on storage, or not."""
         with self._events.held():
-            self.settle(in_claims_turn(self._storage, write, self._wait_s))
+            self._note_written(in_claims_turn(self._storage, write, self._wait_s))
 
-    def settle(self, mark: ClaimRecord) -> None:
+    def _note_written(self, mark: ClaimRecord) -> None:
         """Take a mark that was written for the last one."""
         self._before, self._mark, self.ended = self._mark, mark, ""
         self._unsure.clear()

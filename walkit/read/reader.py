@@ -285,9 +285,7 @@ class LogReader(CursorApi):
         """See ReadApi. Without an open log a damaged tail makes a reader refuse it, and is read here."""
         folder = self.source.folder()
         if isinstance(folder, EndKnown):
-            refuse(
-                "damaged", "unverified", "only for a log in a folder: walkit.verify(URL) says what is damaged"
-            )
+            refuse("damaged", "unverified", "only for a log in a folder; walkit.verify(URL) reports damage")
         return view_with_damage(folder, seen)
 
     def _for_consumers(self) -> tuple[View, int]:

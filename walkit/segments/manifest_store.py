@@ -344,7 +344,7 @@ class Manifests(Protocol):
 
     @property
     def lost(self) -> BaseException | None:
-        """Why nothing is written any more: the place belongs to another writer. None while it does not."""
+        """The reason why writing has ended: the place belongs to another writer. None while it does not."""
 
     @property
     def is_scarce(self) -> bool:

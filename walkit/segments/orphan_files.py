@@ -75,7 +75,7 @@ def orphaned_by(header: SegmentHeader, manifest: Manifest) -> str | None:
 
 
 class Orphans(Protocol):
-    """What an open log is to remove: its manifest no longer names it. Safe from any thread."""
+    """The files and objects that an open log removes, as its manifest no longer names them. Safe from any thread."""
 
     lock: Any
     """Held by the thread that gives something up, from taking it out of the manifest until it is removed."""

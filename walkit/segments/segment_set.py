@@ -412,7 +412,7 @@ class SegmentSet:
         check_order(tuple(self.open_segments))
 
     def settle(self) -> None:
-        """Wait for what the maintenance thread is about to seal: it can be dropped, too."""
+        """See `Segments`: wait for the seals that the maintenance thread has to make."""
         self.maintenance.drain()
 
     def close(self, *, poisoned: bool, hung: bool = False) -> None:
