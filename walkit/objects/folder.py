@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from walkit.errors import ObjectRangeError
 from walkit.format.consumer_file import decode_claim, encode_claim
-from walkit.format.file_names import claim_file_name, claim_of_name, cursor_of_name, is_unfinished_name
+from walkit.format.file_names import claim_file_name, claim_of_name, cursor_of_name, is_temporary_name
 from walkit.format.layout import CLAIM_FILE_BYTES
 from walkit.format.manifest import MANIFEST_NAME, Manifest, encode_base
 from walkit.objects.layout import Claims
@@ -153,7 +153,7 @@ class ObjectFolder:
     def open(self, name: str, mode: OpenMode) -> StorageFile:
         """See Storage."""
         if mode == "create":
-            if not is_unfinished_name(name):
+            if not is_temporary_name(name):
                 raise storage_error("create", name, self.location, errno.ENOTSUP)
             self._new[name] = _Bytes(name)
             return self._new[name]
@@ -217,7 +217,7 @@ class ObjectFolder:
         """See Storage: `sync_directory`, or the next change, makes it durable; then the content goes."""
         if self._new.pop(name, None) is not None:
             return
-        if is_unfinished_name(name) or self._found(name) is None:
+        if is_temporary_name(name) or self._found(name) is None:
             raise storage_error("remove", name, self.location, errno.ENOENT)
         if cursor_of_name(name) is not None:
             self._ledger.reads.repeat(lambda: self._ledger.reads.store.delete(f"{CURSORS}/{name}"))

@@ -208,7 +208,7 @@ class LogNode(Node):
     def _compare(self, store: Store) -> None:
         """Compare the log that was opened with the ledger, which learns the records that were not acknowledged."""
         log, before = store.log, self.branch
-        lineage, own = log.parts.manifest_store.current.lineage, log.parts.segments.identity.epoch_id
+        lineage, own = log.parts.manifest_store.current.lineage, log.parts.core.identity.epoch_id
         branch = self.branch = self.ledger.opened(lineage, own, before)
         if before is None and self._was_promoted:
             assert branch.before is not None
