@@ -317,7 +317,7 @@ def test_a_cut_answer_is_asked_for_again() -> None:
     for _ in range(5):
         made.append([b"x"])
     with LogReader(ObjectEnd(store)) as log:
-        assert len(list(log)) == 5 and len(store.cut) == 5
+        assert len(list(log)) == 5 and len(store.cut) == 6  # the fence, too
 
 
 def test_states_come_from_a_log_of_objects() -> None:

@@ -71,11 +71,17 @@ class Bulks:
         bulk = self.get(number)
         return None if bulk is None else bulk.header
 
-    def ahead(self, first: int, last: int | None = None) -> Generator[Bulk | None]:
+    def _bare(self, number: int) -> Bulk | None:
+        header = self.header(number)
+        return None if header is None else Bulk(header, b"", "")
+
+    def ahead(self, first: int, last: int | None = None, *, bodies: bool = True) -> Generator[Bulk | None]:
         """Yield the bulks from number `first` to `last`, or without end, None for each that is missing.
 
         The first is asked for alone, and then twice as many at a time with each that was there. Raises as `get` does.
+        Without `bodies` only the header of each is read, and its data and tag are empty.
         """
+        get = self.get if bodies else self._bare
         asked: deque[Callable[[], Bulk | None]] = deque()
         largest, room, number = 1, 1, first
         pool = ThreadPoolExecutor(PARALLEL, "walkit-bulks")
@@ -83,9 +89,7 @@ class Bulks:
             while asked or last is None or number <= last:
                 while len(asked) < room and (last is None or number <= last):
                     is_near = room == 1 or number in self._kept
-                    asked.append(
-                        partial(self.get, number) if is_near else pool.submit(self.get, number).result
-                    )
+                    asked.append(partial(get, number) if is_near else pool.submit(get, number).result)
                     number += 1
                 bulk = asked.popleft()()
                 yield bulk

@@ -79,14 +79,14 @@ class ObjectView(View):
         first = max(first_lsn, self.first_lsn)
         if first > last:
             return
-        number = self.source.number_where(self, lambda end: end.lsn >= first)
-        before: LogPlace | None = None
+        number = self.number_of(first)
+        before = self.floor if number == self.floor.number + 1 else None
         with closing(self.source.bulks.ahead(number, self.end.number)) as found:
             for bulk in found:
                 if bulk is None:
                     self.source.refuse_missing(number, first)
                 header, before = bulk.header, before or place_before(bulk.header)
-                if self.source.fit(header, before) is not Fit.FITS or not self._is_of_its_epoch(header):
+                if self.source.judged(header, before) is not Fit.FITS or not self._is_of_its_epoch(header):
                     self.source.refuse_trimmed(number, first)  # then another bulk may have come late
                     raise damaged(object_key(number), "does not follow the one before", before, header)
                 walk = frames_of(header, bulk.data, body=body)
@@ -103,6 +103,12 @@ class ObjectView(View):
     def _is_of_its_epoch(self, header: BulkHeader) -> bool:
         """Whether the lineage has the epoch of a bulk at its LSN: one that came late, below the floor, has an older."""
         return header.is_fence or identity_at(self.manifest, header.first_lsn).epoch == header.epoch
+
+    def number_of(self, lsn: int) -> int:
+        """Return the number of the bulk that has an LSN of the view, by requests for a few headers."""
+        if lsn <= self.floor.lsn + 1:
+            return self.floor.number + 1
+        return self.source.number_where(self, lambda end: end.lsn >= lsn)
 
     def lsn_at(self, position: int) -> int:
         """See View. Reads the bulk that the position is in."""
@@ -137,9 +143,13 @@ class ObjectEnd:
 
     poll_s = POLL_S
 
-    def __init__(self, store: ObjectStore) -> None:
-        """Read manifest and claims. LogNotFoundError, CorruptionError, StorageError."""
-        self.location, self._pid = store.location, os.getpid()
+    def __init__(self, store: ObjectStore, *, planned: Manifest | None = None, bodies: bool = True) -> None:
+        """Read manifest and claims. LogNotFoundError, CorruptionError, StorageError.
+
+        With the manifest that a view was `planned` by, nothing is read: for the view's bulks alone. Without `bodies`
+        the end is followed by headers: a damaged body is found by who reads it.
+        """
+        self.location, self._pid, self._bodies = store.location, os.getpid(), bodies
         self.reads = PatientReads(store, lambda: Patience(READ_S))
         self.bulks = self.reads.bulks()
         # Guards what is known of the end, and is held through its requests.
@@ -155,12 +165,13 @@ class ObjectEnd:
         """How many times in a row nothing new was found."""
         self._expected = START
         """Where a frame ends that came another way, without the number of its bulk."""
-        self.manifest = self._stored_manifest()
+        self.manifest = self._stored_manifest() if planned is None else planned
         self._place = vouched_place(self.manifest)
         self.claims = Claims(log_id=self.manifest.log_id)
         self._ledger = Ledger(self.reads, self.manifest.log_id)
         self._folder = ObjectFolder(self._ledger, self._manifest_now, lambda: self.now().last_lsn)
-        self._read_floor()
+        if planned is None:
+            self._read_floor()
 
     def folder(self) -> ObjectFolder:
         """See ViewSource."""
@@ -242,7 +253,7 @@ class ObjectEnd:
     def _take_following(self) -> bool:
         """Take the bulks that follow; say whether there was one."""
         began = self._place
-        with closing(self.bulks.ahead(self._place.number + 1)) as found:
+        with closing(self.bulks.ahead(self._place.number + 1, bodies=self._bodies)) as found:
             for bulk in found:
                 if bulk is None or not self._take(bulk):
                     break
@@ -257,7 +268,8 @@ class ObjectEnd:
             self._begun.append(epoch_record(header))
         self._place = header.end
         self._known.setdefault(header.number // AHEAD_MAX, header.end)
-        self.bulks.keep(bulk)
+        if self._bodies:
+            self.bulks.keep(bulk)
         return True
 
     def _catch_up(self) -> None:
@@ -303,8 +315,12 @@ class ObjectEnd:
         raise self.missing(number, wanted_lsn)
 
     def refuse_trimmed(self, number: int, wanted_lsn: int) -> None:
-        """Raise GapError if the bulk of this number was trimmed."""
+        """Raise GapError if the bulk of this number was trimmed.
+
+        LogNotFoundError or DivergenceError if the log itself was removed, or is another one now.
+        """
         with once(self._lock), self._lock:
+            self._read_manifest()
             self._read_floor()
             if number <= self.floor.number:
                 raise self.missing(number, wanted_lsn)

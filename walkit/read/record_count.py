@@ -57,7 +57,7 @@ def lsn_at(path: Place, time: datetime) -> int:
     time of its newest frame. Where the time is before the oldest record that is left, the answer is the LSN before it.
     Reads a few frame headers of each segment, and those of one segment. OptionsError for a time without a time zone.
     """
-    wanted_us = _time_us(time)
+    wanted_us = as_time_us(time)
     view, _ = view_of(storage_at(path))
     found = view.first_lsn - 1
     spans = [span for span in view.spans if span.last_lsn is None or span.record.records]
@@ -85,7 +85,8 @@ def _last_begun(view: LogView, spans: Sequence[Span], wanted_us: int) -> int | N
     return low - 1 if low else None
 
 
-def _time_us(time: datetime) -> int:
+def as_time_us(time: datetime) -> int:
+    """Return a time as microseconds; OptionsError unless it is a datetime with a time zone."""
     if not isinstance(time, datetime) or time.tzinfo is None:
         refuse("time", time, "a datetime with a time zone, such as datetime.now(UTC)")
     wanted_us = to_microseconds(time)

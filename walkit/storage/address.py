@@ -75,7 +75,7 @@ def open_store(url: str, storage_options: Mapping[str, Any] | None = None) -> Ob
     options = StorageOptions(storage_options or {})
     if url.startswith(FILES) and len(url) > len(FILES):
         if options:
-            refuse("storage_options", options, f"a store in a folder ({FILES}) has none")
+            refuse("storage_options", sorted(options), f"a store in a folder ({FILES}) has none")
         return FileObjectStore(os.path.expanduser(url.removeprefix(FILES)))
     if not _CLOUD.fullmatch(url):
         # It may have a password in it, or a signature.
