@@ -109,7 +109,7 @@ def begin_tasks(path: Path, reader: bytes, partitions: list[bytes]) -> None:
     storage = storage_at(path)
     for partition in partitions:
         pickle.loads(reader)
-        manifest: Manifest = pickle.loads(partition).value.segments.manifest
+        manifest: Manifest = pickle.loads(partition).value.planned.manifest
         view = LogView(storage, manifest, ())
         for record in manifest.segments:
             view.opened(Span(record, record.end_position, record.last_lsn))[0].close()

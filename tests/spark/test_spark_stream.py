@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -23,12 +23,21 @@ from walkit.spark.stream_offset import StreamOffset
 from walkit.spark.times import within_times
 
 
-def reader_of(path: Path, **options: object) -> WalkitStreamReader:
+@pytest.fixture(params=["folder", "objects"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a log is: a folder, or object storage."""
+    return f"{'objects:' if request.param == 'objects' else ''}{tmp_path}/log"
+
+
+P = TypeVar("P", Path, str)
+
+
+def reader_of(path: Path | str, **options: object) -> WalkitStreamReader:
     """The reader of a query, as Spark makes it."""
     return WalkitStreamReader(read_options({"path": str(path), **options}), RECORD_STRUCT)
 
 
-def filled(path: Path, count: int = 300, each: int = 10, **options: Any) -> Path:
+def filled(path: P, count: int = 300, each: int = 10, **options: Any) -> P:
     """A closed log of `count` records in transactions of `each`, with few keys."""
     with walkit.open(path, options=walkit.LogOptions(segment_bytes=64 * 1024, **options)) as log:
         append(log, count, each)
@@ -57,18 +66,18 @@ def batches_of(reader: WalkitStreamReader, start: dict[str, Any]) -> Iterator[li
         start = end
 
 
-def test_batches_end_where_frames_end(tmp_path: Path) -> None:
+def test_batches_end_where_frames_end(place: str) -> None:
     """Limit a batch to 25 records of transactions of ten: batches of 20, no transaction in two of them."""
-    reader = pickle.loads(pickle.dumps(reader_of(filled(tmp_path / "log"), maxRecordsPerTrigger=25)))
+    reader = pickle.loads(pickle.dumps(reader_of(filled(place), maxRecordsPerTrigger=25)))
     batches = list(batches_of(reader, reader.initialOffset()))
     assert [lsn for lsns in batches for lsn in lsns] == list(range(1, 301))
     assert {len(lsns) for lsns in batches} == {20}
 
 
 @pytest.mark.parametrize("limit", [{"maxRecordsPerTrigger": 3}, {"maxBytesPerTrigger": 1}])
-def test_a_frame_over_the_limit_is_a_batch(tmp_path: Path, limit: dict[str, object]) -> None:
+def test_a_frame_over_the_limit_is_a_batch(place: str, limit: dict[str, object]) -> None:
     """Give limits below one transaction: each batch is one whole transaction, and the stream gets on."""
-    reader = reader_of(filled(tmp_path / "log", 50), **limit)
+    reader = reader_of(filled(place, 50), **limit)
     assert [len(lsns) for lsns in batches_of(reader, reader.initialOffset())] == [10] * 5
 
 
@@ -80,24 +89,24 @@ def test_limits_skip_through_sealed_segments(tmp_path: Path) -> None:
     assert all(len(lsns) <= 700 for lsns in batches) and len(batches) == 5
 
 
-def test_bounds_of_a_stream_are_inclusive(tmp_path: Path) -> None:
+def test_bounds_of_a_stream_are_inclusive(place: str) -> None:
     """Begin and end within transactions by option: these records, no others, and then nothing new."""
-    reader = reader_of(filled(tmp_path / "log"), firstLsn=15, lastLsn=77)
+    reader = reader_of(filled(place), firstLsn=15, lastLsn=77)
     assert [lsn for lsns in batches_of(reader, reader.initialOffset()) for lsn in lsns] == list(range(15, 78))
 
 
-def test_read_all_passes_over_the_limits(tmp_path: Path) -> None:
+def test_read_all_passes_over_the_limits(place: str) -> None:
     """Spark asks for all that there is (Trigger.Once): one batch, whatever the options are."""
-    reader = reader_of(filled(tmp_path / "log"), maxRecordsPerTrigger=20)
+    reader = reader_of(filled(place), maxRecordsPerTrigger=20)
     assert isinstance(reader.getDefaultReadLimit(), ReadMaxRows)
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
     assert end["lsn"] == 300 and rows_of(reader, start, end) == list(range(1, 301))
 
 
-def test_available_now_ends_where_the_log_ended(tmp_path: Path) -> None:
+def test_available_now_ends_where_the_log_ended(place: str) -> None:
     """Prepare for Trigger.AvailableNow, append, and drive: what came later is left for the next query."""
-    path = filled(tmp_path / "log")
+    path = filled(place)
     reader = reader_of(path, maxRecordsPerTrigger=100)
     start = reader.initialOffset()
     reader.prepareForTriggerAvailableNow()
@@ -275,7 +284,7 @@ def test_another_log_or_history_is_a_divergence(tmp_path: Path) -> None:
     assert reader.latestOffset(end, ReadAllAvailable()) == end
 
 
-def written_at(monkeypatch: pytest.MonkeyPatch, path: Path, minute: int, count: int = 20) -> datetime:
+def written_at(monkeypatch: pytest.MonkeyPatch, path: Path | str, minute: int, count: int = 20) -> datetime:
     """Open the log, append at a minute of the writer's clock, close; return a time just after."""
     with monkeypatch.context() as clock:
         clock.setattr(time, "time_ns", lambda: (1_700_000_000 + 60 * minute) * 10**9)
@@ -288,9 +297,9 @@ def at_minute(minute: int) -> datetime:
     return datetime.fromtimestamp(1_700_000_030 + 60 * minute, UTC)
 
 
-def test_times_bound_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_bound_a_stream(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read since and until times between writes, in other zones too: these records; a restart keeps its checkpoint."""
-    path = tmp_path / "log"
+    path = place
     times = [written_at(monkeypatch, path, minute) for minute in (0, 10, 20)]
     kolkata = timezone(timedelta(hours=5, minutes=30))
 
@@ -314,9 +323,9 @@ def test_times_bound_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert lsns(end, since=times[0]) == list(range(81, 101))
 
 
-def test_a_clock_that_was_set_back_moves_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_was_set_back_moves_no_end(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Set the writer's clock back: `until` ends at the first frame after it for ever; any time cuts loads in two."""
-    path, ends = tmp_path / "log", list[int]()
+    path, ends = place, list[int]()
     for minute in (0, 30, 10, 20, 40):
         written_at(monkeypatch, path, minute)
         reader = reader_of(path, claim="none", until=at_minute(15))

@@ -40,6 +40,8 @@ def write(place: str | CrashingStorage, rows: list[Row], epochs: int = 1) -> Non
     storage = place if isinstance(place, CrashingStorage) else None
     path = None if isinstance(place, CrashingStorage) else place
     options = walkit.LogOptions(durability="none", segment_bytes=64 * 1024, frame_bytes_max=16 * 1024)
+    if path is not None and path.startswith("objects:"):
+        options = walkit.LogOptions()
     share = -(-len(rows) // epochs) if rows else 0
     for epoch in range(epochs):
         with walkit.open(path, options=options, storage=storage) as log:

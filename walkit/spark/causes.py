@@ -21,10 +21,13 @@ from walkit.format.layout import SegmentFlag
 from walkit.read.reader import view_of
 from walkit.read.view import LogView
 from walkit.spark.facts import LogFacts
-from walkit.storage.address import storage_at
+from walkit.storage.address import is_object_url, storage_at
 
-FRAME, COMPACTED, SNAPSHOT, DROPPED = "frame", "compacted", "snapshot", "dropped"
-"""The record is in a frame as it was written; in one that compaction made; in a snapshot alone; or nowhere."""
+FRAME, COMPACTED, SNAPSHOT, DROPPED, OBJECT = "frame", "compacted", "snapshot", "dropped", "object"
+"""The record is in a frame as it was written; in one that compaction made; in a snapshot alone; or nowhere.
+
+A record of a log on object storage has `OBJECT` alone: to find its frame costs requests.
+"""
 
 LOOK_UPS_MAX = 3
 """So often a look-up begins anew because the log was trimmed or compacted meanwhile."""
@@ -73,6 +76,9 @@ def _causes(side: SideLog, other: SideLog, lsns: Numbers, other_lsns: Numbers) -
     in_snapshot = here & (lsns <= side.facts.snapshot_lsn)
     sources[in_snapshot] = SNAPSHOT
     wanted = here & ~in_snapshot
+    if is_object_url(side.facts.path):
+        sources[wanted] = OBJECT
+        wanted = here & False
     found = _places(side.facts, np.unique(lsns[wanted]))
     at = np.searchsorted(found.lsns, lsns[wanted])
     sources[wanted] = found.sources[at]

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from walkit.read.ranges import read_ranges
 from walkit.record import Kind
 from walkit.segments.history import LogPoint
+from walkit.spark.object_log import files_at
 from walkit.spark.options import read_options
-from walkit.spark.scan import plan_log
+from walkit.spark.scan import parts_of, plan_log
 from walkit.state.latest_reducer import FinalState
 from walkit.state.snapshot import snapshot_batches
-from walkit.storage.address import storage_at
+from walkit.storage.address import StorageOptions
 
 CHANGES_SCHEMA = pa.schema(
     [
@@ -33,24 +34,30 @@ ROWS_MAX = 10_000
 
 
 def changes_of(
-    path: str, first_lsn: int, records: Iterable[pa.RecordBatch], end: LogPoint
+    path: str,
+    first_lsn: int,
+    records: Iterable[pa.RecordBatch],
+    end: LogPoint,
+    storage_options: StorageOptions | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the changes of `records`, all from `first_lsn` on, in the state before them; of the log that has `end`.
 
     In memory are the records, and the state before them of the keys that they have. For it the log is read up to there,
     without the batches that have no such key. HistoryTrimmedError if that state or a record is no longer known.
     """
-    scan = plan_log(path, read_options({"path": path, "snapshot": "true", "lastLsn": first_lsn - 1}))
+    options = read_options({"path": path, "snapshot": "true", "lastLsn": first_lsn - 1, "partitions": 1})
+    scan = plan_log(path, replace(options, storage_options=storage_options))
     end.require(scan.manifest, path)
     scan.facts.require_records(first_lsn)
     late = [batch.filter(batch.column("key").is_valid()) for batch in records]
     keys = pa.chunked_array([batch.column("key") for batch in late], pa.binary()).unique()
     before = FinalState()
     if scan.snapshot is not None:
-        for batch in snapshot_batches(storage_at(path), scan.snapshot.lsn, scan.snapshot.identity):
+        files = files_at(path, storage_options)
+        for batch in snapshot_batches(files, scan.snapshot.lsn, scan.snapshot.identity):
             before.add(batch.filter(pc.is_in(batch.column("key"), keys)))
-    state = read_ranges(path, scan.ranges, first_lsn=scan.frames_from, last_lsn=first_lsn - 1, keys=keys)
-    for batch in state:
+    (part,) = parts_of(scan.manifest, scan.last_lsn, [scan.ranges], scan.bulks)
+    for batch in part.batches(path, first_lsn=scan.frames_from, last_lsn=first_lsn - 1, keys=keys):
         before.add(batch.filter(pc.is_in(batch.column("key"), keys)))
     rows = changed(before, late)
     while some := list(islice(rows, ROWS_MAX)):

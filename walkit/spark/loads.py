@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import reduce
 from operator import or_
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -26,7 +26,7 @@ from walkit._internal.arguments import refuse
 from walkit.errors import GapError, NotALoadError
 from walkit.spark.errors import errors, require_open
 from walkit.spark.facts import SOURCE_NAME, TOUCHED_KEY, LogFacts
-from walkit.spark.options import NEWEST_OF, ONLY, PLANNED, TOUCHED_FROM, Mode, View
+from walkit.spark.options import HIDDEN, NEWEST_OF, ONLY, PLANNED, TOUCHED_FROM, Mode, View
 from walkit.spark.session import session
 
 Log: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | DataFrame
@@ -36,6 +36,7 @@ RELOAD_LSNS = 1 << 17
 """A log of no more LSNs is not loaded again: that would save less than it takes."""
 BROADCAST_LSNS = 1 << 17
 """The hashes of up to so many keys that a range touches go to each worker, instead of a shuffle."""
+STORAGE = "storageOptions"
 KEYS_MAX = 10_000
 """Most keys that are asked for at once: they are part of the query's plan."""
 HASH = "walkit_hash"
@@ -53,13 +54,24 @@ def load(
     partitions: int | None = None,
     view: View = "records",
     mode: Mode = "failfast",
+    storage_options: Mapping[str, Any] | None = None,
 ) -> DataFrame:
     """Return a log's records, or another view of it, as a DataFrame: `spark.read.format("walkit")` with these options.
 
-    `path` is a folder, a list or a pattern. Bounds are inclusive; `since` and `until` are times with a zone. The
-    DataFrame shows the log as it is now, however it grows. Raises walkit's own errors, also those that Spark wraps:
-    LogNotFoundError, NotALogError, OptionsError, and GapError for a bound below the oldest record.
+    `path` is a folder, the URL of a log on object storage, a list or a pattern. Bounds are inclusive; `since` and
+    `until` are times with a zone. The DataFrame shows the log as it is now, however it grows. `storage_options` are
+    those of `walkit.open`: tasks get them with the plan, and no plan, error or page of Spark's shows them. Without them
+    each executor takes its environment's, as it has to over Spark Connect.
+
+    Raises walkit's own errors, also those that Spark wraps: LogNotFoundError, NotALogError, OptionsError, and GapError
+    for a bound below the oldest record.
     """
+    if storage_options is not None and is_remote():
+        refuse(
+            "storage_options",
+            HIDDEN,
+            "the environment of the executors has them: Spark Connect shows options",
+        )
     options = {
         "firstLsn": first_lsn,
         "lastLsn": last_lsn,
@@ -69,6 +81,7 @@ def load(
         "partitions": partitions,
         "view": view,
         "mode": mode,
+        STORAGE: None if storage_options is None else json.dumps(dict(storage_options)),
     }
     given = {name: str(value) for name, value in options.items() if value is not None}
     paths = os.fspath(path) if isinstance(path, str | os.PathLike) else [os.fspath(one) for one in path]
@@ -84,6 +97,14 @@ def is_load(df: DataFrame) -> bool:
     root = df._jdf.queryExecution().analyzed()
     is_relation = root.getClass().getSimpleName() == "DataSourceV2Relation"
     return bool(is_relation and root.table().name() == SOURCE_NAME)
+
+
+def _storage_of(df: DataFrame) -> dict[str, str]:
+    """Return option storageOptions of a load, if it was given."""
+    if is_remote():
+        return {}
+    found = df._jdf.queryExecution().analyzed().options().get(STORAGE)
+    return {} if found is None else {STORAGE: found}
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +202,7 @@ class Load:
             TOUCHED_FROM: touched_from or None,
         }
         given = {name: str(value) for name, value in options.items() if value is not None}
+        given |= _storage_of(self.records)
         reader = self.records.sparkSession.read.format(SOURCE_NAME).options(**given)
         with errors():
             found = (reader if columns is None else reader.schema(columns)).load(
@@ -225,7 +247,9 @@ class Load:
 
         HistoryTrimmedError if the time is before the oldest record: others may have been there by then.
         """
-        reader = self.records.sparkSession.read.format(SOURCE_NAME).option("until", str(time))
+        reader = self.records.sparkSession.read.format(SOURCE_NAME).options(
+            until=str(time), **_storage_of(self.records)
+        )
         try:
             with errors():
                 (found,) = LogFacts.all_of(reader.load(facts.path))

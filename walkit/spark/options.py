@@ -21,17 +21,19 @@ from walkit.errors import LogNotFoundError, OptionsError
 from walkit.format.file_names import is_cursor_name
 from walkit.format.layout import CLAIM_LEASE_US_MAX
 from walkit.spark.facts import LogFacts
-from walkit.storage.address import storage_at
+from walkit.storage.address import FILES, StorageOptions, is_object_url, storage_at
 
 T = TypeVar("T")
 View: TypeAlias = Literal["records", "frames", "segments", "damage", "changes"]
 Mode: TypeAlias = Literal["failfast", "permissive"]
 VIEWS: tuple[View, ...] = ("records", "frames", "segments", "damage", "changes")
 MODES: tuple[Mode, ...] = ("failfast", "permissive")
+OF_FOLDERS = ("segments", "damage", "permissive")
+"""Views and modes that a log on object storage does not have."""
 
 OF_A_LOAD = (
     *("path", "bodies", "firstLsn", "lastLsn", "mode", "partitions"),
-    *("since", "snapshot", "until", "view"),
+    *("since", "snapshot", "storageOptions", "until", "view"),
 )
 OF_A_STREAM = ("claim", "claimSeconds", "failOnDataLoss", "maxBytesPerTrigger", "maxRecordsPerTrigger")
 OPTIONS = (*OF_A_LOAD, *OF_A_STREAM)
@@ -72,6 +74,9 @@ TABLE_PREFIX = "option."
 CLAIM_S_DEFAULT = 2 * 24 * 3600
 """How long the claim of a stream counts after its last renewal: a daily job that is late once has it still."""
 
+HIDDEN = "..."
+"""Shown instead of credentials."""
+
 OF_A_SINK = "checkpointlocation"
 """An option that Spark gives to what a stream is written to."""
 
@@ -93,6 +98,8 @@ class LoadOptions:
     until: datetime | None
     """Bounds as times, with a time zone: `walkit.spark.times` makes LSNs of them, for each log."""
     partitions: int | None
+    storage_options: StorageOptions | None
+    """Endpoint, region and credentials of object storage; without them the environment of each process has them."""
     snapshot: bool
     bodies: bool
     """Whether view "frames" reads the bodies, to verify their checksums."""
@@ -159,6 +166,7 @@ def read_options(options: Mapping[str, Any]) -> LoadOptions:
         since=_time(given, "since"),
         until=_time(given, "until"),
         partitions=_number(given, "partitions"),
+        storage_options=_storage_options(given),
         snapshot=_switch(given, "snapshot"),
         fail_on_data_loss=_switch(given, "failOnDataLoss", "true"),
         bodies=_switch(given, "bodies"),
@@ -219,6 +227,11 @@ def _check(found: LoadOptions) -> None:
         found.refuse(
             ("firstLsn", "lastLsn"), "is of one log: the LSNs of several do not compare; use column log"
         )
+    for name, value in (("view", found.view), ("mode", found.mode)):
+        if value in OF_FOLDERS and any(map(is_object_url, found.paths)):
+            refuse(name, value, "this is for logs in folders, and one is on object storage")
+    if not any(is_object_url(path) and not path.startswith(FILES) for path in found.paths):
+        found.refuse(("storageOptions",), "is for s3://, gs:// and az://, and no path is one of these")
     if found.claim_s * 1e6 > CLAIM_LEASE_US_MAX:
         refuse(
             "claimSeconds", found.claim_s, f"a claim lasts at most {CLAIM_LEASE_US_MAX // 10**6} (30 days)"
@@ -240,12 +253,12 @@ def _paths(given: Mapping[str, str]) -> tuple[tuple[str, ...], bool]:
     many = len(named) > 1
     for name in named:
         path = local_path(name)
-        if glob.has_magic(path) and not os.path.exists(path):
+        if not is_object_url(path) and glob.has_magic(path) and not os.path.exists(path):
             many = True
             found += _matching(os.path.join(path, "") if name.endswith("/") else path)
         else:
             found.append(path)
-    real = [os.path.realpath(path) for path in found]
+    real = [path if is_object_url(path) else os.path.realpath(path) for path in found]
     for path, at in zip(found, real, strict=True):
         if real.count(at) > 1:
             refuse("path", path, "this log is named twice")
@@ -275,10 +288,14 @@ def _matching(pattern: str) -> list[str]:
 
 
 def local_path(name: str) -> str:
-    """Return the absolute path that an address means: a path, `~`, `file:/PATH` or `file:///PATH`.
+    """Return the URL of an object store, or the absolute path of a folder: a path, `~`, `file:/PATH`, `file:///PATH`.
 
-    `OptionsError` for another kind of address: Spark's workers are other processes, which see files only.
+    `OptionsError` for another kind of address: Spark's workers are other processes.
     """
+    if is_object_url(name):
+        if name.startswith(FILES):
+            return FILES + os.path.abspath(os.path.expanduser(name.removeprefix(FILES)))
+        return name.rstrip("/")
     if name.startswith("memory:"):
         refuse(
             "path",
@@ -292,7 +309,7 @@ def local_path(name: str) -> str:
             refuse("path", name, f"the host is {host}; give file:///PATH")
         name = unquote(slash + path)
     elif "://" in name:
-        refuse("path", name, "a log is read from a path or file:///PATH")
+        refuse("path", name, "a log is read from a path, file:///PATH or the URL of an object store")
     path = os.path.abspath(os.path.expanduser(name))
     storage_at(path)  # raises walkit's words for a file, an empty path, a zero character
     return path
@@ -318,6 +335,24 @@ def _time(given: Mapping[str, str], name: str) -> datetime | None:
     if found is None or found.tzinfo is None:
         refuse(name, text, "a time with its zone, such as 2026-01-31 09:00:00+00:00")
     return found
+
+
+def _storage_options(given: Mapping[str, str]) -> StorageOptions | None:
+    text = given.get("storageoptions")
+    if text is None:
+        return None
+    if "provider" in given:
+        where = "the environment of the executors has them; a catalog keeps the options of its tables, and shows them"
+        refuse("storageOptions", HIDDEN, where)
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        refuse(
+            "storageOptions", HIDDEN, 'a JSON object, such as {"endpoint": "https://...", "region": "..."}'
+        )
+    return StorageOptions(found)
 
 
 def _switch(given: Mapping[str, str], name: str, default: str = "false") -> bool:

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
+
+import pyarrow as pa
 
 from walkit.errors import GapError, HistoryTrimmedError
 from walkit.format.file_names import lsn_of_name
-from walkit.format.frame import FrameIdentity
+from walkit.format.frame import FrameHeader, FrameIdentity
 from walkit.format.manifest import Manifest
-from walkit.read.ranges import FrameRange, PlannedSegments, ranges_of
-from walkit.read.reader import view_of
-from walkit.read.view import LogView
+from walkit.objects.view import ObjectView
+from walkit.read.ranges import FrameRange, PlannedSegments, ranges_of, read_headers, read_ranges
 from walkit.recovery.scan_report import Verdict
 from walkit.recovery.verify import scan as scan_log
 from walkit.segments.history import LogPoint
 from walkit.segments.manifest_store import load_manifest
 from walkit.spark.facts import LogFacts
 from walkit.spark.hosts import LOAD_AGAIN
+from walkit.spark.object_log import AnyView, BulkRange, PlannedBulks, bulk_ranges, seen_at
 from walkit.spark.options import LoadOptions
 from walkit.state.load_snapshot import base_at, base_of_all
 from walkit.state.snapshot import identity_at
-from walkit.storage.address import storage_at
+from walkit.storage.address import StorageOptions, storage_at
 
 PARTITION_BYTES = 128 << 20
 """How many bytes of frames a partition has at most, about, where the user does not say how many he wants."""
@@ -40,11 +42,40 @@ class SnapshotPart:
     identity: FrameIdentity
 
 
-class RangePart(NamedTuple):
-    """Ranges of frames that are read together, and their segments. Picklable."""
+AnyRange: TypeAlias = FrameRange | BulkRange
 
-    ranges: tuple[FrameRange, ...]
-    segments: PlannedSegments
+
+class RangePart(NamedTuple):
+    """Ranges of frames that are read together, and their segments, or the bulks of object storage. Picklable."""
+
+    ranges: tuple[Any, ...]
+    planned: PlannedSegments | PlannedBulks
+
+    def batches(
+        self, path: str, *, first_lsn: int, last_lsn: int, keys: pa.Array | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the records within the bounds, which are inclusive, of the log at `path`: see `read_ranges`."""
+        if isinstance(self.planned, PlannedBulks):
+            return self.planned.batches(first_lsn=first_lsn, last_lsn=last_lsn, keys=keys)
+        return read_ranges(
+            path, self.ranges, first_lsn=first_lsn, last_lsn=last_lsn, planned=self.planned, keys=keys
+        )
+
+    def headers(
+        self, path: str, first_lsn: int | None, last_lsn: int | None, *, bodies: bool
+    ) -> Iterator[tuple[str, FrameHeader]]:
+        """Yield the headers of the frames with records within the bounds: see `read_headers`."""
+        if isinstance(self.planned, PlannedBulks):
+            frames = self.planned.frames(first_lsn or 0, last_lsn, body=bodies)
+            return ((key, header) for header, _, key in frames)
+        return read_headers(
+            path,
+            self.ranges,
+            first_lsn=first_lsn,
+            last_lsn=last_lsn,
+            bodies=bodies,
+            planned=self.planned,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +86,11 @@ class Scan:
     facts: LogFacts
     manifest: Manifest
     """As the log had it: a partition has its segments, so that a worker reads no other log, and no other history."""
+    bulks: PlannedBulks | None
+    """In their place for a log on object storage."""
+    storage_options: StorageOptions | None
     snapshot: SnapshotPart | None
-    ranges: tuple[FrameRange, ...]
+    ranges: tuple[AnyRange, ...]
     frames_from: int
     """The first LSN that is taken from the frames: above the low watermark and above the snapshot's LSN."""
     parts: int | None
@@ -87,7 +121,8 @@ def plan_log(path: str, options: LoadOptions) -> Scan:
         return _plan_intact(path, options)
     first_lsn, last_lsn, parts = options.first_lsn, options.last_lsn, options.partitions
     # One view for all: what is noted of the log's history has to be of the moment of the ranges.
-    view, newest = view_of(storage_at(path))
+    seen = seen_at(path, options.storage_options)
+    view, newest = seen.view, seen.last_lsn
     end = newest if last_lsn is None else min(last_lsn, newest)
     if 0 < (last_lsn or 0) < view.first_lsn and not (options.snapshot or options.planned):
         raise GapError(end, view.first_lsn)
@@ -97,13 +132,14 @@ def plan_log(path: str, options: LoadOptions) -> Scan:
         base = planned.snapshot_lsn
     if options.snapshot and end:
         base = _base(view, newest, end, whole=last_lsn is None)
-    ranges: list[FrameRange] = []
+    ranges: Sequence[AnyRange] = ()
     if base < end or not base:
         begin = base + 1 if base else first_lsn
-        total = sum(span.end_position - span.record.start_position for span in view.spans)
+        total = size_of(view)
         # Of a log with more partitions than processors, whole segments are ranges: no index of theirs is read.
         coarse = _count(total, parts) if total > PARTITION_BYTES * (os.cpu_count() or 1) else parts
-        ranges = ranges_of(view, newest, parts=coarse, first_lsn=begin, last_lsn=last_lsn)
+        ranges = ranges_in(view, newest, parts=coarse, first_lsn=begin, last_lsn=last_lsn)
+    bulks = bulks_of(view, end, options)
     touched = _touched(ranges, options.touched_from, parts)
     point = LogPoint.of(view.manifest, end)
     facts = LogFacts(
@@ -121,6 +157,8 @@ def plan_log(path: str, options: LoadOptions) -> Scan:
         path=path,
         facts=facts,
         manifest=view.manifest,
+        bulks=bulks,
+        storage_options=options.storage_options,
         snapshot=SnapshotPart(base, identity_at(view.manifest, base))
         if base >= max(first_lsn or 0, 1)
         else None,
@@ -131,11 +169,11 @@ def plan_log(path: str, options: LoadOptions) -> Scan:
         only=options.only,
         newest_of=options.newest_of,
         touched_from=(options.touched_from or 0) if touched else 0,
-        touched=parts_of(view.manifest, end, [touched])[0] if touched else None,
+        touched=parts_of(view.manifest, end, [touched], bulks)[0] if touched else None,
     )
 
 
-def _require_same(planned: LogFacts, view: LogView, path: str) -> None:
+def _require_same(planned: LogFacts, view: AnyView, path: str) -> None:
     """Raise if a log is not as it was at an earlier load: DivergenceError, or GapError for dropped records."""
     point = LogPoint(int(planned.log_id, 16), int(planned.epoch_id, 16), planned.last_lsn)
     point.require(view.manifest, path)
@@ -146,7 +184,7 @@ def _require_same(planned: LogFacts, view: LogView, path: str) -> None:
     raise error
 
 
-def _base(view: LogView, newest: int, end: int, *, whole: bool) -> int:
+def _base(view: AnyView, newest: int, end: int, *, whole: bool) -> int:
     try:
         return base_of_all(view, newest) if whole else base_at(view, end)
     except HistoryTrimmedError as error:
@@ -190,6 +228,8 @@ def _plan_intact(path: str, options: LoadOptions) -> Scan:
         path=path,
         facts=facts,
         manifest=manifest,
+        bulks=None,
+        storage_options=None,
         snapshot=None,
         ranges=tuple(ranges),
         frames_from=max(low + 1, options.first_lsn or 0),
@@ -198,9 +238,7 @@ def _plan_intact(path: str, options: LoadOptions) -> Scan:
     )
 
 
-def _touched(
-    ranges: Sequence[FrameRange], first_lsn: int | None, parts: int | None
-) -> tuple[FrameRange, ...]:
+def _touched(ranges: Sequence[AnyRange], first_lsn: int | None, parts: int | None) -> tuple[AnyRange, ...]:
     """Return the ranges with records from `first_lsn` on; none where each partition would read much more by them."""
     found = [frames for frames in ranges if first_lsn is not None and first_lsn <= frames.last_lsn]
     size = sum(_bytes_from(frames, first_lsn or 0) for frames in found)
@@ -208,24 +246,48 @@ def _touched(
     return tuple(found) if size <= min(TOUCHED_BYTES, total // _count(total, parts)) else ()
 
 
-def _bytes_from(frames: FrameRange, first_lsn: int) -> int:
+def _bytes_from(frames: AnyRange, first_lsn: int) -> int:
     """Return how many bytes of a range are those of records from `first_lsn` on, about."""
     size, lsns = frames.end_position - frames.start_position, frames.last_lsn - frames.first_lsn + 1
     return size * (frames.last_lsn - max(first_lsn, frames.first_lsn) + 1) // lsns
 
 
-def parts_of(manifest: Manifest, last_lsn: int, groups: Sequence[tuple[FrameRange, ...]]) -> list[RangePart]:
+def size_of(view: AnyView) -> int:
+    """Return how many bytes of frames a view has."""
+    if isinstance(view, ObjectView):
+        return view.end.position - view.floor.position
+    return sum(span.end_position - span.record.start_position for span in view.spans)
+
+
+def ranges_in(view: AnyView, newest: int, **bounds: int | None) -> Sequence[AnyRange]:
+    """Return what `ranges_of` returns, of a log in segments or on object storage."""
+    if isinstance(view, ObjectView):
+        return bulk_ranges(view, newest, **bounds)
+    return ranges_of(view, newest, **bounds)
+
+
+def bulks_of(view: AnyView, last_lsn: int, options: LoadOptions) -> PlannedBulks | None:
+    """Return what a task knows of a log on object storage; None for a log in a folder."""
+    if not isinstance(view, ObjectView):
+        return None
+    return PlannedBulks.of(view, last_lsn, options.storage_options)
+
+
+def parts_of(
+    manifest: Manifest, last_lsn: int, groups: Sequence[tuple[Any, ...]], bulks: PlannedBulks | None = None
+) -> list[RangePart]:
     """Return groups of ranges with their segments, of a log with this manifest that is read up to `last_lsn`."""
-    return [
-        RangePart(*part) for part in zip(groups, PlannedSegments.of(manifest, last_lsn, groups), strict=True)
-    ]
+    if bulks is not None:
+        return [RangePart(group, bulks.within(group)) for group in groups]
+    planned = PlannedSegments.of(manifest, last_lsn, groups)
+    return [RangePart(*part) for part in zip(groups, planned, strict=True)]
 
 
 def _count(total: int, parts: int | None) -> int:
     return parts or max(os.cpu_count() or 1, -(-total // PARTITION_BYTES))
 
 
-def share(ranges: Sequence[FrameRange], parts: int | None) -> tuple[tuple[FrameRange, ...], ...]:
+def share(ranges: Sequence[AnyRange], parts: int | None) -> tuple[tuple[AnyRange, ...], ...]:
     """Put neighbouring ranges together into at most `parts` partitions of about the same size in bytes.
 
     Without `parts`: one for each processor of the driver's machine, and more where they would pass
@@ -233,7 +295,7 @@ def share(ranges: Sequence[FrameRange], parts: int | None) -> tuple[tuple[FrameR
     """
     total = sum(frames.end_position - frames.start_position for frames in ranges)
     count = _count(total, parts)
-    groups: list[list[FrameRange]] = [[] for _ in range(count)]
+    groups: list[list[AnyRange]] = [[] for _ in range(count)]
     before = 0
     for frames in ranges:
         groups[before * count // total].append(frames)

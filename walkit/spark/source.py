@@ -43,7 +43,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from walkit._internal.arguments import refuse
-from walkit.read.ranges import read_ranges
 from walkit.spark.columns import LOG_FIELDS, RECORD_STRUCT, require_subset
 from walkit.spark.combine import newest_up_to, of_keys
 from walkit.spark.errors import noted
@@ -51,6 +50,7 @@ from walkit.spark.facts import SEVERAL_KEY, SOURCE_NAME, TOUCHED_KEY
 from walkit.spark.hosts import on_a_worker
 from walkit.spark.many import ManyReader, of_one_log
 from walkit.spark.many_stream import ManyStreamReader
+from walkit.spark.object_log import files_at
 from walkit.spark.options import (
     NEWEST_OF,
     OF_A_STREAM,
@@ -66,7 +66,6 @@ from walkit.spark.stream import WalkitStreamReader
 from walkit.spark.tables import STRUCTS, TablePlan, TableReader, plan_table
 from walkit.spark.times import within_times
 from walkit.state.snapshot import snapshot_batches
-from walkit.storage.address import storage_at
 
 if TYPE_CHECKING:
     from typing import Any
@@ -228,14 +227,14 @@ class WalkitReader(DataSourceReader):
     def __getstate__(self) -> dict[str, Any]:
         """Return what a worker needs to read a partition."""
         bare = replace(self.scan.manifest, segments=())
-        return {**self.__dict__, "scan": replace(self.scan, ranges=(), manifest=bare)}
+        return {**self.__dict__, "scan": replace(self.scan, ranges=(), manifest=bare, bulks=None)}
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the snapshot and the ranges that hold a wanted LSN, shared out; none for an empty log."""
         scan = self.scan
         first = [scan.snapshot] if scan.snapshot is not None and scan.last_lsn else []
         ranges = [r for r in scan.ranges if r.last_lsn >= scan.frames_from and r.first_lsn <= scan.last_lsn]
-        parts = parts_of(scan.manifest, scan.last_lsn, share(ranges, scan.parts))
+        parts = parts_of(scan.manifest, scan.last_lsn, share(ranges, scan.parts), scan.bulks)
         return [InputPartition(part) for part in (*first, *parts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -262,15 +261,14 @@ class WalkitReader(DataSourceReader):
         return of_keys(batches, keys.unique(), scan.touched_from)
 
     def _of_snapshot(self, part: SnapshotPart) -> Iterator[pa.RecordBatch]:
-        for batch in snapshot_batches(storage_at(self.scan.path), part.lsn, part.identity):
+        files = files_at(self.scan.path, self.scan.storage_options)
+        for batch in snapshot_batches(files, part.lsn, part.identity):
             yield self._of_keys(batch.filter(pc.less_equal(batch.column("lsn"), self.scan.last_lsn)))
 
     def _of_ranges(self, part: RangePart, first_lsn: int = 0) -> Iterator[pa.RecordBatch]:
         scan, first = self.scan, max(first_lsn, self.scan.frames_from)
         keys = self._keys()
-        for batch in read_ranges(
-            scan.path, part.ranges, first_lsn=first, last_lsn=scan.last_lsn, planned=part.segments, keys=keys
-        ):
+        for batch in part.batches(scan.path, first_lsn=first, last_lsn=scan.last_lsn, keys=keys):
             yield self._of_keys(batch)
 
     def _of_keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:

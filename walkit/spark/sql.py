@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.functions import udtf
 
 from walkit._internal.arguments import refuse
-from walkit.read.ranges import read_ranges
-from walkit.read.reader import LogReader, view_of
+from walkit.objects.entrance import open_log
 from walkit.segments.history import LogPoint
 from walkit.spark.change_rows import changes_of
 from walkit.spark.errors import noted
+from walkit.spark.object_log import seen_at
 from walkit.spark.options import local_path, read_options
-from walkit.spark.scan import plan_log
+from walkit.spark.scan import parts_of, plan_log
 from walkit.spark.workers import make_importable
 from walkit.state.state_at import exact_state
-from walkit.storage.address import storage_at
-from walkit.storage.interface import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,9 +54,9 @@ class StateFunction:
     def eval(self, path: str, at_lsn: int | None = None) -> Iterator[tuple[Any, ...]]:
         """Yield key, value and LSN of each live key."""
         with noted():
-            storage = storage_at(local_path(path))
-            end = _last_of(storage, at_lsn, "at_lsn", "walkit.spark.replay(path, at_lsn)")
-            for row in exact_state(LogReader(storage), end).records.live().to_pylist():
+            place = local_path(path)
+            end = _last_of(place, at_lsn, "at_lsn", "walkit.spark.replay(path, at_lsn)")
+            for row in exact_state(open_log(place, "r"), end).records.live().to_pylist():
                 yield row["key"], row["value"], row["lsn"]
 
 
@@ -73,20 +71,22 @@ class ChangesFunction:
                 refuse("first_lsn", first_lsn, text, last_lsn)
             place = local_path(path)
             more = "walkit.spark.changes(path, first_lsn, last_lsn)"
-            end = _last_of(storage_at(place), last_lsn, "last_lsn", more)
+            end = _last_of(place, last_lsn, "last_lsn", more)
             scan = plan_log(place, read_options({"path": place, "lastLsn": end}))
-            records = read_ranges(place, scan.ranges, first_lsn=first_lsn, last_lsn=end)
+            (part,) = parts_of(scan.manifest, end, [scan.ranges], scan.bulks)
+            records = part.batches(place, first_lsn=first_lsn, last_lsn=end)
             for batch in changes_of(place, first_lsn, records, LogPoint.of(scan.manifest, end)):
                 yield from (tuple(row.values()) for row in batch.to_pylist())
 
 
-def _last_of(storage: Storage, last_lsn: int | None, option: str, more: str) -> int:
+def _last_of(place: str, last_lsn: int | None, option: str, more: str) -> int:
     """Return the last LSN that counts; OptionsError if the log ends before it, or has too many LSNs up to there."""
-    view, newest = view_of(storage)
+    seen = seen_at(place)
+    view, newest = seen.view, seen.last_lsn
     end = newest if last_lsn is None else last_lsn
     if not 0 <= end <= newest:
         refuse(option, end, f"the log ends at {newest:,}", newest)
     if end - view.first_lsn >= FUNCTION_LSNS_MAX:
         text = f"the log has more than {FUNCTION_LSNS_MAX:,} LSNs up to {end:,}, too many for one worker"
-        refuse("path", storage.location, f"{text}; use {more}, which all workers read")
+        refuse("path", place, f"{text}; use {more}, which all workers read")
     return end

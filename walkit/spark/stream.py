@@ -28,21 +28,22 @@ from pyspark.sql.types import StructType
 from walkit._internal.arguments import refuse
 from walkit.errors import GapError
 from walkit.events import EventSink
-from walkit.read.ranges import FrameRange, ranges_of, read_ranges
+from walkit.objects.view import ObjectEnd, ObjectView
 from walkit.read.reader import ReaderView, reader_view_of
-from walkit.read.view import LogView, Span
+from walkit.read.view import Span
 from walkit.record import to_microseconds
 from walkit.spark.change_rows import changes_of
 from walkit.spark.columns import RECORD_STRUCT, require_subset
 from walkit.spark.errors import noted
 from walkit.spark.hosts import on_a_worker
+from walkit.spark.object_log import AnyView, headers_of, object_end
 from walkit.spark.options import LoadOptions
-from walkit.spark.scan import PARTITION_BYTES, RangePart, parts_of, share
+from walkit.spark.scan import PARTITION_BYTES, AnyRange, RangePart, bulks_of, parts_of, ranges_in, share
 from walkit.spark.stream_claim import StreamClaim
 from walkit.spark.stream_offset import GAP_ADVICE, StreamOffset, epoch_at, require_here
 from walkit.spark.tables import CHANGES_STRUCT
 from walkit.spark.times import first_lsn_since
-from walkit.storage.address import storage_at
+from walkit.storage.address import is_object_url, storage_at
 
 TASK_BYTES = 8 << 20
 """A batch has about one task for so many bytes of frames, up to the processors: a small batch is one task."""
@@ -75,19 +76,34 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options, self.schema = options, schema
         self.path = options.paths[0]
         self._claim = StreamClaim(self.path, options.claim, options.claim_s)
+        self._end: ObjectEnd | None = None
+        """Follows a log on object storage, from the first look on. Each process makes its own."""
         self._until: int | None = None
         """The last LSN of a query with Trigger.AvailableNow: what the log had when it began."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a worker needs to read a task."""
+        return {**self.__dict__, "_end": None}
+
+    def _seen(self) -> ReaderView[AnyView]:
+        """Return what a reader may see now."""
+        if not is_object_url(self.path):
+            return reader_view_of(storage_at(self.path))
+        self._end = self._end or object_end(self.path, self.options.storage_options)
+        return self._end.now()
 
     @noted()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a new query begins: before option `firstLsn`, else before the oldest record there is."""
         require_streamable(self.options, self.schema)
-        seen = reader_view_of(storage_at(self.path))
+        seen = self._seen()
         view, newest = seen.view, seen.durable_lsn()
         first_lsn = self.options.first_lsn or view.first_lsn
         if self.options.since is not None:
             # What was sealed by then may be durable a moment later: the query begins before it, and not after.
-            first_lsn = min(first_lsn_since(self.path, self.options.since), newest + 1)
+            first_lsn = min(
+                first_lsn_since(self.path, self.options.since, self.options.storage_options), newest + 1
+            )
         if first_lsn > newest + 1:
             refuse("firstLsn", first_lsn, f"the log ends at {newest}", newest)
         named = self.options.given & {"firstLsn", "since"}
@@ -112,7 +128,7 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Note where a query with Trigger.AvailableNow ends."""
         require_streamable(self.options, self.schema)
-        self._until = reader_view_of(storage_at(self.path)).durable_lsn()
+        self._until = self._seen().durable_lsn()
 
     @noted()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -143,7 +159,7 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @noted()
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return how far the log is durable, for the query's progress."""
-        seen = reader_view_of(storage_at(self.path))
+        seen = self._seen()
         return {"log_id": f"{seen.view.manifest.log_id:016x}", "lsn": seen.durable_lsn()}
 
     @noted()
@@ -154,10 +170,11 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if last.lsn <= offset.lsn:
             return []
         require_here(replace(last, complete_from_lsn=seen.view.complete_from_lsn), seen, self.path)
-        ranges = ranges_of(seen.view, seen.last_lsn, first_lsn=offset.lsn + 1, last_lsn=last.lsn)
+        ranges = ranges_in(seen.view, seen.last_lsn, first_lsn=offset.lsn + 1, last_lsn=last.lsn)
         # The changes of a key are in the order of its records: one task has them all.
         parts = 1 if self.options.view == "changes" else self.options.partitions or _tasks(ranges)
-        groups = parts_of(seen.view.manifest, last.lsn, share(ranges, parts))
+        bulks = bulks_of(seen.view, last.lsn, self.options)
+        groups = parts_of(seen.view.manifest, last.lsn, share(ranges, parts), bulks)
         return [InputPartition(StreamPart(offset.lsn + 1, last.lsn, group)) for group in groups]
 
     @noted()
@@ -170,15 +187,10 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the records of one task, every frame verified, as batches of the wanted columns."""
         part = partition.value
         wanted = to_arrow_schema(self.schema, timezone="UTC")
-        batches = read_ranges(
-            self.path,
-            part.frames.ranges,
-            first_lsn=part.first_lsn,
-            last_lsn=part.last_lsn,
-            planned=part.frames.segments,
-        )
+        batches = part.frames.batches(self.path, first_lsn=part.first_lsn, last_lsn=part.last_lsn)
         if self.options.view == "changes":
-            batches = changes_of(self.path, part.first_lsn, batches, part.frames.segments.end)
+            options = self.options.storage_options
+            batches = changes_of(self.path, part.first_lsn, batches, part.frames.planned.end, options)
         with on_a_worker(self.path, GAP_ADVICE):
             for batch in batches:
                 columns = [batch.column(name) for name in wanted.names]
@@ -192,11 +204,11 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         assert all(limit is None or end.lsn <= limit for limit in (self._until, self.options.last_lsn))
 
-    def _look_from(self, start: dict[str, Any], owner: str = "") -> tuple[StreamOffset, ReaderView[LogView]]:
+    def _look_from(self, start: dict[str, Any], owner: str = "") -> tuple[StreamOffset, ReaderView[AnyView]]:
         """Return an offset and the log as it is now, its claim in force; `owner` is for a start without one."""
         require_streamable(self.options, self.schema)
         offset = StreamOffset.of(start)
-        seen = reader_view_of(storage_at(self.path))
+        seen = self._seen()
         try:
             require_here(offset, seen, self.path)
         except GapError as error:
@@ -231,12 +243,12 @@ def require_streamable(options: LoadOptions, schema: StructType) -> None:
 
 
 def end_within(
-    view: LogView, first_lsn: int, last_lsn: int, *, max_records: int | None, max_bytes: int | None
+    view: AnyView, first_lsn: int, last_lsn: int, *, max_records: int | None, max_bytes: int | None
 ) -> int:
     """Return the last LSN of the frames from `first_lsn` on that fit into the limits; one frame at least.
 
     Where all up to `last_lsn` fits, that is `last_lsn`. Reads frame headers, and of sealed segments that fit as a whole
-    only what the manifest says.
+    only what the manifest says. On object storage a bulk counts as a frame.
     """
     records = size = 0
     end = first_lsn - 1
@@ -246,6 +258,12 @@ def end_within(
             max_bytes is None or size + more_bytes <= max_bytes
         )
 
+    if isinstance(view, ObjectView):
+        for bulk in headers_of(view, first_lsn, last_lsn):
+            if end >= first_lsn and not fits(bulk.records, bulk.body_bytes):
+                return end
+            records, size, end = records + bulk.records, size + bulk.body_bytes, min(bulk.end.lsn, last_lsn)
+        return last_lsn
     for span in view.spans:
         if span.last_lsn is not None and span.last_lsn < first_lsn:
             continue
@@ -263,7 +281,7 @@ def end_within(
     return last_lsn
 
 
-def end_sealed_by(view: LogView, first_lsn: int, last_lsn: int, until: datetime) -> int:
+def end_sealed_by(view: AnyView, first_lsn: int, last_lsn: int, until: datetime) -> int:
     """Return the last LSN before the first frame of [first_lsn, last_lsn] that was sealed after `until`.
 
     That is `last_lsn` where there is none, and below `first_lsn` where the first one is. By LSN, so that the answer
@@ -272,10 +290,17 @@ def end_sealed_by(view: LogView, first_lsn: int, last_lsn: int, until: datetime)
     until_us = to_microseconds(until)
     assert until_us is not None
     end = first_lsn - 1
-    for header, _, _ in view.frames(first_lsn, last_lsn, body=False):
-        if header.sealed_us > until_us:
+    frames = (
+        ((bulk.sealed_us, bulk.end.lsn) for bulk in headers_of(view, first_lsn, last_lsn))
+        if isinstance(view, ObjectView)
+        else (
+            (frame.sealed_us, frame.last_lsn) for frame, _, _ in view.frames(first_lsn, last_lsn, body=False)
+        )
+    )
+    for sealed_us, lsn in frames:
+        if sealed_us > until_us:
             return end
-        end = min(header.last_lsn, last_lsn)
+        end = min(lsn, last_lsn)
     return last_lsn
 
 
@@ -287,6 +312,6 @@ def _whole(span: Span, first_lsn: int, last_lsn: int) -> tuple[int, int] | None:
     return record.records, span.end_position - record.start_position
 
 
-def _tasks(ranges: Sequence[FrameRange]) -> int:
+def _tasks(ranges: Sequence[AnyRange]) -> int:
     total = sum(frames.end_position - frames.start_position for frames in ranges)
     return max(1, min(os.cpu_count() or 1, -(-total // TASK_BYTES)), -(-total // PARTITION_BYTES))

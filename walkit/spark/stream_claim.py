@@ -12,7 +12,7 @@ from walkit.segments.consumer_files import claim_facts, in_claims_turn, remove_c
 from walkit.segments.manifest_store import load_manifest
 from walkit.spark.options import own_claim_name
 from walkit.spark.stream_offset import UNCLAIMED
-from walkit.storage.address import storage_at
+from walkit.storage.address import is_object_url, storage_at
 
 
 class StreamClaim:
@@ -36,6 +36,9 @@ class StreamClaim:
         where another query's claim has the name or the log has as many claims as it may.
         """
         if self._name == "":
+            return UNCLAIMED
+        if is_object_url(self._path):
+            self._report("a log on object storage has no claims yet")
             return UNCLAIMED
         kept = self._kept
         if kept is None or kept.first_lsn is None:

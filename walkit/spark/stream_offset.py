@@ -10,8 +10,8 @@ from walkit._internal.arguments import refuse
 from walkit.errors import DivergenceError, GapError
 from walkit.format.manifest import Manifest
 from walkit.read.reader import ReaderView
-from walkit.read.view import LogView
 from walkit.segments.history import identity_at, lies_in
+from walkit.spark.object_log import AnyView
 
 UNCLAIMED = "none"
 """In place of the owner id of a claim, for a query that has none."""
@@ -61,7 +61,7 @@ def epoch_at(manifest: Manifest, lsn: int) -> str:
     return f"{identity_at(manifest, lsn).epoch_id:016x}"
 
 
-def require_here(offset: StreamOffset, seen: ReaderView[LogView], path: str) -> None:
+def require_here(offset: StreamOffset, seen: ReaderView[AnyView], path: str) -> None:
     """Raise where the log at `path` does not continue from an offset.
 
     DivergenceError: it is another log, or what the query has read was cut. GapError: records that the query has not
@@ -86,7 +86,7 @@ def require_here(offset: StreamOffset, seen: ReaderView[LogView], path: str) -> 
     require_unread(offset, seen.view)
 
 
-def require_unread(offset: StreamOffset, view: LogView) -> None:
+def require_unread(offset: StreamOffset, view: AnyView) -> None:
     """Raise GapError, with what to do, where records after an offset were trimmed or compacted away."""
     wanted = offset.lsn + 1
     if view.first_lsn <= wanted and view.complete_from_lsn <= max(wanted, offset.complete_from_lsn):

@@ -25,15 +25,14 @@ from pyspark.sql.types import (
 
 from walkit.format.layout import CODEC_ZSTD
 from walkit.format.manifest import Manifest
-from walkit.read.ranges import FrameRange, ranges_of, read_headers
-from walkit.read.reader import view_of
+from walkit.read.view import LogView
 from walkit.record import calendar_us
 from walkit.recovery.scan_report import Verdict
 from walkit.recovery.verify import scan
 from walkit.spark.hosts import on_a_worker
+from walkit.spark.object_log import PlannedBulks, seen_at
 from walkit.spark.options import LoadOptions, View
-from walkit.spark.scan import RangePart, parts_of, share
-from walkit.storage.address import storage_at
+from walkit.spark.scan import AnyRange, RangePart, bulks_of, parts_of, ranges_in, share
 
 TABLE_ROWS = 10_000
 """Most rows in a batch."""
@@ -111,10 +110,11 @@ class TablePlan:
     log_id: str
     rows: tuple[dict[str, Any], ...]
     """The rows of a view that the load has made already."""
-    ranges: tuple[FrameRange, ...]
+    ranges: tuple[AnyRange, ...]
     """Where the frames are, for a view that is read by Spark's workers."""
     manifest: Manifest | None
     """Of the log that these ranges belong to."""
+    bulks: PlannedBulks | None
     end_lsn: int
     first_lsn: int | None
     last_lsn: int | None
@@ -125,7 +125,8 @@ class TablePlan:
 def plan_table(path: str, options: LoadOptions) -> TablePlan:
     """Return the plan of a view of the log at `path`. The damage view reads the whole log here, in one process."""
     rows: list[dict[str, Any]] = []
-    ranges: list[FrameRange] = []
+    ranges: Sequence[AnyRange] = ()
+    bulks: PlannedBulks | None = None
     manifest: Manifest | None = None
     newest = 0
     if options.view == "damage":
@@ -135,12 +136,13 @@ def plan_table(path: str, options: LoadOptions) -> TablePlan:
             if found.verdict in DAMAGE and _overlaps(options, found.first_lsn, found.last_lsn):
                 rows.append({**found.to_dict(), "verdict": found.verdict.value})
     else:
-        view, newest = view_of(storage_at(path))
+        seen = seen_at(path, options.storage_options)
+        view, newest = seen.view, seen.last_lsn
         log_id = view.manifest.log_id
         if options.view == "frames":
-            ranges = ranges_of(view, newest, first_lsn=options.first_lsn, last_lsn=options.last_lsn)
-            manifest = view.manifest
-        for span in view.spans if options.view == "segments" else ():
+            ranges = ranges_in(view, newest, first_lsn=options.first_lsn, last_lsn=options.last_lsn)
+            manifest, bulks = view.manifest, bulks_of(view, newest, options)
+        for span in view.spans if options.view == "segments" and isinstance(view, LogView) else ():
             record = span.record
             if not _overlaps(options, record.first_lsn, span.last_lsn):
                 continue
@@ -165,6 +167,7 @@ def plan_table(path: str, options: LoadOptions) -> TablePlan:
         rows=tuple(rows),
         ranges=tuple(ranges),
         manifest=manifest,
+        bulks=bulks,
         end_lsn=newest,
         first_lsn=options.first_lsn,
         last_lsn=options.last_lsn,
@@ -193,7 +196,8 @@ class TableReader(DataSourceReader):
         if self.plan.manifest is None:
             return []
         groups = share(self.plan.ranges, self.plan.parts)
-        return [InputPartition(part) for part in parts_of(self.plan.manifest, self.plan.end_lsn, groups)]
+        parts = parts_of(self.plan.manifest, self.plan.end_lsn, groups, self.plan.bulks)
+        return [InputPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition as batches of the wanted columns."""
@@ -213,14 +217,7 @@ class TableReader(DataSourceReader):
             yield from self.plan.rows
             return
         plan = self.plan
-        headers = read_headers(
-            plan.path,
-            part.ranges,
-            first_lsn=plan.first_lsn,
-            last_lsn=plan.last_lsn,
-            bodies=plan.bodies,
-            planned=part.segments,
-        )
+        headers = part.headers(plan.path, plan.first_lsn, plan.last_lsn, bodies=plan.bodies)
         for segment, header in headers:
             yield {
                 "segment": segment,

@@ -16,13 +16,12 @@ from pyspark.sql.types import BooleanType, DoubleType, LongType, StringType, Str
 from walkit._internal.arguments import refuse
 from walkit._internal.report import Cells, TableReport
 from walkit.errors import GapError, WalkitError
-from walkit.read.reader import view_of
-from walkit.recovery.verify import verify as verify_log
+from walkit.objects.verify import verify as verify_log
 from walkit.spark.errors import errors
 from walkit.spark.facts import SOURCE_NAME
+from walkit.spark.object_log import seen_at
 from walkit.spark.options import read_options
 from walkit.spark.session import session
-from walkit.storage.address import storage_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -164,7 +163,7 @@ def verify_pair(left: str | os.PathLike[str], right: str | os.PathLike[str]) -> 
     """
     spark = session()
     paths = [_one_log(path) for path in (left, right)]
-    views = [view_of(storage_at(path)) for path in paths]
+    views = [(seen.view, seen.last_lsn) for seen in map(seen_at, paths)]
     first = max(view.first_lsn for view, _ in views)
     last = min(newest for _, newest in views)
     facts: dict[str, Any] = {

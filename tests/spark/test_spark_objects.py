@@ -1,0 +1,246 @@
+"""Logs on object storage through Spark: the answers of a log in a folder, few requests, no credentials shown."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+import walkit
+import walkit.spark
+from tests.objects.made_log import MadeLog
+from tests.spark.test_spark_stream import append, filled
+from tests.support.histories import Row, diff_of, newest_of, random_rows, state_of, write
+from tests.support.object_servers import SECRET, OddS3, moto_bucket
+from walkit.spark.columns import LOG_FIELDS, RECORD_STRUCT
+from walkit.spark.many_stream import ManyStreamReader
+from walkit.spark.object_log import lsn_at
+from walkit.spark.options import read_options
+from walkit.spark.scan import plan_log
+from walkit.spark.source import WalkitReader, plan_load
+from walkit.spark.stream import WalkitStreamReader
+from walkit.spark.tables import CHANGES_STRUCT
+from walkit.storage.object_files import FileObjectStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def rows(df: DataFrame) -> list[tuple[Any, ...]]:
+    """The rows, sorted."""
+    return sorted((tuple(row.values()) for row in df.toArrow().to_pylist()), key=repr)
+
+
+def reader_of(path: str, options: Mapping[str, Any] | None = None, **given: object) -> WalkitReader:
+    """The reader of a load of the log at `path`, as a worker has it."""
+    stored = {} if options is None else {"storageOptions": json.dumps(options)}
+    return WalkitReader(plan_log(path, read_options({"path": path, **stored, **given})), RECORD_STRUCT)
+
+
+def read(reader: WalkitReader, partition: InputPartition) -> list[int]:
+    """The LSNs of one task."""
+    return [lsn for batch in reader.read(partition) for lsn in batch.column("lsn").to_pylist()]
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Row], str, str]:
+    """One generated history of three openings, in a folder and on object storage."""
+    folder, made = tmp_path_factory.mktemp("history"), random_rows(5, 400)
+    for place in (str(folder / "log"), f"objects:{folder}/objects"):
+        write(place, made, epochs=3)
+    return made, str(folder / "log"), f"objects:{folder}/objects"
+
+
+def test_both_kinds_of_log_give_the_same(spark: SparkSession, history: tuple[list[Row], str, str]) -> None:
+    """Load, replay, states, history, changes, diff, tables and several logs of one history: equal, and as the rule."""
+    made, *places = history
+    ask = walkit.spark
+    ask.sql_functions(spark)
+    answers = [
+        [
+            rows(ask.load(place, first_lsn=20, last_lsn=333, partitions=3).drop("timestamp")),
+            rows(ask.replay(place)),
+            rows(ask.replay(place, 200, only=[b"key-3", b""])),
+            rows(ask.states(place, [0, 17, 300])),
+            rows(ask.history(place, first_lsn=150)),
+            rows(ask.changes(place, 201, 350)),
+            rows(ask.diff((place, 200), place, unchanged=True).select(*DIFF)),
+            rows(ask.load(place, view="frames").agg({"records": "sum"})),
+            rows(spark.sql(f"SELECT * FROM walkit_changes('{place}', 301)")),
+        ]
+        for place in places
+    ]
+    assert answers[0] == answers[1]
+    assert answers[1][1] == sorted(
+        ((key, value, lsn) for key, (value, lsn) in state_of(made).items()), key=repr
+    )
+    assert answers[1][6] == sorted(diff_of(newest_of(made, 200), newest_of(made), unchanged=True), key=repr)
+    of_both = ask.load(places).groupBy("log").count()
+    assert rows(of_both) == sorted([(place, len(made)) for place in places], key=repr)
+    assert rows(ask.diff(*places)) == [] and ask.verify_pair(*places).equal
+    assert [row[3] for row in rows(ask.verify(places).select("log", "log_id", "state", "ok"))] == [True, True]
+
+
+DIFF = ("key", "change", "left_value", "right_value", "left_lsn", "right_lsn")
+
+
+def test_each_task_fetches_its_own_objects() -> None:
+    """Plan and read 60 objects of many sizes at a server: a plan of few headers, then each object by one task, once."""
+    with OddS3(lambda method, path: None) as server:
+        with walkit.open("s3://bucket/log", storage_options=server.options) as log:
+            for n in range(60):
+                log.append_many([random.Random(n).randbytes(1 + n**2 % 3000)] * 7)
+        before = len(server.requests)
+        reader = reader_of("s3://bucket/log", server.options, partitions=4)
+        partitions = reader.partitions()
+        planned = server.requests[before:]
+        assert len(partitions) == 4 and len(planned) < 30 and not any("list-type" in one for one in planned)
+        found, fetched = list[int](), list[str]()
+        for partition in partitions:
+            before = len(server.requests)
+            found += read(reader, partition)
+            asked = server.requests[before:]
+            assert len(asked) < 45 and all("/log/log/" in one for one in asked)
+            fetched += asked
+        assert found == list(range(1, 421)) and len(set(fetched)) == len(fetched) == 61  # with the fence
+        before = len(server.requests)
+        of_few = reader_of("s3://bucket/log", server.options, firstLsn=200, lastLsn=203)
+        (part,) = of_few.partitions()
+        assert read(of_few, part) == [200, 201, 202, 203] and len(server.requests) - before < 25
+
+
+def test_a_log_that_changed_since_its_load_is_refused(tmp_path: Path) -> None:
+    """Trim, replace and remove the log between plan and task: GapError "load it again", DivergenceError, not found."""
+    store: Any = FileObjectStore(tmp_path / "o")
+    made, url = MadeLog(store), f"objects:{tmp_path}/o"
+    places = [made.append([b"v"] * 3) for _ in range(8)]
+    made.save()
+    reader = reader_of(url, partitions=2)
+    first, second = reader.partitions()
+    made.trim(places[2])
+    for number in range(1, places[2].number + 1):
+        store.delete(f"log/{number:020d}")
+    with pytest.raises(walkit.GapError) as gap:
+        read(reader, first)
+    assert gap.value.oldest == 10 and "load it again" in str(gap.value.__notes__)
+    assert read(reader, second) == list(range(13, 25))
+    assert read(again := reader_of(url), again.partitions()[0])[0] == 10
+    for name in (tmp_path / "o").iterdir():
+        name.unlink()
+    with pytest.raises(walkit.LogNotFoundError):
+        read(reader, second)
+    MadeLog(store, log_id=0x42).append([b"w"] * 30)
+    with pytest.raises(walkit.DivergenceError, match="another log"):
+        read(reader, second)
+    store.close()
+
+
+def test_times_of_a_log_on_object_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Append minute by minute; the LSN at each time is that of a walk over the frames."""
+    url, begun = f"objects:{tmp_path}/o", datetime(2026, 1, 1, tzinfo=UTC)
+    for minute in range(5):
+        with monkeypatch.context() as clock:
+            now_ns = int((begun + timedelta(minutes=minute)).timestamp()) * 10**9
+            clock.setattr("time.time_ns", lambda now_ns=now_ns: now_ns)
+            filled(url, 20)  # type: ignore[arg-type]
+    with walkit.open(url, "r") as log:
+        view: Any = log.source.now().view
+        asked = [lsn_at(view, begun + timedelta(minutes=at - 0.5)) for at in range(7)]
+    assert asked == [0, 20, 40, 60, 80, 100, 100]
+    since = reader_of(url, since=begun + timedelta(minutes=2.5))
+    assert [n for part in since.partitions() for n in read(since, part)] == list(range(1, 101))
+
+
+def test_credentials_are_shown_nowhere(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Load, reload, fail and stream from moto with options: no plan, error, page or checkpoint has them."""
+    url, options = moto_bucket()
+    with walkit.open(url, storage_options=options) as log:
+        log.append_many([b"v"] * 140_000, [b"%d" % (n % 9) for n in range(140_000)])
+        df = walkit.spark.load(url, storage_options=options, snapshot=True)
+        asked = walkit.spark.replay(df)
+        assert len(rows(asked)) == 9 and rows(walkit.spark.diff((df, 5), df, unchanged=True))
+        append(log, 10)
+    for mode in ("extended", "formatted", "cost", "codegen"):
+        asked.explain(mode)
+    stream = spark.readStream.format("walkit").option("storageOptions", json.dumps(options)).load(url)
+    sink = stream.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "check"))
+    query = sink.trigger(availableNow=True).start(str(tmp_path / "sink"))
+    query.awaitTermination(120)
+    query.explain(True)
+    assert spark.read.parquet(str(tmp_path / "sink")).count() == 140_010
+    shown = [capsys.readouterr().out, repr(query.lastProgress), df.schema.json(), repr(df), sql_page(spark)]
+    shown += [str(file.read_bytes()) for file in (tmp_path / "check").rglob("*") if file.is_file()]
+    shown.append(repr(plan_load({"path": url, "storageOptions": json.dumps(options)})))
+    for path, given in (
+        (url, {**options, "no such option": SECRET}),
+        ("s3://no-bucket/folder", options),
+        (f"objects:{tmp_path}", options),
+        (url, [SECRET]),
+    ):
+        with pytest.raises(Exception) as caught:
+            spark.read.format("walkit").option("storageOptions", json.dumps(given)).load(path).count()
+        shown.append(f"{caught.value!r} {caught.value}")
+    with pytest.raises(Exception, match="environment of the executors"):
+        spark.sql(
+            f"CREATE TABLE t USING walkit OPTIONS (path '{url}', storageOptions '{json.dumps(options)}')"
+        )
+    assert all(len(text) > 10 for text in shown) and "BatchScan walkit" in shown[0]
+    assert [text for text in shown if SECRET in text or options["access_key_id"] in text] == []
+    for name in ("endpoint", "region", "access_key_id", "secret_access_key"):
+        monkeypatch.setenv(f"AWS_{name.upper()}", options[name])
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    assert len(reader_of(url).partitions()) >= 1
+
+
+def sql_page(spark: SparkSession) -> str:
+    """All that Spark's SQL page has of the queries so far."""
+    store: Any = spark._jsparkSession.sharedState().statusStore()
+    ran, text = store.executionsList(), ""
+    for at in range(ran.size()):
+        one = ran.apply(at)
+        nodes = store.planGraph(one.executionId()).allNodes()
+        text += f"{one.physicalPlanDescription()} {one.description()} {one.details()} {one.modifiedConfigs()}"
+        text += " ".join(f"{nodes.apply(n).name()} {nodes.apply(n).desc()}" for n in range(nodes.size()))
+    return text
+
+
+def test_streams_of_changes_and_of_several_logs(tmp_path: Path) -> None:
+    """Restart the reader before each batch, with a new writer meanwhile: each change and each record once."""
+    url, folder = f"objects:{tmp_path}/a", str(tmp_path / "b")
+    of_changes = {"path": url, "view": "changes", "maxRecordsPerTrigger": 30}
+    of_both = {"paths": json.dumps([url, folder]), "maxRecordsPerTrigger": 30}
+    for kind, given, columns in (
+        (WalkitStreamReader, of_changes, CHANGES_STRUCT),
+        (ManyStreamReader, of_both, StructType([*RECORD_STRUCT.fields, *LOG_FIELDS])),
+    ):
+        start: Any = None
+        found = list[dict[str, Any]]()
+        for turn in range(6):
+            for path in (url, folder) if turn < 3 else ():
+                filled(path, 40)
+            reader: Any = kind(read_options(given), columns)
+            start = reader.initialOffset() if start is None else start
+            end = reader.latestOffset(start, reader.getDefaultReadLimit())
+            for part in reader.partitions(start, end):
+                found += [row for batch in reader.read(part) for row in batch.to_pylist()]
+            reader.commit(end)
+            start = end
+        if kind is WalkitStreamReader:
+            assert [row["lsn"] for row in found] == list(range(1, 121))
+            assert [row["pre_value"] is None for row in found] == [n < 7 for n in range(120)]
+        else:
+            for path in (url, folder):
+                lsns = [row["lsn"] for row in found if row["log"] == path]
+                assert lsns == list(range(1, 1 + max(lsns))) and len(lsns) >= 160

@@ -1,0 +1,180 @@
+"""A log on object storage as Spark reads it.
+
+The driver plans by the headers of a few bulks, and each task gets the bulks between two places of the log: it proves
+that they follow each other from the one place to the other, and reads neither the manifest nor a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from walkit.errors import GapError, WalkitError
+from walkit.format.batch_builder import BatchBuilder
+from walkit.format.frame import FrameHeader
+from walkit.objects.bulks import PARALLEL
+from walkit.objects.layout import BulkHeader, LogPlace
+from walkit.objects.view import ObjectEnd, ObjectView
+from walkit.read.ranges import RANGE_BYTES
+from walkit.read.reader import ReaderView, reader_view_of
+from walkit.read.record_count import as_time_us
+from walkit.read.vectorised import FrameRows
+from walkit.read.view import BATCH_BYTES, BATCH_RECORDS, LogView
+from walkit.segments.history import LogPoint
+from walkit.storage.address import StorageOptions, is_object_url, open_store, storage_at
+from walkit.storage.interface import ReadableFiles
+
+AnyView: TypeAlias = LogView | ObjectView
+CUTS_MAX = 1024
+"""A plan looks at the headers of so many bulks, or of one for each partition."""
+
+
+def object_end(url: str, options: StorageOptions | None, **how: Any) -> ObjectEnd:
+    """Return what follows the end of a log on object storage, by headers alone."""
+    return ObjectEnd(open_store(url, options), bodies=False, **how)
+
+
+def seen_at(path: str, options: StorageOptions | None = None) -> ReaderView[AnyView]:
+    """Return what a reader may see now of a log in a folder or on object storage."""
+    return object_end(path, options).now() if is_object_url(path) else reader_view_of(storage_at(path))
+
+
+def files_at(path: str, options: StorageOptions | None) -> ReadableFiles:
+    """Return the place of a log's snapshots."""
+    return seen_at(path, options).view.storage if is_object_url(path) else storage_at(path)
+
+
+class BulkRange(NamedTuple):
+    """The bulks after one place of a log, up to another; with the bounds of a `FrameRange`."""
+
+    begin: LogPlace
+    end: LogPlace
+    start_position: int
+    end_position: int
+    first_lsn: int
+    last_lsn: int
+
+    @classmethod
+    def of(cls, begin: LogPlace, end: LogPlace) -> BulkRange:
+        """Return the range between two places."""
+        return cls(begin, end, begin.position, end.position, begin.lsn + 1, end.lsn)
+
+
+def bulk_ranges(
+    view: ObjectView,
+    newest: int,
+    *,
+    parts: int | None = None,
+    first_lsn: int | None = None,
+    last_lsn: int | None = None,
+) -> list[BulkRange]:
+    """Return what `ranges_of` returns of a log in segments. Reads headers: one for each range, and a few for a bound.
+
+    With `parts` there are some for each part, as bulks between two places may differ in size.
+    """
+    if first_lsn is not None and first_lsn < view.first_lsn:
+        raise GapError(first_lsn, view.first_lsn)
+    first = view.first_lsn if first_lsn is None else first_lsn
+    last = newest if last_lsn is None else min(last_lsn, newest)
+    if last < first:
+        return []
+    begin, end = view.number_of(first) - 1, view.end.number if last >= view.end.lsn else view.number_of(last)
+    total = _place(view, end).position - _place(view, begin).position
+    count = -(-total // RANGE_BYTES) if parts is None else max(parts, min(4 * parts, CUTS_MAX))
+    count = max(1, min(count, end - begin))
+    numbers = [begin + (end - begin) * at // count for at in range(count + 1)]
+    with ThreadPoolExecutor(PARALLEL, "walkit-plan") as pool:
+        places = list(pool.map(lambda number: _place(view, number), numbers))
+    return [BulkRange.of(*pair) for pair in pairwise(places) if pair[0].lsn < pair[1].lsn]
+
+
+def _place(view: ObjectView, number: int) -> LogPlace:
+    known = next((place for place in (view.floor, view.end) if place.number == number), None)
+    return known or view.source.header(number, view.first_lsn).end
+
+
+def headers_of(view: ObjectView, first_lsn: int, last_lsn: int) -> Iterator[BulkHeader]:
+    """Yield the headers of the bulks that have these LSNs, read ahead."""
+    number = view.number_of(first_lsn)
+    with closing(view.source.bulks.ahead(number, view.end.number, bodies=False)) as found:
+        for bulk in found:
+            if bulk is None:
+                view.source.refuse_missing(number, first_lsn)
+            number += 1
+            if bulk.header.first_lsn > last_lsn:
+                return
+            if not bulk.header.is_fence:
+                yield bulk.header
+
+
+def lsn_at(view: ObjectView, time: datetime) -> int:
+    """Return what `walkit.lsn_at` returns of a log in a folder. Reads headers by bisection, and one bulk."""
+    wanted_us = as_time_us(time)
+    low, high = view.floor.number, view.end.number
+    while low < high:
+        middle = (low + high + 1) // 2
+        begun = view.source.header(middle, view.first_lsn)
+        low, high = (middle, high) if begun.sealed_us <= wanted_us else (low, middle - 1)
+    after = _place(view, low).lsn
+    for frame, _, _ in view.frames(after + 1, body=False):
+        if frame.sealed_us > wanted_us:
+            break
+        after = frame.last_lsn
+    return max(after, view.first_lsn - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBulks:
+    """Bulks of a log as it was at the plan. Picklable; the repr shows no credentials."""
+
+    view: ObjectView
+    """Of these bulks; without its source."""
+    end: LogPoint
+    """The end of the log at the plan."""
+    options: StorageOptions | None
+
+    @classmethod
+    def of(cls, view: ObjectView, last_lsn: int, options: StorageOptions | None) -> PlannedBulks:
+        """Return the plan of a view that is read up to `last_lsn`."""
+        nothing: Any = None  # it has locks and a client; a task makes its own
+        return cls(replace(view, source=nothing), LogPoint.of(view.manifest, last_lsn), options)
+
+    def within(self, ranges: Sequence[BulkRange]) -> PlannedBulks:
+        """Return the bulks of ranges that follow each other; between two of them are fences at most."""
+        view = self.view
+        begin, end = (ranges[0].begin, ranges[-1].end) if ranges else (view.end, view.end)
+        return replace(self, view=replace(view, floor=begin, end=end))
+
+    def batches(self, *, first_lsn: int, last_lsn: int, keys: pa.Array | None) -> Iterator[pa.RecordBatch]:
+        """Yield what `read_ranges` yields of segments. Each bulk is asked for once, many at a time.
+
+        GapError if one was trimmed since; DivergenceError or LogNotFoundError if another log, or none, is there now.
+        """
+        last = min(last_lsn, self.view.end.lsn)
+        builder = BatchBuilder(first_lsn, last, records=BATCH_RECORDS, whole_bytes=BATCH_BYTES, keys=keys)
+        rows = FrameRows(first_lsn, last, builder)
+        try:
+            for frame, data, _ in self.frames(first_lsn, last):
+                rows.see_one(frame, data, copied=False)
+                if builder.full:
+                    yield from builder.batches()
+        except WalkitError:
+            yield from builder.batches()
+            raise
+        yield from builder.batches()
+
+    def frames(
+        self, first_lsn: int, last_lsn: int | None, *, body: bool = True
+    ) -> Iterator[tuple[FrameHeader, memoryview, str]]:
+        """Yield frames as a `View` does."""
+        view = self.view
+        source = object_end(view.storage.location, self.options, planned=view.manifest)
+        first = max(first_lsn, view.floor.lsn + 1)
+        return replace(view, source=source).frames(first, last_lsn, body=body)
