@@ -152,7 +152,7 @@ def test_times_of_a_log_on_object_storage(tmp_path: Path, monkeypatch: pytest.Mo
         with monkeypatch.context() as clock:
             now_ns = int((begun + timedelta(minutes=minute)).timestamp()) * 10**9
             clock.setattr("time.time_ns", lambda now_ns=now_ns: now_ns)
-            filled(url, 20)  # type: ignore[arg-type]
+            filled(url, 20)
     with walkit.open(url, "r") as log:
         view: Any = log.source.now().view
         asked = [lsn_at(view, begun + timedelta(minutes=at - 0.5)) for at in range(7)]

@@ -29,7 +29,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"{'objects:' if request.param == 'objects' else ''}{tmp_path}/log"
 
 
-P = TypeVar("P", Path, str)
+P = TypeVar("P", bound=Path | str)
 
 
 def reader_of(path: Path | str, **options: object) -> WalkitStreamReader:
