@@ -61,7 +61,7 @@ IN_FLIGHT_DEFAULT = Following(1)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retention:
-    """What may be dropped without being asked for: limits of age, bytes and records. None means no limit.
+    """Limits of age, bytes and records beyond which the log drops records by itself. None means no limit.
 
     Any limit is enough to drop a segment, any claim enough to keep it; only over `hard_bytes_max` those in the
     way are dropped. Whole segments go, oldest first; the newest one stays, however old or large it is. With
@@ -109,7 +109,7 @@ class LogOptions:
     """
 
     durability: Durability = "sync"
-    """What an acknowledgement promises: see DURABILITY_PROMISES."""
+    """The promise of an acknowledgement: see DURABILITY_PROMISES."""
     interval_ms: int | None = None
     """durability="interval" only: the longest time an acknowledged record waits for its sync. Default 50."""
     in_flight: int = IN_FLIGHT_DEFAULT
@@ -138,12 +138,12 @@ class LogOptions:
     queue_bytes_max: int = 64 * MIB
     """Most bytes of records that wait for their frame."""
     on_full: Literal["block", "raise"] = "block"
-    """What an append does when the queue is full."""
+    """The behaviour of an append when the queue is full."""
     recovery: RecoveryPolicy = "prefix"
-    """What opening does with damage: see `walkit.recovery.plan`. A folder with several histories is refused by each of
-    them: `walkit repair --policy salvage` makes a log of each history."""
+    """The treatment of damage at an opening: see `walkit.recovery.plan`. All of them refuse a
+    folder with several histories: `walkit repair --policy salvage` makes a log of each history."""
     retention: Retention = field(default_factory=Retention)
-    """What may be dropped without being asked for."""
+    """Limits beyond which the log drops records by itself."""
     idle_marker_ms: int = IDLE_MARKER_MS_DEFAULT
     """After this idle time one mark frame promises the tail; 0 writes none."""
 

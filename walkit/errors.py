@@ -286,7 +286,7 @@ class CorruptionError(WalkitError):
 
 
 class SegmentMissingError(CorruptionError):
-    """A segment that the manifest names is not there, or is shorter than what it promised to hold."""
+    """A segment that the manifest names is not there, or is shorter than the manifest promises."""
 
     code = "segment-missing"
 
@@ -418,8 +418,8 @@ class LogFullError(WalkitError):
 class JournalFullError(LogFullError):
     """The journal of a store has no free slot: as many records as it has slots are in no checkpoint.
 
-    Nothing of this call was written. `store.checkpoint()` makes room; `failed` is what the last one that was taken by
-    itself failed with, as text ("" where none did), `__cause__` the error itself.
+    Nothing of this call was written. `store.checkpoint()` makes room; `failed` is the error of the last automatic one,
+    as text ("" if there was none), and `__cause__` the error itself.
     """
 
     code = "journal-full"
@@ -605,7 +605,7 @@ class DivergenceError(WalkitError):
 
 
 class CursorDivergedError(CursorError, DivergenceError):
-    """What a consumer had done was cut, and its cursor stands in a history that the log no longer has.
+    """A consumer's saved progress was cut: its cursor is in a history that the log no longer has.
 
     `reason` is "beyond" or "identity", as of a CursorError; `first_lsn` is the first LSN that is another record now, or
     none.

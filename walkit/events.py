@@ -197,7 +197,7 @@ EVENTS: dict[str, tuple[int, str]] = {
     "walkit.segment.trim": (logging.DEBUG, "segments below the low watermark were dropped"),
     "walkit.segment.rewrite": (
         logging.DEBUG,
-        "a copy of what is above the low watermark took the place of a segment",
+        "a copy of the records above the low watermark replaced a segment",
     ),
     "walkit.snapshot.write": (logging.DEBUG, "a snapshot is durable under its name"),
     "walkit.snapshot.skip": (
@@ -206,7 +206,7 @@ EVENTS: dict[str, tuple[int, str]] = {
     ),
     "walkit.checkpoint.finish": (
         logging.DEBUG,
-        "a checkpoint was taken, and what it makes needless was dropped",
+        "a checkpoint was taken, and the log below it was dropped",
     ),
     "walkit.checkpoint.fail": (
         logging.ERROR,
@@ -292,7 +292,7 @@ EVENTS: dict[str, tuple[int, str]] = {
     "walkit.event.lose": (logging.WARNING, "a callback was so slow that events were not kept for it"),
     "walkit.upkeep.fail": (logging.ERROR, "background work failed and will be tried again"),
 }
-"""Every event: its level in `logging`, and what it means."""
+"""Every event: its level in `logging`, and its meaning."""
 
 ATTRIBUTES: dict[str, tuple[str, str]] = {
     "acked_lsn": ("lsn", "the last record that was acknowledged"),
@@ -345,7 +345,7 @@ ATTRIBUTES: dict[str, tuple[str, str]] = {
     "what": ("text", "the callback's name"),
     "why": ("text", "what moved it"),
 }
-"""Every attribute that an event may have: its unit, and what it is. A position is in bytes of frames."""
+"""Every attribute that an event may have: its unit, and its meaning. A position is in bytes of frames."""
 
 CARRIES: dict[str, tuple[str, ...]] = {
     "walkit.log.open": ("location", "verdict"),
@@ -438,7 +438,7 @@ class EventSink:
 
     @property
     def is_calling(self) -> bool:
-        """Whether this very thread is in a callback of this sink: in the midst of what the event is about."""
+        """Whether this very thread is in a callback of this sink: during the operation that the event reports."""
         return getattr(self._calling, "depth", 0) > 0
 
     def add_listener(self, listener: EventCallback) -> None:
@@ -468,7 +468,7 @@ class EventSink:
         self.pass_on(name, attributes)
 
     def pass_on(self, name: str, attributes: dict[str, Any]) -> None:
-        """Send an event of another sink: a callback for what has events of its own. Raises as `emit` does."""
+        """Send an event of another sink: a callback for a part with events of its own. Raises as `emit` does."""
         box = here.box
         if box is not None and len(box.kept) < KEPT_MAX:
             box.kept.append((self, name, attributes))

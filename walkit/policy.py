@@ -1,4 +1,4 @@
-"""When a frame is sealed: the policies that `LogOptions(policy=...)` takes, and what one of your own is made of.
+"""When a frame is sealed: the policies that `LogOptions(policy=...)` takes, and the parts of your own.
 
 `walkit.commit.policy`, where they are, says what a policy is asked and may answer.
 """
@@ -48,7 +48,7 @@ def named(name: str, /, **arguments: Any) -> Policy:
     """Return a new policy by its name, made with these arguments: one of walkit's own, or a package's.
 
     Packages offer theirs as entry points of the group `walkit.policies`: each is a callable that returns a policy, and
-    is loaded now. OptionsError for a name that nothing has, for arguments that it does not take, and for what has no
+    is loaded now. OptionsError for an unknown name, for arguments that it does not take, and for an object without
     `decide`.
     """
     make: Any = NAMED.get(name)

@@ -1,4 +1,4 @@
-"""The record, its columns, and what an append returns."""
+"""The record, its columns, and the result of an append."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHOWN_BYTES = 64
 
 
 class Kind(IntEnum):
-    """What a record does to keyed state. Printed it is a word, `put`; it counts, compares and is JSON as its number."""
+    """The effect of a record on keyed state. It prints as a word (`put`) and is otherwise its number."""
 
     PUT = 1
     DELETE = 2
@@ -186,7 +186,7 @@ def to_microseconds(timestamp: datetime | int | None) -> int | None:
     """Return microseconds since 1970 in UTC.
 
     RecordTimeError for a naive datetime, because its meaning is not known, and for one with nanoseconds (pandas has
-    such), because a record has none. RecordTypeError for what is neither a datetime nor a whole number.
+    such), because a record has none. RecordTypeError for a value that is neither a datetime nor a whole number.
     """
     if timestamp is None or type(timestamp) is int:
         return timestamp

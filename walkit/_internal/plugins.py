@@ -1,4 +1,4 @@
-"""What other packages offer under a name: entry points, looked up when a name is asked for and loaded one by one."""
+"""Plug-ins of other packages by name: entry points, looked up at the request for a name and loaded one by one."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class TableReport(ABC):
         """Return what the dictionary has beside the name of a benchmark."""
 
     def text(self) -> str:
-        """Return the table as aligned text, with what it was taken on above and the lines below."""
+        """Return the table as aligned text, with its machine above and the lines below."""
         rows = [cells for cells in (self._head(), *self._cells()) if cells]
         lines = aligned(rows[0], rows[1:], right=self._right()) if rows else []
         return "\n".join([*self.notes, *lines, *self._lines_below()])
@@ -99,7 +99,7 @@ class TableReport(ABC):
 
 
 def rounded(value: float | None, digits: int) -> float | None:
-    """Round, with None for what is not known: JSON has no nan."""
+    """Round, with None for an unknown value: JSON has no nan."""
     return None if value is None or value != value else round(value, digits)
 
 

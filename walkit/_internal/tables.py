@@ -18,7 +18,7 @@ BREAK = "\u200b"
 class WideTable(pd.DataFrame):
     """A DataFrame whose words are shown whole: pandas cuts them after 50 characters, and leaves columns out.
 
-    It is for small tables with an explaining column. What is selected from it is one, too.
+    It is for small tables with an explaining column. A selection from it is one, too.
     """
 
     @property

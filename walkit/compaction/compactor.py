@@ -76,7 +76,7 @@ class Throttle:
 
 
 CompactionProgress = Callable[[str, int, int], None]
-"""Called with ("survey", bytes of frames done, bytes in all), then with ("rewrite", the same of what is rewritten)."""
+"""Called with ("survey", bytes of frames done, bytes in all), then with ("rewrite", the same of rewritten ones)."""
 
 
 @dataclass(slots=True)
@@ -227,7 +227,7 @@ class Compactor:
         return _Work(view, exact, horizon, segments, throttle, progress, waste_ratio)
 
     def _plan(self, work: _Work) -> list[Group]:
-        """Read the keys of all that may be rewritten, and of what is after it, and return what is worth rewriting."""
+        """Read the keys of all candidates and of later segments, and return the groups that are worth rewriting."""
         low, view = work.view.manifest.low_watermark, work.view
         counts: list[tuple[SegmentRecord, int]] = []
         total, done = frame_bytes(work.segments), 0

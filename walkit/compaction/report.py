@@ -1,4 +1,4 @@
-"""What a compaction did, in a form to read, draw and test."""
+"""The report of a compaction, in a form to read, draw and test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from walkit._internal.report import Phase, report_html
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompactionReport:
-    """What one compaction did. Counts before and after are of the sealed log; bytes are those of its files."""
+    """The effects of one compaction. Counts before and after are of the sealed log; bytes are those of its files."""
 
     location: str
     records_before: int

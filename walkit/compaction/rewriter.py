@@ -46,7 +46,7 @@ from walkit.storage.interface import StorageFile
 
 
 class KeyMap:
-    """What is known of each key: its newest record in the segments to rewrite, and its first one after them.
+    """The facts on each key: its newest record in the segments to rewrite, and its first one after them.
 
     Memory grows with the number of keys: about as the keyed table of a store does, without its values.
     """
@@ -144,7 +144,7 @@ class _Placed:
 
 
 class FrameGatherer:
-    """Gathers kept records into frames and writes their bodies. What is left of one old frame stays in one frame."""
+    """Gathers kept records into frames and writes their bodies. The kept records of one old frame stay in one frame."""
 
     def __init__(self, file: StorageFile, first_lsn: int, alignment: int, codec: str | None) -> None:
         self.placed: list[_Placed] = []
@@ -227,7 +227,7 @@ class FrameGatherer:
 
 
 def _kinds_left(columns: DecodedColumns, kept: Sequence[int]) -> list[int]:
-    """Return the kind bytes of what is kept; JOINED only where the next one kept is of the same transaction."""
+    """Return the kind bytes of kept records; JOINED only if the next kept one is of the same transaction."""
     kinds = np.broadcast_to(np.asarray(columns.kinds, np.uint8), (columns.count,))
     ends = (kinds & JOINED) == 0
     transaction = np.cumsum(ends) - ends
@@ -261,7 +261,7 @@ def rewrite(
     """Write the segments of `view`, whose headers these are, as one segment to an empty file.
 
     None where it would not be smaller than they are: then the file is of no use. `frame_read` is called with the bytes
-    of each frame that was read, and what it raises ends the work. CorruptionError where a frame of the old segments is
+    of each frame that was read, and its exception ends the work. CorruptionError if a frame of the old segments is
     not intact.
     """
     old = [span.record for span in view.spans]

@@ -1,4 +1,4 @@
-"""What had to hold, judged from what the demo saw: pure, so that each check can be shown to fail.
+"""Checks of the demo's observations: pure, so that each check can be shown to fail.
 
 Every state is judged by the oracle, which pandas computes from the CSV and the acknowledgements. A check that compared
 nothing did not hold.
@@ -77,7 +77,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What the demo saw. Nothing in it comes from the oracle."""
+    """The demo's observations. Nothing in it comes from the oracle."""
 
     operations: int
     """Operations of the stream."""
@@ -113,25 +113,25 @@ class Evidence:
     bytes_before: int
     bytes_after: int
     compacted_state: State
-    """What opening finds after checkpoint and compaction."""
+    """The opening after checkpoint and compaction."""
     joined_state: State
-    """What a new replica has that joined the compacted primary."""
+    """The state of a new replica of the compacted primary."""
     joined_bootstraps: int
     """How often it got a log in the place of its own: once, as the records that it lacked are gone."""
     first_state: State
     second_state: State
     """The Store's states at the two moments, after compaction."""
     spark_state: State
-    """What Spark replays from the log that was driven to the end, and compacted."""
+    """Spark's replay of the complete, compacted log."""
     spark_first_state: State
     spark_second_state: State
-    """What Spark replays from it at the two moments."""
+    """Spark's replay of it at the two moments."""
     spark_changes: Changes
-    """What Spark finds to differ between them."""
+    """Spark's diff between them."""
     spark_replica_counts: Mapping[str, int]
     """Keys by change (N: none) that Spark finds when it compares primary and replica."""
     spark_recovered_state: State
-    """What Spark replays from the recovered log."""
+    """Spark's replay of the recovered log."""
 
 
 def judge(table: pd.DataFrame, seen: Evidence) -> Iterator[Check]:

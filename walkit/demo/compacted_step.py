@@ -24,7 +24,7 @@ JOIN_S: Final = 180.0
 
 @dataclass(frozen=True, kw_only=True)
 class Compacted:
-    """What checkpoint and compaction did, and the openings before and after them."""
+    """The effects of checkpoint and compaction, and the openings before and after them."""
 
     before: RecoveryReport
     checkpoint: CheckpointReport

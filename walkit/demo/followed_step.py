@@ -37,7 +37,7 @@ class Followed:
     samples: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 3)))
     """Rows of (time, LSN of the primary, LSN of the replica)."""
     marks: list[tuple[float, str]] = field(default_factory=list)
-    """What happened to the replica, and when."""
+    """The events of the replica, and their times."""
     runs: list[Run] = field(default_factory=list)
     """The drives of the second and third part of the stream."""
     returncode: int | None = None

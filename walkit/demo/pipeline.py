@@ -69,7 +69,7 @@ MADE = (
     "run-third.parquet",
     REPORT,
 )
-"""What the demo makes in its folder, or did in an earlier version (JSON), and what the next one removes."""
+"""Files that the demo makes in its folder, or made in an earlier version (JSON); the next run removes them."""
 
 
 def tell(
@@ -167,7 +167,7 @@ def require_packages() -> None:
 
 @contextmanager
 def _folder(out: Path) -> Iterator[Path]:
-    """Make the folder, or clear it of what an earlier demo made; refuse any other that is not empty."""
+    """Make the folder, or clear it of an earlier demo's files; refuse any other that is not empty."""
     out = out.expanduser().absolute()
     if out.exists() and not out.is_dir():
         refuse("out", str(out), "it is a file; give another place, for a folder")

@@ -66,7 +66,7 @@ class ProgressPrinter:
             print(text, end=end, flush=True)
         except BrokenPipeError:
             self._show = False
-            # What is left in the buffer would fail again when the interpreter ends.
+            # Bytes that are left in the buffer would fail again when the interpreter ends.
             with contextlib.suppress(OSError, ValueError):
                 null = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(null, sys.stdout.fileno())

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from walkit.workload.oracle import Changes
 
 WORDS = {"I": "inserted", "D": "deleted", "C": "changed", "N": "unchanged"}
-"""What a diff says of a key, in words."""
+"""The difference of a key, in words."""
 
 
 def replay_with_spark(out: Path, parts: Parts, printer: ProgressPrinter) -> dict[str, Any]:

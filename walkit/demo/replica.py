@@ -79,7 +79,7 @@ class ReplicaProcess:
         return self._source.durable()[0]
 
     def check(self) -> None:
-        """ReplicaProcessError, with what it said, where the replica has failed or its process has ended by itself."""
+        """Raise ReplicaProcessError with its last words if the replica failed or its process ended by itself."""
         child = self._child
         if child is None:
             return
@@ -102,7 +102,7 @@ class ReplicaProcess:
 class LagWatch:
     """Notes every 10 ms the durable LSNs of a primary and its replica, and does what is due at an LSN.
 
-    A context manager with one thread. What fails on that thread is raised by `wait` and `due_done`.
+    A context manager with one thread. Errors of that thread are raised by `wait` and `due_done`.
     """
 
     def __init__(self, primary_lsn: Callable[[], int], replica_lsn: Callable[[], int]) -> None:

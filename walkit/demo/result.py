@@ -1,4 +1,4 @@
-"""What the demo did and found, and how a notebook shows it."""
+"""The result of the demo, and its display in a notebook."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class DemoResult:
-    """What the demo did and found."""
+    """The result of the demo."""
 
     out: Path
     stream: OperationStream | None = None

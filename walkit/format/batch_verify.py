@@ -57,7 +57,7 @@ HEADER = np.dtype(
 
 FOOTPRINT = struct.Struct("<I")
 SIZES_AND_CHECKSUMS = struct.Struct("<IIII20xI")
-"""What a header says from its footprint on: footprint, stored bytes, raw bytes, checksum of body and of header."""
+"""The fields of a header from its footprint on: footprint, stored bytes, raw bytes, checksum of body and of header."""
 FOOTPRINT_OFFSET: int = HEADER.fields["footprint"][1]  # type: ignore[index]  # it has fields
 KEEP_GIL, RELEASE_GIL = 0, 1
 CRC_ALONE_BYTES = 1 << 20
@@ -91,7 +91,7 @@ assert [HEADER.fields[name][1] for name in ("log_id", "epoch", "epoch_id")] == [
 
 
 class Predecessor(NamedTuple):
-    """What the first frame of a row has to follow; None if nothing says so."""
+    """The place that the first frame of a row has to follow; None if it is unknown."""
 
     position: int
     next_lsn: int | None

@@ -74,7 +74,7 @@ Column: TypeAlias = "int | Numbers"
 """One number per record; an int means the same number in every record."""
 
 COLUMN_BYTES_PER_RECORD = 1 + 4 + 4 + 8 + 4
-"""Upper bound of what one record adds to the body besides its key and value."""
+"""Upper bound of the bytes that one record adds to the body besides its key and value."""
 
 # Enum members cost a look-up through a descriptor, and these are used for every frame.
 UNIFORM_KINDS: Final = FrameFlag.UNIFORM_KINDS.value

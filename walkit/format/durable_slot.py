@@ -41,7 +41,7 @@ class DurableSlot(NamedTuple):
     position: int
     lsn: int
     promise: ManifestPromise = NO_PROMISE
-    """What the same file says of the manifest, in places of its own."""
+    """The manifest's promise in the same file, in places of its own."""
 
 
 NOTHING_DURABLE = DurableSlot(0, 0, 0, 0, 0)

@@ -12,7 +12,7 @@ SNAPSHOT_NEW_NAME: Final = "snapshot.new"
 SALVAGE_NEW_NAME: Final = "salvage.new"
 """A copy of a segment with a header made anew; takes the place of the damaged one by being renamed. Never read."""
 TRIM_NEW_NAME: Final = "trim.new"
-"""What a trim leaves of a segment, while it is being written; becomes a segment by being renamed. Never read."""
+"""The rest of a trimmed segment while it is being written; a rename makes it a segment. Never read."""
 HEAL_NEW_NAME: Final = "heal.new"
 """A segment with the frames of a peer in the place of damaged ones; takes its place by being renamed. Never read."""
 TEMPORARY_NAMES: Final = (
@@ -24,9 +24,9 @@ TEMPORARY_NAMES: Final = (
 )
 
 BOOTSTRAP_PREFIX: Final = "bootstrap-"
-"""What a replica or a copy gathers of another log, until it is whole. No log reads it (FORMAT.md F-19)."""
+"""Parts of another log that a replica or a copy gathers. No log reads them (FORMAT.md F-19)."""
 BOOTSTRAP_READY_NAME: Final = f"{BOOTSTRAP_PREFIX}ready"
-"""The manifest of what is gathered, once all of it is there, checked and on stable storage: the next opening of the
+"""The manifest of a gathered log, once all of it is there, verified and on stable storage: the next opening of the
 replica takes it."""
 
 INDEX_SUFFIX: Final = ".index"

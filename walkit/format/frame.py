@@ -251,7 +251,7 @@ def prepare_one(
 
 
 class FrameIdentity(NamedTuple):
-    """What every frame of one epoch says of its log."""
+    """The identity that every frame of one epoch carries."""
 
     log_id: int
     epoch: int

@@ -1,7 +1,7 @@
 """The index of a sealed segment: the positions of its frames, every 64 KiB or so (FORMAT.md F-10).
 
 It is derived and never evidence: `decode_index` returns None for anything but the index of the segment that
-is asked for, and what it points to is verified as a frame before anything is read there.
+is asked for, and the place that it names is verified as a frame before anything is read there.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ CODEC_NAMES: Final = {CODEC_NONE: None, CODEC_ZSTD: "zstd"}
 
 
 class FrameFlag(IntFlag):
-    """What the body's columns look like. An unknown bit is a newer format."""
+    """The shape of the body's columns. An unknown bit is a newer format."""
 
     UNIFORM_KINDS = 1
     UNIFORM_KEY_LENGTHS = 2
@@ -107,7 +107,7 @@ FRAME_FLAGS_KNOWN: Final = 63
 
 
 class SegmentFlag(IntFlag):
-    """What kind of segment this is."""
+    """The kind of segment."""
 
     IMPORTED = 1
     COMPACTED = 2

@@ -104,7 +104,7 @@ class HoleRecord:
 
     @property
     def lsns(self) -> int:
-        """How many LSNs were given to what is missing."""
+        """The number of LSNs of the missing records."""
         return self.last_lsn - self.first_lsn + 1
 
 
@@ -127,7 +127,7 @@ class LostRecord:
 
     @property
     def lsns(self) -> int:
-        """How many LSNs were given to what is lost."""
+        """The number of LSNs of the lost records."""
         return self.last_lsn - self.first_lsn + 1
 
 
@@ -172,7 +172,7 @@ def sealed_record(header: SegmentHeader, end: LogEnd, *, records: int, frames: i
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """What the log is. `generation` grows with each change."""
+    """The description of a log. `generation` grows with each change."""
 
     log_id: int
     generation: int = 0

@@ -40,7 +40,7 @@ def segment_name(number: int) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SegmentHeader:
-    """What a segment says of itself. Positions are of the log, sizes are bytes.
+    """The header of a segment. Positions are of the log, sizes are bytes.
 
     `previous_end` is where the frames before this segment ended: the only legal gap in positions is
     [previous_end, start_position). `chain` is the header checksum of the last frame before, `first_lsn` the LSN that

@@ -1,4 +1,4 @@
-"""What a log, a store, a primary and a replica count: frozen snapshots, each number with its unit and meaning."""
+"""Counters of a log, a store, a primary and a replica: frozen snapshots, each number with its unit and meaning."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Metrics:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogStatistics(_Metrics):
-    """What a log has done since it was opened, and its positions. A frozen snapshot."""
+    """The counters of a log since its opening, and its positions. A frozen snapshot."""
 
     appended_lsn: int = _metric("lsn", "last LSN given")
     acked_lsn: int = _metric("lsn", "last LSN acknowledged with all before it")
@@ -77,7 +77,7 @@ class LogStatistics(_Metrics):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreStatistics(LogStatistics):
-    """What a store's log has done since it was opened, and what its table holds. A frozen snapshot."""
+    """The counters of a store's log since its opening, and of its table. A frozen snapshot."""
 
     keys: int = _metric("keys", "live keys in the table")
     applied_lsn: int = _metric("lsn", "last LSN applied to the table")
@@ -88,7 +88,7 @@ class StoreStatistics(LogStatistics):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrafficStatistics(_Metrics):
-    """What a primary has sent of frames, or a replica taken in, since it was made. A frozen snapshot."""
+    """The frames that a primary has sent, or a replica imported, since it was made. A frozen snapshot."""
 
     batches: int = _counter("batches", "batches of frames sent, or taken in")
     frame_bytes: int = _counter("bytes", "bytes of their frames as they are stored")
@@ -118,7 +118,7 @@ class PeerStatistics(_Metrics):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeltaServedStatistics(_Metrics):
-    """What a primary has answered to delta readers since it was made. A frozen snapshot."""
+    """The answers of a primary to delta readers since it was made. A frozen snapshot."""
 
     deltas: int = _counter("answers", "answers with frames")
     ends: int = _counter("answers", "answers without frames: the reader reads the log up to their end")
@@ -135,7 +135,7 @@ class DeltaServedStatistics(_Metrics):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeltaReaderStatistics(_Metrics):
-    """What a delta reader has taken in since it was made, and by which path. A frozen snapshot."""
+    """The input of a delta reader since it was made, by path. A frozen snapshot."""
 
     polls: int = _counter("polls", "polls that were answered")
     poll_failures: int = _counter("polls", "polls that failed, or whose answer was damaged")

@@ -1,6 +1,6 @@
 """Statistics and events of logs for OpenTelemetry; needs the extra `telemetry`, which brings its API.
 
-What is done with them (an exporter, a reader, an interval) is the program's own set-up of the SDK.
+Their use (an exporter, a reader, an interval) is the program's own set-up of the SDK.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a power cut did to a `CrashingStorage`: the report that every crash image carries."""
+"""The effect of a power cut on a `CrashingStorage`: the report that every crash image carries."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PendingChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CrashReport:
-    """What was asked of a crash, and what it kept and lost.
+    """The request for a crash, and the kept and lost changes.
 
     `files` has one fate for each file that the image holds; `names_kept` and `names_undone` are the creations,
     replacements and removals that no `sync_directory` had covered, as texts, in their order. A file whose creation

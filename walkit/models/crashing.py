@@ -1,4 +1,4 @@
-"""A storage in memory that can crash: it keeps apart what reads see and what a power cut would leave.
+"""A storage in memory that can crash: it separates the contents that reads see from those that a power cut leaves.
 
 Every opening of one `CrashingStorage` object sees the same files, as processes of one machine do; a "reader process"
 in a test is given the same object. `crash` and `process_kill` return a new storage and leave this one as it is.
@@ -29,7 +29,7 @@ class CrashingStorage(MemoryStorage):
 
     @property
     def crash_report(self) -> CrashReport | None:
-        """What the crash did that made this storage; None where none did."""
+        """The effect of the crash that made this storage; None if there was none."""
         return self._crash_report
 
     def open(self, name: str, mode: OpenMode) -> CrashingFile:
@@ -50,7 +50,7 @@ class CrashingStorage(MemoryStorage):
     def crash(
         self, *, keep: Keep = "none", seed: int = 0, torn: bool = True, sector_bytes: int = 512
     ) -> CrashingStorage:
-        """Return a new storage with what a power cut at this moment could leave; see `crash_report` of it.
+        """Return a new storage with one possible result of a power cut at this moment; see its `crash_report`.
 
         `keep="none"` loses all that no sync covers, cells too; "all" keeps it; "random" decides by `seed` for each
         change, and with `torn` for each sector of a write that spans several. It leaves out changes of names in the
@@ -113,7 +113,7 @@ class CrashingStorage(MemoryStorage):
         sector_bytes: int = 512,
         changes: Sequence[PendingChange] | None = None,
     ) -> CrashingStorage:
-        """Return a new storage with what a power cut leaves that makes this of what is `pending()`, one fate for each.
+        """Return a new storage after a power cut with these fates, one for each change of `pending()`.
 
         `changes` is what `pending()` returned, if nothing changed since: many images of one moment need it once. All
         locks are free in the image. It costs time by files and changes, not by bytes.

@@ -1,6 +1,6 @@
-"""What a block device does with the writes it is given, as arithmetic: one model for real and for virtual time.
+"""A block device as arithmetic on its writes: one model for real and for virtual time.
 
-`ThrottledStorage` waits for what a `Device` says; `walkit.simulate` moves its clock there. A device is a first-in,
+`ThrottledStorage` waits for the times of a `Device`; `walkit.simulate` moves its clock there. A device is a first-in,
 first-out queue after two token buckets, as cloud volumes sell them: I/Os per second and bytes per second. An I/O
 begins when both buckets and a slot of the queue have room for it, and takes a latency drawn from a distribution plus
 the time its bytes need. A stall holds back everything the device has under way. No thread, clock or file here.
@@ -79,7 +79,7 @@ class LognormalLatency:
 
 @dataclass(frozen=True)
 class MeasuredLatency:
-    """What was measured: `quantiles_us` at equal steps from the smallest to the largest, straight lines between."""
+    """A measured distribution: `quantiles_us` at equal steps from smallest to largest, straight lines between."""
 
     quantiles_us: tuple[float, ...]
 
@@ -116,7 +116,7 @@ class Stalls:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceModel:
-    """A device in numbers. None means no limit. What it does follows from these and a seed."""
+    """A device in numbers. None means no limit. Its behaviour follows from these and a seed."""
 
     name: str
     latency: Latency
@@ -171,7 +171,7 @@ class DeviceModel:
 
 
 class Service(NamedTuple):
-    """What becomes of one I/O, in nanoseconds of the caller's clock."""
+    """The times of one I/O, in nanoseconds of the caller's clock."""
 
     begins_ns: int
     done_ns: int

@@ -58,7 +58,7 @@ class Names(MemoryNames[Inode]):
                 left.append(change)
                 continue
             change.apply(self._durable)
-            # What happened before to a file that has moved here must not give it back its old name. A file that it has
+            # Earlier events of a file that has moved here must not give it back its old name. A file that it has
             # replaced on its way is still replaced.
             left = [
                 earlier.of_the_replaced if earlier.inode is change.inode else earlier

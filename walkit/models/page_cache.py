@@ -1,4 +1,4 @@
-"""The page cache over a file in memory, and what a power cut does to it.
+"""The page cache over a file in memory, and the effect of a power cut on it.
 
 Nothing here knows names, locks or threads; `walkit.models.crashing` calls it under one lock.
 """
@@ -23,7 +23,7 @@ numbers = itertools.count(1)
 
 
 class Fate(NamedTuple):
-    """What a power cut makes of one change that no sync has covered."""
+    """The fate of one unsynced change in a power cut."""
 
     kept: bool = True
     """Whether it happened, in whole or in part."""
@@ -71,7 +71,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileFate:
-    """What a power cut did to one file.
+    """The effect of a power cut on one file.
 
     Counts are of changes (writes, allocations, shortenings) that no sync had covered; `bytes_lost` counts bytes of
     writes. `cell` says what became of a shared cell, which is never synced; "" for other files.
@@ -213,7 +213,7 @@ class Inode(MemoryInode):
     def crash(
         self, name: str, keep: Keep, chance: random.Random, torn: bool, sector: int
     ) -> tuple[Inode, FileFate]:
-        """Return what a power cut could leave of the file, and what it did."""
+        """Return one possible content of the file after a power cut, and its report."""
         after = Inode()
         after.durable = self.durable.copy()
         if self.cell_contents is not None:
@@ -268,7 +268,7 @@ class Inode(MemoryInode):
         self.pending = self.pending[len(covered) :]
 
     def _settle(self, start: int, end: int) -> None:
-        """Take the bytes from `start` to `end` out of what is pending: a sync has decided about them.
+        """Take the bytes from `start` to `end` out of the pending changes: a sync has decided about them.
 
         A pending shortening below `end` becomes durable: the size that synced bytes need is durable with them.
         """

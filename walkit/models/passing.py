@@ -87,7 +87,7 @@ class PassingStorage:
 
 
 class PassingFile(BulkThrough):
-    """Passes on to `inner` all but what is read, written and synced: see `walkit.storage.StorageFile`."""
+    """Passes everything to `inner` except reads, writes and syncs: see `walkit.storage.StorageFile`."""
 
     def __init__(self, inner: StorageFile) -> None:
         self.inner: StorageFile = inner

@@ -1,6 +1,6 @@
 """A storage that is as slow as a modelled device, in real time, over any other storage.
 
-What reaches stable storage is held back: synced writes, and syncs, which pay for the bytes that were written since the
+Only operations on stable storage wait: synced writes, and syncs, which pay for the bytes that were written since the
 last one. Plain writes go to the page cache and cost the device nothing, and so do reads.
 """
 

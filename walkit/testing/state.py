@@ -35,7 +35,7 @@ SEEDS = range(20)
 
 
 class CountingMachine:
-    """Counts records by their kind. What one more record does depends on all before it: nothing may come twice."""
+    """Counts records by their kind. The effect of one more record depends on all before it: nothing may come twice."""
 
     snapshot_format = "counts/1"
 

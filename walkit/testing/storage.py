@@ -12,7 +12,7 @@ A backend's test module is mostly inheritance::
         def raw_read(self, storage, name): ...  # past the code under test
         def raw_write(self, storage, name, data): ...
 
-See `StorageHooks` for the rest: other processes, small devices. What a power cut does is in
+See `StorageHooks` for the rest: other processes, small devices. Power cuts are in
 `walkit.testing.storage_crash`, a comparison with `CrashingStorage` on random operations in
 `walkit.testing.storage_machines`. Zarr's StoreTests are the source of the shape.
 """

@@ -124,7 +124,7 @@ class FileTests(StorageHooks):
         assert self.raw_read(storage, "file") == expected * 2
 
     def test_bad_buffers_write_nothing(self, tmp_path: Path) -> None:
-        """What is no contiguous buffer is refused, after any others in the list; the file keeps its bytes."""
+        """A buffer that is not contiguous is refused, after any others in the list; the file keeps its bytes."""
         storage, file = self.with_file(tmp_path, b"kept")
         bad: list[Any] = ["text", 7, None, memoryview(b"abcdef")[::2]]
         for buffer in bad:
@@ -173,7 +173,7 @@ class FileTests(StorageHooks):
         assert file.read(0, 100) == b"unsynced synced"
 
     def test_openings_of_one_file_agree(self, tmp_path: Path) -> None:
-        """What one opening wrote, the others read at once; closing one leaves the others usable."""
+        """Bytes that one opening wrote are read by the others at once; closing one leaves the others usable."""
         storage, file = self.with_file(tmp_path, b"one")
         reader = self.opened(self.reopen(storage), "file", "read")
         file.write(0, [b"two"])

@@ -1,4 +1,4 @@
-"""What a backend declares to the storage suite, and the few helpers its tests share."""
+"""The hooks of a backend for the storage suite, and the few helpers that its tests share."""
 
 from __future__ import annotations
 

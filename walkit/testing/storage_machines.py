@@ -214,7 +214,7 @@ class CrashPromises(RuleBasedStateMachine):
     """Holds every image of a crash to a model that knows the contract and nothing of the implementation.
 
     For each byte the model keeps what may be there, for each name which file may be there (or none). So it
-    notices what was promised and is lost, and what was never written and is there.
+    notices promised bytes that are lost, and bytes that were never written.
     """
 
     did: ClassVar[Counter[str]] = Counter()
@@ -362,7 +362,7 @@ class CrashPromises(RuleBasedStateMachine):
 
     @invariant()
     def reads_see_everything(self) -> None:
-        """Without a crash, what was written is what is read, synced or not."""
+        """Without a crash, reads return the written bytes, synced or not."""
         if hasattr(self, "current"):
             assert all_files(self.storage) == sorted(self.current)
             for name, file in self.current.items():

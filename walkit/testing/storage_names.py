@@ -18,7 +18,7 @@ BAD_NAMES = ("", "/", "/etc/hosts", "../outside", "a/../b", "a//b", "./a", "a/",
 
 
 class NameTests(StorageHooks):
-    """Creation, names, replacement, removal and what is said of a storage."""
+    """Creation, names, replacement, removal and the properties of a storage."""
 
     def test_nothing_is_there_before_create(self, tmp_path: Path) -> None:
         """A new storage has no folder and no names, and makes no file until `create`."""

@@ -213,7 +213,7 @@ class CellTests(StorageHooks):
         assert storage.names() == ["cell"]
 
     def test_a_cell_is_seen_by_every_opening(self, tmp_path: Path) -> None:
-        """What a writer stores, readers of other openings have at once, and an opening later still finds."""
+        """Readers of other openings see a stored value at once, and a later opening still finds it."""
         storage = self.created(tmp_path)
         cell = made(storage, 64)
         with closing(opened(self.reopen(storage), 64)) as reader:
