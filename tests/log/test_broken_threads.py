@@ -45,15 +45,16 @@ def check_poisoned(log: walkit.WriteAheadLog, storage: FaultyMemory | CrashingSt
 
 
 @pytest.mark.parametrize("error", [MemoryError("none left"), ZeroDivisionError("a fault"), SystemExit(3)])
-@pytest.mark.parametrize("job", ["seal", "prepare", "zero", "index", "retain"])
-def test_an_error_on_the_upkeep_thread_poisons(job: str, error: BaseException) -> None:
-    """Raise in each kind of job what is no WalkitError: poison with its cause, and what is queued behind is done."""
+@pytest.mark.parametrize("job", ["seal", "prepare", "zero", "index", "retain", "of the device"])
+def test_error_of_a_job_poisons(job: str, error: BaseException) -> None:
+    """Raise in each kind of job what is no WalkitError: poison with its cause, and the job after it is done."""
     storage, log = faulty_log()
-    maintenance = log.parts.segments.maintenance
-    done: list[str] = []
-    maintenance.submit(job, raiser(error))
-    maintenance.submit("index", lambda: done.append("behind it"))
-    wait_until(lambda: done, "the job behind it")
+    parts, done = log.parts, list[str]()
+    on_device = job == "of the device"
+    do: Callable[..., Any] = parts.driver.syncer.worker.do if on_device else parts.segments.maintenance.submit
+    do(job, raiser(error))
+    do("index", lambda: done.append("after it"))
+    wait_until(lambda: done, "the job after it")
     check_poisoned(log, storage, type(error).__name__)
 
 
@@ -84,37 +85,19 @@ def test_an_error_of_the_periodic_retention_poisons(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("in_flight", [1, 8])
-def test_an_error_of_the_timers_sync_poisons(monkeypatch: pytest.MonkeyPatch, in_flight: int) -> None:
-    """Raise what is no WalkitError in the sync of the interval: poison, and who syncs or closes does not hang."""
+@pytest.mark.parametrize("step", ["sync", "start of a thread"])
+def test_error_of_the_timer_poisons(monkeypatch: pytest.MonkeyPatch, step: str, in_flight: int) -> None:
+    """Raise in the sync of the interval, or where it is begun: poison, and no sync, append or close hangs."""
     storage = FaultyMemory()
-    log = walkit.open(
-        storage=storage, options=tiny(durability="interval", interval_ms=1, in_flight=in_flight)
-    )
-    monkeypatch.setattr(log.parts.segments, "sync", raiser(MemoryError("none left"), times=99))
+    options = tiny(durability="interval", interval_ms=1, in_flight=in_flight)
+    log = walkit.open(storage=storage, options=options)
+    broken = raiser(MemoryError("none left"), times=99)
+    if step == "sync":
+        monkeypatch.setattr(log.parts.segments, "sync", broken)
+    else:
+        monkeypatch.setattr(log.parts.driver.syncer.worker, "do_once", broken)
     log.append(b"first")
     check_poisoned(log, storage, "none left")
-
-
-def test_an_error_on_the_hand_poisons() -> None:
-    """Raise in a job of the thread that syncs: poison, and the job behind it is done all the same."""
-    storage, log = faulty_log(durability="none")
-    hand = log.parts.driver.syncer.worker
-    done: list[str] = []
-    assert hand.do("broken", raiser(ZeroDivisionError("a fault")))
-    assert hand.do("behind it", lambda: done.append("behind it"))
-    wait_until(lambda: done, "the job behind it")
-    check_poisoned(log, storage, "a fault")
-
-
-def test_an_error_of_the_timer_poisons(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the timer find no thread to start: poison instead of a log that is never synced again."""
-    storage = FaultyMemory()
-    log = walkit.open(storage=storage, options=tiny(durability="interval", interval_ms=1))
-    monkeypatch.setattr(
-        log.parts.driver.syncer.worker, "do_once", raiser(RuntimeError("can't start new thread"), times=99)
-    )
-    log.append(b"first")
-    check_poisoned(log, storage, "new thread")
 
 
 @pytest.mark.parametrize("in_flight", [1, 8])
