@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import os
 import random
 import time
 from collections.abc import Mapping
@@ -195,6 +196,30 @@ def test_reader_waits_for_a_storage_that_is_away(stack: ExitStack, tmp_path: Pat
     storage.clear()
     assert reader.wait_for(last, WAIT_S) == last
     wait_until(lambda: reader.status().state == "following")
+
+
+def test_damage_after_an_absence_that_a_look_saw_is_tried_again(stack: ExitStack, tmp_path: Path) -> None:
+    """Take the storage away while nothing is loaded, damage the next record, give it back: it is tried until whole."""
+    log = stack.enter_context(walkit.open(tmp_path / "log"))
+    storage = FaultyStorage(FileStorage(str(tmp_path / "log")))
+    reader = stack.enter_context(DeltaReader(storage, "127.0.0.1:1", backoff=quick()))
+    reader.wait_for(log.append(b"1", key=b"k"), WAIT_S)
+    storage.fail("open", "*", times=None)
+    wait_until(lambda: reader.status().state == "absent")
+    assert not reader.statistics().retries
+    result = log.append(b"2", key=b"k")
+    (segment,) = (tmp_path / "log").glob("*1.segment")
+    with segment.open("r+b", buffering=0) as file:
+        file.seek(4096 + result.next_position - 32)
+        whole = file.read(7)
+        file.seek(-7, os.SEEK_CUR)
+        file.write(b"damaged")
+        storage.clear()
+        wait_until(lambda: reader.error is not None or reader.statistics().retries > 0)
+        assert reader.error is None
+        file.seek(-7, os.SEEK_CUR)
+        file.write(whole)
+    assert reader.wait_for(result, WAIT_S) == 2
 
 
 def test_a_transaction_larger_than_a_load_is_seen_all_or_not_at_all(stack: ExitStack, tmp_path: Path) -> None:

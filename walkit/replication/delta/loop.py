@@ -352,6 +352,7 @@ class DeltaLoop:
         self.troubles[what] = str(error)
         if is_absent(error):
             self._absent.add(what)
+            self.replayer.note_absence(error, now_ms())
 
     def _note_success(self, what: str) -> None:
         self.troubles.pop(what, None)

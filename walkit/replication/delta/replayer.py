@@ -209,6 +209,10 @@ class DeltaReplayer:
         self.counts.loaded_bytes += size_bytes
         return self._pump(now_ms)
 
+    def note_absence(self, error: Exception, now_ms: float) -> None:
+        """The storage was absent for another part of the reader: damage within a minute after is tried again."""
+        self._absence.covers(error, now_ms)
+
     def load_failed(self, number: int, error: Exception, now_ms: float) -> list[ReplayStep]:
         """A load has failed: it is tried again after a while, without an end as long as the storage is absent.
 
