@@ -16,6 +16,7 @@ from walkit.log.observe import Observation
 from walkit.replication import ProtocolError
 from walkit.replication.delta.feed import DeltaFeed
 from walkit.replication.delta.messages import (
+    DeltaEnd,
     PollAnswer,
     PollRefusal,
     PollRequest,
@@ -282,3 +283,36 @@ def test_every_changed_bit_of_a_delta_is_noticed(log: walkit.WriteAheadLog) -> N
             delta_frames(changed)
         with pytest.raises((ProtocolError, walkit.FormatVersionError)):
             delta_frames(replace(changed, crc=checksum_of(changed)))
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"first": DeltaEnd(1, 0)},
+        {"first": DeltaEnd(0, 1 << 20)},
+        {"end": DeltaEnd(3, 1 << 20)},
+        {"end": DeltaEnd(2, 64)},
+        {"log_id": 1},
+        {"epoch_id": 1},
+        {"delta": b""},
+    ],
+)
+def test_a_delta_that_does_not_cover_its_range_is_refused(
+    log: walkit.WriteAheadLog, facts: dict[str, Any]
+) -> None:
+    """Change range or identity of an answer, with the right checksum for it: the frames say otherwise."""
+    feed = DeltaFeed(log)
+    last = answered(feed.poll(PollRequest()))
+    log.append(b"1")
+    log.append(b"2")
+    assert log.parts.driver.delivery.drain()
+    answer = collected(feed, last, 2)[-1]
+    feed.stop()
+    assert delta_frames(answer)
+    wider = replace(answer, end=DeltaEnd(2, answer.end.position + 64))
+    assert delta_frames(replace(wider, crc=checksum_of(wider)))
+    with pytest.raises(ProtocolError):
+        delta_frames(wider)
+    changed = replace(answer, **facts)
+    with pytest.raises(ProtocolError):
+        delta_frames(replace(changed, crc=checksum_of(changed)))
