@@ -57,6 +57,8 @@ class Gathering:
         self._parts: tuple[_Part, ...] = ()
         self._checked: dict[str, object] = {}
         """The parts that are whole, on stable storage and right, and as what each was checked."""
+        self._records: dict[int, SegmentRecord] = {}
+        """The whole records of the segments that were checked."""
         self._file: StorageFile | None = None
         self._index = -1
 
@@ -105,14 +107,18 @@ class Gathering:
         if offset + len(data) == part.size:
             self._check(part)
 
+    def manifest(self) -> Manifest:
+        """Return the manifest of the plan, all of which was gathered, with what its parts have shown."""
+        missing = [part.name for part in self._parts if part.name not in self._checked]
+        assert not missing, missing
+        return replace(self._manifest, segments=tuple(self._records[r.number] for r in self._manifest.sealed))
+
     def finish(self) -> None:
         """Note that all was gathered, and is to take the place of the log in this folder. Durable on return."""
         self.close()
-        missing = [part.name for part in self._parts if part.name not in self._checked]
-        assert not missing, missing
         self.storage.sync_directory()
         snapshot_lsn = max((part.snapshot_lsn for part in self._parts), default=0)
-        facts = replace(self._manifest, extra={SNAPSHOT_KEY: snapshot_lsn})
+        facts = replace(self.manifest(), extra={SNAPSHOT_KEY: snapshot_lsn})
         write_whole(self.storage, BOOTSTRAP_READY_NAME, f"{BOOTSTRAP_READY_NAME}.new", encode_base(facts))
 
     def clear(self) -> None:
@@ -169,7 +175,8 @@ class Gathering:
         self._settle(part.name)
         try:
             if part.record is not None:
-                check_segment(self.storage, manifest, part.record, name=part.name, step=self._step)
+                whole = check_segment(self.storage, manifest, part.record, name=part.name, step=self._step)
+                self._records[whole.number] = whole
             else:
                 self._check_snapshot(part)
         except StorageError:

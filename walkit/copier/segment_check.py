@@ -19,10 +19,11 @@ def check_segment(
     *,
     name: str = "",
     step: Callable[[], object] = lambda: None,
-) -> None:
-    """Read each frame of a sealed segment, and compare it with all that the manifest says.
+) -> SegmentRecord:
+    """Read each frame of a sealed segment, and compare it with all that the manifest says; return its whole record.
 
-    `name` is that of the file, if it does not have the segment's name yet. `step` is called every few frames.
+    A record that was made without reading the frames says 0 of them. `name` is that of the file, if it does not have
+    the segment's name yet. `step` is called every few frames.
     CorruptionError for the first damage or difference; FormatVersionError; StorageError, for a missing file, too.
     """
     file = storage.open(name or record.name, "read")
@@ -30,6 +31,8 @@ def check_segment(
         header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
         check_identity(manifest, record, header)
         assert header is not None
-        read_back(file, NewSegment(header, record, manifest.gaps_of(record)), step)
+        return record._replace(
+            frames=read_back(file, NewSegment(header, record, manifest.gaps_of(record)), step)
+        )
     finally:
         file.close()

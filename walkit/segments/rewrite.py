@@ -115,10 +115,11 @@ def steps_of(file: Readable, start: int, until: int) -> Iterator[tuple[int, int]
 # -- the proof
 
 
-def read_back(file: StorageFile, new: NewSegment, step: Callable[[], object] = lambda: None) -> None:
+def read_back(file: StorageFile, new: NewSegment, step: Callable[[], object] = lambda: None) -> int:
     """Walk a sealed segment as any reader would, every frame of it, and compare what it ends with.
 
-    `step` is called every few frames, and may end the work by an error.
+    Returns how many frames it has, which the record may not say. `step` is called every few frames, and may end the
+    work by an error.
     CorruptionError if it differs from its header or its record in the manifest; StorageError if it cannot be read.
     """
     header, record, gaps = new
@@ -127,9 +128,11 @@ def read_back(file: StorageFile, new: NewSegment, step: Callable[[], object] = l
         step()
     begun = (header.start_position, header.first_lsn, header.chain, int(header.flags))
     start = (record.start_position, record.first_lsn, record.start_chain, record.flags)
-    expected = (*start, None, record.last_lsn + 1, record.frames, record.records, record.end_chain)
+    frames = record.frames or walk.frames
+    expected = (*start, None, record.last_lsn + 1, frames, record.records, record.end_chain)
     if (*begun, *_facts_of(walk)) != expected:
         raise unlike(record.name, walk, expected, begun)
+    return frames
 
 
 def _facts_of(walk: FrameWalk) -> tuple[object, ...]:

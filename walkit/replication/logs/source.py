@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NoReturn, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NoReturn, Protocol, TypeAlias, cast, runtime_checkable
 
 from walkit._internal.arguments import refuse
 from walkit._internal.locks import once
@@ -23,8 +23,9 @@ from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.segment import SegmentHeader
 from walkit.log.wal import WriteAheadLog
 from walkit.objects.entrance import log_at
-from walkit.objects.view import ObjectEnd
-from walkit.read.reader import LogReader, live_view, view_of
+from walkit.objects.segments_folder import segments_folder
+from walkit.objects.view import ObjectEnd, ObjectView
+from walkit.read.reader import LogReader, ViewSource, live_view, view_of
 from walkit.read.view import LogView, Span, View, segments_of
 from walkit.recovery.log_scan import read_durable_slot
 from walkit.replication.logs.end_watch import EndWatch
@@ -33,7 +34,7 @@ from walkit.replication.protocol.lineage import PrimaryState
 from walkit.replication.protocol.messages import Hello
 from walkit.segments.frame_walk import FrameWalk, walk_segment
 from walkit.segments.manifest_store import level_of, load_manifest
-from walkit.storage.address import AnyPlace, Place, storage_at
+from walkit.storage.address import AnyPlace
 from walkit.storage.interface import Storage
 from walkit.store import Store
 
@@ -200,6 +201,29 @@ class OpenSource:
         return unwatch
 
 
+class OpenObjectSource(OpenSource):
+    """A log on object storage that is open for writing in this process: its frames are read back from the store."""
+
+    def __init__(self, log: WriteAheadLog) -> None:
+        super().__init__(log)
+        self._look: Callable[[], ObjectView] = cast(Any, self._contents).view
+        self.storage = segments_folder(self._look)
+
+    def durable(self) -> tuple[int, int]:
+        """See Source. Never more than the view of the next moment has."""
+        end = self._look().end
+        return end.lsn, end.position
+
+    def view(self) -> LogView:
+        """See Source."""
+        return live_view(self.storage)
+
+    def widest_view(self) -> tuple[LogView, int]:
+        """See Source. Only durable frames can be seen."""
+        view = self.view()
+        return view, view.manifest.end.last_lsn
+
+
 class _EndCallback:
     """Is woken where a log ends or fails."""
 
@@ -342,7 +366,7 @@ def _has_end(manifest: Manifest, position: int, epoch_id: int) -> bool:
 
 
 def source_of(
-    what: WriteAheadLog | Store | ImportedLog | ImportingReplica | LogReader | Place,
+    what: WriteAheadLog | Store | ImportedLog | ImportingReplica | LogReader | AnyPlace,
 ) -> Source:
     """Return the source that a log, a Store, a replica or its log, a LogReader, a path, a URL or a storage means.
 
@@ -353,10 +377,12 @@ def source_of(
     if isinstance(what, Store):
         what = what.log
     if isinstance(what, WriteAheadLog):
-        return OpenSource(what)
-    if isinstance(what, LogReader):
-        return StoredSource(what.source.folder())
-    return StoredSource(storage_at(what))
+        view: View = what.parts.contents.view()
+        return OpenObjectSource(what) if isinstance(view, ObjectView) else OpenSource(what)
+    place = what.source if isinstance(what, LogReader) else log_at(what)
+    if isinstance(place, ObjectEnd):
+        return StoredSource(segments_folder(lambda: place.now().view))
+    return StoredSource(place.folder() if isinstance(place, ViewSource) else place)
 
 
 def primary_state_of(source: Source, hello: Hello) -> PrimaryState:
