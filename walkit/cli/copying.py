@@ -15,12 +15,12 @@ def add_copy(commands: Any) -> None:
         commands,
         "copy",
         "make a consistent copy of a log, beside its writer",
-        "; what is on stable storage, checked, in a new folder; one that was killed continues when it is run again",
+        "; what is on stable storage, checked, in a new place; one that was killed continues when it is run again",
         "walkit copy orders.log backup/orders.log",
         copy,
     )
     parser.add_argument("log", metavar="LOG", help=LOG_HELP)
-    parser.add_argument("target", metavar="DIR", help="folder of the copy, which must not be there")
+    parser.add_argument("target", metavar="DIR", help="new folder or URL of the copy")
     add_report_options(parser)
 
 

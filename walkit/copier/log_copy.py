@@ -13,15 +13,17 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any, TypeAlias
 
 from walkit._internal.arguments import check_progress, refuse
 from walkit._main_thread import end_if_abandoned, ending_early, run_uninterrupted
 from walkit.copier.copy_report import CopyReport
 from walkit.copier.gathering import Gathering, part_name, snapshot_part_name
+from walkit.copier.object_target import ObjectTarget
 from walkit.copier.plan import Want
 from walkit.copier.planned_files import PlannedFiles
 from walkit.copier.snapshot_check import snapshot_lsns, verify_open_snapshot
@@ -41,6 +43,9 @@ from walkit.format.file_names import BOOTSTRAP_PREFIX, INDEX_SUFFIX, lsn_of_name
 from walkit.format.index import has_index
 from walkit.format.manifest import MANIFEST_NAME, Manifest
 from walkit.log.open import make_log
+from walkit.objects.entrance import log_at, object_store_of
+from walkit.objects.segments_folder import SegmentsFolder, segments_folder
+from walkit.objects.view import ObjectEnd
 from walkit.read.claim import Claim, claim, is_due
 from walkit.read.reader import reader_view_of
 from walkit.read.view import LogView
@@ -51,10 +56,11 @@ from walkit.segments.history import identity_at
 from walkit.segments.index_file import index_segment
 from walkit.segments.manifest_store import LOCK_NAME, NEW_NAME, OWN_NAMES, load_manifest
 from walkit.segments.writer_lock import WriterLock, has_writer, take_writer_lock
-from walkit.storage.address import Place, storage_at
+from walkit.storage.address import FILES, AnyPlace, is_object_url, storage_at
 from walkit.storage.file import FileStorage
 from walkit.storage.folder import Folder, opened_folder
 from walkit.storage.interface import FileNumber, NumberedFile, Storage, StorageFile, Translated
+from walkit.storage.object_store import ObjectStore
 
 PARTIAL_SUFFIX = ".partial"
 CHUNK_BYTES = 4 << 20
@@ -63,21 +69,32 @@ LEASE_S = 300.0
 LOOKS_MAX = 8
 """So many looks at a log whose oldest segment is rewritten meanwhile; each of them is another trim."""
 
+Target: TypeAlias = Gathering | ObjectTarget
+
 _SEGMENT_NAME = re.compile(r"(\d{20})\.segment")
 
 
-def copy(path: Place, target: str | os.PathLike[str], progress: Progress | None = None) -> CopyReport:
-    """Copy what a log has on stable storage into a new folder; whole and durable there on return.
+def copy(
+    path: AnyPlace,
+    target: str | os.PathLike[str] | ObjectStore,
+    progress: Progress | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> CopyReport:
+    """Copy what a log has on stable storage into a new folder or object store; whole and durable there on return.
 
     Made beside a living writer in any process, or of a closed log. The copy has every record that was durable when the
     call began, and some that became so meanwhile. Segments are copied byte for byte, the newest up to the durable end;
     snapshots, indexes, log id and lineage come with them; cursors, claims, the identity of a replica and
     lost+found do not. Each frame is checked. `progress` is called with (bytes done, bytes to do).
 
+    Either place may be the URL of an object store, with `storage_options` as of `walkit.open`. Frames, positions and
+    lineage are the same, so a replica in one kind of place can follow a log in the other.
+
     A claim with the name "copy-..." keeps trim, retention and compaction from what is copied, so the log's folder must
     be writable. Everything is written to `target`.partial, which is renamed last: a copy that was killed or failed
     leaves no `target`, and the same call continues with the files that are whole. Copies to one target exclude each
-    other.
+    other. In an object store nothing opens the copy before it is whole, and the same call continues it.
 
     The copy is the same history, not another log: two writers of a log and its copy diverge, and replication refuses
     what has (DivergenceError).
@@ -87,12 +104,24 @@ def copy(path: Place, target: str | os.PathLike[str], progress: Progress | None 
     copied; StorageError, LogNotFoundError, NotALogError, FormatVersionError. Safe from any thread.
     """
     check_progress(progress, "(bytes done, bytes to do)")
-    source, folder = storage_at(path), _target_of(target)
-    _refuse_place(source, folder)
-    return run_uninterrupted(lambda: _copy(source, folder, ending_early(progress)), "copy")
+    if not _is_cloud(path) and not _is_cloud(target):
+        object_store_of(path, storage_options)  # refuses options that nothing takes
+    store = object_store_of(target, storage_options if _is_cloud(target) else None)
+    folder = "" if store is not None else _target_of(target)
+    # A place without a log is refused here.
+    found = log_at(path, storage_options if _is_cloud(path) else None)
+    source = segments_folder(lambda: found.now().view) if isinstance(found, ObjectEnd) else found
+    if store is None:
+        _refuse_place(source, folder)
+        return run_uninterrupted(lambda: _copy(source, folder, ending_early(progress)), "copy")
+    return run_uninterrupted(lambda: _copy_to_objects(source, store, ending_early(progress)), "copy")
 
 
-def _target_of(target: str | os.PathLike[str]) -> str:
+def _is_cloud(place: object) -> bool:
+    return is_object_url(place) and not str(place).startswith(FILES)
+
+
+def _target_of(target: object) -> str:
     if not isinstance(target, str | os.PathLike):
         refuse("target", target, "the path of a new folder")
     try:
@@ -201,12 +230,42 @@ def copy_into(source: Storage, target: Storage, progress: Progress | None, locat
     target.create()
     _clear(target, load_manifest(source))
     # The path alone is a name: a copier in another folder of that path may be alive.
-    which = f"{location}\0{_number_of(target)}".encode("utf-8", "surrogateescape")
-    name = f"copy-{hashlib.sha256(which).hexdigest()[:16]}"
-    drop_claim(source, name)  # of a copier to this folder that died: who copies to it now has its lock
+    with _claimed(source, f"{location}\0{_number_of(target)}") as claimed:
+        meter = _Meter(progress, claimed)
+        gathering = Gathering(target, meter.renew)
+        snapshots, left = _gathered(source, gathering, claimed, meter)
+        manifest = gathering.manifest()
+        place(target, part_names(((record, record) for record in manifest.sealed), snapshots))
+        for record in manifest.sealed:
+            if has_index(record):
+                index_segment(target, manifest, record)
+        target.sync_directory()
+        meter.copied(0)
+        make_log(target, manifest)
+        return _report(source, location, manifest, snapshots, left, meter, began)
+
+
+def _copy_to_objects(source: Storage, store: ObjectStore, progress: Progress | None) -> CopyReport:
+    began = time.perf_counter()
+    target = ObjectTarget(store)
+    with closing(store), _claimed(source, store.location) as claimed:  # its next put opens it again
+        meter = _Meter(progress, claimed)
+        snapshots, left = _gathered(source, target, claimed, meter)
+        meter.copied(0)
+        return _report(source, store.location, target.finish(), snapshots, left, meter, began)
+
+
+@contextmanager
+def _claimed(source: Storage, which: str) -> Iterator[Claim | None]:
+    """Have a claim on all that a log has; `which` tells the target from others. None on object storage."""
+    if isinstance(source, SegmentsFolder):
+        yield None
+        return
+    name = f"copy-{hashlib.sha256(which.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
+    drop_claim(source, name)  # of a copier to this target that died: who copies to a folder now has its lock
     claimed = claim(source, name, lease_s=LEASE_S, complete=False)
     try:
-        return _claimed(source, target, claimed, progress, location, began)
+        yield claimed
     finally:
         with suppress(WalkitError):
             claimed.release()
@@ -215,7 +274,7 @@ def copy_into(source: Storage, target: Storage, progress: Progress | None, locat
 class _Meter:
     """How far a copy is: for the progress, for the report, and for the claim, which is renewed as it advances."""
 
-    def __init__(self, progress: Progress | None, claimed: Claim) -> None:
+    def __init__(self, progress: Progress | None, claimed: Claim | None) -> None:
         self.bytes_copied = self.bytes_kept = self._total = 0
         self._progress, self._claimed = progress, claimed
 
@@ -234,7 +293,7 @@ class _Meter:
     def renew(self) -> None:
         """Renew the claim if that is due; ends the copy where its caller was interrupted."""
         end_if_abandoned()
-        if is_due(self._claimed):
+        if self._claimed is not None and is_due(self._claimed):
             self._claimed.renew()
 
 
@@ -285,18 +344,15 @@ def _is_of_a_copy(name: str) -> bool:
     return name in OWN_NAMES or is_segment or is_part or lsn_of_name(name) is not None
 
 
-def _claimed(
-    source: Storage, target: Storage, claimed: Claim, progress: Progress | None, location: str, began: float
+def _report(
+    source: Storage,
+    location: str,
+    manifest: Manifest,
+    snapshots: tuple[int, ...],
+    left: list[int],
+    meter: _Meter,
+    began: float,
 ) -> CopyReport:
-    meter = _Meter(progress, claimed)
-    manifest, snapshots, left = _gathered(source, target, claimed, meter)
-    place(target, part_names(((record, record) for record in manifest.sealed), snapshots))
-    for record in manifest.sealed:
-        if has_index(record):
-            index_segment(target, manifest, record)
-    target.sync_directory()
-    meter.copied(0)
-    make_log(target, manifest)
     return CopyReport(
         source=source.location,
         location=location,
@@ -315,15 +371,14 @@ def _claimed(
 
 
 def _gathered(
-    source: Storage, target: Storage, claimed: Claim, meter: _Meter
-) -> tuple[Manifest, tuple[int, ...], list[int]]:
-    """Gather the log as it is now; return the manifest of the copy, its snapshots, and those that were left out.
+    source: Storage, gathering: Target, claimed: Claim | None, meter: _Meter
+) -> tuple[tuple[int, ...], list[int]]:
+    """Gather the log as it is now; return the LSNs of its snapshots, and of those that were left out.
 
     GapError if records that are claimed are gone. Those below the low watermark before the claim are not claimed: a
     trim may put a copy of its end in the place of the oldest segment between the look at the manifest and the opening.
     Then the plan is made again, and the parts that are there stay.
     """
-    gathering = Gathering(target, meter.renew)
     for left in reversed(range(LOOKS_MAX)):
         # Snapshots before the marks: the log is on stable storage up to each, and a later checkpoint may remove it.
         usable, unusable = _open_snapshots(source)
@@ -335,10 +390,11 @@ def _gathered(
                 for want in wants:
                     _fetch(planned, gathering, want, meter)
             beyond = usable.keys() - {*planned.snapshot_lsns}  # their records were cut off by damage
-            return planned.manifest, planned.snapshot_lsns, sorted([*unusable, *beyond])
+            return planned.snapshot_lsns, sorted([*unusable, *beyond])
         except GapError as gap:
             try:
-                claimed.renew()  # GapError if records that it keeps are gone
+                if claimed is not None:
+                    claimed.renew()  # GapError if records that it keeps are gone
             except ClaimError:
                 raise gap from None
             if not left:
@@ -348,7 +404,7 @@ def _gathered(
     raise AssertionError("the last look returns or raises")
 
 
-def _fetch(planned: PlannedFiles, gathering: Gathering, want: Want, meter: _Meter) -> None:
+def _fetch(planned: PlannedFiles, gathering: Target, want: Want, meter: _Meter) -> None:
     """Copy what is missing of a file of the plan; all of it where what was there before turns out to be damaged."""
     try:
         for offset in range(want.offset, want.size, CHUNK_BYTES):

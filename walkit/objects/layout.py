@@ -45,6 +45,8 @@ from walkit.segments.frame_walk import FrameWalk
 MANIFEST_KEY: Final = "manifest"
 CLAIMS_KEY: Final = "claims"
 LOG_PREFIX: Final = "log/"
+UNFINISHED: Final = "copy"
+"""What `removed` in the manifest of an unfinished copy says. Nothing opens it before `removed` is gone."""
 AHEAD_MAX: Final = 1000
 """No bulk is put whose number is more than so many after that of the saved vouched end."""
 

@@ -1,0 +1,66 @@
+"""Bulks of frames that another log has: a copy and a replica put them at the same positions, with the same chain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from walkit.errors import LogFencedError
+from walkit.format.checksum import crc32c
+from walkit.format.frame import FrameIdentity
+from walkit.format.layout import ALIGNMENT_BUFFERED, FRAME_HEADER_BYTES, align_up
+from walkit.format.manifest import EpochRecord, LogEnd
+from walkit.objects.layout import BulkHeader, LogPlace, object_key
+from walkit.objects.requests import PatientReads, put_own
+from walkit.record import Buffer
+
+FENCE_LIMITS: Final = (ALIGNMENT_BUFFERED, FRAME_HEADER_BYTES)
+
+
+class VerbatimBulks:
+    """Puts bulks after a place, each when the one before is there. Used by one thread."""
+
+    def __init__(self, reads: PatientReads, log_id: int, place: LogPlace) -> None:
+        self.reads, self._log_id, self.place = reads, log_id, place
+
+    def header(self, identity: FrameIdentity, alignment: int, frame_bytes_max: int) -> BulkHeader:
+        """Return the header of a bulk that follows the place, without frames yet."""
+        place = self.place
+        return BulkHeader(
+            log_id=identity.log_id,
+            epoch=identity.epoch,
+            epoch_id=identity.epoch_id,
+            number=place.number + 1,
+            start_position=align_up(place.position, alignment),
+            first_lsn=place.lsn + 1,
+            promised_position=place.position,
+            sealed_us=0,
+            body_bytes=0,
+            records=0,
+            span=0,
+            chain=place.chain,
+            end_chain=place.chain,
+            body_crc=0,
+            alignment=alignment,
+            frame_bytes_max=frame_bytes_max,
+        )
+
+    def put(self, header: BulkHeader, body: Buffer, records: int, end: LogEnd) -> None:
+        """Put a bulk of these frames; it is there on return, and the place is its end.
+
+        LogFencedError if another writer's bulk is there; StorageError.
+        """
+        span = end.last_lsn - header.first_lsn + 1
+        facts = {"body_bytes": len(body), "body_crc": crc32c(body) if body else 0, "end_chain": end.chain}
+        header = header._replace(records=records, span=span, **facts)
+        key, data = object_key(header.number), b"".join((header.encode(), body))
+        if put_own(self.reads, key, data, None) is None:
+            raise LogFencedError(self.reads.store.location, header.epoch)
+        self.place = header.end
+
+    def begin_epochs(self, epochs: Iterable[EpochRecord]) -> None:
+        """Put the fences of the epochs that are later than that of the place."""
+        for epoch in epochs:
+            if epoch.number > self.place.epoch:
+                identity = FrameIdentity(self._log_id, epoch.number, epoch.id)
+                self.put(self.header(identity, *FENCE_LIMITS), b"", 0, self.place.end)
