@@ -17,6 +17,7 @@ from walkit.replication.protocol.frame_run import FrameLimits, FrameRun, check_r
 from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import Storage
+from walkit.storage.object_store import ObjectStore
 
 
 def log_of_epochs(*steps: int) -> CrashingStorage:
@@ -62,7 +63,7 @@ def runs_after(storage: Storage, end: LogEnd, frames_max: int) -> Iterator[Frame
         end = run.end
 
 
-def replica_on(storage: Storage, primary: Manifest) -> ImportedLog:
+def replica_on(storage: Storage | ObjectStore, primary: Manifest) -> ImportedLog:
     """Open a replica's log, adopted by this primary."""
     log = ImportedLog(storage, SMALL)
     if not log.adopted:

@@ -10,30 +10,37 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 from walkit._internal.arguments import as_lsn
 from walkit._internal.threads import WakeEvent
 from walkit._main_thread import run_uninterrupted
 from walkit.config import LogOptions
-from walkit.errors import GapError, LogClosedError, LogNotFoundError, OptionsError
+from walkit.copier.gathering import Gathering
+from walkit.copier.object_target import ObjectTarget
+from walkit.errors import GapError, LogClosedError, LogNotFoundError, OptionsError, WalkitError
 from walkit.events import EventSink
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
 from walkit.log.live_log import Lifetime, LogMarks
-from walkit.log.resources import watch_exit
+from walkit.log.resources import report_dropped, run_for_dropped, watch_exit
 from walkit.log.trim import WASTE_RATIO_DEFAULT, TrimReport
+from walkit.objects.entrance import object_store_of
 from walkit.read.claim import LEASE_S_DEFAULT, Claim
 from walkit.read.read_api import ReadApi
 from walkit.read.view import LogView
 from walkit.record import Record
 from walkit.recovery.report import RecoveryReport
 from walkit.replication.logs.imported_segments import ImportedSegments
-from walkit.replication.logs.importer import Importer, Watchers, close_dropped
+from walkit.replication.logs.importer import Importer, Watchers
+from walkit.replication.logs.object_importer import ObjectImporter
 from walkit.replication.logs.upkeep import ReplicaUpkeep
 from walkit.replication.protocol.frame_run import FrameRun
 from walkit.segments.manifest_store import ManifestStore
+from walkit.storage.address import AnyPlace
 from walkit.storage.interface import FileNumber, Storage
+from walkit.storage.object_store import ObjectStore
 
+AnyImporter: TypeAlias = Importer | ObjectImporter
 LOOK_S = 1.0
 """Time between two looks of a thread that waits for a log to be replaced: a wake can be lost."""
 
@@ -48,7 +55,7 @@ class ImportedLog(ReadApi):
 
     def __init__(
         self,
-        storage: Storage,
+        storage: Storage | ObjectStore,
         options: LogOptions | None = None,
         events: EventSink | None = None,
         again: FileNumber | None = None,
@@ -78,20 +85,25 @@ class ImportedLog(ReadApi):
 
     def _open(
         self,
-        storage: Storage,
+        place: Storage | ObjectStore,
         given: LogOptions,
         sink: EventSink,
         again: FileNumber | None,
         watchers: Watchers,
     ) -> None:
-        def opened() -> Importer:
+        def opened() -> AnyImporter:
             # All of it where no interrupt comes: one after the lock and before the finaliser would leave it taken.
-            self._importer = importer = Importer(storage, given, sink, again, watchers)
+            store = object_store_of(cast(AnyPlace, place))
+            if store is None:
+                importer: AnyImporter = Importer(cast(Storage, place), given, sink, again, watchers)
+            else:
+                importer = ObjectImporter(store, given, sink, watchers)
+            self._importer = importer
             self._finalizer = weakref.finalize(self, close_dropped, importer)
             watch_exit()
             return importer
 
-        run_uninterrupted(opened, "open", events=sink, undo=Importer.close)
+        run_uninterrupted(opened, "open", events=sink, undo=lambda importer: importer.close())
 
     # -- importing
 
@@ -111,7 +123,7 @@ class ImportedLog(ReadApi):
         before = self._importer
         before.close()
         self._finalizer.detach()
-        self._open(before.storage, before.options, before.events, before.folder, before.watchers)
+        self._open(before.place, before.options, before.events, before.folder, before.watchers)
         before.watchers.notify()
         if not self.adopted:
             self._importer.close()
@@ -121,6 +133,14 @@ class ImportedLog(ReadApi):
     def _end_reopening(self) -> None:
         self._is_reopening = False
         self._reopened.set()
+
+    def gathering(self) -> Gathering | ObjectTarget:
+        """Return what gathers another log, which takes the place of this one."""
+        return self._importer.gathering()
+
+    def keep_identity(self, identity: str) -> bool:
+        """Keep the identity of this replica with its log; False if a folder has a file for it."""
+        return self._importer.keep_identity(identity)
 
     @property
     def folder(self) -> FileNumber | None:
@@ -282,7 +302,7 @@ class ImportedLog(ReadApi):
         return self._importer.end.last_lsn >= lsn
 
     @staticmethod
-    def _wait_in(importer: Importer, lsn: int, timeout: float | None) -> None:
+    def _wait_in(importer: AnyImporter, lsn: int, timeout: float | None) -> None:
         importer.advanced.wait_for(lambda: importer.closed or importer.end.last_lsn >= lsn, timeout)
 
     # -- consumers and maintenance
@@ -317,3 +337,20 @@ class ImportedLog(ReadApi):
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
         return f"<ImportedLog {self.location} {state}: LSN {self._importer.end.last_lsn}>"
+
+
+def close_dropped(importer: AnyImporter) -> None:
+    """Close a replica's log whose object is gone. The collector may call this on any thread."""
+    if importer.closed:
+        return
+    run_for_dropped(lambda: _close_quietly(importer))
+    report_dropped(
+        f"the replica's log at {importer.storage.location}", importer.events, importer.storage.location
+    )
+
+
+def _close_quietly(importer: AnyImporter) -> None:
+    try:
+        importer.close()
+    except WalkitError as error:
+        importer.events.emit("walkit.log.poison", cause=repr(error), acked_lsn=importer.end.last_lsn)

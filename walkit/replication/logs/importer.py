@@ -18,6 +18,7 @@ from walkit._internal.threads import MEMORY_TRIES
 from walkit._main_thread import run_uninterrupted
 from walkit.commit.latches import CommitSignal
 from walkit.config import LogOptions
+from walkit.copier.gathering import Gathering
 from walkit.copier.switch import switch_to_staged
 from walkit.errors import LogClosedError, LogNotFoundError, LogPoisonedError, WalkitError
 from walkit.events import EventSink
@@ -26,7 +27,6 @@ from walkit.format.frame import FrameIdentity
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
 from walkit.log.live_log import Lifetime
 from walkit.log.open import make_log, recovery_report
-from walkit.log.resources import report_dropped, run_for_dropped
 from walkit.read.view import LogView
 from walkit.recovery.apply import apply_plan, sync_unsealed
 from walkit.recovery.log_scan import read_durable_slot
@@ -81,7 +81,8 @@ class Importer:
 
         `again` is the `folder` of an earlier importer: StorageError (ESTALE) if another is at this place by now.
         """
-        self.storage, self.options, self.events = storage, options, events
+        self.storage = self.place = storage
+        self.options, self.events = options, events
         self.adopted = False
         self.lifetime = Lifetime()
         """What works on the log's files ends with it: a checkpoint, a trim."""
@@ -211,6 +212,14 @@ class Importer:
         self.failure = self.failure or cause
         self.events.emit("walkit.log.poison", cause=repr(cause), acked_lsn=self.end.last_lsn)
 
+    def gathering(self) -> Gathering:
+        """Return what gathers another log in the folder of this one."""
+        return Gathering(self.storage)
+
+    def keep_identity(self, identity: str) -> bool:
+        """Say that the identity of this replica has a file of its own."""
+        return False
+
     def view(self) -> LogView:
         """Return what can be read now."""
         if not self.adopted:
@@ -290,23 +299,6 @@ class Importer:
             self.upkeep.forget()
             self.segments.forget()
         self._lock.forget()
-
-
-def close_dropped(importer: Importer) -> None:
-    """Close a replica's log whose object is gone. The collector may call this on any thread."""
-    if importer.closed:
-        return
-    run_for_dropped(lambda: _close_quietly(importer))
-    report_dropped(
-        f"the replica's log at {importer.storage.location}", importer.events, importer.storage.location
-    )
-
-
-def _close_quietly(importer: Importer) -> None:
-    try:
-        importer.close()
-    except WalkitError as error:
-        importer.events.emit("walkit.log.poison", cause=repr(error), acked_lsn=importer.end.last_lsn)
 
 
 def _after_fork_in_child() -> None:

@@ -9,6 +9,7 @@ import errno
 from itertools import pairwise
 
 from walkit.copier.gathering import Gathering
+from walkit.copier.object_target import ObjectTarget
 from walkit.copier.plan import Want
 from walkit.errors import CorruptionError, DivergenceError, NotALogError, StorageError
 from walkit.format.layout import POSITION_MAX, SEGMENT_HEADER_BYTES
@@ -16,13 +17,14 @@ from walkit.format.manifest import MANIFEST_NAME, EpochRecord, Manifest, Segment
 from walkit.replication.protocol.checks import first_difference
 from walkit.replication.protocol.messages import Plan
 from walkit.storage.interface import LimitedSpace, Storage
+from walkit.storage.object_store import ObjectStore
 
 FREE_LEFT_BYTES = 64 << 20
 """So much of the disk stays free in a bootstrap: for the replica's own log, and for its neighbours."""
 
 
 def gather_plan(
-    gathering: Gathering, plan: Plan, log_id: int, lineage: tuple[EpochRecord, ...]
+    gathering: Gathering | ObjectTarget, plan: Plan, log_id: int, lineage: tuple[EpochRecord, ...]
 ) -> tuple[Want, ...]:
     """Begin to gather the plan of a primary; return what is missing of it.
 
@@ -42,7 +44,7 @@ def gather_plan(
     return wants
 
 
-def _require_room(storage: Storage, missing_bytes: int) -> None:
+def _require_room(storage: Storage | ObjectStore, missing_bytes: int) -> None:
     """StorageError if a storage that knows its room has none for the missing bytes of a plan.
 
     Frames bear out the sizes of segments; how large a state is that a snapshot holds, nothing in a plan tells.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, cast
 
 from walkit._internal.arguments import check_bool, check_choice, check_kind, refuse
 from walkit._main_thread import run_uninterrupted
@@ -14,6 +15,7 @@ from walkit.errors import DivergenceError, LogClosedError, WaitTimeoutError, Wal
 from walkit.events import EventCallback, EventSink
 from walkit.log.resources import watch_exit
 from walkit.metrics import TrafficStatistics
+from walkit.objects.entrance import object_store_of
 from walkit.record import AppendResult
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.core.subscriber import Subscriber
@@ -30,7 +32,7 @@ from walkit.replication.transport.connection import destination_of
 from walkit.replication.transport.threads import now_ms
 from walkit.replication.transport.tls import ClientTLS
 from walkit.state.checkpoint import CheckpointReport
-from walkit.storage.address import Place, storage_at
+from walkit.storage.address import AnyPlace, Place, storage_at
 
 
 class Replica:
@@ -68,7 +70,7 @@ class Replica:
 
     def __init__(
         self,
-        dir: Place,  # noqa: A002 - the public name
+        dir: AnyPlace,  # noqa: A002 - the public name
         source: str,
         codec: str | None = "zstd",
         *,
@@ -84,6 +86,7 @@ class Replica:
         rewind: bool = False,
         force_rewind: bool = False,
         insecure: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         check_choice(codec, (None, *CODECS), "codec")
         check_kind(options, LogOptions, "options")
@@ -93,14 +96,21 @@ class Replica:
         if name is not None and not is_name(name):
             text = f"1 to {NAME_CHARS_MAX} printable characters, which the primary's manifest stores"
             refuse("name", name, text)
-        storage, sink = storage_at(dir), EventSink(events)
+        store, sink = object_store_of(dir, storage_options), EventSink(events)
+        place = storage_at(cast(Place, dir)) if store is None else store
+        if store is not None:
+            for option, value in (("rewind", rewind), ("checkpoint_every", checkpoint_every)):
+                if value:
+                    refuse(
+                        option, value, "only for a replica in a folder: a log on object storage is never cut"
+                    )
         check_bool(new_identity, "new_identity")
         check_bool(rewind, "rewind")
         check_bool(force_rewind, "force_rewind")
         if force_rewind and not rewind:
             refuse("force_rewind", True, "only with rewind=True")
         opening = ReplicaOpening(
-            storage=storage,
+            storage=place,
             options=options,
             events=sink,
             name=name,
@@ -114,7 +124,7 @@ class Replica:
 
         def open_folder() -> Opened:
             # The identity's file too: the main thread makes no call of a storage that an interrupt could cut in two.
-            own = None if new_identity else load_identity(storage)
+            own = None if new_identity else load_identity(place)
             return opening.open(own, new_identity=new_identity)
 
         opened = run_uninterrupted(open_folder, "open", events=sink, undo=lambda opened: opened.log.close())

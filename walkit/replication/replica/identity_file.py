@@ -7,13 +7,22 @@ other's hold. So a file that is not the one that was written is taken for a copy
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 from walkit.errors import CorruptionError
+from walkit.objects.entrance import object_store_of
+from walkit.objects.layout import MANIFEST_KEY
+from walkit.objects.requests import Patience, PatientReads
+from walkit.objects.view import READ_S
+from walkit.objects.vouched import manifest_of
+from walkit.replication.logs.object_importer import IDENTITY_KEY
 from walkit.replication.logs.private_file import read_private, write_private
+from walkit.replication.logs.role import REPLICA_KEY
 from walkit.replication.protocol.failures import IdentityError
 from walkit.replication.protocol.identity import Identity
 from walkit.segments.manifest_store import IDENTITY_NAME
 from walkit.storage.interface import FileNumber, Storage, remove_if_there
+from walkit.storage.object_store import ObjectStore
 
 NEW_IDENTITY = "Replica(..., new_identity=True) or walkit follow --new-identity"
 
@@ -26,12 +35,16 @@ class OwnIdentity:
     name: str
 
 
-def load_identity(storage: Storage) -> OwnIdentity | None:
-    """Return the identity that a folder has; None where it has none yet.
+def load_identity(place: Storage | ObjectStore) -> OwnIdentity | None:
+    """Return the identity that a folder or a log on object storage has; None where it has none yet.
 
     IdentityError ("copied") where the folder is a copy; CorruptionError, FormatVersionError, StorageError. Nothing is
     changed.
     """
+    store = object_store_of(place)
+    if store is not None:
+        return _identity_in(store)
+    storage = cast(Storage, place)
     found = read_private(storage, IDENTITY_NAME)
     if found is None:
         return None
@@ -52,6 +65,25 @@ def load_identity(storage: Storage) -> OwnIdentity | None:
             location=storage.location,
         )
     return own
+
+
+def _identity_in(store: ObjectStore) -> OwnIdentity | None:
+    """Return the identity that the manifest of a log on object storage has."""
+    found = PatientReads(store, lambda: Patience(READ_S)).find(MANIFEST_KEY)
+    extra = {} if found is None else manifest_of(found, store.location).extra
+    text, _, location = str(extra.get(IDENTITY_KEY, "")).partition(" ")
+    if text and location != store.location:
+        raise IdentityError(
+            f"{store.location} is a copy of a replica at {location}, or has moved. Two replicas with one identity are "
+            f"not served; {NEW_IDENTITY} gives this one an identity of its own and keeps its data",
+            reason="copied",
+            location=store.location,
+        )
+    return (
+        OwnIdentity(Identity(bytes.fromhex(text)), str(extra.get(REPLICA_KEY, {}).get("name", "")))
+        if text
+        else None
+    )
 
 
 def keep_identity(storage: Storage, own: OwnIdentity) -> None:

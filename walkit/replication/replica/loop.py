@@ -11,7 +11,6 @@ from collections import deque
 from contextlib import suppress
 
 from walkit._internal.threads import WakeEvent
-from walkit.copier.gathering import Gathering
 from walkit.errors import (
     CorruptionError,
     DivergenceError,
@@ -79,7 +78,7 @@ class ReplicaLoop:
         self._connection: Connection | None = None
         self._queued: list[Import] = []
         self._queued_bytes = 0
-        self.gathering = Gathering(opened.log.storage)
+        self.gathering = opened.log.gathering()
         self._replacing = self._reopened = self._is_kept = False
         """Whether the log is to be opened again, and whether it is open, but its state not made; and whether that is
         because its storage failed, and not because another log takes its place."""
@@ -266,7 +265,8 @@ class ReplicaLoop:
             elif isinstance(step, Disconnect):
                 self._disconnect()
             elif isinstance(step, Keep):
-                keep_identity(self.log.storage, OwnIdentity(step.identity, self.core.name))
+                if not self.log.keep_identity(step.identity.id.hex()):
+                    keep_identity(self.log.storage, OwnIdentity(step.identity, self.core.name))
             elif isinstance(step, Adopt):
                 welcome = step.welcome
                 self.log.adopt(

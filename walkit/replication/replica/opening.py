@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import secrets
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from walkit.config import LogOptions
 from walkit.errors import DivergenceError, WalkitError
 from walkit.events import EventSink
 from walkit.format.manifest import LogEnd, Manifest
+from walkit.objects.entrance import object_store_of
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.core.subscriber import Subscriber
 from walkit.replication.logs.imported_log import ImportedLog
@@ -22,6 +23,7 @@ from walkit.replication.replica.identity_file import OwnIdentity, drop_identity
 from walkit.replication.replica.rewind import rewind_storage
 from walkit.replication.replica.store import ReplicaStore
 from walkit.storage.interface import Storage
+from walkit.storage.object_store import ObjectStore
 
 FRAME_BYTES_TAKEN = 64 << 20
 """The largest frame that any replica takes; `frame_bytes_max` of its options may say more."""
@@ -39,7 +41,7 @@ class Opened(NamedTuple):
 class ReplicaOpening:
     """What a replica was made with. Knows nothing of the user's object, so that one can be dropped."""
 
-    storage: Storage
+    storage: Storage | ObjectStore
     options: LogOptions | None
     events: EventSink
     name: str | None
@@ -58,8 +60,8 @@ class ReplicaOpening:
         again, watchers = (None, None) if before is None else (before.folder, before.watchers)
         log = ImportedLog(self.storage, self.options, self.events, again, watchers)
         try:
-            if new_identity:
-                drop_identity(self.storage)  # with the writer's lock: no other replica is in this folder
+            if new_identity and not log.keep_identity(""):
+                drop_identity(log.storage)  # with the writer's lock: no other replica is in this folder
             store = ReplicaStore(log, self.checkpoint_every)
             return Opened(log, store, self._core(log, own, new_identity))
         except BaseException:
@@ -88,6 +90,8 @@ class ReplicaOpening:
         """Say whether a rewind is to be tried after this error: where it was asked for, or no record can differ."""
         if not isinstance(error, DivergenceError) or isinstance(error, RewindError):
             return False
+        if object_store_of(self.storage) is not None:
+            return False  # a bulk of the log is never replaced
         return self.rewinds or only_markers_differ(error, log.manifest, log.end)
 
     def rewound(self, before: Opened, error: DivergenceError) -> tuple[Opened, WalkitError | None]:
@@ -103,7 +107,7 @@ class ReplicaOpening:
         own = OwnIdentity(identity, before.core.name) if identity and before.core.keeps else None
         try:
             report = rewind_storage(
-                self.storage,
+                cast(Storage, self.storage),
                 error.first_lsn,
                 force=self.forced,
                 records=self.rewinds,

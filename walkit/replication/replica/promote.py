@@ -7,8 +7,10 @@ old primary from here on, also before its first record. Nothing here reaches the
 from __future__ import annotations
 
 import secrets
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from typing import Any, cast
 
 from walkit._internal.arguments import refuse
 from walkit._internal.html import Markup, join, tag
@@ -16,15 +18,25 @@ from walkit._internal.report import report_html
 from walkit._main_thread import run_uninterrupted
 from walkit.config import LogOptions
 from walkit.copier.gathering import Gathering
+from walkit.errors import LogFencedError, LogNotFoundError
 from walkit.events import EventCallback, EventSink
 from walkit.format.manifest import EpochRecord, Manifest
+from walkit.objects.entrance import object_store_of
+from walkit.objects.layout import MANIFEST_KEY
+from walkit.objects.open import OPENING_S
+from walkit.objects.opening import Opening
+from walkit.objects.requests import Patience, PatientReads, put_own
+from walkit.objects.vouched import encoded, manifest_of
 from walkit.replication.logs.importer import Importer
-from walkit.replication.logs.role import PROMOTED_KEY, as_promoted, is_promoted, is_replica
+from walkit.replication.logs.object_importer import IDENTITY_KEY
+from walkit.replication.logs.role import PROMOTED_KEY, REPLICA_KEY, as_promoted, is_promoted, is_replica
 from walkit.replication.replica.identity_file import drop_identity
 from walkit.segments.manifest_store import load_manifest, next_epoch
-from walkit.storage.address import Place, storage_at
+from walkit.storage.address import AnyPlace, Place, storage_at
 from walkit.storage.interface import Storage
+from walkit.storage.object_store import ObjectStore
 
+NOT_A_REPLICA = "it is a log that can be written, not a replica's; nothing was changed"
 NOT_FENCED = (
     "The old primary is not fenced: if it still runs, it takes records, and those are in no log but its own. "
     "Stop it, and point its writers here"
@@ -71,7 +83,12 @@ class PromotionReport:
         return join([report, tag("div", f"{NOT_FENCED}.")])
 
 
-def promote(dir: Place, events: EventCallback | None = None) -> PromotionReport:  # noqa: A002 - as of Replica
+def promote(
+    dir: AnyPlace,  # noqa: A002 - as of Replica
+    events: EventCallback | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> PromotionReport:
     """Make a replica's folder a log of its own: `walkit.open` and `Store.open` write it from here on.
 
     Recovers and seals what is there, begins a new epoch, and forgets whose replica it was. Durable on return. A crash
@@ -82,9 +99,39 @@ def promote(dir: Place, events: EventCallback | None = None) -> PromotionReport:
     LogLockedError while the replica runs; OptionsError for a log that is no replica; LogNotFoundError where there is
     none yet. What opening a replica raises; then nothing was changed but what recovery does.
     """
-    storage = storage_at(dir)
-    sink = EventSink(events)
+    store, sink = object_store_of(dir, storage_options), EventSink(events)
+    if store is not None:
+        return run_uninterrupted(lambda: _promote_objects(store, sink), "promote", events=sink)
+    storage = storage_at(cast(Place, dir))
     return run_uninterrupted(lambda: _promote(storage, sink), "promote", events=sink)
+
+
+def _promote_objects(store: ObjectStore, events: EventSink) -> PromotionReport:
+    """Begin an epoch by a fence, and note the promotion in the manifest."""
+    reads = PatientReads(store, lambda: Patience(OPENING_S))
+    found = reads.find(MANIFEST_KEY)
+    if found is None:
+        raise LogNotFoundError(store.location)
+    manifest = manifest_of(found, store.location)
+    already = is_promoted(manifest)
+    if not already:
+        if REPLICA_KEY not in manifest.extra:
+            refuse("dir", store.location, NOT_A_REPLICA)
+        with closing(store):  # its next put opens it again
+            manifest = _detached_by_a_fence(reads)
+    return _reported(store.location, manifest, already, events)
+
+
+def _detached_by_a_fence(reads: PatientReads) -> Manifest:
+    opening = Opening(reads)
+    opening.run()
+    before, epoch = opening.manifest, opening.manifest.lineage[-1]
+    rest = {key: value for key, value in before.extra.items() if key != IDENTITY_KEY}
+    before = replace(before, extra=as_promoted(rest, epoch.number, epoch.first_lsn))
+    manifest, data = encoded(before, opening.epoch_id, {})
+    if put_own(reads, MANIFEST_KEY, data, opening.manifest_tag) is None:
+        raise LogFencedError(opening.location, epoch.number)
+    return manifest
 
 
 def _promote(storage: Storage, events: EventSink) -> PromotionReport:
@@ -100,9 +147,13 @@ def _promote(storage: Storage, events: EventSink) -> PromotionReport:
         Gathering(storage).clear()  # parts of another log's files: nothing asks for them now
     finally:
         importer.close()
+    return _reported(storage.location, manifest, already, events)
+
+
+def _reported(location: str, manifest: Manifest, already: bool, events: EventSink) -> PromotionReport:
     facts = manifest.extra[PROMOTED_KEY]
     report = PromotionReport(
-        location=storage.location,
+        location=location,
         log_id=manifest.log_id,
         epoch=int(facts["epoch"]),
         first_lsn=int(facts["first_lsn"]),
@@ -117,9 +168,7 @@ def _promote(storage: Storage, events: EventSink) -> PromotionReport:
 
 def _require_replica(storage: Storage, manifest: Manifest) -> None:
     if not is_promoted(manifest) and not is_replica(storage, manifest):
-        refuse(
-            "dir", storage.location, "it is a log that can be written, not a replica's; nothing was changed"
-        )
+        refuse("dir", storage.location, NOT_A_REPLICA)
 
 
 def _detached(manifest: Manifest) -> Manifest:

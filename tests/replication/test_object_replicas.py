@@ -1,0 +1,297 @@
+"""Replication between folders and object stores: a log of either kind is followed into a place of the other."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import walkit
+from tests.support.imports import bytes_of, import_all, log_of_epochs, replica_on
+from tests.support.logs import Child, lsns, tiny
+from walkit.copier.gathering import Gathering
+from walkit.copier.object_target import ObjectTarget
+from walkit.errors import (
+    DivergenceError,
+    LogFencedError,
+    ObjectDeniedError,
+    ObjectUnsupportedError,
+    OptionsError,
+)
+from walkit.events import EventSink
+from walkit.replication import IdentityError, Primary, Replica, promote
+from walkit.replication.logs.imported_log import ImportedLog
+from walkit.replication.logs.plan_check import gather_plan
+from walkit.replication.logs.source import source_of
+from walkit.replication.primary.bootstrap_plan import BootstrapFiles, SnapshotChecks
+from walkit.segments.manifest_store import load_manifest
+from walkit.storage.object_memory import MemoryObjectStore, ObjectFault, Plan
+
+S = 30.0
+
+
+def fill(place: str) -> None:
+    """Write a log of two openings."""
+    for at in range(2):
+        with walkit.open(place) as log:
+            for n in range(5):
+                log.append_many([b"%d" % n] * 4, [b"%d-%d" % (at, n)] * 4)
+
+
+def frames_at(place: Any) -> object:
+    """Return the frames with records, and the lineage, of a log wherever it is."""
+    source = source_of(place)
+    return [f for f in bytes_of(source.storage) if f[0].records], source.manifest().lineage
+
+
+@pytest.mark.parametrize(
+    ("kind", "copied", "served"),
+    [
+        ("objects:{}/log", "{}/copy", "open"),
+        ("objects:{}/log", "{}/copy", "stored"),
+        ("{}/log", "objects:{}/copy", "open"),
+        ("objects:{}/log", "objects:{}/copy", "stored"),
+    ],
+)
+def test_a_copy_follows_its_log_and_is_promoted(kind: str, copied: str, served: str, tmp_path: Path) -> None:
+    """Copy a log, follow it from the copy, promote that: equal frames before, and another history after."""
+    place, target = kind.format(tmp_path), copied.format(tmp_path)
+    fill(place)
+    walkit.copy(place, target)
+    with walkit.open(place) as log:
+        log.append(b"since", key=b"new")
+        with (
+            Primary(log if served == "open" else place) as primary,
+            Replica(target, primary.address) as replica,
+        ):
+            replica.wait_for(log.append(b"last", key=b"new"), S)
+            assert replica.store[b"new"] == b"last" and len(replica.store) == 11
+            assert not replica.status().error
+    assert frames_at(target) == frames_at(place)
+    assert walkit.verify(target).ok
+    report = promote(target)
+    assert (report.epoch, report.first_lsn) == (4, 43) and promote(target).already
+    with walkit.open(target) as own, walkit.open(place) as log:
+        own.append(b"own")
+        log.append(b"other")
+        with Primary(own) as primary, Replica(place.replace("log", "new"), primary.address) as follower:
+            follower.wait_for(own.append(b"own"), S)
+            assert lsns(follower.log.read()) == list(range(1, 45))
+        with (
+            Primary(log) as primary,
+            Replica(place.replace("log", "new"), primary.address) as follower,
+            pytest.raises(DivergenceError),
+        ):
+            follower.wait_for(45, S)
+
+
+def test_a_replica_on_object_storage_continues_and_serves_others(tmp_path: Path) -> None:
+    """Stop a replica, open it again: the same identity and frames; a replica follows it; a copy of it is refused."""
+    url = f"objects:{tmp_path}/replica"
+    with walkit.open(tmp_path / "log", options=tiny()) as log, Primary(log) as primary:
+        with Replica(url, primary.address, name="far") as replica:
+            replica.wait_for(log.append_many([bytes(3000)] * 40), S)
+            before = replica.status().id
+        log.append_many([bytes(3000)] * 40)
+        with Replica(url, primary.address) as replica:
+            replica.wait_for(log.acked_lsn, S)
+            assert (replica.status().id, replica.status().name) == (before, "far")
+            with Primary(replica) as middle, Replica(tmp_path / "third", middle.address) as third:
+                third.wait_for(log.append(b"on"), S)
+                assert lsns(third.log.read()) == list(range(1, 82))
+            for refused in (
+                replica.checkpoint,
+                lambda: replica.log.trim(1),
+                lambda: replica.log.hold("a", 1),
+            ):
+                with pytest.raises(ObjectUnsupportedError):
+                    refused()
+        (tmp_path / "replica").rename(tmp_path / "moved")
+        with pytest.raises(IdentityError, match="copy of a replica"):
+            Replica(f"objects:{tmp_path}/moved", primary.address)
+        with Replica(f"objects:{tmp_path}/moved", primary.address, new_identity=True) as replica:
+            replica.wait_for(log.acked_lsn, S)
+            assert replica.status().id != before
+    assert walkit.verify(f"objects:{tmp_path}/moved").ok
+
+
+def test_what_a_replica_on_object_storage_cannot_do_is_refused(tmp_path: Path) -> None:
+    """Give options for a folder alone; follow a log of completion order; promote a plain log: nothing is put."""
+    store = MemoryObjectStore()
+    for option in ({"rewind": True}, {"checkpoint_every": 5}):
+        with pytest.raises(OptionsError):
+            Replica(store, "127.0.0.1:1", **option)
+    assert not store.objects.held
+    with walkit.open(tmp_path / "log", options=tiny(ack_order="completion", in_flight=2)) as log:
+        log.append(b"value")
+        with (
+            Primary(log) as primary,
+            Replica(store, primary.address) as replica,
+            pytest.raises(ObjectUnsupportedError, match="completion order"),
+        ):
+            replica.wait_for(1, S)
+    assert not store.objects.held
+    fill(f"objects:{tmp_path}/plain")
+    with pytest.raises(OptionsError):
+        promote(f"objects:{tmp_path}/plain")
+
+
+# -- who else puts there
+
+
+def test_two_replicas_in_one_place_collide() -> None:
+    """Import into one place by two: the later put of a number fails for good, and all frames are those of the log."""
+    log, store = log_of_epochs(6, 6), MemoryObjectStore()
+    manifest = load_manifest(log)
+    first = replica_on(store, manifest)
+    second = ImportedLog(store.client())
+    import_all(second, log, 2)
+    with pytest.raises(LogFencedError):
+        import_all(first, log, 3)
+    first.close()
+    second.close()
+    assert bytes_of(source_of(store).storage) == bytes_of(log)
+
+
+def test_a_writer_ends_a_replica() -> None:
+    """Open a replica's log for writing while it runs: its next put fails, and the log has all that it had taken."""
+    log, store = log_of_epochs(6, 6), MemoryObjectStore()
+    replica = replica_on(store, load_manifest(log))
+    with suppress(StopIteration):
+        import_all(replica, log, 3)
+    taken = replica.end.last_lsn
+    with walkit.open(store.client()) as writer:
+        assert writer.acked_lsn == taken > 0
+        with walkit.open(storage=log) as longer:
+            longer.append(b"more")
+        with pytest.raises(LogFencedError):
+            import_all(replica, log, 3)
+        replica.close()
+        assert writer.append(b"own").last_lsn == taken + 1
+
+
+# -- ended early
+
+
+def test_an_import_that_dies_before_any_request_goes_on() -> None:
+    """End an import before each of its requests: what is there is a prefix of the log, and the next import has all."""
+    log = log_of_epochs(5, 4)
+    wanted, manifest = bytes_of(log), load_manifest(log)
+    is_over, number = False, 0
+    while not is_over:
+        store, number = MemoryObjectStore(), number + 1
+        acked, client = 0, store.client(dead_after(number))
+        with suppress(ObjectDeniedError), closing(ImportedLog(client)) as replica:
+            try:
+                replica.adopt(manifest.log_id, created_us=1, ack_order="append", extra={})
+                import_all(replica, log, 2)
+            finally:
+                acked = replica.end.position
+        is_over = len(client.requests) <= number
+        again = replica_on(store.client(), manifest)
+        assert bytes_of(again.storage) == wanted[: len(bytes_of(again.storage))]
+        assert again.end.position >= acked
+        import_all(again, log, 2)
+        again.close()
+        assert bytes_of(source_of(store).storage) == wanted
+        assert source_of(store).manifest().lineage == manifest.lineage
+    assert number > 15, number
+
+
+def dead_after(number: int) -> Plan:
+    """Return the plan of a process none of whose later requests is made."""
+    return lambda request: ObjectFault(before=ObjectDeniedError) if request.number >= number else None
+
+
+FOLLOWER = """
+    import sys, walkit, json
+    from walkit.replication import Replica
+    with Replica(sys.argv[1], sys.argv[2]) as replica:
+        while True:
+            replica.store.wait_for(replica.store.applied_lsn + 1)
+            print(replica.log.durable_lsn, flush=True)
+"""
+
+
+def test_a_replica_that_is_killed_loses_nothing(tmp_path: Path) -> None:
+    """SIGKILL a replica on object storage at full speed, twice: all that it had is there, and it goes on."""
+    url, generator = f"objects:{tmp_path}/replica", random.Random(5)
+    with walkit.open(tmp_path / "log") as log, Primary(log) as primary:
+        for _ in range(2):
+            with Child(FOLLOWER, url, primary.address) as child:
+                seen, until = 0, time.monotonic() + generator.uniform(0.1, 0.4)
+                while not seen or time.monotonic() < until:
+                    log.append_many([bytes(200)] * 20)
+                    seen = child.read()
+                child.kill()
+            with walkit.open(url, "r") as reader:
+                assert reader.last_lsn >= seen > 0
+        with Replica(url, primary.address) as replica:
+            replica.wait_for(log.acked_lsn, S)
+    assert frames_at(url) == frames_at(tmp_path / "log")
+
+
+# -- bootstrap
+
+
+def gathered(source: Any, target: Gathering | ObjectTarget) -> None:
+    """Carry out the plan of a bootstrap."""
+    checks = SnapshotChecks(source.storage, EventSink())
+    files = BootstrapFiles(source, checks)
+    for want in gather_plan(target, files.plan, source.manifest().log_id, ()):
+        for offset in range(want.offset, want.size, 5000):
+            target.store(want.file, offset, files.read(want.file, offset, min(5000, want.size - offset)))
+    target.finish()
+    files.close()
+
+
+def test_a_bootstrap_from_and_into_object_storage(tmp_path: Path) -> None:
+    """Gather the plan of an object log into a folder and into an empty replica's place: the log is there, once."""
+    url = f"objects:{tmp_path}/log"
+    fill(url)
+    source = source_of(url)
+    with Primary(url) as primary:
+        Replica(tmp_path / "replica", primary.address).stop()
+    manifest = source.manifest()
+    folder = replica_on(walkit.storage.FileStorage(tmp_path / "folder"), manifest)
+    gathered(source, folder.gathering())
+    folder.reopen()
+    store = MemoryObjectStore()
+    objects = replica_on(store, manifest)
+    gathered(source, objects.gathering())
+    objects.reopen()
+    for log in (folder, objects):
+        assert bytes_of(log.storage) == bytes_of(source.storage) and log.manifest.lineage == manifest.lineage
+        log.close()
+    again = ImportedLog(store)
+    with pytest.raises(OptionsError, match="Nothing was changed"):
+        gathered(source, again.gathering())
+    again.close()
+
+
+def test_the_commands_take_urls(tmp_path: Path) -> None:
+    """Serve an object log and follow it into another by the commands: the frames are the same."""
+    url, target = f"objects:{tmp_path}/log", f"objects:{tmp_path}/replica"
+    fill(url)
+    run = [sys.executable, "-m", "walkit"]
+    with subprocess.Popen(
+        [*run, "serve", url, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True
+    ) as serve:
+        assert serve.stdout is not None
+        address = serve.stdout.readline().split()[-1]
+        with subprocess.Popen([*run, "follow", address, target], stdout=subprocess.PIPE, text=True) as follow:
+            assert follow.stdout is not None
+            while "LSN 40 of 40" not in follow.stdout.readline():
+                assert follow.poll() is None
+            follow.send_signal(signal.SIGINT)
+            assert follow.wait() == 0
+        serve.send_signal(signal.SIGINT)
+        assert serve.wait() == 0
+    assert frames_at(target) == frames_at(url)
