@@ -135,7 +135,8 @@ class PlannedBulks:
     """Bulks of a log as it was at the plan. Picklable; the repr shows no credentials."""
 
     view: ObjectView
-    """Of these bulks; without its source."""
+    """Of these bulks; without its source and its folder, which have locks and a client."""
+    location: str
     end: LogPoint
     """The end of the log at the plan."""
     options: StorageOptions | None
@@ -143,8 +144,9 @@ class PlannedBulks:
     @classmethod
     def of(cls, view: ObjectView, last_lsn: int, options: StorageOptions | None) -> PlannedBulks:
         """Return the plan of a view that is read up to `last_lsn`."""
-        nothing: Any = None  # it has locks and a client; a task makes its own
-        return cls(replace(view, source=nothing), LogPoint.of(view.manifest, last_lsn), options)
+        nothing: Any = None  # a task makes its own
+        end = LogPoint.of(view.manifest, last_lsn)
+        return cls(replace(view, source=nothing, storage=nothing), view.storage.location, end, options)
 
     def within(self, ranges: Sequence[BulkRange]) -> PlannedBulks:
         """Return the bulks of ranges that follow each other; between two of them are fences at most."""
@@ -175,6 +177,6 @@ class PlannedBulks:
     ) -> Iterator[tuple[FrameHeader, memoryview, str]]:
         """Yield frames as a `View` does."""
         view = self.view
-        source = object_end(view.storage.location, self.options, planned=view.manifest)
+        source = object_end(self.location, self.options, planned=view.manifest)
         first = max(first_lsn, view.floor.lsn + 1)
-        return replace(view, source=source).frames(first, last_lsn, body=body)
+        return replace(view, source=source, storage=source.folder()).frames(first, last_lsn, body=body)
