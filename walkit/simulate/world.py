@@ -21,8 +21,8 @@ from walkit.simulate.world_faults import LINK_KINDS, PRIMARY, Fault, Schedule
 from walkit.simulate.world_link import WorldGrpc
 from walkit.simulate.world_log import Ledger, Violation
 from walkit.simulate.world_network import Network
-from walkit.simulate.world_nodes import LogNode, Node, ReaderNode, nodes_of
-from walkit.simulate.world_rules import Rules
+from walkit.simulate.world_nodes import LEASE_S, LogNode, Node, ReaderNode, nodes_of
+from walkit.simulate.world_rules import FILES_MAX, Rules
 
 SETTLE_MS = 120_000.0
 """How long after the faults everything may take to become equal."""
@@ -139,6 +139,9 @@ class World:
         self._append(0)  # a sync that has failed unseen fails the log now
         self._settle("converged", SETTLE_MS)
         self._stay_healthy()
+        if any(node.storage.files > FILES_MAX for node in self._nodes.values()):
+            self._go_on(runner.now_ms + LEASE_S * 1100)  # the plan of a bootstrap is kept for so long
+            self.rules.check_files()
 
     def _settle(self, rule: str, for_ms: float) -> None:
         """Go on until everything is equal; Violation of this rule where it is not within so much time."""
@@ -204,11 +207,12 @@ class World:
                 end = lambda: self._replace(node, kept)  # noqa: E731
             elif fault.kind == "away":
                 disk.away += 1
-                end = lambda: setattr(disk, "away", disk.away - 1)  # noqa: E731
+                end = disk.come_back
             else:
                 assert fault.kind == "storage" and isinstance(node, ReaderNode)
-                node.set_storage_fails(1)
-                end = lambda: node.set_storage_fails(-1)  # noqa: E731
+                kind = "read_only" if fault.amount else "fails"
+                node.set_fault(kind, 1)
+                end = lambda: node.set_fault(kind, -1)  # noqa: E731
         if end is not None:
             self.runner.after(fault.for_ms, end)
 

@@ -12,6 +12,7 @@ from walkit.models.passing import PassingStorage
 from walkit.simulate.runner import Killed, Life, Runner
 from walkit.storage.interface import Buffer, OpenMode, storage_error
 
+MOUNT_MS = 500.0
 SYNC_MS = (0.2, 0.3, 0.5, 1.0, 4.0, 20.0)
 
 
@@ -24,6 +25,8 @@ class Disk:
         """Moves on when the files that were open have to be opened again."""
         self.away = 0
         """How many faults keep everyone from it."""
+        self.returning = 0
+        """How many have just ended: others see only a part of its files."""
         self.fails_next_write = False
         self.on_write: Any = None
         """Called once, as the next write is under way."""
@@ -42,6 +45,11 @@ class Disk:
         self.image, self.opening = image, self.opening + 1
         image.rename(f"world://{self.name}")
 
+    def come_back(self) -> None:
+        """Be there again, at first in part, as a folder that is being mounted."""
+        self.away, self.returning = self.away - 1, self.returning + 1
+        self.runner.after(MOUNT_MS, lambda: setattr(self, "returning", self.returning - 1))
+
     def wait_for_write(self) -> bool:
         """Let a write take its time; whether it is to fail then."""
         fails, self.fails_next_write = self.fails_next_write, False
@@ -59,8 +67,11 @@ class DiskStorage(PassingStorage):
 
     def __init__(self, disk: Disk, life: Life) -> None:
         self.disk, self._life = disk, life
-        self.fails = 0
-        """How many faults keep this process from it."""
+        self.fails = self.read_only = 0
+        """How many faults keep this process from it, or from writing to it."""
+        self.saw_absence = False
+        self.files = 0
+        """How many files it has open."""
 
     @property
     def location(self) -> str:
@@ -72,6 +83,7 @@ class DiskStorage(PassingStorage):
         """The folder of this moment; StorageError if it cannot be used."""
         self.exists()
         if self.disk.away:
+            self.saw_absence = True
             raise storage_error("use", "", self.location, errno.ENOENT, "the folder is away")
         if self.fails and self.disk.random.random() < 0.7:
             raise storage_error("use", "", self.location, errno.EIO)
@@ -85,6 +97,11 @@ class DiskStorage(PassingStorage):
 
     def open(self, name: str, mode: OpenMode) -> DiskFile:
         """See Storage."""
+        if self.read_only and mode != "read":
+            raise storage_error("write", name, self.location, errno.EROFS)
+        is_other = self._life.process.name != self.disk.name
+        if is_other and self.saw_absence and self.disk.returning and self.disk.random.random() < 0.5:
+            raise storage_error("open", name, self.location, errno.ENOENT)
         return DiskFile(self, name, mode, self.inner.open(name, mode))
 
     def sync_directory(self, folder: str = "") -> None:
@@ -107,7 +124,8 @@ class DiskFile:
 
     def __init__(self, storage: DiskStorage, name: str, mode: OpenMode, inner: Any) -> None:
         self.name, self._storage, self._mode, self._file = name, storage, mode, inner
-        self._opening = storage.disk.opening
+        self._opening, self._is_open = storage.disk.opening, True
+        storage.files += 1
 
     def _inner(self) -> Any:
         image, disk = self._storage.inner, self._storage.disk
@@ -141,4 +159,6 @@ class DiskFile:
 
     def close(self) -> None:
         """See StorageFile."""
+        self._storage.files -= self._is_open
+        self._is_open = False
         self._file.close()

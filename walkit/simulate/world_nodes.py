@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -47,6 +48,8 @@ class Node:
 
     leader: LogNode
     """The primary that it follows."""
+    storage: DiskStorage
+    """The folder of its log, as this life sees it."""
 
     def __init__(self, name: str, runner: Runner, ledger: Ledger, seed: int) -> None:
         self.name, self.runner, self.ledger = name, runner, ledger
@@ -164,7 +167,7 @@ class LogNode(Node):
         return "primary" if self.leads else "replica"
 
     def _main(self, life: Life) -> None:
-        storage = DiskStorage(self.disk, life)
+        self.storage = storage = DiskStorage(self.disk, life)
         try:
             if self.leads:
                 self._lead(life, storage)
@@ -321,15 +324,18 @@ class ReaderNode(Node):
     """A delta reader: the primary's disk is its storage, its own one has its checkpoints."""
 
     reader: DeltaReader | None = None
-    shared: DiskStorage | None = None
-    storage_fails = 0
+
+    def __init__(self, name: str, runner: Runner, ledger: Ledger, seed: int) -> None:
+        super().__init__(name, runner, ledger, seed)
+        self.faults = Counter[str]()
+        """By the name in DiskStorage, how many there are."""
 
     def _main(self, life: Life) -> None:
-        self.shared = shared = DiskStorage(self.leader.disk, life)
-        shared.fails = self.storage_fails
+        self.storage = DiskStorage(self.leader.disk, life)
+        self.storage.fails, self.storage.read_only = self.faults["fails"], self.faults["read_only"]
         try:
             reader = DeltaReader(
-                shared,
+                self.storage,
                 f"127.0.0.1:{self.leader.port}",
                 checkpoint=DiskStorage(self.disk, life),
                 checkpoint_s=1.0,
@@ -356,11 +362,11 @@ class ReaderNode(Node):
         self.leader = leader
         self.exit()
 
-    def set_storage_fails(self, more: int) -> None:
-        """Have one more fault, or one less, keep it from the log."""
-        self.storage_fails += more
-        if self.shared is not None:
-            self.shared.fails = self.storage_fails
+    def set_fault(self, kind: str, more: int) -> None:
+        """Have one more fault, or one less, keep it from reading or writing the log's folder."""
+        self.faults[kind] += more
+        if self.reader is not None:
+            setattr(self.storage, kind, self.faults[kind])
 
     def end(self) -> None:
         """See Node; count how its records have come."""
@@ -371,7 +377,7 @@ class ReaderNode(Node):
             self.runner.count("load", counts.loads)
             self.runner.count("load again", counts.retries)
             self.runner.count("delta unfit", counts.unfit)
-        self.reader = self.shared = None
+        self.reader = None
 
 
 def nodes_of(runner: Runner, ledger: Ledger, seed: int) -> tuple[tuple[LogNode, ...], tuple[ReaderNode, ...]]:

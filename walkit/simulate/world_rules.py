@@ -27,6 +27,8 @@ RULES = {
     "healthy": "without a fault what is appended reaches everyone soon, in the sessions that there are",
     "assertion": "no shell and no core raises",
 }
+FILES_MAX = 8
+"""Files of a log that a process has open at rest."""
 CLAIM_MS = 6_000.0
 """A claim is in force after so much contact, whatever has failed meanwhile is tried again, ..."""
 KEPT_MS = LEASE_S * 1000 - 5_500.0 - 2 * SKEW_MS
@@ -158,7 +160,7 @@ class Rules:
 
     def _check_reader(self, node: ReaderNode) -> None:
         reader, branch = node.reader, node.leader.branch
-        if reader is None or node.shared is None or branch is None:
+        if reader is None or branch is None:
             return
         loop, state = reader._loop, reader.state
         lsn = state.applied_lsn
@@ -174,7 +176,8 @@ class Rules:
             self._compared[node.name] = branch, lsn
         upkeep = loop.upkeep
         if upkeep is not None and upkeep.saved_lsn:
-            works = not (node.shared.fails or node.shared.disk.away or upkeep.trouble)
+            storage = node.storage
+            works = not (storage.fails or storage.read_only or storage.disk.away or upkeep.trouble)
             works &= node.process.stalled_until_ms <= self.runner.now_ms
             self._promise(node.leader, node.name, upkeep.saved_lsn + 1, READER_CLAIM_MS, works)
         if loop.replayer.held_bytes > LIMITS.bytes_max + max(LIMITS.load_bytes, OPTIONS.frame_bytes_max) * 2:
@@ -205,6 +208,12 @@ class Rules:
             node.begin_anew()
         else:
             raise Violation("refused", f"{node.name} gave up: {type(error).__name__}: {error}")
+
+    def check_files(self) -> None:
+        """Check that each process has closed the files that it needs no more, when everything is at rest."""
+        for node in (*self.logs, *self.readers):
+            if node.storage.files > FILES_MAX:
+                raise Violation("bounds", f"{node.name} has {node.storage.files} files open")
 
     def connections(self) -> dict[str, int]:
         """Return how many connections or sessions everyone has begun in its life."""
