@@ -20,7 +20,6 @@ from tests.plots.test_live import EVENTS, series
 from tests.plots.test_load import LATE, at_load
 from walkit import plots
 from walkit.errors import OptionsError
-from walkit.measure import FrameSummary
 from walkit.plots.display import PLOTLY_MIME
 
 RUN = make_run("<a>", 1, baseline=BASELINE, bytes_user=100, bytes_written=150)
@@ -29,7 +28,6 @@ ALL = [
     plots.latency_over_load([at_load(10), at_load(20), at_load(20), at_load(40, **LATE)]),
     plots.live_timeline(series(9, events=EVENTS), title="live"),
     plots.replication_lag([(0.0, 2, 1), (1.0, 5, 5)], marks=[(0.5, "killed")]),
-    plots.space_amplification([RUN]),
 ]
 
 
@@ -122,13 +120,7 @@ def test_words_are_escaped_and_a_plain_figure_has_some() -> None:
 
 def test_a_page_with_plotly_of_its_own_asks_no_other_place() -> None:
     """Without `cdn` the figure's HTML names no address; with it plotly's, the version and its digest."""
-    drawing = plots.space_amplification(
-        [
-            make_run(
-                "a", 1, bytes_user=1, bytes_written=1, frames=FrameSummary(frames=1, records=1, frame_bytes=1)
-            )
-        ]
-    )
+    drawing = plots.throughput_timeline(RUN)
     alone: Any = Elements(plots.figure_html(drawing, cdn=False)).tags[1][1]
     assert "http" not in "".join(str(value) for name, value in alone.items() if name != "src")
     asked = json.loads(str(Elements(plots.figure_html(drawing)).tags[1][1]["data-source"]))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.plots.test_figures import make_run
-from walkit.measure import FrameSummary, LatencyHistogram, Run, kept_up, knee, offered_per_s
-from walkit.plots import latency_over_load, space_amplification
+from walkit.measure import LatencyHistogram, Run, kept_up, knee, offered_per_s
+from walkit.plots import latency_over_load
 from walkit.plots.style import COLOURS
 
 
@@ -80,22 +80,3 @@ def test_one_run_is_drawn_as_a_list_of_it_is() -> None:
     run, other = at_load(10), at_load(15, name="other")
     assert latency_over_load(run).to_dict() == latency_over_load([run]).to_dict()
     assert len(latency_over_load([run, other], percentiles=iter((50, 99))).data) == 4
-
-
-def test_space_amplification_adds_up() -> None:
-    """Three runs, one compressed and one without bytes: the parts of each bar add up to bytes written per user byte."""
-    frames = FrameSummary(frames=2, records=9, frame_bytes=1500, padding_bytes=100)
-    runs = [
-        make_run("plain", 1, bytes_user=1000, bytes_written=1500, frames=frames),
-        make_run("nothing", 1, bytes_user=0, bytes_written=0),
-        make_run("packed", 1, bytes_user=1000, bytes_written=400, frames=frames),
-    ]
-    drawing = space_amplification(runs)
-    assert {trace.name: list(trace.y) for trace in drawing.data} == {
-        "keys and values": [1.0, 0.3],
-        "headers and columns": [0.4, 0.0],
-        "padding": [0.1, 0.1],
-    }
-    assert list(drawing.data[0].x) == ["1. plain (sync)", "2. packed (sync)"]
-    assert [note.text for note in drawing.layout.annotations] == ["1.50", "0.40"]
-    assert space_amplification(runs[0]).data[0].y == (1.0,)

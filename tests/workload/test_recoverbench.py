@@ -15,7 +15,6 @@ from walkit.bench.recovery_load import LAST_KEY, RecoveryLoad, fill_walkit
 from walkit.bench.recovery_report import RecoveryBenchReport
 from walkit.errors import OptionsError
 from walkit.measure import MachineFacts
-from walkit.plots import recovery_time
 from walkit.workload.process import ChildWriterError
 
 LOAD = RecoveryLoad(operations=120, keys=30, record_bytes=20, frame_records=40)
@@ -68,15 +67,6 @@ def test_peers_are_compared_with_a_store_of_the_same_operations(report: Recovery
         assert f"\n{way} " in report.text() and f">{way}</td>" in report._repr_html_()
     frame = report.to_pandas()
     assert len(frame) == len(report.rows) and "replay_ms" in frame.columns
-
-
-def test_the_figure_has_a_point_for_each_checkpoint(report: RecoveryBenchReport) -> None:
-    """Recovery time over the operations behind the checkpoint: one series, its points in order."""
-    drawing = recovery_time(report.rows)
-    assert [list(trace.x) for trace in drawing.data] == [[50, 200]]
-    both = recovery_time([*report.rows, *(replace(row, cache="warm") for row in report.rows)], ways=WAYS)
-    assert len(both.data) == 2 * len(WAYS)
-    assert {trace.line.dash for trace in both.data} == {"solid", "dash"}
 
 
 def test_what_is_missing_is_told(tmp_path: Path) -> None:
