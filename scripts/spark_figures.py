@@ -2,7 +2,8 @@
 
     python scripts/spark_figures.py [--records 5000000] [--runs 5] [--segments 100 1000 100000] [--dir DIR] [--json]
 
-Reading, replay and the history of one key are asked of a log and of Parquet of the same rows, round after round. A
+Reading, replay and the history of one key are asked of a log and of Parquet of the same rows, round after round, and
+with `--objects` the reading of a log in a folder of objects, alone. A
 first round warms session and page cache, and does not count. A cold replay has a session of its own, from whose
 start to the load nothing is read, and files that the page cache does not hold. Planning, tasks and reading of many
 segments are those of tests/benchmarks/bench_tasks.py. A row has medians with the least and the most, and processor
@@ -243,6 +244,23 @@ def of_segments(folder: Path, counts: Sequence[int], runs: int) -> list[Figure]:
     return found
 
 
+def of_objects(folder: str, records: int, runs: int) -> list[Figure]:
+    """Return the figure of a log on object storage, in a folder of objects beside the Parquet of its rows."""
+    logs = BenchLogs(folder=folder, records=records, record_bytes=64)
+    logs.write(copy=False, skewed=False)
+    url = f"objects:{folder}/objects"
+    with walkit.open(logs.log, mode="r") as log, walkit.open(url) as copy:
+        for batch in log.read_batches():
+            copy.append_arrow(batch.select(["kind", "key", "value", "timestamp"]))
+    name = f"reading {records:,} records of an object log"
+    read = Figure(name, "Parquet", ">= 0.6 of the rate", 0.6, lambda a, b: b.seconds / a.seconds, True)
+    spark = begun()
+    rows = lambda: summed(spark.read.parquet(logs.parquet))  # noqa: E731
+    in_turns(read, lambda: summed(walkit.spark.load(url)), rows, runs)
+    spark.stop()
+    return [read]
+
+
 def of_records(folder: str, records: int, runs: int) -> list[Figure]:
     """Return the figures of one log and of Parquet of its rows."""
     logs = BenchLogs(folder=folder, records=records, record_bytes=64)
@@ -276,13 +294,16 @@ def main() -> int:
     parser.add_argument("--segments", type=int, nargs="+", default=[100, 1_000, 100_000])
     parser.add_argument("--dir", help="where the logs are made")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    parser.add_argument("--objects", action="store_true", help="measure a log on object storage alone")
     parser.add_argument("--cold", nargs=2, metavar=("SIDE", "PATH"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.cold:
         return cold(*arguments.cold)
     with tempfile.TemporaryDirectory(prefix="walkit-figures-", dir=arguments.dir) as folder:
-        figures = of_records(f"{folder}/logs", arguments.records, arguments.runs)
-        figures += of_segments(Path(folder), arguments.segments, arguments.runs)
+        ask = of_objects if arguments.objects else of_records
+        figures = ask(f"{folder}/logs", arguments.records, arguments.runs)
+        if not arguments.objects:
+            figures += of_segments(Path(folder), arguments.segments, arguments.runs)
     if arguments.json:
         print(json.dumps([figure.facts() for figure in figures], indent=1))
     else:
