@@ -35,10 +35,8 @@ from walkit.plots.picture import svg_of
 from walkit.plots.positions import segments
 from walkit.plots.ratios import ratios
 from walkit.plots.recoveries import recoveries
-from walkit.plots.recovery import RecoveryRowLike, recovery_time
 from walkit.plots.replicas import LagSeries, LagUnit, StateBar, lag_over_time, sent_by_codec, state_lanes
 from walkit.plots.replication import replication_lag
-from walkit.plots.space import space_amplification
 from walkit.plots.states import StateLane, states_timeline
 from walkit.plots.style import Theme
 from walkit.plots.timeline import throughput_timeline
@@ -56,7 +54,6 @@ __all__ = [
     "LoadSeries",
     "PhaseLike",
     "RecoveryReportLike",
-    "RecoveryRowLike",
     "StateBar",
     "StateLane",
     "Theme",
@@ -88,14 +85,12 @@ __all__ = [
     "recoveries",
     "recovery_over_checkpoint",
     "recovery_over_segment_size",
-    "recovery_time",
     "recovery_timeline",
     "replication_lag",
     "restored",
     "save_data",
     "segments",
     "sent_by_codec",
-    "space_amplification",
     "state_lanes",
     "states_timeline",
     "svg_of",
