@@ -25,8 +25,12 @@ WAYS_TO_FAIL: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("way", WAYS_TO_FAIL.values(), ids=WAYS_TO_FAIL)
 def test_a_failed_write_tells_everybody_and_reopening_is_right(way: dict[str, Any]) -> None:
-    """Fail a write with others queued: unknown for the frame, nothing written for the rest; a prefix survives."""
-    storage, log = faulty_log()
+    """Fail a write with others queued: unknown for the frame, nothing written for the rest; a prefix survives.
+
+    One event names the cause and the acknowledged mark.
+    """
+    events: list[tuple[str, dict[str, Any]]] = []
+    storage, log = faulty_log(events=lambda *event: events.append(event))
     hang = storage.hang("synced_write", SEGMENTS)
     storage.fail("synced_write", SEGMENTS, **way)
     told: list[str] = []
@@ -52,6 +56,8 @@ def test_a_failed_write_tells_everybody_and_reopening_is_right(way: dict[str, An
     assert log.statistics().poisoned == 1 and "poisoned" in log._repr_html_()
     assert values(log.read()) == [b"first"], "what is acknowledged can still be read"
     log.close()
+    (poison,) = [facts for name, facts in events if name == "walkit.log.poison"]
+    assert poison["acked_lsn"] == 1 and "EIO" in poison["cause"]
     survived = values(reopened(storage.inner))
     expected: list[bytes | None] = [b"first", b"in flight" * 40]
     assert survived == (expected if way.get("landed") else expected[:1])
@@ -204,23 +210,6 @@ def test_a_seal_takes_those_before_it_along() -> None:
     log.append(b"goes on")
     log.close()
     assert len(reopened(storage.inner)) == log.acked_lsn
-
-
-def test_the_poison_event_names_the_cause_once() -> None:
-    """Count the events of a failed write: one poison with its cause and the acknowledged mark."""
-    events: list[tuple[str, dict[str, Any]]] = []
-    storage = FaultyMemory()
-    log = walkit.open(storage=storage, options=tiny(), events=lambda *e: events.append(e))
-    log.append(b"1")
-    storage.fail("synced_write", SEGMENTS)
-    with pytest.raises(CommitFailedError):
-        log.append(b"2")
-    with pytest.raises(LogPoisonedError):
-        log.append(b"3")
-    log.close()
-    poison = [facts for name, facts in events if name == "walkit.log.poison"]
-    assert len(poison) == 1
-    assert poison[0]["acked_lsn"] == 1 and "EIO" in poison[0]["cause"]
 
 
 def test_closing_lets_go_of_every_file_where_the_device_fails_for_good() -> None:

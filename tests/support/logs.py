@@ -46,10 +46,10 @@ class FaultyMemory(FaultyStorage):
         super().__init__(CrashingStorage())
 
 
-def faulty_log(**options: Any) -> tuple[FaultyMemory, walkit.WriteAheadLog]:
+def faulty_log(events: Any = None, **options: Any) -> tuple[FaultyMemory, walkit.WriteAheadLog]:
     """Return a new log in memory with one record, and its storage."""
     storage = FaultyMemory()
-    log = walkit.open(storage=storage, options=tiny(**options))
+    log = walkit.open(storage=storage, options=tiny(**options), events=events)
     log.append(b"first")
     return storage, log
 
