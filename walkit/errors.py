@@ -537,8 +537,9 @@ class GapError(WalkitError):
 
     code = "gap"
 
-    def __init__(self, wanted: int, oldest: int) -> None:
-        super().__init__(f"record {wanted} is gone: the oldest that can be read is {oldest}")
+    def __init__(self, wanted: int, oldest: int, hint: str = "") -> None:
+        what = f"record {wanted} is gone: the oldest that can be read is {oldest}"
+        super().__init__(f"{what}; {hint}" if hint else what)
         self.wanted, self.oldest = wanted, oldest
 
 

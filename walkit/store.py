@@ -110,7 +110,7 @@ class Store(MappingApi):
             parts.storage,
             parts.options,
             parts.manifest_store,
-            parts.segments.maintenance,
+            parts.segments,
             parts.contents,
             parts.claims,
             parts.orphan_files,

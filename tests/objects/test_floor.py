@@ -32,6 +32,7 @@ from walkit.objects.entrance import folder_at
 from walkit.objects.layout import CLAIMS_KEY, MANIFEST_KEY, Claims, fences_of, number_of_key, vouched_place
 from walkit.objects.ledger import Ledger
 from walkit.objects.requests import Patience, PatientReads
+from walkit.objects.view import ObjectEnd
 from walkit.objects.vouched import manifest_of
 from walkit.storage.object_memory import MemoryObjectStore, ObjectFault, ObjectRequest
 
@@ -64,6 +65,19 @@ def upkeep(store: MemoryObjectStore, name: bytes, acked: ACKED) -> None:
         kept.checkpoint()
 
 
+def compacting(store: MemoryObjectStore, name: bytes, acked: ACKED) -> None:
+    """Open a store, fill stretches of bulks with records of which half are superseded, compact, put again, compact."""
+    options = replace(OPTIONS, segment_bytes=64 << 10)
+    with suppress(WalkitError), walkit.Store.open(store, options) as kept:
+        for n in range(4):
+            value = b"%s-%d" % (name, n)
+            with suppress(WalkitError):
+                kept.put(b"hot", bytes(15_000))
+                acked[kept.put(value, value + bytes(15_000)).first_lsn] = value
+                if n > 1:
+                    kept.compact()
+
+
 def started(base: MemoryObjectStore) -> ACKED:
     """Make a store with a snapshot and records after it, whose writer ends without closing."""
     acked: ACKED = {}
@@ -84,12 +98,13 @@ def check_state(base: MemoryObjectStore, *histories: ACKED) -> None:
     with walkit.Store.open(base.client(), OPTIONS) as store:
         state, last = dict(store.items()), store.log.acked_lsn
         claims, fences, numbers, keys = facts_of(base)
-        assert set(range(store.log.first_lsn, last + 1)) == {record.lsn for record in store.log.read()}
+        complete = store.inventory().complete_from_lsn
+        assert set(range(complete, last + 1)) <= {record.lsn for record in store.log.read()}
         for history in histories:
             assert set(history.values()) <= set(state), "an acknowledged record was lost"
             assert all(lsn <= last for lsn in history)
         assert fences <= numbers, "a fence was deleted"
-        assert {key for key, _ in claims.files.values()} <= keys, "a snapshot that is named was deleted"
+        assert {key for key, _ in claims.files.values()} == {key for key in keys if key.startswith("files/")}
         assert set(numbers) >= set(range(claims.floor.number + 1, max(numbers) + 1))
         assert numbers - fences <= set(range(claims.floor.number + 1, max(numbers) + 1)), "late bulks stay"
 
@@ -112,6 +127,24 @@ def test_a_trimmer_that_sleeps_breaks_no_later_writer(later_too: bool) -> None:
     }
     methods = {request.method for request in seen}
     assert methods >= {"get", "get_range", "list_after", "put_if_absent", "put_if_match", "delete_many"}
+
+
+@pytest.mark.parametrize("later_too", [False, True], ids=["one request", "the whole process"])
+def test_a_compactor_that_sleeps_publishes_and_deletes_nothing_that_breaks_a_later_writer(
+    later_too: bool,
+) -> None:
+    """Pause a writer that compacts before each request, while another opens, writes, compacts and trims all."""
+
+    def act(base: MemoryObjectStore, acked: ACKED) -> None:
+        compacting(base.client(), b"second", acked)
+        upkeep(base.client(), b"third", acked)
+        assert len(acked) == 8
+
+    seen = list(paused_at_each(later_too, act, run=compacting, start=started, check=check_state))
+    assert {request.method for request in seen if request.key.startswith("files/")} >= {
+        "put_if_absent",
+        "get_range",
+    }
 
 
 def consume(store: MemoryObjectStore, name: bytes, acked: ACKED) -> None:
@@ -348,6 +381,10 @@ def history(place: Any, seed: int) -> dict[str, object]:
             cursor = store.log.cursor("c", start_lsn=1) if not opening else store.log.cursor("c")
             cursor.advance(store.log.acked_lsn - 5)
             hold = store.log.hold("h", max(store.log.acked_lsn - 20, store.log.first_lsn))
+            before = store.log.acked_lsn
+            if opening == 1:
+                store.compact()
+            seen[f"{opening} compacted"] = dict(store.items())
             seen[f"{opening} checkpoint"] = (
                 store.checkpoint().low_watermark,
                 store.checkpoint().low_watermark,
@@ -426,3 +463,75 @@ def test_a_turn_whose_change_raises_keeps_nothing_of_it() -> None:
     with pytest.raises(ValueError, match="no"):
         ledger.in_turn(spoil)
     assert base.get(CLAIMS_KEY) == before and ledger.in_turn(lambda: ledger.draft.low_watermark) == 0
+
+
+def test_a_compacted_log_is_read_as_before_and_an_older_view_ends_in_a_gap() -> None:
+    """Compact twice beside a reader: it has the same state, and what it held open ends in a GapError, or is right."""
+    base, options = MemoryObjectStore(), replace(OPTIONS, segment_bytes=64 << 10)
+    with walkit.Store.open(base.client(), options) as store, walkit.open(base.client(), "r") as reader:
+
+        def fill(seed: int) -> None:
+            rng = random.Random(seed)
+            for n in range(60):
+                store.put(b"%d" % rng.randrange(20), rng.randbytes(8000))
+                if not n % 9:
+                    store.delete(b"%d" % rng.randrange(20))
+
+        fill(1)
+        everything = {record.lsn: record for record in reader.read()}
+        store.checkpoint(trim=False)  # it saves the vouched end: a new reader reads no bulk before it, and keeps none
+        held = ObjectEnd(base.client()).now().view
+        before = len(list(base.list_after("log")))
+        report = store.compact()
+        assert report.records_after < report.records_before and len(list(base.list_after("log"))) < before / 2
+        with pytest.raises(GapError, match="open again"):
+            list(held.records(1))
+        assert [record.lsn for record in held.records(len(everything))] == [len(everything)]
+        again = list(reader.read())
+        assert 0 < len(again) < len(everything) and all(r == everything[r.lsn] for r in again)
+        table = walkit.state.KeyedTable()
+        walkit.replay(reader, table)
+        assert {key: table[key] for key in table} == dict(store.items())
+        held = ObjectEnd(base.client()).now().view
+        fill(2)
+        store.compact()
+        with pytest.raises(GapError):
+            list(held.records(1))
+        assert dict(store.state_at(store.log.acked_lsn)) == dict(store.items())
+        assert [r.lsn for r in reader.read()] == [r.lsn for r in store.log.read()]
+        segments = [s.state for s in store.inventory().segments]
+        assert segments.count("compacted") > 0 and store.checkpoint().low_watermark == store.log.acked_lsn
+        assert not [key for key in facts_of(base)[3] if key.endswith(".segment")]
+
+
+COMPACTOR = """
+import json, sys
+import walkit
+from walkit.commit.policy import OneRecordPerFrame
+options = walkit.LogOptions(in_flight=8, policy=OneRecordPerFrame(), segment_bytes=65536)
+with walkit.Store.open(sys.argv[1], options, storage_options=json.loads(sys.argv[2])) as store:
+    while True:
+        for n in range(16):
+            last = store.put(b"%d" % (n % 4), b"%d" % n + bytes(9000)).last_lsn
+        store.compact()
+        print(last, flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["files", "moto"])
+def test_a_killed_compactor_leaves_a_log_that_opens(kind: str, tmp_path: Path) -> None:
+    """Kill -9 a writer that compacts, three times: the state has each acknowledged record, and no file is left over."""
+    url, options = (f"objects:{tmp_path}/log", None) if kind == "files" else moto_bucket()
+    for round_ in range(3):
+        arguments = [sys.executable, "-c", COMPACTOR, url, json.dumps(options)]
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            for _ in range(1 + round_):
+                last = int(writer.stdout.readline())
+            writer.kill()
+    with walkit.Store.open(url, OPTIONS, storage_options=options) as store:
+        assert store.log.acked_lsn >= last and set(store) == {b"0", b"1", b"2", b"3"}
+        assert any(s.state == "compacted" for s in store.inventory().segments)
+        objects = store.log.parts.manifest_store.reads.store  # type: ignore[attr-defined]
+        named = {key for key, _ in Claims.decode(objects.get(CLAIMS_KEY).data).files.values()}
+        assert named == {entry.key for entry in objects.list_after("files")}

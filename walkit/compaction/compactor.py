@@ -25,23 +25,20 @@ from walkit.compaction.planner import (
     candidates,
     file_bytes,
     frame_bytes,
-    header_of,
-    part,
     plan_groups,
 )
 from walkit.compaction.report import CompactionReport, merged
-from walkit.compaction.rewriter import KeyMap, Selection, rewrite
+from walkit.compaction.rewriter import KeyMap, Selection, copy_frames, rewrite
 from walkit.config import LogOptions
 from walkit.errors import GapError, LogClosedError
 from walkit.events import EventSink
 from walkit.format.file_names import COMPACTION_NEW_NAME
-from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.format.layout import IN_BULKS, SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.log.claims import ClaimTable
-from walkit.log.live_log import Contents, Lifetime
-from walkit.read.view import LogView, segments_of
+from walkit.log.live_log import Contents, Lifetime, Segments
+from walkit.read.view import View
 from walkit.segments.index_file import index_segment
-from walkit.segments.maintenance_worker import MaintenanceWorker
 from walkit.segments.manifest_store import Manifests
 from walkit.segments.orphan_files import Orphans
 from walkit.segments.rewrite import NewSegment, SegmentReplacer
@@ -83,7 +80,7 @@ CompactionProgress = Callable[[str, int, int], None]
 class _Work:
     """One compaction under way."""
 
-    view: LogView
+    view: View
     exact_lsn: int
     """No state above it may be changed, and no record above it supersedes."""
     horizon_lsn: int
@@ -113,7 +110,7 @@ class Compactor:
         storage: Storage,
         options: LogOptions,
         manifest_store: Manifests,
-        maintenance: MaintenanceWorker,
+        segments: Segments,
         contents: Contents,
         claims: ClaimTable,
         orphan_files: Orphans,
@@ -124,7 +121,7 @@ class Compactor:
         snapshot_lsns: Callable[[], Sequence[int]],
     ) -> None:
         self._storage, self._options, self._events = storage, options, events
-        self._manifest_store, self._maintenance, self._contents = manifest_store, maintenance, contents
+        self._manifest_store, self._segments, self._contents = manifest_store, segments, contents
         self._claims, self._orphan_files, self._lifetime = claims, orphan_files, lifetime
         self._sync_and_apply, self._snapshot_lsns = sync_and_apply, snapshot_lsns
         # Held through one compaction. Taken first, before the claims' lock, that of the orphan files and the
@@ -170,14 +167,14 @@ class Compactor:
         progress: CompactionProgress | None,
     ) -> CompactionReport:
         clock = PhaseClock()
-        self._maintenance.refuse_current()
+        self._segments.maintenance.refuse_current()
         with self._events.held(), alone(WORK), self._lock:
             self._refuse_closed()
             with clock.phase("log"):
                 upto = self._sync_and_apply()
             with clock.phase("survey") as detail:
                 self._replacer.clear()
-                self._maintenance.drain()  # what it is about to seal can be compacted, too
+                self._segments.settle()
                 exact = upto if exact_from_lsn is None else min(upto, exact_from_lsn)
                 while True:
                     before = self._manifest_store.current.sealed
@@ -218,7 +215,7 @@ class Compactor:
     ) -> _Work:
         """Decide what may be rewritten, what may supersede it, and up to where tombstones may go."""
         snapshots = self._snapshot_lsns()
-        view = segments_of(self._contents.view(), "compaction rewrites them")
+        view = self._contents.view()
         manifest = view.manifest
         needed = self._claims.oldest_needed(manifest)
         exact = upto if needed is None else min(upto, needed - 1)
@@ -235,7 +232,7 @@ class Compactor:
             events = 0
             if work.progress is not None:
                 work.progress("survey", done, total)
-            for batch in part(view, (record,)).batches(max(record.first_lsn, low + 1), record.last_lsn):
+            for batch in view.batches(max(record.first_lsn, low + 1), record.last_lsn):
                 self._refuse_ended()
                 events += batch.column("key").null_count
                 work.keys.add(batch)
@@ -267,7 +264,7 @@ class Compactor:
     def _block(self, work: _Work, record: SegmentRecord) -> None:
         """Note the keys of which a superseded record stays, because its segment does: their tombstones stay as well."""
         first = max(record.first_lsn, work.view.manifest.low_watermark + 1)
-        for batch in part(work.view, (record,)).batches(first, record.last_lsn):
+        for batch in work.view.batches(first, record.last_lsn):
             self._refuse_ended()
             work.throttle.spend(batch.nbytes)
             pairs = zip(batch.column("key").to_pylist(), batch.column("lsn").to_pylist(), strict=True)
@@ -314,8 +311,8 @@ class Compactor:
 
     def _rewrite(self, work: _Work, group: Group, selection: Selection) -> NewSegment | None:
         """Write the group under the temporary name, then under that of a new segment; None where it stays as it is."""
-        view, number = part(work.view, group), self._replacer.number()
-        headers = [header_of(view, record) for record in group]
+        view, number = work.view, self._replacer.number()
+        headers = [view.segment_header(record) for record in group]
 
         def frame_read(size_bytes: int) -> None:
             self._refuse_ended()
@@ -325,12 +322,19 @@ class Compactor:
             new = rewrite(
                 file,
                 view,
+                group,
                 headers,
                 selection,
                 number=number,
                 codec=self._options.codec,
                 frame_read=frame_read,
             )
+            if new is None and group[0].flags & IN_BULKS:
+                # What is before the newest bulks is files, all of it: else it could not be found by numbers.
+                file.shorten(0)
+                new = copy_frames(file, view, group, headers, number=number, frame_read=frame_read)
+                selection.keep_all()
+                work.blocked |= selection.superseded
             size = file.size()
             work.written += size
             work.throttle.spend(size if new is None else 2 * size)  # written and read back
@@ -361,7 +365,7 @@ class Compactor:
             published = self._replacer.publish(group, new, facts)
             shut.reopen()
             self._orphan_files.remove()
-        if published:
+        if published and not self._claims.takes_turns:
             index_segment(self._storage, self._manifest_store.current, new.record)
         return published
 

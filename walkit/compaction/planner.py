@@ -1,14 +1,12 @@
-"""Which segments are rewritten together. Facts in, groups out; and the views and sizes of a group."""
+"""Which segments are rewritten together. Facts in, groups out; and the sizes of a group."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
+from walkit.format.layout import IN_BULKS, SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import SegmentRecord
-from walkit.format.segment import SegmentHeader
-from walkit.read.view import LogView, Span
 
 Group = tuple[SegmentRecord, ...]
 
@@ -16,18 +14,6 @@ Group = tuple[SegmentRecord, ...]
 def frame_bytes(records: Sequence[SegmentRecord]) -> int:
     """Return the bytes of the frames of segments."""
     return sum(s.size_bytes for s in records)
-
-
-def part(view: LogView, group: Group) -> LogView:
-    """Return the view of these segments alone."""
-    return replace(view, spans=tuple(Span(s, s.end_position, s.last_lsn) for s in group))
-
-
-def header_of(view: LogView, record: SegmentRecord) -> SegmentHeader:
-    """Read the header of a segment of a view; refuse one that is not what the manifest means."""
-    file, header = view.opened(Span(record, record.end_position, record.last_lsn))
-    file.close()
-    return header
 
 
 def file_bytes(records: Sequence[SegmentRecord]) -> int:
@@ -48,8 +34,8 @@ class SegmentLoad:
         return self.droppable / max(self.record.records, 1)
 
     def is_worth(self, waste_ratio: float) -> bool:
-        """Say whether enough of it can be dropped to rewrite it for that."""
-        return self.droppable > 0 and self.waste >= waste_ratio
+        """Say whether enough of it can be dropped to rewrite it for that; bulks become a file anyway."""
+        return bool(self.record.flags & IN_BULKS) or (self.droppable > 0 and self.waste >= waste_ratio)
 
     @property
     def bytes_left(self) -> float:
@@ -96,4 +82,8 @@ def plan_groups(
 
 def _joins(group: list[SegmentLoad], load: SegmentLoad, goal_bytes: int) -> bool:
     size = sum(g.bytes_left for g in group) + load.bytes_left
-    return bool(group) and group[-1].record.epoch == load.record.epoch and size <= goal_bytes
+    return bool(group) and _kind_of(group[-1].record) == _kind_of(load.record) and size <= goal_bytes
+
+
+def _kind_of(record: SegmentRecord) -> tuple[int, int]:
+    return record.epoch, record.flags & IN_BULKS

@@ -37,9 +37,9 @@ from walkit.format.layout import (
     ZEROS,
     SegmentFlag,
 )
-from walkit.format.manifest import LogEnd, sealed_record
+from walkit.format.manifest import LogEnd, SegmentRecord, sealed_record
 from walkit.format.segment import SegmentHeader
-from walkit.read.view import LogView
+from walkit.read.view import View
 from walkit.segments.rewrite import NewSegment
 from walkit.state.reconcile import DELETE, reconcile_arrow
 from walkit.storage.interface import StorageFile
@@ -107,6 +107,11 @@ class Selection:
     tombstones: int = 0
     superseded: set[bytes] = field(default_factory=set)
     """Keys of which a record was dropped that a newer one supersedes."""
+
+    def keep_all(self) -> None:
+        """Note that nothing was dropped after all; `superseded` stays, as those records are left in the log."""
+        self.exact_from_lsn = self.tombstones_from_lsn = 1
+        self.tombstones = 0
 
     def keeps(self, key: bytes | None, lsn: int, kind: int) -> bool:
         """Say whether a record is kept."""
@@ -250,7 +255,8 @@ def _stamps_of(columns: DecodedColumns, kept: Sequence[int]) -> list[int]:
 
 def rewrite(
     file: StorageFile,
-    view: LogView,
+    view: View,
+    old: Sequence[SegmentRecord],
     headers: Sequence[SegmentHeader],
     selection: Selection,
     *,
@@ -258,13 +264,12 @@ def rewrite(
     codec: str | None,
     frame_read: Callable[[int], object],
 ) -> NewSegment | None:
-    """Write the segments of `view`, whose headers these are, as one segment to an empty file.
+    """Write the `old` segments of a view, whose headers these are, as one segment to an empty file.
 
     None where it would not be smaller than they are: then the file is of no use. `frame_read` is called with the bytes
     of each frame that was read, and its exception ends the work. CorruptionError if a frame of the old segments is
     not intact.
     """
-    old = [span.record for span in view.spans]
     first, last = old[0], old[-1]
     gathered = FrameGatherer(file, first.first_lsn, headers[0].alignment, codec)
     for frame, data, _ in view.frames(first.first_lsn, last.last_lsn):
@@ -288,6 +293,28 @@ def rewrite(
     return NewSegment(
         header, sealed_record(header, end, records=gathered.records, frames=len(gathered.placed))
     )
+
+
+def copy_frames(
+    file: StorageFile,
+    view: View,
+    old: Sequence[SegmentRecord],
+    headers: Sequence[SegmentHeader],
+    *,
+    number: int,
+    frame_read: Callable[[int], object],
+) -> NewSegment:
+    """Write the frames of `old` segments of bulks as they are, as one segment to an empty file; see `rewrite`."""
+    first, last, frames, bytes_max = old[0], old[-1], 0, FRAME_HEADER_BYTES
+    for frame, data, _ in view.frames(first.first_lsn, last.last_lsn):
+        frame_read(frame.footprint)
+        file.write(SEGMENT_HEADER_BYTES + frame.position - first.start_position, [data])
+        frames, bytes_max = frames + 1, max(bytes_max, frame.footprint, frame.body_raw_bytes)
+    header = replace(headers[0], number=number, frame_bytes_max=bytes_max)
+    file.write(0, [header.encode()])
+    end = LogEnd(last_lsn=last.last_lsn, position=last.end_position, chain=last.end_chain)
+    records = last.last_lsn - first.first_lsn + 1
+    return NewSegment(header, sealed_record(header, end, records=records, frames=frames))
 
 
 def _write_headers(file: StorageFile, header: SegmentHeader, gathered: FrameGatherer) -> SegmentHeader:

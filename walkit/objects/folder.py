@@ -16,7 +16,13 @@ from typing import Any, Final, TypeVar
 
 from walkit.errors import ObjectRangeError
 from walkit.format.consumer_file import decode_claim, encode_claim
-from walkit.format.file_names import claim_file_name, claim_of_name, cursor_of_name, is_temporary_name
+from walkit.format.file_names import (
+    claim_file_name,
+    claim_of_name,
+    cursor_of_name,
+    is_temporary_name,
+    lsn_of_name,
+)
 from walkit.format.layout import CLAIM_FILE_BYTES
 from walkit.format.manifest import MANIFEST_NAME, Manifest, encode_base
 from walkit.objects.layout import Claims
@@ -172,7 +178,7 @@ class ObjectFolder:
         if claim is not None:
             text = claims.claims.get(claim)
             return None if text is None else _Bytes(name, _claim_file(text), self._keeper(claim))
-        key, size = claims.files.get(name, ("", 0))
+        key, size = claims.files.get(name) or self._ledger.ready.get(name, ("", 0))
         return _Object(name, self._ledger, key, size) if key else None
 
     def _keeper(self, claim: str) -> Callable[[bytes], object]:
@@ -201,6 +207,9 @@ class ObjectFolder:
             epoch, entry = self._ledger.epoch, (file_key(self._ledger.epoch, target), len(data))
             assert epoch, "only a writer makes snapshots"
             put_own(self._ledger.reads, entry[0], data, None)
+            if lsn_of_name(target) is None:  # a segment gets its name with its place in the log
+                self._ledger.ready[target] = entry
+                return
             # Another opening may have come before the name is given: the swap then finds its epoch, and gives none (E).
             self._ledger.later(
                 lambda draft: (

@@ -47,6 +47,8 @@ CLAIMS_KEY: Final = "claims"
 LOG_PREFIX: Final = "log/"
 UNFINISHED: Final = "copy"
 """What `removed` in the manifest of an unfinished copy says. Nothing opens it before `removed` is gone."""
+COMPACTED_FROM: Final = 1 << 40
+"""The first number of a segment that compaction makes: those of the manifest object are below."""
 AHEAD_MAX: Final = 1000
 """No bulk is put whose number is more than so many after that of the saved vouched end."""
 
@@ -310,7 +312,8 @@ class Claims:
     """The object of claims and floor: everything of the log that one swap changes together (FORMAT.md F-21.10).
 
     `epoch` is that of the newest opening, `floor` the end of the last bulk that a trim may have deleted, `swept` the
-    number up to which bulks were deleted. The next four fields are those of a manifest. `claims` has the marks of
+    number up to which bulks were deleted. The fields of `_MARKS` are those of a manifest; `segments` are files, which
+    compaction has put in the place of all bulks up to the floor that were not trimmed. `claims` has the marks of
     consumers by name, in hexadecimal digits; `files` the key and size of each file beside the log, by its name.
 
     `nonce` is random for each writer of the object and `counter` grows with each write of one, so that a writer whose
@@ -326,6 +329,8 @@ class Claims:
     checkpoint_lsn: int = 0
     exact_from_lsn: int = 1
     tombstones_from_lsn: int = 1
+    next_segment: int = COMPACTED_FROM
+    segments: tuple[SegmentRecord, ...] = ()
     claims: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     nonce: int = 0
@@ -334,13 +339,15 @@ class Claims:
     @property
     def dropped_lsn(self) -> int:
         """LSNs up to here are dropped."""
-        return max(self.low_watermark, self.floor.lsn)
+        return self.low_watermark if self.segments else max(self.low_watermark, self.floor.lsn)
 
     def encode(self) -> bytes:
         """Return the bytes of the object: a manifest file, whose `extra` has the fields that a manifest lacks."""
         own = {name: getattr(self, name) for name in _MARKS}
         extra = {name: getattr(self, name) for name in _CLAIMS_FIELDS}
-        return encode_base(Manifest(log_id=self.log_id, extra=extra, **own))
+        last = self.segments[-1] if self.segments else SegmentRecord(0, SegmentState.SEALED)
+        end = LogEnd(last_lsn=last.last_lsn, position=last.end_position)
+        return encode_base(Manifest(log_id=self.log_id, end=end, extra=extra, **own))
 
     @classmethod
     def decode(cls, data: bytes) -> Claims:
@@ -365,7 +372,9 @@ class Claims:
             raise damaged(CLAIMS_KEY, what, "epoch, floor and claims", "others") from error
 
 
-_MARKS: Final = ("low_watermark", "checkpoint_lsn", "exact_from_lsn", "tombstones_from_lsn")
+_MARKS: Final = (
+    *("low_watermark", "checkpoint_lsn", "exact_from_lsn", "tombstones_from_lsn", "next_segment", "segments"),
+)
 _NUMBERS: Final = ("epoch", "epoch_id", "swept", "nonce", "counter")
 _CLAIMS_FIELDS: Final = (*_NUMBERS, "floor", "claims", "files")
 
@@ -384,12 +393,20 @@ def as_manifest(manifest: Manifest, claims: Claims) -> Manifest:
     return replace(
         manifest,
         generation=manifest.generation + claims.counter,
-        segments=tuple(s for s in cut_at(manifest.segments, claims.floor) if s.last_lsn > low),
+        segments=(
+            *(s for s in claims.segments if s.last_lsn > low),
+            *(s for s in cut_at(manifest.segments, claims.floor) if is_after(s, claims.floor)),
+        ),
         low_watermark=low,
         checkpoint_lsn=claims.checkpoint_lsn,
         exact_from_lsn=max(claims.exact_from_lsn, low + 1) if low else claims.exact_from_lsn,
         tombstones_from_lsn=claims.tombstones_from_lsn,
     )
+
+
+def is_after(segment: SegmentRecord, place: LogPlace) -> bool:
+    """Whether bulks of a segment are after a place, which it does not begin before."""
+    return segment.start_position >= place.position and segment.last_lsn > place.lsn
 
 
 def cut_at(segments: Iterable[SegmentRecord], place: LogPlace) -> Iterator[SegmentRecord]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import threading
 import time
 from _thread import get_ident
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import uniform
@@ -73,6 +73,8 @@ class Ledger:
         self._owner: int | None = None
         """The thread that changes the draft now."""
         self._later: list[Change] = []
+        self.ready: dict[str, tuple[str, int]] = {}
+        """Key and size of segments that were put and have no name yet; for the thread that compacts."""
         self._due_s, self._lost = 0.0, PAUSE_S
         """When the next put may be made, and how long it is put off at most after one that came too late."""
 
@@ -108,6 +110,19 @@ class Ledger:
         """Let a change be put with the next one, or by `flush`: an object as it was before is no less right."""
         with once(self._counting), self._counting:
             self._later.append(change)
+
+    def drop_ready(self, names: Iterable[str]) -> None:
+        """Delete segments that were put, unless they have their name; whether they have is known first (G)."""
+        ready = {name: self.ready.pop(name)[0] for name in names if name in self.ready}
+        if ready:
+            # A put of which the outcome is not known may be under way still: none succeeds after this one.
+            named = self.in_turn(self._touched).files
+            self._delete([key for name, key in ready.items() if name not in named])
+
+    def _touched(self) -> Claims:
+        """Have the draft put, as it is; for the thread whose turn it is."""
+        self.draft = replace(self.draft, counter=self.draft.counter + 1)
+        return self.draft
 
     def flush(self) -> None:
         """Put the changes that wait. LogFencedError if they are a writer's, and the log has a newer one."""
@@ -170,7 +185,7 @@ class Ledger:
             if batch.draft == batch.stored:
                 batch.is_put = True
                 return
-            after = replace(batch.draft, nonce=self._nonce, counter=batch.stored.counter + 1)
+            after = replace(batch.draft, nonce=self._nonce, counter=batch.draft.counter + 1)
             tag = put_own(self.reads, CLAIMS_KEY, after.encode(), batch.tag, before_repeat=self._count)
             self._count()
             batch.is_put = tag is not None

@@ -380,7 +380,7 @@ class Opening:
             "end": self.place.end,
             "next_segment": following + len(self._stretches),
             "segments": (
-                *(s for s in before.segments if s.last_lsn > self.claims.dropped_lsn),
+                *(s for s in before.segments if s.end_position > self.floor.position),
                 *(stretch(a, b, following + i, us) for i, (a, b, us) in enumerate(self._stretches)),
             ),
         }

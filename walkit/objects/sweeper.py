@@ -26,10 +26,12 @@ class Sweeper:
         self._swept = vouched.ledger.known.swept
 
     def add(self, names: Iterable[str]) -> None:
-        """See Orphans: floor and ledger have what goes."""
+        """See Orphans: the floor says which bulks go; of files, those that never got their name."""
+        self._vouched.ledger.drop_ready(names)
 
     def give_up(self, names: list[str]) -> None:
         """See Orphans."""
+        self._vouched.ledger.drop_ready(names)
         names.clear()
 
     @property

@@ -15,10 +15,13 @@ from walkit.errors import (
     GapError,
     LogClosedError,
     LogNotFoundError,
+    ObjectMissingError,
     SegmentMissingError,
 )
 from walkit.format.frame import FrameHeader
-from walkit.format.manifest import EpochRecord, Manifest
+from walkit.format.layout import ALIGNMENT_BUFFERED, FRAME_BYTES_LIMIT, IN_BULKS
+from walkit.format.manifest import EpochRecord, Manifest, SegmentRecord, SegmentState
+from walkit.format.segment import SegmentHeader
 from walkit.objects.bulks import Bulk
 from walkit.objects.folder import ObjectFolder
 from walkit.objects.layout import (
@@ -44,7 +47,7 @@ from walkit.objects.ledger import Ledger
 from walkit.objects.requests import Patience, PatientReads
 from walkit.objects.vouched import manifest_of
 from walkit.read.reader import ReaderView
-from walkit.read.view import View
+from walkit.read.view import LogView, Span, View
 from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.history import identity_at
 from walkit.storage.object_store import ObjectStore
@@ -77,6 +80,13 @@ class ObjectView(View):
         """See View. Without `body` whole bulks are read, too, and their bodies are not looked at."""
         last = self.end.lsn if last_lsn is None else min(last_lsn, self.end.lsn)
         first = max(first_lsn, self.first_lsn)
+        if self.files.spans and first <= min(last, self.floor.lsn):
+            try:
+                yield from self.files.frames(first, min(last, self.floor.lsn), body=body)
+            except (GapError, ObjectMissingError) as error:  # replaced or dropped since the view was taken
+                self.source.look_at_floor()
+                raise self.source.gap(first) from error
+            first = self.floor.lsn + 1
         if first > last:
             return
         number = self.number_of(first)
@@ -100,6 +110,46 @@ class ObjectView(View):
                     raise fault_of(number, walk)
                 number, before = number + 1, header.end
 
+    def parts(self) -> tuple[Span, ...]:
+        """See View: files, stretches of bulks, and the bulks after them."""
+        spans = [Span(s, s.end_position, s.last_lsn) for s in self.manifest.sealed]
+        start, first = self.floor.position, self.floor.lsn + 1
+        if spans:
+            start, first = spans[-1].end_position, spans[-1].record.last_lsn + 1
+        if self.end.position > start:
+            number = self.manifest.next_segment
+            open_one = SegmentRecord(
+                number, SegmentState.PREPARED, self.end.epoch, start_position=start, first_lsn=first
+            )
+            spans.append(Span(open_one, self.end.position, self.end.lsn))
+        return tuple(spans)
+
+    @property
+    def files(self) -> LogView:
+        """The segments that compaction has put in the place of bulks."""
+        files = (s for s in self.manifest.sealed if not s.flags & IN_BULKS)
+        return LogView(self.storage, self.manifest, tuple(Span(s, s.end_position, s.last_lsn) for s in files))
+
+    def segment_header(self, record: SegmentRecord) -> SegmentHeader:
+        """See View. One of bulks is made of what the manifest says."""
+        if not record.flags & IN_BULKS:
+            return self.files.segment_header(record)
+        epoch = self.manifest.epoch_of(record.epoch)
+        assert epoch is not None, "a stretch is of an epoch that the lineage has"
+        return SegmentHeader(
+            log_id=self.manifest.log_id,
+            epoch=epoch.number,
+            epoch_id=epoch.id,
+            number=record.number,
+            start_position=record.start_position,
+            previous_end=record.start_position,
+            first_lsn=record.first_lsn,
+            chain=record.start_chain,
+            alignment=ALIGNMENT_BUFFERED,
+            frame_bytes_max=FRAME_BYTES_LIMIT,
+            created_us=record.created_us,
+        )
+
     def _is_of_its_epoch(self, header: BulkHeader) -> bool:
         """Whether the lineage has the epoch of a bulk at its LSN: one that came late, below the floor, has an older."""
         return header.is_fence or identity_at(self.manifest, header.first_lsn).epoch == header.epoch
@@ -114,6 +164,8 @@ class ObjectView(View):
         """See View. Reads the bulk that the position is in."""
         if position >= self.end.position:
             return self.end.lsn
+        if position <= self.floor.position:
+            return self.files.lsn_at(position)
         number = self.source.number_where(self, lambda end: end.position > position)
         header = self.source.header(number, self.first_lsn)
         frames = (frame for frame, _, _ in self.frames(header.first_lsn, header.end.lsn))
@@ -328,7 +380,7 @@ class ObjectEnd:
     def missing(self, number: int, wanted_lsn: int) -> GapError | SegmentMissingError:
         """Return the error for a bulk of the log that is not there."""
         if number <= self.floor.number:
-            return GapError(wanted_lsn, self.floor.lsn + 1)
+            return self.gap(wanted_lsn)
         key = object_key(number)
         return SegmentMissingError(
             f"the object {key} is missing from {self.location}: a later part of the log vouches for it",
@@ -338,9 +390,34 @@ class ObjectEnd:
             first_lost_lsn=wanted_lsn,
         )
 
+    def look_at_floor(self) -> None:
+        """Read the claims object, so that the next view has what compaction and trims have done."""
+        with once(self._lock), self._lock:
+            self._read_floor()
+
+    def gap(self, wanted_lsn: int) -> GapError:
+        """Return the error for records of an older view that were dropped or compacted since."""
+        manifest = as_manifest(self.manifest, self.claims)
+        oldest = max(manifest.complete_from_lsn, self.claims.dropped_lsn + 1)
+        return GapError(wanted_lsn, oldest, "open again to read what is left")
+
     def number_where(self, view: ObjectView, is_reached: Callable[[LogPlace], bool]) -> int:
-        """Return the first number of a view at whose end a condition holds, which holds from there on."""
-        low, high = view.floor.number, view.end.number
+        """Return the first number of a view at whose end a condition holds, which holds from there on.
+
+        GapError if the bulk was dropped or compacted since the view was taken.
+        """
+        while True:
+            floor = max(view.floor, self.floor)
+            if floor > view.floor and is_reached(floor):
+                raise self.gap(view.first_lsn)
+            try:
+                return self._searched(view, floor.number, is_reached)
+            except GapError:
+                if self.floor <= floor:
+                    raise
+
+    def _searched(self, view: ObjectView, low: int, is_reached: Callable[[LogPlace], bool]) -> int:
+        high = view.end.number
         for place in list(self._known.values()):
             if low < place.number < high:
                 low, high = (low, place.number) if is_reached(place) else (place.number, high)

@@ -10,6 +10,8 @@ from typing import Any
 
 from walkit._internal.locks import once
 from walkit.errors import DivergenceError, LogFencedError
+from walkit.format.file_names import lsn_of_name
+from walkit.format.layout import IN_BULKS
 from walkit.format.manifest import Manifest, encode_base, read_manifest
 from walkit.objects.layout import (
     MANIFEST_KEY,
@@ -18,6 +20,7 @@ from walkit.objects.layout import (
     cut_at,
     damaged,
     epochs_of,
+    is_after,
     stretch,
     vouched_place,
 )
@@ -78,7 +81,7 @@ class VouchedEnd:
         """The end of the newest bulk that is acknowledged, with all before it; and the one that the store has."""
         self.place_at: Callable[[int], LogPlace] = lambda lsn: self.floor
         """Returns the end of the last bulk that ends at or below an LSN, before `saved`."""
-        self._tag, self._nonce = tag, nonce
+        self._tag, self._nonce, self._next_number = tag, nonce, 0
         self._begun = _Begun(self.saved, manifest.next_segment, wall_us())
         self._following: deque[_Begun] = deque()
         """The segments after it; taken from the left by saves."""
@@ -128,9 +131,9 @@ class VouchedEnd:
 
     def _with_segments(self, end: LogPlace) -> tuple[_Begun, dict[str, Any]]:
         """Return the newest segment that starts before a place, and the fields of the manifest for all of them."""
-        begun, dropped = self._begun, self.ledger.known.dropped_lsn
-        known = (s for s in self.stored.segments if s.number < begun.number and s.last_lsn > dropped)
-        segments = list(known)
+        begun, floor = self._begun, self.floor
+        known = self.stored.segments
+        segments = [s for s in known if s.number < begun.number and s.end_position > floor.position]
         for following in [f for f in list(self._following) if f.start.number < end.number]:
             segments.append(stretch(begun.start, following.start, begun.number, begun.created_us))
             begun = following
@@ -154,11 +157,20 @@ class VouchedEnd:
         if after is before:
             return before
         low, floor = after.low_watermark, claims.floor
+        files = tuple(s for s in after.segments if not s.flags & IN_BULKS)
+        done = max([low, *(s.last_lsn for s in files)])
+        if done > max(before.low_watermark, floor.lsn):
+            floor = max(floor, self.saved if done >= self.saved.lsn else self.place_at(done))
         if low > before.low_watermark:
-            floor = max(floor, self.saved if low >= self.saved.lsn else self.place_at(low))
             # Once more, so that what goes of a segment counts as one.
-            change(replace(before, segments=tuple(cut_at(before.segments, floor))))
+            after = change(replace(before, segments=tuple(cut_at(before.segments, floor))))
+        # Compaction replaces bulks from the oldest on, so that what is left of them is all after the floor.
         assert claims.floor <= floor <= self.saved and low >= before.low_watermark
+        assert all(
+            s in files or is_after(s, floor) for s in cut_at(after.segments, floor) if s.last_lsn > low
+        )
+        names = {s.name for s in files}
+        content = {**claims.files, **self.ledger.ready}
         self.ledger.draft = replace(
             claims,
             floor=floor,
@@ -166,6 +178,9 @@ class VouchedEnd:
             checkpoint_lsn=after.checkpoint_lsn,
             exact_from_lsn=after.exact_from_lsn,
             tombstones_from_lsn=after.tombstones_from_lsn,
+            next_segment=max([claims.next_segment, *(s.number + 1 for s in files)]),
+            segments=files,
+            files={n: content[n] for n in content if n in names or lsn_of_name(n) is not None},
         )
         return as_manifest(self.stored, self.ledger.draft)
 
@@ -189,8 +204,9 @@ class VouchedEnd:
         """See Manifests: space is never scarce."""
 
     def take_number(self) -> int:
-        """See Manifests: only a rewriting needs one."""
-        raise NotImplementedError
+        """See Manifests: for a segment that compaction makes. One thread at a time."""
+        self._next_number = max(self._next_number, self.ledger.known.next_segment) + 1
+        return self._next_number - 1
 
     def close(self) -> None:
         """Nothing is held."""

@@ -21,7 +21,7 @@ from walkit.format.consumer_file import CursorRecord, encode_cursor
 from walkit.format.file_names import cursor_file_name, is_cursor_name
 from walkit.format.manifest import Manifest
 from walkit.read.read_api import ReadApi
-from walkit.read.view import View, segments_of
+from walkit.read.view import View
 from walkit.record import Record, wall_us
 from walkit.segments.consumer_files import (
     ClaimFact,
@@ -86,9 +86,8 @@ class CursorApi(ReadApi):
 
         storage = self._cursor_storage()
         now, newest = self._now()
-        view = segments_of(now, "an inventory lists them")
-        claims, cursors = tuple(self._claims_of(view.manifest)), tuple(cursor_facts(storage))
-        return inventory_of(storage.location, view, newest, cursors, claims)
+        claims, cursors = tuple(self._claims_of(now.manifest)), tuple(cursor_facts(storage))
+        return inventory_of(storage.location, now, newest, cursors, claims)
 
     def _claims_of(self, manifest: Manifest) -> list[ClaimFact]:
         """Return the claims as they are now."""

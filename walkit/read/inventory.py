@@ -198,16 +198,16 @@ class LogInventory:
 
 def inventory_of(
     location: str,
-    view: LogView,
+    view: View,
     last_lsn: int,
     cursors: tuple[CursorFact, ...],
     claims: tuple[ClaimFact, ...] = (),
 ) -> LogInventory:
     """Return the inventory of a view. Reads no file."""
-    manifest, found = view.manifest, []
-    for index, span in enumerate(view.spans):
+    manifest, spans, found = view.manifest, view.parts(), []
+    for index, span in enumerate(spans):
         record = span.record
-        following = view.spans[index + 1].record.first_lsn - 1 if index + 1 < len(view.spans) else last_lsn
+        following = spans[index + 1].record.first_lsn - 1 if index + 1 < len(spans) else last_lsn
         sealed = record.state is SegmentState.SEALED
         found.append(
             SegmentStock(

@@ -56,6 +56,14 @@ class View(ABC):
         """
 
     @abstractmethod
+    def parts(self) -> tuple[Span, ...]:
+        """Return the segments of the view, in position order."""
+
+    @abstractmethod
+    def segment_header(self, record: SegmentRecord) -> SegmentHeader:
+        """Return the header of a segment of the view."""
+
+    @abstractmethod
     def lsn_at(self, position: int) -> int:
         """Return the last LSN of the frames that end at or below a position; 0 where the view has none of them."""
 
@@ -201,6 +209,16 @@ class LogView(View):
             file.close()
             raise
         return file, segment
+
+    def parts(self) -> tuple[Span, ...]:
+        """See View."""
+        return self.spans
+
+    def segment_header(self, record: SegmentRecord) -> SegmentHeader:
+        """See View. Refuses a segment that is not the one that the manifest means."""
+        file, header = self.opened(Span(record, record.end_position, record.last_lsn))
+        file.close()
+        return header
 
     @staticmethod
     def _gap(wanted: int, manifest: Manifest) -> GapError:
