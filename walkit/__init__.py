@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from walkit.measure.health import doctor as doctor
     from walkit.objects.async_entrance import open_async as open_async
     from walkit.objects.entrance import claim as claim
+    from walkit.objects.salvage import salvage as salvage
     from walkit.objects.verify import scan as scan
     from walkit.objects.verify import verify as verify
     from walkit.read.claim import Claim as Claim
@@ -153,6 +154,7 @@ _LATER = {
     "recovery_table": "recovery.decision",
     "repair": "recovery.repair",
     "replay": "state.replay",
+    "salvage": "objects.salvage",
     "scan": "objects.verify",
     "verify": "objects.verify",
 }
@@ -240,6 +242,7 @@ __all__ = [
     "recovery_table",
     "repair",
     "replay",
+    "salvage",
     "scan",
     "scratch",
     "verify",

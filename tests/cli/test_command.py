@@ -44,6 +44,7 @@ COMMANDS = (
     ["dashboard"],
     ["doctor"],
     ["remove"],
+    ["salvage"],
 )
 
 

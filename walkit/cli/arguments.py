@@ -19,6 +19,8 @@ from walkit.cli.places import PlaceAt, place_at
 from walkit.cli.promoting import add_promote
 from walkit.cli.world import add_simulate
 
+URL_HELP = "s3://, gs://, az:// or objects: URL of the log"
+
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments of one command; `run` is its handler. SystemExit after help, version or a complaint."""
@@ -34,7 +36,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     for add in (
         *(_add_inspect, _add_dump, _add_verify, _add_repair, _add_claims, add_copy, _add_diff, _add_serve),
         *(_add_follow, _add_status, add_promote, _add_demo, add_bench, add_simulate, add_crashtest),
-        *(add_dashboard, add_doctor, _add_remove),
+        *(add_dashboard, add_doctor, _add_remove, _add_salvage),
     ):
         add(commands)
     given = sys.argv[1:] if argv is None else list(argv)
@@ -147,8 +149,22 @@ def _add_remove(commands: Any) -> None:
         "walkit remove s3://bucket/orders --yes",
         "walkit.cli.removing:remove",
     )
-    parser.add_argument("url", metavar="URL", help="s3://, gs://, az:// or objects: URL of the log")
+    parser.add_argument("url", metavar="URL", help=URL_HELP)
     parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _add_salvage(commands: Any) -> None:
+    parser = add_command(
+        commands,
+        "salvage",
+        "make a folder of a damaged log on object storage",
+        "; it has every intact frame, and the objects stay as they are; exits 1 where something promised is given up",
+        "walkit salvage s3://bucket/orders orders.log",
+        "walkit.cli.look:salvage",
+    )
+    parser.add_argument("url", metavar="URL", help=URL_HELP)
+    parser.add_argument("target", metavar="DIR", help="folder of the new log, which must not be there")
+    add_report_options(parser)
 
 
 def _add_dump(commands: Any) -> None:

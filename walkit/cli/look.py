@@ -9,6 +9,7 @@ from typing import Any
 from walkit._internal.text import aligned, bounds, counted
 from walkit.cli.output import bar, publish, say
 from walkit.errors import CorruptionError
+from walkit.objects.salvage import salvage as salvage_log
 from walkit.objects.verify import scan
 from walkit.objects.verify import verify as verify_log
 from walkit.recovery.repair import repair as repair_log
@@ -78,6 +79,14 @@ def repair(args: argparse.Namespace) -> int:
             raise
         say(f"walkit repair: {error}. {WAYS_ON}")
         return 1
+    publish("repair", report.lines, report.to_dict, as_json=args.json, out=args.out)
+    return 1 if report.ok is False else 0
+
+
+def salvage(args: argparse.Namespace) -> int:
+    """Salvage a log on object storage. Returns 1 where something that was promised had to be given up."""
+    with bar(f"salvage {args.url}") as progress:
+        report = salvage_log(args.url, args.target, progress)
     publish("repair", report.lines, report.to_dict, as_json=args.json, out=args.out)
     return 1 if report.ok is False else 0
 
