@@ -11,6 +11,7 @@ import pytest
 from tests.conformance import (
     test_automq_commit,
     test_automq_delta,
+    test_automq_objects,
     test_iggy_cluster,
     test_iggy_journal,
     test_iggy_quiver_recovery,
@@ -22,6 +23,7 @@ from tests.conftest import Checkout
 TABLES = (
     test_automq_commit,
     test_automq_delta,
+    test_automq_objects,
     test_iggy_cluster,
     test_iggy_journal,
     test_iggy_quiver_recovery,
