@@ -1,9 +1,16 @@
-"""Servers of objects for tests: moto's S3, started once per process, and a small S3 that behaves badly on order."""
+"""Servers of objects for tests: moto's S3, started once per process, and a small S3 that behaves badly on order.
+
+With `TESTS_S3_SERVER=http://HOST:PORT`, a server of that address takes the place of moto. It has to know the key
+`test-key-id` with the secret of `SECRET`.
+"""
 
 from __future__ import annotations
 
 import atexit
+import importlib
 import itertools
+import os
+import secrets
 import subprocess
 import sys
 import threading
@@ -18,6 +25,7 @@ from typing import Any, Self
 from tests.support.leftovers import KEPT
 
 SECRET = "a-secret-of-the-tests"
+OTHER_SERVER = os.environ.get("TESTS_S3_SERVER")
 _MOTO = """
 import logging, sys, threading
 from moto.server import DomainDispatcherApplication, create_backend_app
@@ -32,7 +40,7 @@ threading.Thread(target=server.serve_forever, daemon=True).start()
 print(server.server_port, flush=True)
 sys.stdin.read()  # ends with the test process, however that ends
 """
-_buckets = itertools.count()
+_run, _buckets = secrets.token_hex(4), itertools.count()
 
 
 def options_of(endpoint: str) -> dict[str, Any]:
@@ -48,6 +56,8 @@ def options_of(endpoint: str) -> dict[str, Any]:
 @cache
 def moto_endpoint() -> str:
     """Return the address of this process's moto, which is started by the first call and has answered a PUT."""
+    if OTHER_SERVER:
+        return OTHER_SERVER
     child = subprocess.Popen(
         [sys.executable, "-c", _MOTO],
         stdin=subprocess.PIPE,
@@ -69,12 +79,17 @@ def moto_endpoint() -> str:
 
 def moto_bucket() -> tuple[str, dict[str, Any]]:
     """Return the URL of a folder in a new bucket of moto, and the options for it."""
-    endpoint, name = moto_endpoint(), f"bucket-{next(_buckets)}"
+    endpoint, name = moto_endpoint(), f"bucket-{_run}-{next(_buckets)}"
     _make_bucket(endpoint, name)
     return f"s3://{name}/some/folder", options_of(endpoint)
 
 
 def _make_bucket(endpoint: str, name: str) -> None:
+    if OTHER_SERVER:
+        names = ("endpoint_url", "region_name", "aws_access_key_id", "aws_secret_access_key")
+        facts: Any = dict(zip(names, options_of(endpoint).values(), strict=True))
+        importlib.import_module("boto3").client("s3", **facts).create_bucket(Bucket=name)
+        return
     # moto finds the service by the header, and checks no signature.
     signed = {"Authorization": "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request"}
     request = urllib.request.Request(f"{endpoint}/{name}", method="PUT", headers=signed)
