@@ -7,11 +7,12 @@ import os
 import subprocess
 import sys
 import time
+from itertools import islice
 from typing import Any
 
 import pytest
 
-from tests.simulate.world_mutants import MUTANTS, QUICK, Mutant
+from tests.simulate.world_mutants import DRAWN, MUTANTS, QUICK, Mutant
 from tests.support.examples import examples
 from walkit.errors import OptionsError
 from walkit.simulate import world_counts
@@ -24,14 +25,21 @@ from walkit.simulate.world_rules import RULES
 SCHEDULES = examples(80)
 """20; 80 for a release, beside the 10,000 of the slow test."""
 SCHEDULES_OF_A_MUTANT = 20
+RARE_MUTANTS = (*MUTANTS[QUICK:], *DRAWN)
 EARLY = next(mutant for mutant in MUTANTS if mutant.name == "acknowledged before it is on the disk")
 
 
 def first_failure(mutant: Mutant, schedules: int = SCHEDULES_OF_A_MUTANT) -> Outcome | None:
     """Return the first schedule that breaks a rule with this mutant installed."""
     with mutant.installed():
-        outcomes = (run_schedule(Schedule(seed=seed)) for seed in range(schedules))
+        outcomes = (run_schedule(Schedule(seed=seed)) for seed in seeds_of(mutant, schedules))
         return next((outcome for outcome in outcomes if outcome.failed), None)
+
+
+def seeds_of(mutant: Mutant, count: int) -> list[int]:
+    """Return the first seeds whose faults can show this mutant."""
+    faults = ((seed, " ".join(f"{f.kind} {f.target}" for f in draw_faults(seed))) for seed in range(10_000))
+    return [seed for seed, drawn in islice((each for each in faults if mutant.needs in each[1]), count)]
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +109,7 @@ def test_the_world_finds_each_mutant(mutant: Mutant) -> None:
 
 @pytest.mark.slow  # each takes up to a hundred schedules
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("mutant", MUTANTS[QUICK:], ids=[mutant.name for mutant in MUTANTS[QUICK:]])
+@pytest.mark.parametrize("mutant", RARE_MUTANTS, ids=[mutant.name for mutant in RARE_MUTANTS])
 def test_the_world_finds_each_rare_mutant(mutant: Mutant) -> None:
     """Change one line of a core or a shell: a rule is broken within 200 schedules."""
     found = first_failure(mutant, 200)

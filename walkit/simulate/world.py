@@ -22,7 +22,7 @@ from walkit.simulate.world_link import WorldGrpc
 from walkit.simulate.world_log import Ledger, Violation
 from walkit.simulate.world_network import Network
 from walkit.simulate.world_nodes import LEASE_S, LogNode, Node, ReaderNode, nodes_of
-from walkit.simulate.world_rules import FILES_MAX, Rules
+from walkit.simulate.world_rules import Rules
 
 SETTLE_MS = 120_000.0
 """How long after the faults everything may take to become equal."""
@@ -139,9 +139,10 @@ class World:
         self._append(0)  # a sync that has failed unseen fails the log now
         self._settle("converged", SETTLE_MS)
         self._stay_healthy()
-        if any(node.storage.files > FILES_MAX for node in self._nodes.values()):
+        if self.rules.left_open():
             self._go_on(runner.now_ms + LEASE_S * 1100)  # the plan of a bootstrap is kept for so long
-            self.rules.check_files()
+        if left := self.rules.left_open():
+            raise Violation("bounds", left)
 
     def _settle(self, rule: str, for_ms: float) -> None:
         """Go on until everything is equal; Violation of this rule where it is not within so much time."""

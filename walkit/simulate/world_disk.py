@@ -70,8 +70,8 @@ class DiskStorage(PassingStorage):
         self.fails = self.read_only = 0
         """How many faults keep this process from it, or from writing to it."""
         self.saw_absence = False
-        self.files = 0
-        """How many files it has open."""
+        self.files: list[str] = []
+        """Names of the files that it has open."""
 
     @property
     def location(self) -> str:
@@ -125,7 +125,7 @@ class DiskFile:
     def __init__(self, storage: DiskStorage, name: str, mode: OpenMode, inner: Any) -> None:
         self.name, self._storage, self._mode, self._file = name, storage, mode, inner
         self._opening, self._is_open = storage.disk.opening, True
-        storage.files += 1
+        storage.files.append(name)
 
     def _inner(self) -> Any:
         image, disk = self._storage.inner, self._storage.disk
@@ -159,6 +159,7 @@ class DiskFile:
 
     def close(self) -> None:
         """See StorageFile."""
-        self._storage.files -= self._is_open
+        if self._is_open:
+            self._storage.files.remove(self.name)
         self._is_open = False
         self._file.close()

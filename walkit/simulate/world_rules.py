@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from walkit.errors import DivergenceError, GapError, StorageError, WalkitError
+from walkit.format.file_names import lsn_of_name
 from walkit.format.manifest import LogEnd
 from walkit.replication.delta.messages import DELTA_VERSION_MAX
 from walkit.replication.primary.session import Session
@@ -209,11 +210,12 @@ class Rules:
         else:
             raise Violation("refused", f"{node.name} gave up: {type(error).__name__}: {error}")
 
-    def check_files(self) -> None:
-        """Check that each process has closed the files that it needs no more, when everything is at rest."""
-        for node in (*self.logs, *self.readers):
-            if node.storage.files > FILES_MAX:
-                raise Violation("bounds", f"{node.name} has {node.storage.files} files open")
+    def left_open(self) -> str:
+        """Return which files a process has open that it does not need at rest, in words; "" if there are none."""
+        nodes = (*self.logs, *self.readers)
+        snapshots = [(n.name, name) for n in nodes for name in n.storage.files if lsn_of_name(name)]
+        many = [(n.name, len(n.storage.files)) for n in nodes if len(n.storage.files) > FILES_MAX]
+        return f"files are open: {snapshots or many}" if snapshots or many else ""
 
     def connections(self) -> dict[str, int]:
         """Return how many connections or sessions everyone has begun in its life."""
