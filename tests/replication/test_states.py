@@ -200,7 +200,7 @@ def test_an_edge_that_is_not_in_the_table_is_refused() -> None:
 
 
 def test_the_table_in_the_documents_is_the_table_of_the_code() -> None:
-    """Make the page as the site has it: each state and each edge has its line there, and there is no other line."""
+    """Make the page as the site has it: its lines of states and edges are those of the table, and no others."""
     text = make_docs.with_tables((Path(__file__).parents[2] / "docs" / "replication.md").read_text())
     states = [f"| {s.side} | {s.name} | {s.shown} | {s.meaning} |" for s in STATES]
     edges = [f"| {e.side} | {e.start} | {e.end} | {e.cause} | `{e.event}` |" for e in EDGES]
