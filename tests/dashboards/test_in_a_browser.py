@@ -78,6 +78,16 @@ UNDRAWN = """async () => {
     return wrong;
 }"""
 """What fails where a model of each kind on the page changes between the making of its view and its drawing."""
+TEXTS_BELOW = """elements => elements.map(element => {
+    const found = [];
+    const look = root => { for (const each of root.childNodes) {
+        if (each.nodeType == 3) found.push(each.data);
+        if (each.shadowRoot) look(each.shadowRoot);
+        look(each);
+    } };
+    look(element);
+    return found.join(" ");
+})"""
 TEXTS = """elements => elements.map(element => Array.from(element.shadowRoot.children)
     .filter(part => part.tagName == "DIV").map(part => part.innerText).join(" "))"""
 
@@ -445,6 +455,31 @@ def test_the_keyboard_is_enough(browser: Browser, server: Server, windows: list[
         page.get_by_role("link", name="Recovery", exact=True).focus()
         page.keyboard.press("Enter")
         page.get_by_role("button", name="Break and recover").wait_for()
+
+
+def test_object_storage_is_compared_on_the_models(
+    browser: Browser, server: Server, windows: list[Seen]
+) -> None:
+    """Compare three models over an interval: the figure has four panels of their medians, the table their prices."""
+    with looking(browser, server, windows) as seen:
+        seen.turn_to("Object storage")
+        seen.settled_controls()
+        seen.press("Compare on the models")
+        seen.page.get_by_text("The code for this").wait_for(timeout=120_000)
+        figure = seen.page.locator(".js-plotly-plot").first
+        curves: list[Any] = figure.evaluate(CURVES)
+        assert [name for name, _ in curves[::5]] == ["s3-standard", "s3-express", "gp3"]
+        drawn = {name: [points for other, points in curves if other == name] for name, _ in curves}
+        # p50, p99, records/s, requests and dollars, from no waiting to a quarter of a second
+        for points in drawn.values():
+            p50, p99, rate, requests, dollars = points
+            assert all(low <= high for low, high in zip(p50, p99, strict=True)) and min(rate) > 100
+            assert requests[0] > 5 * requests[-1] and dollars[0] > dollars[-1]
+        assert drawn["s3-express"][0][0] < 0.02 < 0.1 < drawn["s3-standard"][0][0]
+        text = seen.page.locator("main").evaluate_all(TEXTS_BELOW)[0]
+        assert (
+            "aws.amazon.com/s3/pricing" in text and "2025-04-10" in text and "batching_sweep(places" in text
+        )
 
 
 def test_without_scripts_the_page_says_so(browser: Browser, server: Server) -> None:

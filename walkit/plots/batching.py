@@ -7,7 +7,6 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from walkit.measure import Run
-from walkit.models.device import OBJECT_STORES
 from walkit.models.object_stores import MILLION, PRICES, Price
 from walkit.objects.layout import BULK_HEADER_BYTES
 from walkit.plots.facts import Spread, error_bars, run_facts, run_warnings, spread_words
@@ -23,6 +22,7 @@ PANELS = {
     "requests": "requests for a million records",
     "usd": "US$ for a million records",
 }
+"""Titles by column; without a known price the last panel has the bytes."""
 KEPT_DAYS = 30
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x")
 
@@ -42,7 +42,7 @@ def batching_table(
     for run in runs:
         if run.frames is None or not run.records:
             continue
-        header = BULK_HEADER_BYTES if run.name in OBJECT_STORES or run.labels.get("objects") else 0
+        header = BULK_HEADER_BYTES if run.labels.get("objects") else 0
         requests = run.frames.frames * MILLION / run.records
         size = (run.frames.frame_bytes + header * run.frames.frames) * MILLION / run.records
         price = prices.get(run.name)
@@ -72,8 +72,8 @@ def batching_cost(
     """Draw latency, records/s, requests and dollars of a million records over the label `batching`, in four panels.
 
     Runs of one name are a series; several of one value are a point: their median, with a whisker for their spread.
-    All axes but that of records/s are logarithmic; a value of 0 is at the left edge. The dollars are those of
-    `batching_table`. ValueError without a Run that has frames.
+    Without a known price the last panel has bytes. All axes but that of records/s are logarithmic; a value of 0 is at
+    the left edge. The dollars are those of `batching_table`. ValueError without a Run that has frames.
     """
     chosen = list(runs)
     table = batching_table(chosen, batching, prices=prices, kept_days=kept_days)
@@ -81,12 +81,16 @@ def batching_cost(
         raise ValueError("runs with frames are drawn")
     numbers = table.groupby(["place", "batching"]).size()
     words = spread_words(int(numbers.min()), int(numbers.max()))
+    panels = dict(PANELS)
+    if table.usd.isna().all():
+        panels.pop("usd")
+        panels["bytes"] = "bytes for a million records"
     drawing = subplots(
-        rows=2, cols=2, subplot_titles=list(PANELS.values()), vertical_spacing=0.17, horizontal_spacing=0.11
+        rows=2, cols=2, subplot_titles=list(panels.values()), vertical_spacing=0.17, horizontal_spacing=0.11
     )
     places = _places(sorted(set(table.batching)))
     for index, (place, rows) in enumerate(table.groupby("place", sort=False)):
-        for panel, column in enumerate(PANELS):
+        for panel, column in enumerate(panels):
             for each, dash in ((column, "solid"), *(() if panel else (("p99_s", "dot"),))):
                 trace = _curve(str(place), rows, each, places, index, dash)
                 drawing.add_trace(trace, row=panel // 2 + 1, col=panel % 2 + 1)
@@ -106,7 +110,7 @@ def batching_cost(
         height=660,
         theme=theme,
     )
-    _axes(drawing, table, batching, places)
+    _axes(drawing, table, panels, batching, places)
     return drawing
 
 
@@ -141,12 +145,14 @@ def _curve(
     )
 
 
-def _axes(drawing: Figure, table: pd.DataFrame, batching: str, places: Mapping[Any, float]) -> None:
+def _axes(
+    drawing: Figure, table: pd.DataFrame, panels: Iterable[str], batching: str, places: Mapping[Any, float]
+) -> None:
     drawing.update_xaxes(
         type="log", tickvals=list(places.values()), ticktext=[count_text(value) for value in places]
     )
     drawing.update_xaxes(title_text=escape(batching), row=2)
-    for number, column in enumerate(PANELS):
+    for number, column in enumerate(panels):
         values = table[[column, "p99_s"] if not number else column].dropna().to_numpy()
         look = LOG_SECONDS if not number else log_counts(values.min(), values.max()) if len(values) else {}
         if column == "usd":

@@ -17,6 +17,7 @@ from walkit.views.page_compaction import CompactionPage
 from walkit.views.page_crash_lab import CrashLabPage
 from walkit.views.page_inspector import InspectorPage
 from walkit.views.page_live import LivePage
+from walkit.views.page_objects import ObjectsPage
 from walkit.views.page_recovery import RecoveryPage
 from walkit.views.page_replication import ReplicationPage
 from walkit.views.page_runs import RunsPage
@@ -31,6 +32,7 @@ PAGES = (
     PageKind("crash-lab", "Crash lab", CrashLabPage),
     PageKind("replication", "Replication", ReplicationPage),
     PageKind("compaction", "Compaction", CompactionPage),
+    PageKind("objects", "Object storage", ObjectsPage),
     PageKind("inspector", "Inspector", InspectorPage),
     PageKind("states", "States", StatesPage),
     PageKind("runs", "Runs", RunsPage),

@@ -12,7 +12,7 @@ from walkit._internal.arguments import check_choice
 from walkit.commit.policy import CappedFrames, Linger
 from walkit.config import MIB, LogOptions
 from walkit.measure import Run
-from walkit.models.device import PRESETS
+from walkit.models.device import OBJECT_STORES, PRESETS
 from walkit.objects.entrance import object_store_of, open_log
 from walkit.objects.remove import remove_log
 from walkit.simulate import drive as simulate
@@ -71,7 +71,8 @@ def batching_sweep(
         options, once = batched(batching, value), replace(load, seed=seed)
         place = places[name]
         run = simulate(once, place, options) if place in PRESETS else _on(place, once, options)
-        runs.append(replace(run, name=name, labels={**run.labels, batching: value}))
+        labels = {**run.labels, batching: value, "objects": is_object_url(place) or place in OBJECT_STORES}
+        runs.append(replace(run, name=name, labels=labels))
     return runs
 
 

@@ -1,0 +1,177 @@
+"""The Object storage page: one load on object storage and on a disk, over three ways to batch it, and its cost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from walkit._internal.arguments import refuse
+from walkit._internal.html import Markup, table, tag
+from walkit.errors import OptionsError
+from walkit.measure import Run
+from walkit.models.object_stores import PRICES
+from walkit.plots import batching_cost, batching_table
+from walkit.plots.units import bytes_text, count_text, duration_text
+from walkit.storage.object_open import FILES, is_object_url
+from walkit.views.job_bar import JobBar
+from walkit.views.jobs import Job
+from walkit.views.parts import Button, Select, TextInput, View, figure_pane, html_pane, pn, sentence_html
+from walkit.views.workspace import Workspace
+from walkit.workload.batching import Batching, batching_sweep, paced
+
+VALUES: Mapping[Batching, tuple[int, ...]] = {
+    "interval, ms": (0, 2, 10, 50, 250),
+    "bytes of an object": (4_096, 16_384, 65_536, 262_144),
+    "in flight": (1, 4, 16, 64),
+}
+RATES = {"100 records/s": 100, "1,000 records/s": 1_000, "5,000 records/s": 5_000}
+SIZES = {"100 bytes": 100, "1,000 bytes": 1_000, "10,000 bytes": 10_000}
+MODELS = ("s3-standard", "s3-express", "gp3")
+SECONDS = 0.5
+ROUNDS = range(3)
+HEAD = ("place", "batching", "p50", "p99", "records/s", "requests", "bytes", "US$")
+ABOUT = (
+    "A log on object storage puts each frame as an object, so batching decides its latency and its bill. Here one load "
+    "goes to object storage and to a disk. The models run in virtual time. The real places are a folder of objects, or "
+    "the URL that you type, and this disk: new logs are written below them and removed, in the server's process."
+)
+
+
+class ObjectsPage(View):
+    """Choose a load and a way to batch it; see latency, throughput, requests and dollars. Used by one thread."""
+
+    def __init__(self, workspace: Workspace, go: Callable[[str, Mapping[str, str]], None]) -> None:
+        super().__init__()
+        self.session = workspace.session
+        self.runs: list[Run] = []
+        self._found: tuple[Batching, Mapping[str, str], list[Run]] | None = None
+        self._job: Job | None = None
+        self._problem: str | None = None
+        near: dict[str, Any] = {"margin": (0, 4)}
+        choice: Any = Select
+        self.named = {
+            "batching": choice(label="over", options=list(VALUES), width=160, **near),
+            "rate": choice(label="load", options=RATES, value=1_000, width=140, **near),
+            "bytes": choice(label="a record has", options=SIZES, value=1_000, width=120, **near),
+        }
+        self.url = TextInput(
+            label="real object storage", placeholder="s3://BUCKET/FOLDER, or empty", width=300
+        )
+        self.model = Button(label="Compare on the models", color="primary", width=190)
+        self.real = Button(label="Compare for real", width=150)
+        self.status, self.numbers = html_pane(), html_pane()
+        self.bar, self.figure = JobBar(self._cancel), figure_pane()
+        self._layout = pn.Column(
+            html_pane(tag("p", ABOUT)),
+            pn.FlexBox(*self.named.values(), self.model, self.url, self.real, align_items="end", gap="4px 0"),
+            self.status,
+            self.bar,
+            self.figure,
+            self.numbers,
+            sizing_mode="stretch_width",
+            margin=0,
+        )
+        self.model.on_click(lambda _: self._compare({name: name for name in MODELS}))
+        self.real.on_click(lambda _: self._compare_real())
+
+    def _compare_real(self) -> None:
+        text, folder = (self.url.value or "").strip(), self.session.folder
+        try:
+            if text and (text.startswith(FILES) or not is_object_url(text)):
+                refuse("url", text, "s3://, gs:// or az://; empty for a folder of this session")
+        except OptionsError as error:
+            self._problem = f"{error}."
+            self.refresh()
+            return
+        objects = text or f"{FILES}{folder}/objects"
+        self._compare({"object storage": objects, "disk": os.path.join(folder, "disk")})
+
+    def _compare(self, places: Mapping[str, str]) -> None:
+        batching = cast("Batching", self.named["batching"].value)
+        load = paced(self.named["rate"].value, self.named["bytes"].value, SECONDS)
+
+        def work(job: Job) -> None:
+            self._found = (
+                batching,
+                places,
+                batching_sweep(places, batching, VALUES[batching], load, seeds=ROUNDS, step=job.step),
+            )
+
+        self._job = self.session.jobs.start("comparing", work)
+        self._problem = None if self._job is not None else self.session.jobs.problem
+        self.refresh()
+
+    def _cancel(self) -> None:
+        if self._job is not None:
+            self._job.cancel()
+
+    def refresh(self, shown: bool = True) -> None:
+        """Show what is new."""
+        job = self._job
+        if job is not None and job.ended:
+            self._job, self._problem = None, job.problem
+            if self._found is not None:
+                (batching, places, self.runs), self._found = self._found, None
+                self.figure.param.update(object=batching_cost(self.runs, batching), visible=True)
+                self.numbers.object = numbers_html(self.runs, batching, places)
+        if shown:
+            self.status.object = sentence_html("", problem=self._problem)
+            self.bar.tell(self._job)
+            self.model.disabled = self.real.disabled = self.session.busy
+
+    def state(self) -> dict[str, str]:
+        """Return what is chosen."""
+        return {name: str(widget.value) for name, widget in self.named.items()}
+
+    def restore(self, state: Mapping[str, str]) -> None:
+        """Choose what stood in the URL."""
+        for name, widget in self.named.items():
+            options = widget.options.values() if isinstance(widget.options, dict) else widget.options
+            widget.value = next((each for each in options if str(each) == state.get(name)), widget.value)
+
+
+def numbers_html(runs: list[Run], batching: Batching, places: Mapping[str, str]) -> Markup:
+    """Return the medians of the Runs as a table, the prices with their date and source, and code for the same."""
+    found = (
+        batching_table(runs, batching).dropna(axis=1, how="all").groupby(["place", "batching"], sort=False)
+    )
+    rows = [
+        (
+            place,
+            f"{value:,}",
+            duration_text(row["p50_s"]),
+            duration_text(row["p99_s"]),
+            count_text(row["records_per_s"]),
+            count_text(row["requests"]),
+            bytes_text(row["bytes"]),
+            f"{row['usd']:.3g}" if "usd" in row else "",
+        )
+        for (place, value), row in cast("Any", found.median()).iterrows()
+    ]
+    prices = [
+        tag("li", f"{name}: {price.date}, ", tag("a", price.source, href=price.source))
+        for name, price in PRICES.items()
+        if any(run.name == name for run in runs)
+    ]
+    values = list(dict.fromkeys(run.labels[batching] for run in runs))
+    load: Any = runs[0].options["workload"]
+    code = f"""from walkit import plots, workload
+
+load = workload.paced({load["arrival"]["rate"]}, {load["value_bytes"]}, {SECONDS})
+places = {dict(places)}
+runs = workload.batching_sweep(places, {batching!r}, {values}, load)
+plots.batching_cost(runs, {batching!r})"""
+    said = "Medians; requests, bytes and dollars are for a million records. "
+    return tag(
+        "section",
+        tag("p", said, "Prices, of US East:" if prices else "No price is known for these places."),
+        tag("ul", *prices) if prices else "",
+        scrolled("div", "medians", table(rows, HEAD, right=range(1, len(HEAD)))),
+        tag("details", tag("summary", "The code for this"), scrolled("pre", "code", code)),
+    )
+
+
+def scrolled(name: str, label: str, content: str) -> Markup:
+    """Return an element that scrolls sideways by itself, also by the keyboard."""
+    return tag(name, content, style="overflow-x:auto", tabindex="0", role="region", aria_label=label)
