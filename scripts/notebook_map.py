@@ -37,6 +37,7 @@ PLACES = {
     "13": (514, 446, "Spark replay and diff", "where Spark begins to pay"),
     "14": (756, 446, "Streams, change feed", "a query killed, each record once"),
     "15": (30, 530, "The crash laboratory", "what a power cut may leave"),
+    "16": (272, 530, "A log on object storage", "batching, its latency and its bill"),
 }
 """Of each notebook: x, y, what it is about, and in a few words more."""
 PATHS = {

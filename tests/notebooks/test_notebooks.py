@@ -290,6 +290,7 @@ FEWER: dict[str, dict[str, object]] = {
     "13-spark-replay-and-diff.ipynb": {"ROUNDS": 2},
     "14-streams-and-change-feed.ipynb": {},
     "15-crash-lab.ipynb": {"BUDGET": 20, "SCENARIOS": ("append", "checkpoint")},
+    "16-a-log-on-object-storage.ipynb": {"ROUNDS": 1, "REAL": (0, 50), "SIZES": (2_048, 131_072)},
 }
 """All notebooks, with constants of the short run: a round more is the same code again."""
 SPARK = ("02-the-main-job.ipynb", "13-spark-replay-and-diff.ipynb", "14-streams-and-change-feed.ipynb")
