@@ -18,6 +18,7 @@ GREY = "#999999"
 WARNING = "var(--bad, #d9534f)"
 """A red of the page where it has one for its theme."""
 LEFT, RIGHT = "text-align:left", "text-align:right;white-space:nowrap"
+WRAPS = "white-space:normal;overflow-wrap:anywhere"
 
 BAR_UNITS = 1000.0
 PART_UNITS_MIN = 3.0
@@ -77,8 +78,8 @@ def table(
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> Markup:
-    """Return a table of names and values."""
-    return table(pairs, right=(1,))
+    """Return a table of names and values, which wrap on a narrow page."""
+    return table(((name, tag("span", value, style=WRAPS)) for name, value in pairs), right=(1,))
 
 
 def titled(title: object, pairs: Iterable[tuple[str, object]]) -> Markup:

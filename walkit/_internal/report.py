@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
-from walkit._internal.html import COLOURS, Markup, Part, bar, join, red_lines, swatch, table, tag
+from walkit._internal.html import COLOURS, WRAPS, Markup, Part, bar, join, red_lines, swatch, table, tag
 from walkit._internal.html import facts as facts_html
 from walkit._internal.text import aligned
 
@@ -127,7 +127,7 @@ def report_html(
             tag("small", *(join([swatch(c), " ", n, " "]) for c, n in zip(paint, names, strict=True)))
         )
     parts += [tag("div", line) for line in lines]
-    return tag("div", *parts)
+    return tag("div", *parts, style=WRAPS)
 
 
 class PhaseClock:
