@@ -27,7 +27,11 @@ import walkit
 if TYPE_CHECKING:
     from tests.conftest import Checkout
 
-CONDA_NAMES = {"python-duckdb": "duckdb", "python-lmdb": "lmdb"}  # conda-forge's name: PyPI's name
+CONDA_NAMES = {
+    "python-duckdb": "duckdb",
+    "python-kaleido": "kaleido",
+    "python-lmdb": "lmdb",
+}  # conda-forge's name: PyPI's name
 CONDA_ALONE = {
     "python": "conda brings the interpreter; its range is requires-python",
     "pip": "installs the pip: section",

@@ -63,7 +63,7 @@ class _Picture:
             viewBox=f"0 0 {self.width} {self.height}",
             width=self.width,
             height=self.height,
-            font_family="system-ui, sans-serif",
+            font_family=self.figure.layout.font.family or "system-ui, sans-serif",
             font_size=12,
             fill=self.font,
         )
