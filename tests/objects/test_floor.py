@@ -479,7 +479,9 @@ def test_a_compacted_log_is_read_as_before_and_an_older_view_ends_in_a_gap() -> 
 
         fill(1)
         everything = {record.lsn: record for record in reader.read()}
-        store.checkpoint(trim=False)  # it saves the vouched end: a new reader reads no bulk before it, and keeps none
+        store.checkpoint(
+            trim=False
+        )  # it saves the vouched end: a new reader reads no bulk before it, and keeps none
         held = ObjectEnd(base.client()).now().view
         before = len(list(base.list_after("log")))
         report = store.compact()

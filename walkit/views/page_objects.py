@@ -13,7 +13,7 @@ from walkit.measure import Run
 from walkit.models.object_stores import PRICES
 from walkit.plots import batching_cost, batching_table
 from walkit.plots.units import bytes_text, count_text, duration_text
-from walkit.storage.object_open import FILES, is_object_url
+from walkit.storage.address import FILES, is_object_url
 from walkit.views.job_bar import JobBar
 from walkit.views.jobs import Job
 from walkit.views.parts import Button, Select, TextInput, View, figure_pane, html_pane, pn, sentence_html
