@@ -25,10 +25,7 @@ WAYS_TO_FAIL: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("way", WAYS_TO_FAIL.values(), ids=WAYS_TO_FAIL)
 def test_a_failed_write_tells_everybody_and_reopening_is_right(way: dict[str, Any]) -> None:
-    """Fail a write with others queued: unknown for the frame, nothing written for the rest; a prefix survives.
-
-    One event names the cause and the acknowledged mark.
-    """
+    """Fail a write with others queued: one event, unknown for the frame, unwritten for the rest; a prefix survives."""
     events: list[tuple[str, dict[str, Any]]] = []
     storage, log = faulty_log(events=lambda *event: events.append(event))
     hang = storage.hang("synced_write", SEGMENTS)

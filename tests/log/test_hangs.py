@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from fnmatch import fnmatch
 from typing import Any
 
@@ -47,28 +48,22 @@ def test_a_hung_sync_of_the_timer_fails_the_log(in_flight: int) -> None:
     assert values(reopened(storage.inner))[:1] == [b"first"]
 
 
-def test_a_hung_sync_does_not_keep_its_caller() -> None:
-    """Hang the sync that a caller has asked for: the caller is told within the limit, not when the device answers."""
-    storage, log = hung_log(durability="none")
+def fill(log: walkit.WriteAheadLog) -> None:
+    """Submit until an append that waits for room is refused."""
+    while True:
+        log.submit(bytes(7000))
+
+
+@pytest.mark.parametrize(
+    ("call", "options"),
+    [(walkit.WriteAheadLog.sync, {}), (fill, {"queue_bytes_max": 8192, "frame_bytes_max": 8192})],
+)
+def test_hung_sync_keeps_no_caller(call: Callable[[walkit.WriteAheadLog], None], options: Any) -> None:
+    """Hang a sync that a caller, or room behind a rotation, waits for: the cause comes within the limit."""
+    storage, log = hung_log(durability="none", **options)
     hang = storage.hang("sync", SEGMENTS)
     with pytest.raises(LogPoisonedError, match="write_timeout_ms"):
-        Task(log.sync).result()
-    assert hang.entered.is_set()
-    Task(log.close).result()
-    hang.release()
-
-
-def test_who_waits_for_room_behind_a_hung_sync_is_told() -> None:
-    """Fill the queue behind a rotation whose sync hangs: the append that waits for room ends with the cause."""
-    storage, log = hung_log(durability="none", queue_bytes_max=8192, frame_bytes_max=8192)
-    hang = storage.hang("sync", SEGMENTS)
-
-    def fill() -> None:
-        while True:
-            log.submit(bytes(7000))
-
-    with pytest.raises(LogPoisonedError, match="write_timeout_ms"):
-        Task(fill).result()
+        Task(call, log).result()
     assert hang.entered.is_set()
     Task(log.close).result()
     hang.release()
