@@ -1,4 +1,4 @@
-"""What AutoMQ's WAL on objects tests, and where it is at risk: each with the test that holds an object log to it.
+"""Scenarios and hazards of AutoMQ's WAL on objects, each with the test that holds an object log to it.
 
 `WHERE` is the table; test_tables walks it, so that it cannot name a test that is not there.
 """
@@ -45,14 +45,16 @@ WHERE: dict[str, tuple[str, ...]] = {
     "windows of records across epochs": (
         "objects/test_object_reader::test_a_place_is_found_with_few_requests",
     ),
-    "reading passes what is no record: here fences": (
+    "reading passes its false records: here fences": (
         "objects/test_object_reader::test_following_continues_over_a_new_epoch",
     ),
     "trims at, below and within objects, then a restart": (
         "objects/test_object_reader::test_a_trim_moves_the_beginning",
         "objects/test_object_reader::test_a_follower_that_a_trim_passes_gets_a_gap",
+        "objects/test_floor::test_a_killed_trimmer_leaves_a_log_that_opens",
     ),
     "recovery over epochs with a moving trim": (
+        "objects/test_floor::test_a_trimmer_that_sleeps_breaks_no_later_writer",
         "objects/test_entrance::test_an_opener_that_slept_through_writes_an_opening_and_a_trim_is_fenced",
     ),
     "a missing object: here refused, and salvaged by request": (
@@ -60,7 +62,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         "objects/test_salvage::test_what_is_intact_is_salvaged_and_every_loss_is_reported",
     ),
     "older and newer formats": ("objects/test_layout::test_a_newer_bulk_is_a_version_error",),
-    "vectors of what is continuous": ("objects/test_layout::test_which_bulk_follows_a_place",),
+    "eight vectors of continuous objects": ("objects/test_layout::test_which_bulk_follows_a_place",),
     "the reservation is right for one writer alone": (
         "objects/test_opening::test_a_log_is_made_and_opened_again",
         "objects/test_races::test_a_writer_that_sleeps_before_any_request_acknowledges_nothing_that_is_lost",
@@ -89,10 +91,15 @@ WHERE: dict[str, tuple[str, ...]] = {
     "a lost answer fences the writer itself": (
         "objects/test_races::test_one_fault_of_any_request_changes_nothing",
     ),
+    "a trim deletes under its followers, 30 s later": (
+        "objects/test_floor::test_a_reader_that_sleeps_keeps_what_it_has_claimed",
+    ),
     "a put that is repeated brings a trimmed object back": (
+        "objects/test_floor::test_a_killed_trimmer_leaves_a_log_that_opens",
         "objects/test_races::test_a_put_that_lands_late_stays_out_of_another_history",
     ),
     "trimming all objects begins the numbers again": (
+        "objects/test_floor::test_a_trimmer_that_sleeps_breaks_no_later_writer",
         "objects/test_entrance::test_an_opener_that_slept_through_writes_an_opening_and_a_trim_is_fenced",
     ),
     "a reset swallows the next record": ("objects/test_opening::test_a_log_is_made_and_opened_again",),
@@ -109,7 +116,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "objects are read ahead by their number, not their bytes": (
         f"{HERE}::test_bulks_are_read_ahead_within_a_bound_of_bytes",
     ),
-    "offsets that nobody compares after a recovery": (
+    "no test compares offsets after a recovery": (
         "objects/test_entrance::test_a_killed_writer_loses_nothing_that_it_acknowledged",
     ),
     "a pool of callback threads reorders": (

@@ -1,7 +1,7 @@
 """Salvage of a log on object storage: its bulks become segments of a new folder, and `repair` makes the log there.
 
-A bulk says by itself where it belongs, so neither the manifest nor the claims object is needed. The judge is that of a
-folder whose manifest is missing. No object is changed.
+The header of a bulk has its place, so neither the manifest nor the claims object is needed. `repair` judges the folder
+as any other that has no manifest. No object is changed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def salvage(
     it. Snapshots, cursors and claims stay behind. `progress` is called with (bulks read, bulks to read).
 
     OptionsError for a folder, and for a target that has files; LogNotFoundError if no bulk is there; what `repair`
-    raises. After an error or a crash, remove the target and begin again: it has no manifest, so nothing opens it.
+    raises. After an error or a crash the target has no manifest, so nothing opens it: remove it and call again.
     """
     check_progress(progress, "(bulks read, bulks to read)")
     store = object_store_of(path, storage_options)
@@ -90,7 +90,7 @@ class _Salvage:
         self._reads, self._folder = reads, folder
         self._progress = progress or (lambda done, known: None)
         self._parts: list[bytes] = []
-        """What the next segment has, the header first."""
+        """The header of the next segment, and its frames."""
         self._segments = self._size = self.stale = 0
         self._before: BulkHeader | None = None
         """The bulk that it ends with."""
@@ -142,7 +142,7 @@ class _Salvage:
                         self._progress(min(number, newest), newest)
             except CorruptionError:
                 found = self._reads.find(object_key(number))
-                # Its frames say where they belong, as those of a segment with a damaged header do.
+                # `repair` takes the place of its frames from their own headers.
                 head, data = b"\xff" * SEGMENT_HEADER_BYTES, b"" if found is None else found.data
                 self._begin(head, data[BULK_HEADER_BYTES:])
                 number += 1
