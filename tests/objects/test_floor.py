@@ -358,7 +358,7 @@ def test_a_killed_trimmer_leaves_a_log_that_opens(kind: str, tmp_path: Path) -> 
         log.trim(found[-1])
         log.wait_idle()
         store = log.parts.manifest_store.reads.store  # type: ignore[attr-defined]
-        # A bulk that the killed writer had in flight may stand after the end: the next bulk takes its place.
+        # A bulk that the killed writer had in flight may be after the end: the next bulk replaces it.
         end = log.parts.manifest_store.saved.number  # type: ignore[attr-defined]
         left = {n for e in store.list_after("log") if (n := number_of_key(e.key)) is not None and n <= end}
         assert left == fences_of(manifest_of(store.get(MANIFEST_KEY), url)) and len(left) == 5
@@ -466,7 +466,7 @@ def test_a_turn_whose_change_raises_keeps_nothing_of_it() -> None:
 
 
 def test_a_compacted_log_is_read_as_before_and_an_older_view_ends_in_a_gap() -> None:
-    """Compact twice beside a reader: it has the same state, and what it held open ends in a GapError, or is right."""
+    """Compact twice beside a reader: it has the same state, and an older view ends in a GapError, or is right."""
     base, options = MemoryObjectStore(), replace(OPTIONS, segment_bytes=64 << 10)
     with walkit.Store.open(base.client(), options) as store, walkit.open(base.client(), "r") as reader:
 

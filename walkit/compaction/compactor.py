@@ -330,7 +330,7 @@ class Compactor:
                 frame_read=frame_read,
             )
             if new is None and group[0].flags & IN_BULKS:
-                # What is before the newest bulks is files, all of it: else it could not be found by numbers.
+                # Bulks are found by their numbers, so the files that replace some of them replace all before, too.
                 file.shorten(0)
                 new = copy_frames(file, view, group, headers, number=number, frame_read=frame_read)
                 selection.keep_all()

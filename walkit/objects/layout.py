@@ -312,8 +312,8 @@ class Claims:
     """The object of claims and floor: everything of the log that one swap changes together (FORMAT.md F-21.10).
 
     `epoch` is that of the newest opening, `floor` the end of the last bulk that a trim may have deleted, `swept` the
-    number up to which bulks were deleted. The fields of `_MARKS` are those of a manifest; `segments` are files, which
-    compaction has put in the place of all bulks up to the floor that were not trimmed. `claims` has the marks of
+    number up to which bulks were deleted. The fields of `_MARKS` are those of a manifest; `segments` are files,
+    by which compaction has replaced all bulks up to the floor that were not trimmed. `claims` has the marks of
     consumers by name, in hexadecimal digits; `files` the key and size of each file beside the log, by its name.
 
     `nonce` is random for each writer of the object and `counter` grows with each write of one, so that a writer whose

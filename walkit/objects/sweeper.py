@@ -26,7 +26,7 @@ class Sweeper:
         self._swept = vouched.ledger.known.swept
 
     def add(self, names: Iterable[str]) -> None:
-        """See Orphans: the floor says which bulks go; of files, those that never got their name."""
+        """See Orphans: deletes files that never got their name. Of bulks the floor decides."""
         self._vouched.ledger.drop_ready(names)
 
     def give_up(self, names: list[str]) -> None:

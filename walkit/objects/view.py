@@ -126,16 +126,16 @@ class ObjectView(View):
 
     @property
     def files(self) -> LogView:
-        """The segments that compaction has put in the place of bulks."""
+        """The segments by which compaction has replaced bulks."""
         files = (s for s in self.manifest.sealed if not s.flags & IN_BULKS)
         return LogView(self.storage, self.manifest, tuple(Span(s, s.end_position, s.last_lsn) for s in files))
 
     def segment_header(self, record: SegmentRecord) -> SegmentHeader:
-        """See View. One of bulks is made of what the manifest says."""
+        """See View. The manifest has all fields of a stretch of bulks."""
         if not record.flags & IN_BULKS:
             return self.files.segment_header(record)
         epoch = self.manifest.epoch_of(record.epoch)
-        assert epoch is not None, "a stretch is of an epoch that the lineage has"
+        assert epoch is not None, "the lineage has the epoch of each stretch"
         return SegmentHeader(
             log_id=self.manifest.log_id,
             epoch=epoch.number,
