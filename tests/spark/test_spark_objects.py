@@ -236,6 +236,7 @@ def test_streams_of_changes_and_of_several_logs(tmp_path: Path) -> None:
             for part in reader.partitions(start, end):
                 found += [row for batch in reader.read(part) for row in batch.to_pylist()]
             reader.commit(end)
+            reader.stop()
             start = end
         if kind is WalkitStreamReader:
             assert [row["lsn"] for row in found] == list(range(1, 121))

@@ -32,9 +32,21 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 P = TypeVar("P", bound=Path | str)
 
 
+READERS: list[WalkitStreamReader] = []
+
+
+@pytest.fixture(autouse=True)
+def stopped() -> Iterator[None]:
+    """Stop the readers of a test, as Spark does at the end of a query."""
+    yield
+    while READERS:
+        READERS.pop().stop()
+
+
 def reader_of(path: Path | str, **options: object) -> WalkitStreamReader:
     """The reader of a query, as Spark makes it."""
-    return WalkitStreamReader(read_options({"path": str(path), **options}), RECORD_STRUCT)
+    READERS.append(WalkitStreamReader(read_options({"path": str(path), **options}), RECORD_STRUCT))
+    return READERS[-1]
 
 
 def filled(path: P, count: int = 300, each: int = 10, **options: Any) -> P:
@@ -68,7 +80,8 @@ def batches_of(reader: WalkitStreamReader, start: dict[str, Any]) -> Iterator[li
 
 def test_batches_end_where_frames_end(place: str) -> None:
     """Limit a batch to 25 records of transactions of ten: batches of 20, no transaction in two of them."""
-    reader = pickle.loads(pickle.dumps(reader_of(filled(place), maxRecordsPerTrigger=25)))
+    READERS.append(pickle.loads(pickle.dumps(reader_of(filled(place), maxRecordsPerTrigger=25))))
+    reader = READERS[-1]
     batches = list(batches_of(reader, reader.initialOffset()))
     assert [lsn for lsns in batches for lsn in lsns] == list(range(1, 301))
     assert {len(lsns) for lsns in batches} == {20}
@@ -131,9 +144,9 @@ def test_the_claim_keeps_what_was_not_read(tmp_path: Path) -> None:
         assert [claim.first_lsn for claim in store.log.claims()] == [2001]
 
 
-def test_a_query_that_begins_again_has_its_claim_back(tmp_path: Path) -> None:
+def test_a_query_that_begins_again_has_its_claim_back(place: str) -> None:
     """Make a reader anew from an offset that was not committed: the same claim, and the same batch again."""
-    path = filled(tmp_path / "log")
+    path = filled(place)
     reader = reader_of(path, maxRecordsPerTrigger=100)
     start = reader.initialOffset()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
@@ -163,9 +176,9 @@ def test_a_claim_that_was_lost_counts_again_with_the_next_batch(
             assert [(claim.first_lsn, claim.state) for claim in log.claims()] == [(101, "live")], step_ns
 
 
-def test_a_name_of_a_claim_is_of_one_query(tmp_path: Path) -> None:
+def test_a_name_of_a_claim_is_of_one_query(place: str) -> None:
     """Begin two queries with one name for the claim: the second is refused, and `none` takes no claim."""
-    path = filled(tmp_path / "log")
+    path = filled(place)
 
     def begun(claim: str) -> str:
         reader = reader_of(path, claim=claim)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from walkit.record import Kind
 from walkit.segments.history import LogPoint
-from walkit.spark.object_log import files_at
+from walkit.spark.object_log import source_at
 from walkit.spark.options import read_options
 from walkit.spark.scan import parts_of, plan_log
 from walkit.state.latest_reducer import FinalState
@@ -53,7 +53,7 @@ def changes_of(
     keys = pa.chunked_array([batch.column("key") for batch in late], pa.binary()).unique()
     before = FinalState()
     if scan.snapshot is not None:
-        files = files_at(path, storage_options)
+        files = source_at(path, storage_options).folder()
         for batch in snapshot_batches(files, scan.snapshot.lsn, scan.snapshot.identity):
             before.add(batch.filter(pc.is_in(batch.column("key"), keys)))
     (part,) = parts_of(scan.manifest, scan.last_lsn, [scan.ranges], scan.bulks)

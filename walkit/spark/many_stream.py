@@ -81,6 +81,11 @@ class ManyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for path, offset in self._offsets(end).items():
             self.readers[path].commit(offset)
 
+    def stop(self) -> None:
+        """Release what each reader holds."""
+        for reader in self.readers.values():
+            reader.stop()
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the batches of one task with the columns of its log."""
         path, log_id, part = partition.value

@@ -23,13 +23,12 @@ from walkit.objects.bulks import PARALLEL
 from walkit.objects.layout import BulkHeader, LogPlace
 from walkit.objects.view import ObjectEnd, ObjectView
 from walkit.read.ranges import RANGE_BYTES
-from walkit.read.reader import ReaderView, reader_view_of
+from walkit.read.reader import FolderViews, ReaderView, ViewSource, reader_view_of
 from walkit.read.record_count import as_time_us
 from walkit.read.vectorised import FrameRows
 from walkit.read.view import BATCH_BYTES, BATCH_RECORDS, LogView
 from walkit.segments.history import LogPoint
 from walkit.storage.address import StorageOptions, is_object_url, open_store, storage_at
-from walkit.storage.interface import ReadableFiles
 
 AnyView: TypeAlias = LogView | ObjectView
 CUTS_MAX = 1024
@@ -41,14 +40,14 @@ def object_end(url: str, options: StorageOptions | None, **how: Any) -> ObjectEn
     return ObjectEnd(open_store(url, options), bodies=False, **how)
 
 
+def source_at(path: str, options: StorageOptions | None) -> ViewSource:
+    """Return where views of a log come from; its folder has the snapshots and claims."""
+    return object_end(path, options) if is_object_url(path) else FolderViews(storage_at(path))
+
+
 def seen_at(path: str, options: StorageOptions | None = None) -> ReaderView[AnyView]:
     """Return what a reader may see now of a log in a folder or on object storage."""
     return object_end(path, options).now() if is_object_url(path) else reader_view_of(storage_at(path))
-
-
-def files_at(path: str, options: StorageOptions | None) -> ReadableFiles:
-    """Return the place of a log's snapshots."""
-    return seen_at(path, options).view.storage if is_object_url(path) else storage_at(path)
 
 
 class BulkRange(NamedTuple):
@@ -142,8 +141,10 @@ class PlannedBulks:
     options: StorageOptions | None
 
     @classmethod
-    def of(cls, view: ObjectView, last_lsn: int, options: StorageOptions | None) -> PlannedBulks:
-        """Return the plan of a view that is read up to `last_lsn`."""
+    def of(cls, view: AnyView, last_lsn: int, options: StorageOptions | None) -> PlannedBulks | None:
+        """Return the plan of a view that is read up to `last_lsn`; None for a log in a folder."""
+        if not isinstance(view, ObjectView):
+            return None
         nothing: Any = None  # a task makes its own
         end = LogPoint.of(view.manifest, last_lsn)
         return cls(replace(view, source=nothing, storage=nothing), view.storage.location, end, options)

@@ -68,14 +68,8 @@ class RangePart(NamedTuple):
         if isinstance(self.planned, PlannedBulks):
             frames = self.planned.frames(first_lsn or 0, last_lsn, body=bodies)
             return ((key, header) for header, _, key in frames)
-        return read_headers(
-            path,
-            self.ranges,
-            first_lsn=first_lsn,
-            last_lsn=last_lsn,
-            bodies=bodies,
-            planned=self.planned,
-        )
+        bounds: Any = {"first_lsn": first_lsn, "last_lsn": last_lsn}
+        return read_headers(path, self.ranges, bodies=bodies, planned=self.planned, **bounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +80,9 @@ class Scan:
     facts: LogFacts
     manifest: Manifest
     """As the log had it: a partition has its segments, so that a worker reads no other log, and no other history."""
-    bulks: PlannedBulks | None
+    bulks: PlannedBulks | None = None
     """In their place for a log on object storage."""
-    storage_options: StorageOptions | None
+    storage_options: StorageOptions | None = None
     snapshot: SnapshotPart | None
     ranges: tuple[AnyRange, ...]
     frames_from: int
@@ -139,7 +133,7 @@ def plan_log(path: str, options: LoadOptions) -> Scan:
         # Of a log with more partitions than processors, whole segments are ranges: no index of theirs is read.
         coarse = _count(total, parts) if total > PARTITION_BYTES * (os.cpu_count() or 1) else parts
         ranges = ranges_in(view, newest, parts=coarse, first_lsn=begin, last_lsn=last_lsn)
-    bulks = bulks_of(view, end, options)
+    bulks = PlannedBulks.of(view, end, options.storage_options)
     touched = _touched(ranges, options.touched_from, parts)
     point = LogPoint.of(view.manifest, end)
     facts = LogFacts(
@@ -228,8 +222,6 @@ def _plan_intact(path: str, options: LoadOptions) -> Scan:
         path=path,
         facts=facts,
         manifest=manifest,
-        bulks=None,
-        storage_options=None,
         snapshot=None,
         ranges=tuple(ranges),
         frames_from=max(low + 1, options.first_lsn or 0),
@@ -264,13 +256,6 @@ def ranges_in(view: AnyView, newest: int, **bounds: int | None) -> Sequence[AnyR
     if isinstance(view, ObjectView):
         return bulk_ranges(view, newest, **bounds)
     return ranges_of(view, newest, **bounds)
-
-
-def bulks_of(view: AnyView, last_lsn: int, options: LoadOptions) -> PlannedBulks | None:
-    """Return what a task knows of a log on object storage; None for a log in a folder."""
-    if not isinstance(view, ObjectView):
-        return None
-    return PlannedBulks.of(view, last_lsn, options.storage_options)
 
 
 def parts_of(

@@ -50,7 +50,7 @@ from walkit.spark.facts import SEVERAL_KEY, SOURCE_NAME, TOUCHED_KEY
 from walkit.spark.hosts import on_a_worker
 from walkit.spark.many import ManyReader, of_one_log
 from walkit.spark.many_stream import ManyStreamReader
-from walkit.spark.object_log import files_at
+from walkit.spark.object_log import source_at
 from walkit.spark.options import (
     NEWEST_OF,
     OF_A_STREAM,
@@ -261,7 +261,7 @@ class WalkitReader(DataSourceReader):
         return of_keys(batches, keys.unique(), scan.touched_from)
 
     def _of_snapshot(self, part: SnapshotPart) -> Iterator[pa.RecordBatch]:
-        files = files_at(self.scan.path, self.scan.storage_options)
+        files = source_at(self.scan.path, self.scan.storage_options).folder()
         for batch in snapshot_batches(files, part.lsn, part.identity):
             yield self._of_keys(batch.filter(pc.less_equal(batch.column("lsn"), self.scan.last_lsn)))
 

@@ -28,22 +28,21 @@ from pyspark.sql.types import StructType
 from walkit._internal.arguments import refuse
 from walkit.errors import GapError
 from walkit.events import EventSink
-from walkit.objects.view import ObjectEnd, ObjectView
-from walkit.read.reader import ReaderView, reader_view_of
+from walkit.objects.view import ObjectView
+from walkit.read.reader import ReaderView
 from walkit.read.view import Span
 from walkit.record import to_microseconds
 from walkit.spark.change_rows import changes_of
 from walkit.spark.columns import RECORD_STRUCT, require_subset
 from walkit.spark.errors import noted
 from walkit.spark.hosts import on_a_worker
-from walkit.spark.object_log import AnyView, headers_of, object_end
+from walkit.spark.object_log import AnyView, PlannedBulks, headers_of
 from walkit.spark.options import LoadOptions
-from walkit.spark.scan import PARTITION_BYTES, AnyRange, RangePart, bulks_of, parts_of, ranges_in, share
+from walkit.spark.scan import PARTITION_BYTES, AnyRange, RangePart, parts_of, ranges_in, share
 from walkit.spark.stream_claim import StreamClaim
 from walkit.spark.stream_offset import GAP_ADVICE, StreamOffset, epoch_at, require_here
 from walkit.spark.tables import CHANGES_STRUCT
 from walkit.spark.times import first_lsn_since
-from walkit.storage.address import is_object_url, storage_at
 
 TASK_BYTES = 8 << 20
 """A batch has about one task for so many bytes of frames, up to the processors: a small batch is one task."""
@@ -75,22 +74,14 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options = replace(options, max_records=CHANGES_RECORDS)
         self.options, self.schema = options, schema
         self.path = options.paths[0]
-        self._claim = StreamClaim(self.path, options.claim, options.claim_s)
-        self._end: ObjectEnd | None = None
-        """Follows a log on object storage, from the first look on. Each process makes its own."""
+        self._claim = StreamClaim(self.path, options.claim, options.claim_s, options.storage_options)
         self._until: int | None = None
         """The last LSN of a query with Trigger.AvailableNow: what the log had when it began."""
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what a worker needs to read a task."""
-        return {**self.__dict__, "_end": None}
-
     def _seen(self) -> ReaderView[AnyView]:
         """Return what a reader may see now."""
-        if not is_object_url(self.path):
-            return reader_view_of(storage_at(self.path))
-        self._end = self._end or object_end(self.path, self.options.storage_options)
-        return self._end.now()
+        seen: ReaderView[Any] = self._claim.source().now()
+        return seen
 
     @noted()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -173,7 +164,7 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = ranges_in(seen.view, seen.last_lsn, first_lsn=offset.lsn + 1, last_lsn=last.lsn)
         # The changes of a key are in the order of its records: one task has them all.
         parts = 1 if self.options.view == "changes" else self.options.partitions or _tasks(ranges)
-        bulks = bulks_of(seen.view, last.lsn, self.options)
+        bulks = PlannedBulks.of(seen.view, last.lsn, self.options.storage_options)
         groups = parts_of(seen.view.manifest, last.lsn, share(ranges, parts), bulks)
         return [InputPartition(StreamPart(offset.lsn + 1, last.lsn, group)) for group in groups]
 
@@ -182,6 +173,10 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Let the log drop what was processed: the claim moves after `end`."""
         offset = StreamOffset.of(end)
         self._claim.advance(offset.owner, offset.lsn + 1, offset.complete_from_lsn)
+
+    def stop(self) -> None:
+        """Release what is held; the claim stays, for the query's next start."""
+        self._claim.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task, every frame verified, as batches of the wanted columns."""

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import uuid
 from contextlib import suppress
+from typing import Any
 
 from walkit.errors import ClaimError, StorageError
 from walkit.events import EventSink
+from walkit.objects.view import ObjectEnd
 from walkit.read.kept_claim import KeptClaim
+from walkit.read.reader import ViewSource
 from walkit.segments.consumer_files import claim_facts, in_claims_turn, remove_claims
 from walkit.segments.manifest_store import load_manifest
+from walkit.spark.object_log import source_at
 from walkit.spark.options import own_claim_name
 from walkit.spark.stream_offset import UNCLAIMED
-from walkit.storage.address import is_object_url, storage_at
+from walkit.storage.address import StorageOptions
 
 
 class StreamClaim:
@@ -22,11 +26,28 @@ class StreamClaim:
     claim back by the owner id in its offset.
     """
 
-    def __init__(self, path: str, name: str | None, lease_s: float) -> None:
-        self._path, self._name, self._lease_s = path, name, lease_s
+    def __init__(
+        self, path: str, name: str | None, lease_s: float, options: StorageOptions | None = None
+    ) -> None:
+        self._path, self._name, self._lease_s, self._options = path, name, lease_s, options
+        self._source: ViewSource | None = None
         self._kept: KeptClaim | None = None
         self._has_released = False
         """Whether the claims that the query had under other names are released."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs: it takes the claim up itself, with its own client of a store."""
+        return {**self.__dict__, "_kept": None, "_source": None}
+
+    def close(self) -> None:
+        """Release what is held of object storage; the claim stays."""
+        if isinstance(self._source, ObjectEnd):
+            self._source.reads.store.close()
+
+    def source(self) -> ViewSource:
+        """Return where the query's views of the log come from."""
+        self._source = self._source or source_at(self._path, self._options)
+        return self._source
 
     def begin(self, first_lsn: int, complete_from_lsn: int) -> str:
         """Take the claim of a new query whose first record is `first_lsn`; return its owner id.
@@ -36,9 +57,6 @@ class StreamClaim:
         where another query's claim has the name or the log has as many claims as it may.
         """
         if self._name == "":
-            return UNCLAIMED
-        if is_object_url(self._path):
-            self._report("a log on object storage has no claims yet")
             return UNCLAIMED
         kept = self._kept
         if kept is None or kept.first_lsn is None:
@@ -92,14 +110,16 @@ class StreamClaim:
         EventSink().emit("walkit.stream.unclaimed", path=self._path, error=error)
 
     def _kept_of(self, owner: uuid.UUID) -> KeptClaim:
-        self._kept = KeptClaim(self._path, self._name or own_claim_name(owner), self._lease_s, owner)
+        self._kept = KeptClaim(
+            self.source().folder(), self._name or own_claim_name(owner), self._lease_s, owner
+        )
         return self._kept
 
     def _release_of(self, owner: str, *, keep: str) -> None:
         """Release the claims of a query but one; once, as only a restart can have changed the name."""
         if self._has_released:
             return
-        storage = storage_at(self._path)
+        storage = self.source().folder()
 
         def release() -> None:
             mine = [c.name for c in claim_facts(storage, load_manifest(storage)) if c.owner == owner]

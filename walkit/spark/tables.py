@@ -32,7 +32,7 @@ from walkit.recovery.verify import scan
 from walkit.spark.hosts import on_a_worker
 from walkit.spark.object_log import PlannedBulks, seen_at
 from walkit.spark.options import LoadOptions, View
-from walkit.spark.scan import AnyRange, RangePart, bulks_of, parts_of, ranges_in, share
+from walkit.spark.scan import AnyRange, RangePart, parts_of, ranges_in, share
 
 TABLE_ROWS = 10_000
 """Most rows in a batch."""
@@ -141,7 +141,7 @@ def plan_table(path: str, options: LoadOptions) -> TablePlan:
         log_id = view.manifest.log_id
         if options.view == "frames":
             ranges = ranges_in(view, newest, first_lsn=options.first_lsn, last_lsn=options.last_lsn)
-            manifest, bulks = view.manifest, bulks_of(view, newest, options)
+            manifest, bulks = view.manifest, PlannedBulks.of(view, newest, options.storage_options)
         for span in view.spans if options.view == "segments" and isinstance(view, LogView) else ():
             record = span.record
             if not _overlaps(options, record.first_lsn, span.last_lsn):
