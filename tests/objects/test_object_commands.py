@@ -44,10 +44,9 @@ def test_reading_commands_take_a_url(url: str, capsys: pytest.CaptureFixture[str
 
 
 def test_what_needs_a_folder_is_refused_by_url(url: str) -> None:
-    """Repair, claims and times of a log on object storage: OptionsError, and nothing is made of the URL."""
+    """Repair and times of a log on object storage: OptionsError, and nothing is made of the URL."""
     calls: tuple[Callable[[], object], ...] = (
         lambda: walkit.repair(url),
-        lambda: walkit.claim(url, "name"),
         lambda: walkit.lsn_at(url, datetime.now(UTC)),
     )
     for call in calls:

@@ -44,7 +44,7 @@ from walkit.format.index import has_index
 from walkit.format.manifest import MANIFEST_NAME, Manifest
 from walkit.log.open import make_log
 from walkit.objects.entrance import log_at, object_store_of
-from walkit.objects.segments_folder import SegmentsFolder, segments_folder
+from walkit.objects.segments_folder import files_of, segments_folder
 from walkit.objects.view import ObjectEnd
 from walkit.read.claim import Claim, claim, is_due
 from walkit.read.reader import reader_view_of
@@ -252,29 +252,30 @@ def _copy_to_objects(source: Storage, store: ObjectStore, progress: Progress | N
         meter = _Meter(progress, claimed)
         snapshots, left = _gathered(source, target, claimed, meter)
         meter.copied(0)
-        return _report(source, store.location, target.finish(), snapshots, left, meter, began)
+        left = sorted([*snapshots, *left])  # an untrimmed log has all that they have
+        return _report(source, store.location, target.finish(), (), left, meter, began)
 
 
 @contextmanager
-def _claimed(source: Storage, which: str) -> Iterator[Claim | None]:
-    """Have a claim on all that a log has; `which` tells the target from others. None on object storage."""
-    if isinstance(source, SegmentsFolder):
-        yield None
-        return
+def _claimed(source: Storage, which: str) -> Iterator[Claim]:
+    """Have a claim on all that a log has; `which` tells the target from others."""
+    files = files_of(source)
     name = f"copy-{hashlib.sha256(which.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
-    drop_claim(source, name)  # of a copier to this target that died: who copies to a folder now has its lock
-    claimed = claim(source, name, lease_s=LEASE_S, complete=False)
+    drop_claim(files, name)  # of a copier to this target that died: who copies to a folder now has its lock
+    claimed = claim(files, name, lease_s=LEASE_S, complete=False)
     try:
         yield claimed
     finally:
         with suppress(WalkitError):
             claimed.release()
+        if files is not source:
+            source.close()
 
 
 class _Meter:
     """How far a copy is: for the progress, for the report, and for the claim, which is renewed as it advances."""
 
-    def __init__(self, progress: Progress | None, claimed: Claim | None) -> None:
+    def __init__(self, progress: Progress | None, claimed: Claim) -> None:
         self.bytes_copied = self.bytes_kept = self._total = 0
         self._progress, self._claimed = progress, claimed
 
@@ -293,7 +294,7 @@ class _Meter:
     def renew(self) -> None:
         """Renew the claim if that is due; ends the copy where its caller was interrupted."""
         end_if_abandoned()
-        if self._claimed is not None and is_due(self._claimed):
+        if is_due(self._claimed):
             self._claimed.renew()
 
 
@@ -371,7 +372,7 @@ def _report(
 
 
 def _gathered(
-    source: Storage, gathering: Target, claimed: Claim | None, meter: _Meter
+    source: Storage, gathering: Target, claimed: Claim, meter: _Meter
 ) -> tuple[tuple[int, ...], list[int]]:
     """Gather the log as it is now; return the LSNs of its snapshots, and of those that were left out.
 
@@ -393,8 +394,7 @@ def _gathered(
             return planned.snapshot_lsns, sorted([*unusable, *beyond])
         except GapError as gap:
             try:
-                if claimed is not None:
-                    claimed.renew()  # GapError if records that it keeps are gone
+                claimed.renew()  # GapError if records that it keeps are gone
             except ClaimError:
                 raise gap from None
             if not left:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
@@ -26,9 +25,7 @@ from walkit.objects.layout import (
     START,
     UNFINISHED,
     Claims,
-    Fit,
     LogPlace,
-    follows,
     frames_of,
     object_key,
     vouched_place,
@@ -81,7 +78,8 @@ class ObjectTarget:
             self._bulks = self._begin(manifest, floor)
         there = self._bulks.place.position
         sealed = manifest.sealed
-        return tuple(Want(i, 0, size) for i, size in enumerate(sizes) if sealed[i].end_position > there)
+        wants = (Want(i, 0, size) for i, size in enumerate(sizes[: len(sealed)]))
+        return tuple(want for want in wants if sealed[want.file].end_position > there)
 
     def _begin(self, manifest: Manifest, floor: LogPlace) -> VerbatimBulks:
         """Put the manifest of an unfinished copy and the floor, if they are not there, and look which bulks are."""
@@ -110,16 +108,9 @@ class ObjectTarget:
                 raise self._exists()
         else:
             floor = Claims.decode(stored.data).floor
-        bulks = VerbatimBulks(reads, log_id, floor)
-        epochs = {epoch.number: epoch.id for epoch in manifest.lineage}
-        with closing(reads.bulks().ahead(floor.number + 1)) as following:
-            for bulk in following:
-                if bulk is None:
-                    break
-                if follows(bulk.header, bulks.place, log_id, epochs) is not Fit.FITS:
-                    raise self._exists()
-                self._step()
-                bulks.place = bulk.header.end
+        bulks = VerbatimBulks(reads, self._stored, floor)
+        if bulks.read_on({epoch.number: epoch.id for epoch in manifest.lineage}, self._step) is not None:
+            raise self._exists()
         return bulks
 
     def _put_manifest(self, manifest: Manifest, extra: dict[str, object], tag: str | None) -> None:
@@ -200,8 +191,9 @@ class ObjectTarget:
             )
         extra = {key: value for key, value in manifest.extra.items() if key != LEVEL_KEY}
         kept = {key: value for key, value in self._stored.extra.items() if key != "removed"}
-        new = replace(manifest, generation=self._stored.generation, segments=(), next_segment=1, extra=kept)
-        self._put_manifest(new, {**extra, "object": bulks.place.number}, self._tag)
+        said, own = bulks.fields()
+        new = replace(manifest, generation=self._stored.generation, extra=kept, **own)
+        self._put_manifest(new, {**extra, **said}, self._tag)
         return manifest
 
     def close(self) -> None:

@@ -11,20 +11,21 @@ import errno
 import threading
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
 from walkit._internal.locks import once
+from walkit.format.file_names import lsn_of_name
 from walkit.format.layout import FRAME_BYTES_LIMIT, SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME, Manifest, SegmentRecord, encode_base, sealed_record
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.objects.bulks import Bulk
 from walkit.objects.layout import BULK_HEADER_BYTES, BulkHeader, LogPlace, damaged, object_key
 from walkit.objects.view import ObjectView, place_before
-from walkit.storage.interface import Storage, storage_error
+from walkit.storage.interface import Storage, StorageFile, storage_error
 
 SEGMENT_BYTES: Final = 64 << 20
 """A range ends with the bulk that reaches so many bytes, or before the fence of the next epoch."""
-OBJECT_KEYS: Final = ("object", "opening", "nonce", "counter", "identity")
+OBJECT_KEYS: Final = ("object", "opening", "nonce", "counter", "fences", "identity")
 """Keys of `extra` in the manifest that concern this place alone."""
 
 
@@ -71,6 +72,8 @@ class SegmentsFolder:
         self._ranges: dict[int, _Range] = {}
         """Keyed by the number of the first bulk."""
         self._view = view = look()
+        self.files = view.storage
+        """The files beside the log: claims, cursors and snapshots."""
         self._before = self._reached = view.floor
         """The place before the range that is not full yet, and the end of the last view."""
         self.location = view.source.location
@@ -131,39 +134,37 @@ class SegmentsFolder:
     def names(self, folder: str = "") -> list[str]:
         """See Storage."""
         with once(self._lock), self._lock:
-            return [] if folder else [MANIFEST_NAME, *map(segment_name, self._ranges)]
+            return [] if folder else [*self.files.names(), *map(segment_name, self._ranges)]
 
-    def open(self, name: str, mode: str) -> _File:
+    def open(self, name: str, mode: str) -> _File | StorageFile:
         """See Storage. StorageError: EROFS except for reading."""
         if mode != "read":
-            self._refuse_write(name)
+            raise storage_error("write", name, self.location, errno.EROFS)
         if name == MANIFEST_NAME:
             return _File(name, encode_base(self.manifest()))
+        if lsn_of_name(name) is not None:
+            return self.files.open(name, "read")
         with once(self._lock), self._lock:
-            found = next(
-                (each for number, each in self._ranges.items() if segment_name(number) == name), None
-            )
-        if found is None:
+            ranges = [each for number, each in self._ranges.items() if segment_name(number) == name]
+        if not ranges:
             raise storage_error("open", name, self.location, errno.ENOENT)
-        return _SegmentFile(self, found.header)
+        return _SegmentFile(self, ranges[0].header)
 
     def is_locked(self, name: str) -> bool:
         """See Storage. A writer may live at any time, so the end is that of the manifest."""
         return True
 
+    def close(self) -> None:
+        """Release what a claim has opened; the next one opens it again."""
+        self._view.source.reads.store.close()
+
     def cell(self, name: str, size: int, *, writable: bool) -> None:
         """See Storage."""
 
-    def lock(self, name: str) -> NoReturn:
-        """See Storage. StorageError: EROFS."""
-        self._refuse_write(name)
 
-    def sync_directory(self, folder: str = "") -> NoReturn:
-        """See Storage. StorageError: EROFS."""
-        self._refuse_write(folder)
-
-    def _refuse_write(self, name: str) -> NoReturn:
-        raise storage_error("write", name, self.location, errno.EROFS)
+def files_of(storage: Storage) -> Storage:
+    """Return the place of the files beside a log: the folder itself, or that of a log on object storage."""
+    return storage.files if isinstance(storage, SegmentsFolder) else storage
 
 
 def segments_folder(look: Callable[[], ObjectView]) -> Storage:

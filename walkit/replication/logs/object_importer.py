@@ -42,12 +42,11 @@ from walkit.objects.layout import (
     vouched_place,
 )
 from walkit.objects.object_sink import SAVE_OBJECTS
-from walkit.objects.open import Refusing
 from walkit.objects.opening import Opening
 from walkit.objects.requests import Patience, PatientReads, put_own
 from walkit.objects.segments_folder import segments_folder
 from walkit.objects.verbatim import VerbatimBulks
-from walkit.objects.view import NoFiles, ObjectEnd, ObjectView
+from walkit.objects.view import ObjectEnd, ObjectView
 from walkit.objects.vouched import encoded
 from walkit.read.reader import live_view
 from walkit.read.view import LogView
@@ -59,6 +58,32 @@ from walkit.storage.object_store import ObjectStore
 REQUEST_S: Final = 30.0
 """How long one request is repeated."""
 IDENTITY_KEY: Final = "identity"
+
+
+class _Refused:
+    """A part that replicas in folders have alone: it names no files, and refuses every other use."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        # Of no trim; a store that is made over the log takes it.
+        self.state_lock = threading.RLock()
+
+    def names(self, folder: str = "") -> list[str]:
+        """See Storage."""
+        return []
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise ObjectUnsupportedError(
+            f"the replica at {self.location} is on object storage: claims, trims and checkpoints of its own are only "
+            "for one in a folder",
+            what=name,
+            store=self.location,
+        )
 
 
 class ObjectImporter:
@@ -77,7 +102,7 @@ class ObjectImporter:
         self.place, self.options, self.events, self.watchers = place, options, events, watchers
         self.lifetime, self.advanced = Lifetime(), CommitSignal()
         self.failure: BaseException | None = None
-        self.storage: Any = NoFiles(place.location)
+        self.storage: Any = _Refused(place.location)
         self._reads = PatientReads(place, lambda: Patience(REQUEST_S))
         self._nonce = secrets.randbits(64) | 1
         self._closing = threading.RLock()
@@ -88,7 +113,7 @@ class ObjectImporter:
         self.adopted, self.end = False, LogEnd()
         self.manifest_store: Any = self
         # Trims, checkpoints and claims of a replica on object storage are refused.
-        refusing: Any = Refusing(place.location)
+        refusing: Any = _Refused(place.location)
         self.upkeep: Any = SimpleNamespace(trimmer=refusing, leftovers=refusing, own_claims=refusing)
         self.segments: Any = SimpleNamespace(maintenance=refusing)
         if self._reads.find(MANIFEST_KEY) is not None:
@@ -97,30 +122,30 @@ class ObjectImporter:
     def _open(self) -> None:
         opening = Opening(self._reads)
         opening.load()
-        manifest = opening.manifest
-        stored = self._reads.find(CLAIMS_KEY)
-        opening.floor = START if stored is None else Claims.decode(stored.data).floor
-        opening.epochs, opening.place = epochs_of(manifest), max(opening.floor, vouched_place(manifest))
-        last = opening.place.number
-        header = opening.bulks.header(last) if last > opening.floor.number else None
-        if last > opening.floor.number and (header is None or header.end != opening.place):
-            raise damaged(object_key(last), "is not the vouched end", opening.place, header)
-        opening.read_on()
-        # An import that died between a fence and the manifest with its epoch.
-        manifest = replace(manifest, lineage=(*manifest.lineage, *opening.began))
-        self._begin(manifest, opening.manifest_tag, opening.floor, opening.place)
+        manifest, claims = opening.manifest, self._reads.find(CLAIMS_KEY)
+        floor = START if claims is None else Claims.decode(claims.data).floor
+        place = max(floor, vouched_place(manifest))
+        header = opening.bulks.header(place.number) if place.number > floor.number else None
+        if place.number > floor.number and (header is None or header.end != place):
+            raise damaged(object_key(place.number), "is not the vouched end", place, header)
+        self._begin(manifest, opening.manifest_tag, floor, place)
 
     def _begin(self, manifest: Manifest, tag: str, floor: LogPlace, place: LogPlace) -> None:
         self.current, self._tag, self._floor = manifest, tag, floor
-        self._bulks = VerbatimBulks(self._reads, manifest.log_id, place)
+        self._bulks = VerbatimBulks(self._reads, manifest, place)
         self._source = ObjectEnd(self.place)
+        fit = self._bulks.read_on(epochs_of(manifest))
+        if fit is not None:
+            raise damaged(self._bulks.place.key, fit.value, "a bulk that follows", fit.name)
+        # An import that died between a fence and the manifest with its epoch.
+        self.current = replace(manifest, lineage=(*manifest.lineage, *self._bulks.began))
+        self.end, self.adopted = self._bulks.place.end, True
         self.storage = segments_folder(self._look)
-        self.end, self.adopted = place.end, True
 
     def _look(self) -> ObjectView:
         place = self._bulks.place
         manifest = replace(self.current, end=place.end)
-        return ObjectView(NoFiles(self.place.location), manifest, self._floor, place, self._source)
+        return ObjectView(self._source.folder(), manifest, self._floor, place, self._source)
 
     def adopt(self, log_id: int, *, created_us: int, ack_order: str, extra: Mapping[str, Any]) -> None:
         """Become a replica of this log, at the first contact; durable on return.
@@ -183,10 +208,10 @@ class ObjectImporter:
 
     def _save(self, lineage: tuple[EpochRecord, ...], opening: Sequence[EpochRecord] = ()) -> None:
         """Put the manifest with the end as the vouched end. LogFencedError if another opening has replaced it."""
-        place = self._bulks.place
-        extra = {**self._identity, "object": place.number, "opening": [[e.number, e.id] for e in opening]}
+        place, (said, own) = self._bulks.place, self._bulks.fields()
+        extra = {**self._identity, **said, "opening": [[e.number, e.id] for e in opening]}
         before = replace(self.current, extra=as_replica(self.current.extra))
-        after, data = encoded(before, self._nonce, extra, lineage=lineage, end=place.end)
+        after, data = encoded(before, self._nonce, extra, lineage=lineage, **own)
         tag = put_own(self._reads, MANIFEST_KEY, data, self._tag)
         if tag is None:
             raise LogFencedError(self.place.location, place.epoch)

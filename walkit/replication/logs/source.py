@@ -23,7 +23,7 @@ from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.segment import SegmentHeader
 from walkit.log.wal import WriteAheadLog
 from walkit.objects.entrance import log_at
-from walkit.objects.segments_folder import segments_folder
+from walkit.objects.segments_folder import files_of, segments_folder
 from walkit.objects.view import ObjectEnd, ObjectView
 from walkit.read.reader import LogReader, ViewSource, live_view, view_of
 from walkit.read.view import LogView, Span, View, segments_of
@@ -99,7 +99,7 @@ class ImportedSource:
 
     def __init__(self, what: ImportedLog | ImportingReplica) -> None:
         log = what if isinstance(what, ImportedLog) else what.log
-        self.storage: Storage = log.storage
+        self.storage: Storage = files_of(log.storage)
         self.events: EventSink = log.events
         self._what = what
         if what is log:
@@ -207,7 +207,7 @@ class OpenObjectSource(OpenSource):
     def __init__(self, log: WriteAheadLog) -> None:
         super().__init__(log)
         self._look: Callable[[], ObjectView] = cast(Any, self._contents).view
-        self.storage = segments_folder(self._look)
+        self._segments = segments_folder(self._look)
 
     def durable(self) -> tuple[int, int]:
         """See Source. Never more than the view of the next moment has."""
@@ -216,7 +216,7 @@ class OpenObjectSource(OpenSource):
 
     def view(self) -> LogView:
         """See Source."""
-        return live_view(self.storage)
+        return live_view(self._segments)
 
     def widest_view(self) -> tuple[LogView, int]:
         """See Source. Only durable frames can be seen."""
@@ -240,7 +240,7 @@ class StoredSource:
 
     def __init__(self, storage: Storage) -> None:
         require_promises(level_of(load_manifest(storage)))
-        self.storage = storage
+        self._shown, self.storage = storage, files_of(storage)
         self.location = storage.location
         self.events = EventSink()
         self._lock = threading.RLock()
@@ -255,12 +255,12 @@ class StoredSource:
 
     def durable(self) -> tuple[int, int]:
         """See Source. Reads the durable slot; the manifest only when the slot has moved, or now and then."""
-        slot = read_durable_slot(self.storage)
+        slot = read_durable_slot(self._shown)
         with once(self._lock), self._lock:
             now = time.monotonic()
             if slot.generation == self._generation and now < self._manifest_until:
                 return self._durable
-            manifest = load_manifest(self.storage)
+            manifest = load_manifest(self._shown)
             require_promises(level_of(manifest))  # another opening may have begun since the last look
             self._manifest, self._manifest_until = manifest, now + MANIFEST_S
             # Another log, or one that was cut and written on: what was durable of the one before says nothing of it.
@@ -298,19 +298,24 @@ class StoredSource:
 
     def view(self) -> LogView:
         """See Source."""
-        return live_view(self.storage)
+        return live_view(self._shown)
 
     def widest_view(self) -> tuple[LogView, int]:
         """See Source."""
-        return view_of(self.storage)
+        return view_of(self._shown)
 
     def manifest(self) -> Manifest:
         """See Source."""
-        return load_manifest(self.storage)
+        return load_manifest(self._shown)
 
     def reader(self, events: EventSink) -> LogReader:
         """See StoredSource."""
-        return LogReader(self.storage, events)
+        return LogReader(self._shown, events)
+
+    def close(self) -> None:
+        """Release what claims on a log on object storage have opened; the next one opens it again."""
+        if self.storage is not self._shown:
+            self._shown.close()
 
     def watch(self, notify: Callable[[], object]) -> Callable[[], object]:
         """See Source. Another process's progress is not signalled: one thread polls for all that watch."""

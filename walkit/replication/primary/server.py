@@ -25,7 +25,7 @@ from walkit.replication.delta.polls import DeltaOptions
 from walkit.replication.delta.service import DeltaService
 from walkit.replication.delta.wire import POLL_METHOD
 from walkit.replication.logs.imported_log import ImportedLog
-from walkit.replication.logs.source import ImportingReplica, source_of
+from walkit.replication.logs.source import ImportingReplica, StoredSource, source_of
 from walkit.replication.primary.bootstrap_plan import KeptPlans, SnapshotChecks
 from walkit.replication.primary.claims import ReplicaClaims, check_lease
 from walkit.replication.primary.range_service import CALLS_MAX, FRAMES_METHOD, RangeService
@@ -42,7 +42,7 @@ from walkit.replication.transport.calls import WAITING_MAX, CallTable, SingleReq
 from walkit.replication.transport.grpc_common import grpc, server_options
 from walkit.replication.transport.threads import DaemonExecutor, now_ms
 from walkit.replication.transport.tls import ServerTLS, server_credentials
-from walkit.storage.address import Place
+from walkit.storage.address import AnyPlace
 from walkit.store import Store
 
 PLACES = 32
@@ -83,7 +83,7 @@ class Primary:
 
     def __init__(
         self,
-        source: WriteAheadLog | Store | ImportedLog | ImportingReplica | LogReader | Place,
+        source: WriteAheadLog | Store | ImportedLog | ImportingReplica | LogReader | AnyPlace,
         listen: str = "127.0.0.1:0",
         tls: ServerTLS | None = None,
         token: str | None = None,
@@ -244,6 +244,8 @@ class Primary:
             if self._acks is not None:
                 self._acks.stop()
             self._claims.stop()
+            if isinstance(self.source, StoredSource):
+                self.source.close()
             self._plans.drop(float("inf"))
         self._server = None  # last: what found no memory is done by the next call
 
