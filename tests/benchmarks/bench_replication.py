@@ -126,7 +126,7 @@ def lag_ms(base: str, *, through_serve: bool) -> float:
         with served(folder) if through_serve else Primary(log) as place:
             address = place if isinstance(place, str) else place.address
             with replica(copy, address):
-                until(lambda: os.path.exists(os.path.join(copy, "durable")))
+                until(lambda: os.path.exists(os.path.join(copy, "manifest")))
                 end = StoredSource(FileStorage(copy))
                 until(lambda: end.durable()[0] >= 1)
                 paced(log, RATE_BYTES / RECORD, 1.0)
