@@ -197,6 +197,6 @@ DRAWN = tuple(
     for mutant in json.loads(EVIDENCE.read_text())
     if "found" in mutant
 )
-"""Those of a mechanical draw that the world finds; the evidence says why it does not find the others."""
+"""The mutants of a mechanical draw that the world finds; the evidence explains the others."""
 QUICK = 12
 """So many of them are found within a few schedules."""

@@ -211,7 +211,7 @@ class Rules:
             raise Violation("refused", f"{node.name} gave up: {type(error).__name__}: {error}")
 
     def left_open(self) -> str:
-        """Return which files a process has open that it does not need at rest, in words; "" if there are none."""
+        """Return the files that are open without need at rest, as text; empty if all are closed."""
         nodes = (*self.logs, *self.readers)
         snapshots = [(n.name, name) for n in nodes for name in n.storage.files if lsn_of_name(name)]
         many = [(n.name, len(n.storage.files)) for n in nodes if len(n.storage.files) > FILES_MAX]
