@@ -158,11 +158,12 @@ class ObjectTarget:
     def _put_frames(self, bulks: VerbatimBulks, is_last: bool) -> None:
         segment = self._segment
         assert segment is not None
-        body = b"".join(self._parts)
+        data = b"".join([bytes(BULK_HEADER_BYTES), *self._parts])
+        self._parts, body = [], memoryview(data)[BULK_HEADER_BYTES:]
         identity = FrameIdentity(segment.log_id, segment.epoch, segment.epoch_id)
         header = bulks.header(identity, segment.alignment, segment.frame_bytes_max)
         begun = header._replace(body_bytes=len(body))
-        walk = frames_of(begun, bytes(BULK_HEADER_BYTES) + body, last_chain=None, row_seen=lambda row: None)
+        walk = frames_of(begun, data, last_chain=None, row_seen=lambda row: None)
         for _ in walk.steps():
             self._step()
         if walk.fault not in (None, FrameFault.SHORT) or (is_last and walk.fault is not None):
@@ -171,7 +172,7 @@ class ObjectTarget:
         if whole:
             end = LogEnd(last_lsn=(walk.next_lsn or 1) - 1, position=walk.position, chain=walk.chain or 0)
             bulks.put(header, body[:whole], walk.records, end)
-        self._parts = [body[whole:]]
+        self._parts = [bytes(body[whole:])]
         self._needed = 0 if walk.at_fault is None else walk.at_fault.footprint
 
     def finish(self) -> Manifest:

@@ -75,7 +75,9 @@ class Bulks:
         header = self.header(number)
         return None if header is None else Bulk(header, b"", "")
 
-    def ahead(self, first: int, last: int | None = None, *, bodies: bool = True) -> Generator[Bulk | None]:
+    def ahead(
+        self, first: int, last: int | None = None, *, bodies: bool = True, bytes_max: int = AHEAD_BYTES
+    ) -> Generator[Bulk | None]:
         """Yield the bulks from number `first` to `last`, or without end, None for each that is missing.
 
         The first is asked for alone, and then twice as many at a time with each that was there. Raises as `get` does.
@@ -94,6 +96,6 @@ class Bulks:
                 bulk = asked.popleft()()
                 yield bulk
                 largest = max(largest, 0 if bulk is None else len(bulk.data))
-                room = min(room * 2, PARALLEL, max(AHEAD_BYTES // largest, 1))
+                room = min(room * 2, PARALLEL, max(bytes_max // largest, 1))
         finally:
             pool.shutdown(wait=False, cancel_futures=True)

@@ -25,6 +25,8 @@ from walkit.storage.interface import Storage, StorageFile, storage_error
 
 SEGMENT_BYTES: Final = 64 << 20
 """A range ends with the bulk that reaches so many bytes, or before the fence of the next epoch."""
+AHEAD_BYTES: Final = 8 << 20
+"""A copy has its own chunks in memory beside the bulks that are read ahead."""
 OBJECT_KEYS: Final = ("object", "opening", "nonce", "counter", "fences", "identity")
 """Keys of `extra` in the manifest that concern this place alone."""
 
@@ -236,7 +238,7 @@ class _SegmentFile(_File):
             number = view.source.number_where(within, lambda at: at.position > position)
         if found is None:
             self.close()
-            self._ahead = view.source.bulks.ahead(number, known.end.number)
+            self._ahead = view.source.bulks.ahead(number, known.end.number, bytes_max=AHEAD_BYTES)
             found = next(self._ahead)
         if found is None:
             view.source.refuse_missing(number, self._header.first_lsn)
