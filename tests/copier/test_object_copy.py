@@ -296,3 +296,17 @@ def test_damage_of_a_source_is_not_copied(
         with pytest.raises(error, match=object_key(6)):
             walkit.copy(log.store, target)
         assert frames_of(target) == NOTHING
+
+
+def test_a_compacted_log_of_object_storage_is_copied(tmp_path: Path) -> None:
+    """Compact a Store on object storage and copy it into a folder: the same state, and the records that are left."""
+    url = f"objects:{tmp_path}/log"
+    with walkit.Store.open(url, options=walkit.LogOptions(segment_bytes=1 << 16)) as store:
+        for at in range(120):
+            store[b"%d" % (at % 5)] = bytes([at]) * 3000
+        assert store.compact().records_after < 120
+        report = walkit.copy(url, tmp_path / "copy")
+        wanted = dict(store.items())
+    assert report.records < 120 and walkit.verify(tmp_path / "copy").ok
+    with walkit.Store.open(tmp_path / "copy") as copied:
+        assert dict(copied.items()) == wanted

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from walkit._internal.locks import once
 from walkit.format.file_names import lsn_of_name
-from walkit.format.layout import FRAME_BYTES_LIMIT, SEGMENT_HEADER_BYTES
+from walkit.format.layout import FRAME_BYTES_LIMIT, IN_BULKS, SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME, Manifest, SegmentRecord, encode_base, sealed_record
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.objects.bulks import Bulk
@@ -87,8 +87,10 @@ class SegmentsFolder:
             self._divide(view)
             records = tuple(self._ranges[number].record for number in sorted(self._ranges))
         known = view.manifest
+        compacted = tuple(s for s in known.segments if not s.flags & IN_BULKS)  # they have files
         extra = {key: value for key, value in known.extra.items() if key not in OBJECT_KEYS}
-        return replace(known, segments=records, next_segment=view.end.number + 1, extra=extra)
+        following = max([view.end.number, *(s.number for s in compacted)]) + 1
+        return replace(known, segments=(*compacted, *records), next_segment=following, extra=extra)
 
     def _divide(self, view: ObjectView) -> None:
         """Divide the new bulks of a view into ranges. Those below the floor are dropped."""
@@ -144,10 +146,10 @@ class SegmentsFolder:
             raise storage_error("write", name, self.location, errno.EROFS)
         if name == MANIFEST_NAME:
             return _File(name, encode_base(self.manifest()))
-        if lsn_of_name(name) is not None:
-            return self.files.open(name, "read")
         with once(self._lock), self._lock:
             ranges = [each for number, each in self._ranges.items() if segment_name(number) == name]
+        if not ranges and (lsn_of_name(name) is not None or name.endswith(".segment")):
+            return self.files.open(name, "read")
         if not ranges:
             raise storage_error("open", name, self.location, errno.ENOENT)
         return _SegmentFile(self, ranges[0].header)
