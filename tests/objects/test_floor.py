@@ -32,6 +32,7 @@ from walkit.objects.entrance import folder_at
 from walkit.objects.layout import CLAIMS_KEY, MANIFEST_KEY, Claims, fences_of, number_of_key, vouched_place
 from walkit.objects.ledger import Ledger
 from walkit.objects.requests import Patience, PatientReads
+from walkit.objects.verify import examine_objects
 from walkit.objects.view import ObjectEnd
 from walkit.objects.vouched import manifest_of
 from walkit.storage.object_memory import MemoryObjectStore, ObjectFault, ObjectRequest
@@ -501,6 +502,15 @@ def test_a_compacted_log_is_read_as_before_and_an_older_view_ends_in_a_gap() -> 
             list(held.records(1))
         assert dict(store.state_at(store.log.acked_lsn)) == dict(store.items())
         assert [r.lsn for r in reader.read()] == [r.lsn for r in store.log.read()]
+        report_of = examine_objects(base.client(), "verify")
+        assert report_of.ok and report_of.records_checked == len(list(store.log.read()))
+        damaged = MemoryObjectStore()
+        for entry in base.list_after(""):
+            data = bytearray(base.get(entry.key).data)
+            if entry.key.endswith(".segment"):
+                data[-1] ^= 1
+            damaged.put_if_absent(entry.key, bytes(data))
+        assert not examine_objects(damaged, "verify").ok
         segments = [s.state for s in store.inventory().segments]
         assert segments.count("compacted") > 0 and store.checkpoint().low_watermark == store.log.acked_lsn
         assert not [key for key in facts_of(base)[3] if key.endswith(".segment")]

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, cast
 
 from walkit._internal.arguments import check_progress
 from walkit._internal.text import counted
-from walkit.errors import CorruptionError, DivergenceError
+from walkit.errors import CorruptionError, DivergenceError, ObjectMissingError
 from walkit.format.frame import decode_frame
 from walkit.format.layout import FORMAT_VERSION
 from walkit.objects.bulks import Bulk
@@ -95,7 +95,7 @@ def examine_objects(
         generation=manifest.generation,
         epochs=len(manifest.lineage),
         low_watermark=manifest.low_watermark,
-        first_lsn=found.end.floor.lsn + 1,
+        first_lsn=found.end.claims.dropped_lsn + 1,
         last_lsn=end.lsn,
         end_position=end.position,
         promised_position=max(found.vouched.position, found.promised),
@@ -126,7 +126,8 @@ class _Examination:
         self.notes: list[str] = []
 
     def read(self, *, bodies: bool) -> None:
-        """Read the bulks, from the floor on or from the vouched end on, past damaged and missing ones."""
+        """Read the files of a compaction, then the bulks, from the floor or the vouched end on, past damage."""
+        self._read_files(bodies=bodies)
         if not bodies:
             fences = sum(epoch.position >= self.place.position for epoch in self.end.manifest.lineage)
             self._frames = self.vouched.number - self.place.number - fences
@@ -135,6 +136,33 @@ class _Examination:
         while not at_end:
             error = self._read_on()
             at_end = error is None or not self._pass(error)
+
+    def _read_files(self, *, bodies: bool) -> None:
+        view = self.end.files()
+        for span in view.parts():
+            record, verdict, reason = span.record, Verdict.INTACT if bodies else Verdict.NOT_READ, ""
+            try:
+                for found in view.span_frames(span, record.first_lsn, None) if bodies else ():
+                    if self._decode and found is not None:
+                        decode_frame(*found)
+            except ObjectMissingError:
+                raise self.end.gap(record.first_lsn) from None  # a compaction or a trim was faster
+            except (CorruptionError, DivergenceError) as error:
+                verdict, reason = verdict_of(error), str(error)
+                self.problems.append(Problem.of(error, segment=record.name, position=record.start_position))
+            self.ranges.append(
+                RangeVerdict(
+                    segment=record.name,
+                    start_position=record.start_position,
+                    end_position=record.end_position,
+                    verdict=verdict,
+                    first_lsn=record.first_lsn,
+                    last_lsn=record.last_lsn,
+                    frames=record.frames,
+                    records=record.records,
+                    reason=reason,
+                )
+            )
 
     def _read_on(self) -> CorruptionError | DivergenceError | None:
         """Read as long as bulks are intact and follow each other; return what is wrong then, or None at the end."""

@@ -16,6 +16,7 @@ from walkit.errors import (
     LogClosedError,
     LogNotFoundError,
     ObjectMissingError,
+    ObjectUnsupportedError,
     SegmentMissingError,
 )
 from walkit.format.frame import FrameHeader
@@ -110,6 +111,15 @@ class ObjectView(View):
                     raise fault_of(number, walk)
                 number, before = number + 1, header.end
 
+    def require_bulks(self, what: str) -> None:
+        """ObjectUnsupportedError for what needs all records in bulks, if compaction has put some into files."""
+        if self.files.spans:
+            raise ObjectUnsupportedError(
+                f"the log at {self.source.location if self.source else 'a store'} is compacted up to LSN "
+                f"{self.floor.lsn:,}: {what} cannot be taken from its bulks. Read it by walkit.open(URL, 'r')",
+                what=what,
+            )
+
     def parts(self) -> tuple[Span, ...]:
         """See View: files, stretches of bulks, and the bulks after them."""
         spans = [Span(s, s.end_position, s.last_lsn) for s in self.manifest.sealed]
@@ -156,6 +166,8 @@ class ObjectView(View):
 
     def number_of(self, lsn: int) -> int:
         """Return the number of the bulk that has an LSN of the view, by requests for a few headers."""
+        if lsn <= self.floor.lsn:
+            self.require_bulks("its oldest records")
         if lsn <= self.floor.lsn + 1:
             return self.floor.number + 1
         return self.source.number_where(self, lambda end: end.lsn >= lsn)
@@ -228,6 +240,11 @@ class ObjectEnd:
     def folder(self) -> ObjectFolder:
         """See ViewSource."""
         return self._folder
+
+    def files(self) -> LogView:
+        """Return the view of the segments by which compaction has replaced bulks, as far as is known here."""
+        manifest = as_manifest(self.manifest, self.claims)
+        return ObjectView(self._folder, manifest, self.floor, self._place, self).files
 
     def _manifest_now(self) -> Manifest:
         """Return the manifest as the store has it at this moment, for a consumer that decides by it."""

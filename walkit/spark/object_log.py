@@ -116,6 +116,7 @@ def headers_of(view: ObjectView, first_lsn: int, last_lsn: int) -> Iterator[Bulk
 def lsn_at(view: ObjectView, time: datetime) -> int:
     """Return what `walkit.lsn_at` returns of a log in a folder. Reads headers by bisection, and one bulk."""
     wanted_us = as_time_us(time)
+    view.require_bulks("the times of records")
     low, high = view.floor.number, view.end.number
     while low < high:
         middle = (low + high + 1) // 2
