@@ -115,8 +115,8 @@ class ObjectView(View):
         """ObjectUnsupportedError for what needs all records in bulks, if compaction has put some into files."""
         if self.files.spans:
             raise ObjectUnsupportedError(
-                f"the log at {self.source.location if self.source else 'a store'} is compacted up to LSN "
-                f"{self.floor.lsn:,}: {what} cannot be taken from its bulks. Read it by walkit.open(URL, 'r')",
+                f"the log is compacted up to LSN {self.floor.lsn:,}: {what} cannot be taken from its bulks. "
+                "Read it by walkit.open(URL, 'r')",
                 what=what,
             )
 
