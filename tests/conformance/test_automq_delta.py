@@ -84,7 +84,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "the replayer": (
         "replication/delta/test_replay::test_a_readers_state_is_the_logs_at_each_lsn_that_it_announces",
-        "replication/delta/test_kill::test_killed_at_random_moments_the_reader_is_never_wrong_and_ends_equal",
+        "replication/test_chaos::test_a_cluster_under_faults_loses_nothing_and_ends_equal",
     ),
     "the cache of snapshot reads: no answer has a gap in it (here the log is read)": (
         "replication/delta/test_reader::test_records_of_a_key_are_the_logs",

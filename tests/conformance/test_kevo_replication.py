@@ -112,8 +112,8 @@ WHERE: dict[str, tuple[str, ...]] = {
         "replication/test_cores::test_silence_is_filled_by_heartbeats_and_ends_both_sides",
     ),
     "TLS and tokens": (
-        "replication/test_grpc::test_a_token_is_required_where_it_is_set",
-        "replication/test_tls::test_flipped_bits_under_tls_cost_connections_and_nothing_else",
+        "replication/test_tls::test_a_token_has_rights",
+        "replication/test_chaos::test_a_cluster_under_faults_loses_nothing_and_ends_equal",
     ),
     "a primary is made, and its sessions are counted": (
         "replication/test_status::test_a_lag_is_known_only_with_contact",

@@ -257,7 +257,7 @@ def test_claims_are_renewed_beside_a_trimming_writer() -> None:
 
     def renew(number: int) -> int:
         place = folder_at(base.client(lambda request: ObjectFault(delay_s=0.0005)))
-        ledgers.append(place._ledger)  # type: ignore[attr-defined]
+        ledgers.append(place.ledger)  # type: ignore[attr-defined]
         rng = random.Random(number)
         stop.wait(rng.uniform(0, 1))
         claim = walkit.claim(place, f"reader-{number}", 1, lease_s=60)

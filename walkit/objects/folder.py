@@ -129,7 +129,7 @@ class ObjectFolder:
     """
 
     def __init__(self, ledger: Ledger, manifest: Callable[[], Manifest], end_lsn: Callable[[], int]) -> None:
-        self._ledger, self._manifest, self._end_lsn = ledger, manifest, end_lsn
+        self.ledger, self._manifest, self._end_lsn = ledger, manifest, end_lsn
         self.location = ledger.reads.store.location
         self._new: dict[str, _Bytes] = {}
         """Files that have no name yet."""
@@ -138,7 +138,7 @@ class ObjectFolder:
 
     def in_turn(self, do: Callable[[], T]) -> T:
         """See TakesTurns."""
-        return self._ledger.in_turn(do)
+        return self.ledger.in_turn(do)
 
     def last_lsn(self) -> int:
         """See EndKnown."""
@@ -150,10 +150,10 @@ class ObjectFolder:
         """See Storage. Cursors are those that a listing shows."""
         if folder:
             return []
-        claims = self._ledger.read()
+        claims = self.ledger.read()
         names = {MANIFEST_NAME, *map(claim_file_name, claims.claims), *claims.files}
-        if not self._ledger.is_current:  # a turn is short, and decides nothing by a listing
-            names |= {key.removeprefix(f"{CURSORS}/") for key in self._ledger.reads.keys_after(CURSORS, "")}
+        if not self.ledger.is_current:  # a turn is short, and decides nothing by a listing
+            names |= {key.removeprefix(f"{CURSORS}/") for key in self.ledger.reads.keys_after(CURSORS, "")}
         return sorted(names)
 
     def open(self, name: str, mode: OpenMode) -> StorageFile:
@@ -172,24 +172,24 @@ class ObjectFolder:
         if name == MANIFEST_NAME:
             return _Bytes(name, encode_base(self._manifest()))
         if cursor_of_name(name) is not None:
-            stored = self._ledger.reads.find(f"{CURSORS}/{name}")
+            stored = self.ledger.reads.find(f"{CURSORS}/{name}")
             return None if stored is None else _Bytes(name, stored.data)
-        claims, claim = self._ledger.read(), claim_of_name(name)
+        claims, claim = self.ledger.read(), claim_of_name(name)
         if claim is not None:
             text = claims.claims.get(claim)
             return None if text is None else _Bytes(name, _claim_file(text), self._keeper(claim))
-        key, size = claims.files.get(name) or self._ledger.ready.get(name, ("", 0))
-        return _Object(name, self._ledger, key, size) if key else None
+        key, size = claims.files.get(name) or self.ledger.ready.get(name, ("", 0))
+        return _Object(name, self.ledger, key, size) if key else None
 
     def _keeper(self, claim: str) -> Callable[[bytes], object]:
         def keep(data: bytes) -> None:
             text = encode_claim(decode_claim(data, claim_file_name(claim)))[1].hex()
 
             def change() -> None:
-                draft = self._ledger.draft
-                self._ledger.draft = replace(draft, claims={**draft.claims, claim: text})
+                draft = self.ledger.draft
+                self.ledger.draft = replace(draft, claims={**draft.claims, claim: text})
 
-            self._ledger.in_turn(change)
+            self.ledger.in_turn(change)
 
         return keep
 
@@ -204,23 +204,23 @@ class ObjectFolder:
         elif cursor_of_name(target) is not None:
             self._put_cursor(f"{CURSORS}/{target}", data)
         else:
-            epoch, entry = self._ledger.epoch, (file_key(self._ledger.epoch, target), len(data))
+            epoch, entry = self.ledger.epoch, (file_key(self.ledger.epoch, target), len(data))
             assert epoch, "only a writer makes snapshots"
-            put_own(self._ledger.reads, entry[0], data, None)
+            put_own(self.ledger.reads, entry[0], data, None)
             if lsn_of_name(target) is None:  # a segment gets its name with its place in the log
-                self._ledger.ready[target] = entry
+                self.ledger.ready[target] = entry
                 return
             # Another opening may have come before the name is given: the swap then finds its epoch, and gives none (E).
-            self._ledger.later(
+            self.ledger.later(
                 lambda draft: (
                     replace(draft, files={**draft.files, target: entry}) if draft.epoch == epoch else draft
                 )
             )
 
     def _put_cursor(self, key: str, data: bytes) -> None:
-        found = self._ledger.reads.find(key)
-        while put_own(self._ledger.reads, key, data, None if found is None else found.tag) is None:
-            found = self._ledger.reads.find(key)
+        found = self.ledger.reads.find(key)
+        while put_own(self.ledger.reads, key, data, None if found is None else found.tag) is None:
+            found = self.ledger.reads.find(key)
 
     def remove(self, name: str) -> None:
         """See Storage: `sync_directory`, or the next change, makes it durable; then the content goes."""
@@ -229,9 +229,9 @@ class ObjectFolder:
         if is_temporary_name(name) or self._found(name) is None:
             raise storage_error("remove", name, self.location, errno.ENOENT)
         if cursor_of_name(name) is not None:
-            self._ledger.reads.repeat(lambda: self._ledger.reads.store.delete(f"{CURSORS}/{name}"))
+            self.ledger.reads.repeat(lambda: self.ledger.reads.store.delete(f"{CURSORS}/{name}"))
             return
-        epoch, claim = self._ledger.epoch, claim_of_name(name)
+        epoch, claim = self.ledger.epoch, claim_of_name(name)
 
         def change(draft: Claims) -> Claims:
             if claim is not None:
@@ -239,17 +239,17 @@ class ObjectFolder:
             return replace(draft, files=_without(draft.files, name)) if draft.epoch == epoch else draft
 
         if claim is None:
-            self._ledger.later(change)
+            self.ledger.later(change)
             return
 
         def turn() -> None:
-            self._ledger.draft = change(self._ledger.draft)
+            self.ledger.draft = change(self.ledger.draft)
 
-        self._ledger.in_turn(turn)
+        self.ledger.in_turn(turn)
 
     def sync_directory(self, folder: str = "") -> None:
         """See Storage."""
-        self._ledger.flush()
+        self.ledger.flush()
 
     # -- what there is not
 
