@@ -466,7 +466,7 @@ def test_a_turn_whose_change_raises_keeps_nothing_of_it() -> None:
     assert base.get(CLAIMS_KEY) == before and ledger.in_turn(lambda: ledger.draft.low_watermark) == 0
 
 
-def test_a_compacted_log_is_read_as_before_and_an_older_view_ends_in_a_gap() -> None:
+def test_a_compacted_log_is_read_as_before_and_an_older_view_ends_in_a_gap(tmp_path: Path) -> None:
     """Compact twice beside a reader: it has the same state, and an older view ends in a GapError, or is right."""
     base, options = MemoryObjectStore(), replace(OPTIONS, segment_bytes=64 << 10)
     with walkit.Store.open(base.client(), options) as store, walkit.open(base.client(), "r") as reader:
@@ -502,6 +502,10 @@ def test_a_compacted_log_is_read_as_before_and_an_older_view_ends_in_a_gap() -> 
             list(held.records(1))
         assert dict(store.state_at(store.log.acked_lsn)) == dict(store.items())
         assert [r.lsn for r in reader.read()] == [r.lsn for r in store.log.read()]
+        walkit.copy(base.client(), tmp_path / "copy")
+        with walkit.Store.open(tmp_path / "copy") as copied:
+            assert dict(copied.items()) == dict(store.items())
+            assert [r.lsn for r in copied.log.read()] == [r.lsn for r in store.log.read()]
         report_of = examine_objects(base.client(), "verify")
         assert report_of.ok and report_of.records_checked == len(list(store.log.read()))
         damaged = MemoryObjectStore()
