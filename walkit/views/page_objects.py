@@ -125,7 +125,7 @@ class ObjectsPage(View):
         return {name: str(widget.value) for name, widget in self.named.items()}
 
     def restore(self, state: Mapping[str, str]) -> None:
-        """Choose what stood in the URL."""
+        """Choose the values of the URL."""
         for name, widget in self.named.items():
             options = widget.options.values() if isinstance(widget.options, dict) else widget.options
             widget.value = next((each for each in options if str(each) == state.get(name)), widget.value)
