@@ -18,7 +18,7 @@ from walkit.views import Shell
 from walkit.views.frame_pages import PAGE_FRAMES, frame_around, page_before, page_from
 from walkit.views.frame_search import find_key, find_lsn, find_time
 from walkit.views.jobs import Job, JobCancelledError
-from walkit.views.object_outline import outline_of
+from walkit.views.log_outline import outline_of
 from walkit.views.page import make_shell
 from walkit.views.page_inspector import InspectorPage
 

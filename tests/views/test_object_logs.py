@@ -19,7 +19,7 @@ from walkit.views.frame_search import find_key, find_lsn
 from walkit.views.given import GivenPage, LogView
 from walkit.views.inspector_rows import logs_below
 from walkit.views.jobs import Job
-from walkit.views.object_outline import outline_of
+from walkit.views.log_outline import outline_of
 from walkit.views.page import make_shell
 from walkit.views.page_inspector import InspectorPage
 from walkit.views.page_states import StatesPage

@@ -14,7 +14,7 @@ from walkit.plots import StateLane, alt_text, states_timeline
 from walkit.views import Shell
 from walkit.views import state_lab as lab
 from walkit.views.jobs import Job, JobCancelledError
-from walkit.views.object_outline import outline_of
+from walkit.views.log_outline import outline_of
 from walkit.views.page import make_shell
 from walkit.views.page_inspector import InspectorPage
 from walkit.views.page_states import PAGE_ROWS, StatesPage

@@ -18,8 +18,7 @@ from walkit.views.demo_store import Shelf
 from walkit.views.fault_lab import FaultLab
 from walkit.views.fault_reports import FaultReport, Outcome, Refusal
 from walkit.views.history import History
-from walkit.views.jobs import Job, Jobs
-from walkit.views.looking import Looking
+from walkit.views.jobs import Job, Jobs, Looking
 from walkit.views.overview import Point
 from walkit.views.recovery_lab import Killed, RecoveryLab
 from walkit.views.replica_history import ReplicaHistory

@@ -9,7 +9,6 @@ from __future__ import annotations
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import Run
 from walkit.store import Store
-from walkit.views.compaction import CompactionView
 from walkit.views.demo_store import StepReport
 from walkit.views.fault_reports import FaultReport
 from walkit.views.given import Given, given
@@ -17,8 +16,9 @@ from walkit.views.history import History
 from walkit.views.live import LiveView, view_of_run
 from walkit.views.overview import Point
 from walkit.views.page import app, make_shell
+from walkit.views.page_compaction import CompactionView
+from walkit.views.page_recovery import RecoveryView
 from walkit.views.parts import in_notebook, ready, served_document, tick
-from walkit.views.recovery import RecoveryView
 from walkit.views.serving import serve
 from walkit.views.session import Session
 from walkit.views.shell import Shell

@@ -27,8 +27,7 @@ from walkit.segments.history import open_segment
 from walkit.segments.index_file import read_index
 from walkit.storage.interface import StorageFile
 from walkit.views.jobs import Job
-from walkit.views.log_outline import Outline, SegmentLine
-from walkit.views.object_outline import EpochFile
+from walkit.views.log_outline import EpochFile, Outline, SegmentLine
 
 PAGE_FRAMES = 100
 """Most frames of a page."""

@@ -22,8 +22,7 @@ from walkit.record import Batch, Record
 from walkit.segments.index_file import read_index
 from walkit.views.frame_pages import CHECK_FRAMES, Damage, SegmentFrames, opened
 from walkit.views.jobs import Job
-from walkit.views.log_outline import Outline, SegmentLine
-from walkit.views.object_outline import EpochFile
+from walkit.views.log_outline import EpochFile, Outline, SegmentLine
 
 HITS_MAX = 100
 """Most records that one search returns; another continues after the last."""

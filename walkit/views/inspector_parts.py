@@ -12,8 +12,7 @@ from walkit.format.layout import FRAME_HEADER_BYTES
 from walkit.plots import frame_bytes
 from walkit.views.frame_pages import FramePage, FrameView
 from walkit.views.inspector_rows import fields_html, logs_below, records_html
-from walkit.views.jobs import Job
-from walkit.views.looking import Apply, Looking
+from walkit.views.jobs import Apply, Job, Looking
 from walkit.views.parts import Button, Select, TextInput, View, figure_pane, pn, sentence_html
 from walkit.views.workspace import LogPath, Workspace
 

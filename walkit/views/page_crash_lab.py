@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from walkit._internal.html import Markup, join, red_lines, table, tag
 from walkit._internal.text import counted
 from walkit.crashlab.coverage import COVERAGE
 from walkit.crashlab.exploration import Exploration, large
-from walkit.crashlab.explore_process import Explored, ExploreWish, FoundViolation
+from walkit.crashlab.explore_process import Explored, ExploreWish, FoundViolation, explored_of
 from walkit.crashlab.museum import MUTANTS
 from walkit.crashlab.profiles import PROFILES
 from walkit.crashlab.scenarios import SCENARIOS
 from walkit.plots import crash_states
-from walkit.views.crash_lab import CrashLab
 from walkit.views.job_bar import JobBar
+from walkit.views.jobs import Job, Jobs
 from walkit.views.parts import (
     RED,
     Button,
@@ -28,6 +30,45 @@ from walkit.views.parts import (
     sentence_html,
 )
 from walkit.views.workspace import Workspace
+from walkit.workload.process import TalkingChild
+
+LOOK_S = 0.1
+"""Time between two looks at a child that says nothing, and so the time until a cancelled one is killed."""
+
+
+class CrashLab:
+    """What a session has explored. Any thread asks and reads."""
+
+    def __init__(self) -> None:
+        self.jobs = Jobs("walkit-crash-lab")
+        self.explored: Explored | None = None
+        """What was found last."""
+
+    def explore(self, wish: ExploreWish) -> None:
+        """Explore in a child, since a mutant is in all logs of its process; returns at once."""
+        self.jobs.start(f"exploring {wish.scenario}", lambda job: self._explore(wish, job))
+
+    def _explore(self, wish: ExploreWish, job: Job) -> None:
+        found: list[Explored] = []
+        progress: tuple[int, int | None] = (0, None)
+
+        def hear(said: dict[str, Any]) -> None:
+            nonlocal progress
+            if "found" in said:
+                found.append(explored_of(said["found"]))
+            else:
+                progress = (said["done"], said["total"])
+
+        with TalkingChild(["walkit.crashlab.explore_process", json.dumps(asdict(wish))], hear) as child:
+            while child.talking and not child.wait_until(lambda: bool(found), LOOK_S):
+                job.step(*progress, "" if progress[1] else "running the scenario")
+            child.wait()
+        (self.explored,) = found
+
+    def close(self) -> None:
+        """Kill the child that is at work, and take no more."""
+        self.jobs.close()
+
 
 BUDGET_MAX, SEED_MAX = 5_000, 1_000_000
 ABOUT = (

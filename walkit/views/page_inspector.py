@@ -38,10 +38,8 @@ from walkit.views.inspector_rows import (
     segment_rows,
 )
 from walkit.views.job_bar import JobBar
-from walkit.views.jobs import Job
-from walkit.views.log_outline import Outline
-from walkit.views.looking import Apply, Looking
-from walkit.views.object_outline import outline_of
+from walkit.views.jobs import Apply, Job, Looking
+from walkit.views.log_outline import Outline, outline_of
 from walkit.views.parts import (
     Button,
     Select,

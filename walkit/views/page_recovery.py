@@ -2,15 +2,408 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from walkit._internal.html import tag
-from walkit.views.fault_reports import FAULTS, FaultName
-from walkit.views.parts import Button, Select, View, pn, sentence_html
-from walkit.views.recovery import RecoveryView, SweepView
+from walkit._internal.html import (
+    GREEN,
+    GREY,
+    PURPLE,
+    YELLOW,
+    Markup,
+    Part,
+    bar,
+    facts,
+    join,
+    swatch,
+    table,
+    tag,
+)
+from walkit._internal.html import RED as DAMAGED
+from walkit._internal.text import counted
+from walkit.bench.recovery_sweep import RecoverySweep
+from walkit.plots import frame_bytes, recoveries, recovery_over_checkpoint, recovery_over_segment_size
+from walkit.plots.facts import machine_words
+from walkit.plots.units import bytes_text
+from walkit.recovery.decision import MEANINGS, table_rows
+from walkit.recovery.report import RecoveryReport
+from walkit.views.fault_reports import FATES, FAULTS, CutFrame, Fate, FaultName, FaultReport, Outcome, Refusal
+from walkit.views.parts import (
+    RED,
+    Button,
+    ReportView,
+    Select,
+    View,
+    figure_pane,
+    html_pane,
+    numbers_html,
+    pn,
+    sentence_html,
+)
 from walkit.views.recovery_lab import CHECKPOINT_AGES, ROUNDS, SEGMENT_BYTES_MEASURED
 from walkit.views.workspace import Workspace
+
+NOTHING_YET = "Nothing has been broken yet: choose a fault, and break the log."
+FRAME_BYTES_DRAWN = 256
+HEX_COLUMNS = 16
+
+COLOURS: dict[Fate, str] = {"kept": GREEN, "cut": PURPLE, "hole": YELLOW, "lost": GREY, "damaged": DAMAGED}
+SCROLLED = "overflow-x:auto;max-width:100%"
+APPLIED = "font-weight:bold;background:color-mix(in srgb, var(--accent, #0072b2) 18%, transparent)"
+
+
+class RecoveryView(ReportView):
+    """Shows the newest FaultReport beside the earlier ones, and what a sweep measured. Used by one thread."""
+
+    def __init__(self) -> None:
+        self.strip = html_pane()
+        self.decisions = html_pane()
+        self.cuts = html_pane()
+        self.bytes = figure_pane()
+        self.hex = html_pane()
+        self.salvage = html_pane()
+        self.healing = html_pane()
+        super().__init__(
+            NOTHING_YET,
+            self.strip,
+            self.cuts,
+            self.salvage,
+            self.healing,
+            self.bytes,
+            self.hex,
+            self.decisions,
+        )
+
+    def tell(self, reports: Sequence[FaultReport]) -> None:
+        """Show the last report, unless it is the one that is shown already, with the phases of those before it."""
+        if not reports or not self._is_new(reports[-1]):
+            return
+        report = reports[-1]
+        self.text.object = verdict_html(report)
+        opened = []
+        for each in reports:
+            name = f"{each.number}. {FAULTS[each.fault].label}"
+            opened += [(name, each.recovery)] if each.recovery is not None else []
+            if each.salvage is not None and each.salvage.recovery is not None:
+                opened.append((f"{name}, salvaged", each.salvage.recovery))
+            if each.mended is not None and each.mended.recovery is not None:
+                opened.append((f"{name}, healed", each.mended.recovery))
+        if opened:
+            self._draw(recoveries(opened))
+        self.strip.object = strip_html(report.outcome)
+        self.cuts.object = "" if report.recovery is None else cuts_html(report.recovery)
+        self.salvage.object = "" if report.salvage is None else salvage_html(report.salvage)
+        self.healing.object = healing_html(report)
+        self._tell_bytes(report.frame)
+        self.decisions.object = decisions_html(report.salvage or report.outcome)
+
+    def _tell_bytes(self, frame: CutFrame | None) -> None:
+        self.bytes.visible = False
+        self.hex.object = "" if frame is None else hex_html(frame)
+        if frame is None:
+            return
+        try:
+            self.bytes.object = frame_bytes(
+                frame.data, highlight=frame.highlight, bytes_max=FRAME_BYTES_DRAWN
+            )
+        except ValueError:
+            return  # less than a header: the dump says all there is
+        self.bytes.visible = True
+
+
+class SweepView(View):
+    """Shows recovery times over the checkpoint interval and over the segment size. Used by one thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.measured = html_pane()
+        self.over_checkpoint = figure_pane()
+        self.over_segments = figure_pane()
+        self._sweep: RecoverySweep | None = None
+        self._layout = pn.Column(
+            self.measured, self.over_checkpoint, self.over_segments, sizing_mode="stretch_width", margin=0
+        )
+
+    def tell(self, sweep: RecoverySweep | None) -> None:
+        """Show what was measured last, unless it is shown already."""
+        if sweep is None or sweep is self._sweep:
+            return
+        self._sweep = sweep
+        self.measured.object = sweep_html(sweep)
+        words = machine_words(sweep.machine)
+        for pane, kind, draw in (
+            (self.over_checkpoint, "checkpoint", recovery_over_checkpoint),
+            (self.over_segments, "segment", recovery_over_segment_size),
+        ):
+            found = sweep.reports.get(kind)  # type: ignore[call-overload]
+            if found:
+                pane.object = draw(found, subtitle=words)
+            pane.visible = bool(found)
+
+
+def verdict_html(report: FaultReport) -> str:
+    """Return what was done and what came of it, and the numbers that rests on."""
+    done = tag("p", tag("b", f"{FAULTS[report.fault].label}: "), f"{report.place}. ", " ".join(report.steps))
+    failed = Markup() if report.failure is None else refusal_html("The writer got", report.failure)
+    parts = [done, failed]
+    recovery, refusal = report.recovery, report.outcome.refusal
+    if refusal is not None:
+        parts.append(refusal_html("Opening is refused with", refusal, alert=True))
+    if recovery is not None:
+        parts += [_kept_html(report, recovery), Markup(_numbers_html(report, recovery))]
+    return join([*parts, tag("p", report.promise, style="opacity:0.8")])
+
+
+def _kept_html(report: FaultReport, recovery: RecoveryReport) -> Markup:
+    if report.lost:
+        words = f"{report.lost:,} acknowledged records are gone: this is a bug in walkit."
+        return tag("p", tag("b", words, role="alert", style=f"color:{RED}"))
+    beyond = recovery.last_lsn - report.acked_lsn
+    more = (
+        f" {counted(beyond, 'record')} more had been written without that word having come." if beyond else ""
+    )
+    return tag("p", tag("b", "Every record that was known to be acknowledged is there."), more)
+
+
+def _numbers_html(report: FaultReport, recovery: RecoveryReport) -> str:
+    return numbers_html(
+        [
+            (
+                "acked LSN before the fault",
+                f"{report.acked_lsn:,}",
+                "the last that was known to be acknowledged",
+            ),
+            ("last LSN recovered", f"{recovery.last_lsn:,}", "the last record of the log now"),
+            (
+                "recovery, ms",
+                f"{recovery.duration_s * 1000:,.1f}",
+                "from the beginning of the opening to ready",
+            ),
+            (
+                "frames read",
+                f"{recovery.frames_scanned:,}",
+                "frames after the last seal: they had to be checked",
+            ),
+            ("bytes read", f"{recovery.bytes_scanned:,}", "of those frames"),
+            ("segments (read)", f"{recovery.segments:,} ({recovery.segments_scanned:,})", "of the log"),
+        ]
+    )
+
+
+def _scrolled(content: object, label: str, class_: str) -> Markup:
+    """Return content that is scrolled where it is wider than the page, by the keyboard too."""
+    return tag("div", content, class_=class_, style=SCROLLED, tabindex="0", role="region", aria_label=label)
+
+
+def refusal_html(words: str, refusal: Refusal, *, alert: bool = False) -> Markup:
+    """Return a typed error with its data."""
+    role = "alert" if alert else None
+    return tag(
+        "section",
+        tag(
+            "p", tag("b", f"{words} {refusal.name}: ", style=f"color:{RED}"), f"{refusal.message}.", role=role
+        ),
+        _scrolled(facts(refusal.facts), "facts of the error", "facts"),
+        class_="refusal",
+    )
+
+
+def strip_html(outcome: Outcome) -> str:
+    """Return a bar of the log's bytes by what became of them, and their sums below it."""
+    sums = {fate: sum(r.size_bytes for r in outcome.strip if r.fate == fate) for fate in FATES}
+    known = {fate: size for fate, size in sums.items() if size}
+    if not known:
+        return tag("p", "The log holds no byte.")
+    legend = [
+        tag(
+            "li",
+            swatch(COLOURS[fate]),
+            f" {fate}: {size:,} bytes ({bytes_text(size)})",
+            style="display:inline",
+        )
+        for fate, size in known.items()
+    ]
+    parts = [
+        Part(r.size_bytes, COLOURS[r.fate], f"{r.fate}: {r.size_bytes:,} bytes, {r.words}")
+        for r in outcome.strip
+    ]
+    said = ", ".join(f"{fate} {size:,} bytes" for fate, size in known.items())
+    return tag(
+        "section",
+        tag("h2", "What was kept, cut, lost"),
+        bar(parts, label=f"the log by its bytes: {said}"),
+        tag("ul", *(join([each, " "]) for each in legend), style="list-style:none;padding:0"),
+        class_="strip",
+    )
+
+
+def decisions_html(outcome: Outcome) -> str:
+    """Return the decision table of recovery with the rows marked that applied, and the facts they matched."""
+    applied: dict[str, list[str]] = {}
+    for row, segment in outcome.applied:
+        applied.setdefault(row, []).append(segment)
+    said = [tag("p", outcome.aside)] if not applied else []
+    if outcome.recovery is not None:
+        for d in outcome.recovery.decisions:
+            held = ", ".join(MEANINGS[name] for name, holds in d.facts.items() if holds) or "none"
+            words = f" {d.decision}, which means: {d.meaning}. Facts that held: {held}."
+            said.append(tag("p", tag("b", f"Row {d.row}"), " for ", tag("code", d.segment), ":", words))
+    names = list(MEANINGS)
+    columns = [
+        tag("th", title, title=MEANINGS.get(title.replace(" ", "_")), scope="col", style="text-align:left")
+        for title in (
+            "row",
+            "applied to",
+            *(name.replace("_", " ") for name in names),
+            "decision",
+            "which means",
+        )
+    ]
+    lines = [
+        tag(
+            "tr",
+            tag("th", f"▶ {row['row']}" if row["row"] in applied else row["row"], scope="row"),
+            tag("td", ", ".join(applied.get(row["row"], ()))),
+            *(tag("td", row[name]) for name in names),
+            tag("td", row["decision"]),
+            tag("td", row["meaning"], style="min-width:28em"),
+            aria_current="true" if row["row"] in applied else None,
+            style=APPLIED if row["row"] in applied else None,
+        )
+        for row in table_rows()
+    ]
+    shown = tag("table", tag("tr", *columns), *lines, style="font-size:0.85em")
+    policy = f"The decision table (walkit.recovery_table()), with policy {outcome.policy}; ▶ marks rows that applied."
+    box = _scrolled(shown, "decision table", "decisions")
+    return tag("section", tag("h2", "What was decided"), *said, tag("p", policy), box)
+
+
+def cuts_html(recovery: RecoveryReport) -> str:
+    """Return what was cut and why, or that nothing was."""
+    if not recovery.cuts:
+        return tag("p", "Nothing was cut: the log ended with a whole frame.")
+    rows = (
+        (
+            f"{cut.position:,}",
+            f"{cut.bytes:,}",
+            f"{cut.first_lsn:,}",
+            tag("div", cut.reason, style="min-width:11em"),  # beside names that do not break
+            tag("code", cut.segment),
+            tag("code", cut.kept_as or "nothing: all zero"),
+        )
+        for cut in recovery.cuts
+    )
+    shown = table(
+        rows, ("cut at position", "bytes", "LSN from", "why", "segment", "kept as"), right=(0, 1, 2)
+    )
+    words = (
+        "Nothing promised these bytes: no later frame, no seal, and not the durable slot. They were "
+        "acknowledged to no writer, and they are no part of the log."
+    )
+    return _scrolled(shown, "what was cut", "cuts") + tag("p", words)
+
+
+def salvage_html(outcome: Outcome) -> str:
+    """Return what opening a copy with policy "salvage" gave up."""
+    recovery = outcome.recovery
+    if recovery is None:
+        return ""
+    given = [
+        (f"{g.first_lsn:,}", f"{g.last_lsn:,}", f"{g.end_position - g.start_position:,}", g.reason, g.segment)
+        for g in recovery.lost
+    ]
+    lsns = sum(g.lsns for g in recovery.lost)
+    words = (
+        f"A copy was opened with policy salvage. It gave up {counted(lsns, 'LSN')} in "
+        f"{counted(len(recovery.lost), 'range')} and kept all else up to LSN {recovery.last_lsn:,}; the refused log "
+        "is as it was."
+    )
+    shown = table(given, ("LSN from", "to", "bytes", "why", "segment"), right=(0, 1, 2))
+    return tag(
+        "section",
+        tag("h2", "Salvage"),
+        tag("p", words),
+        _scrolled(shown, "what was given up", "given-up"),
+        Markup(strip_html(outcome)),
+    )
+
+
+def healing_html(report: FaultReport) -> str:
+    """Return what a copy took from a peer, and how it opened then."""
+    healing, outcome = report.healing, report.mended
+    if healing is None or outcome is None:
+        return ""
+    taken = [
+        (
+            s.segment,
+            ", ".join(f"{start:,} to {end:,}" for start, end in s.ranges),
+            f"{s.bytes_fetched:,}",
+            s.why_not or (f"healed; the damaged file is {s.kept_as}" if s.kept_as else "healed"),
+        )
+        for s in healing.segments
+    ]
+    fetched = sum(s.bytes_fetched for s in healing.segments)
+    words = (
+        f"A copy of the refused log took {counted(fetched, 'byte')} of frames from a peer: a copy of the log that was "
+        "made before the damage, and is served to it by gRPC. Each frame fits what the manifest seals by chain, "
+        "checksum, LSN and position."
+    )
+    last = (
+        ""
+        if outcome.recovery is None
+        else f" It opens with all records up to LSN {outcome.recovery.last_lsn:,}."
+    )
+    shown = table(taken, ("segment", "positions", "bytes taken", "outcome"), right=(2,))
+    return tag(
+        "section",
+        tag("h2", "Healed from a peer"),
+        tag("p", words + last),
+        _scrolled(shown, "what was taken from a peer", "healed"),
+        Markup(strip_html(outcome)),
+    )
+
+
+def hex_html(frame: CutFrame) -> str:
+    """Return the bytes of a frame as a hex dump; those that were changed stand in brackets."""
+    lines = []
+    for start in range(0, len(frame.data), HEX_COLUMNS):
+        row = frame.data[start : start + HEX_COLUMNS]
+        cells = [
+            f"[{byte:02x}]" if start + index in frame.highlight else f" {byte:02x} "
+            for index, byte in enumerate(row)
+        ]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{start:08x} {''.join(cells):<{4 * HEX_COLUMNS}} {text}")
+    dump = tag(
+        "pre",
+        "\n".join(lines),
+        style=f"{SCROLLED};font-size:0.8em",
+        tabindex="0",
+        role="region",
+        aria_label="hex dump",
+    )
+    return tag(
+        "details",
+        tag("summary", f"{frame.words}, as a hex dump ({len(frame.data):,} bytes)"),
+        dump,
+        class_="hex",
+    )
+
+
+def sweep_html(sweep: RecoverySweep) -> str:
+    """Return what was measured, and where; in red where something was not there again."""
+    red = []
+    if not sweep.whole:
+        words = "Not everything was there again after an opening: this is a bug in walkit. "
+        red.append(tag("b", words, role="alert", style=f"color:{RED}"))
+    early = " The time was over before more rounds were done." if sweep.ended_early else ""
+    said = (
+        f"Measured here just now: a child process puts {sweep.operations:,} records and is killed, for each bar; then "
+        f"in {counted(sweep.rounds, 'round')}, bar by bar in turns, a fresh copy of what it left is opened with a warm "
+        f"cache: a Store, over the age of its checkpoint, and a log, over the size of its segments.{early}"
+    )
+    return tag("p", *red, said)
+
 
 SWEEP_WORDS = (
     f"Two sweeps, over {len(CHECKPOINT_AGES)} checkpoint intervals and {len(SEGMENT_BYTES_MEASURED)} segment sizes: "

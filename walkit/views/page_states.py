@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib.resources import files
+from itertools import pairwise
 from typing import Any, cast
 
+import param
+from panel.custom import JSComponent
+
+from walkit._internal.html import Markup, table
+from walkit._internal.text import counted
 from walkit.errors import OptionsError
-from walkit.plots import states_timeline
-from walkit.views.inspector_parts import LogChooser, html_pane
+from walkit.plots import StateLane, states_timeline
+from walkit.record import Kind
+from walkit.views.frame_search import KeySearch, find_key
+from walkit.views.inspector_parts import LogChooser, html_pane, wanted_of
+from walkit.views.inspector_rows import bytes_words
 from walkit.views.job_bar import JobBar
-from walkit.views.jobs import Job
-from walkit.views.log_outline import Outline
-from walkit.views.looking import Apply, Looking
-from walkit.views.lsn_slider import LsnSlider
-from walkit.views.object_outline import outline_of
+from walkit.views.jobs import Apply, Job, Looking
+from walkit.views.log_outline import Outline, outline_of
 from walkit.views.parts import (
     Button,
     Select,
@@ -26,29 +33,271 @@ from walkit.views.parts import (
     sentence_html,
     soon,
 )
-from walkit.views.pick_table import PickTable
-from walkit.views.state_history import KeyHistory
+from walkit.views.pick_table import PickTable, Row
 from walkit.views.state_lab import (
+    ROWS_MAX,
     Compared,
     DiffRow,
     Engine,
+    RecordPlace,
     StateSide,
     compare_sides,
     places_of,
     spark_missing,
 )
-from walkit.views.state_rows import (
-    CHANGES,
-    DIFF_HEAD,
-    ENGINES,
-    Places,
-    compared_words,
-    counts_of,
-    diff_rows,
-    lanes_of,
-    times_html,
-)
 from walkit.views.workspace import LogPath, Workspace
+
+SLIDER_CSS = """
+label { display: block; font-size: 0.9em; font-variant-numeric: tabular-nums; }
+input { display: block; width: 100%; margin: 0.2em 0; box-sizing: border-box; accent-color: var(--accent); }
+"""
+
+
+class LsnSlider(JSComponent):
+    """A whole number from 0 to `end`; calls `moved()` where a person has moved it. Used by one thread."""
+
+    words = param.String(default="", doc="what is chosen")
+    value = param.Integer(default=0, doc="the LSN that is chosen")
+    end = param.Integer(default=1, doc="the last LSN that can be chosen")
+    _esm = files("walkit.views").joinpath("lsn_slider.js").read_text(encoding="utf-8")
+    _stylesheets = [SLIDER_CSS]
+
+    def __init__(self, words: str, moved: Callable[[], None]) -> None:
+        self._moved = moved
+        super().__init__(words=words, sizing_mode="stretch_width")  # type: ignore[no-untyped-call]
+
+    @property
+    def lsn(self) -> int:
+        """The LSN that is chosen."""
+        return int(self.value or 0)
+
+    def choose(self, lsn: int) -> None:
+        """Choose an LSN, as a person does; one beyond the end is the end."""
+        self.value = min(max(lsn, 0), int(self.end or 0))
+        self._moved()
+
+    def _handle_msg(self, msg: Any) -> None:
+        if isinstance(msg, dict) and type(msg.get("value")) is int:
+            self.choose(msg["value"])
+
+
+Ask = Callable[[str, Callable[[Job], Apply]], None]
+
+
+class KeyHistory(View):
+    """A key's records with the LSNs that they held to. Used by one thread."""
+
+    def __init__(self, ask: Ask, inspect: Callable[[str, int], None]) -> None:
+        """`ask` reads off this thread; `inspect(log, position)` is called with the frame that a person picks."""
+        super().__init__()
+        self.found: list[tuple[str, KeySearch]] = []
+        self._logs: Sequence[tuple[str, Outline]] = ()
+        self._ask, self._inspect = ask, inspect
+        self.key = TextInput(label="key", placeholder="text, or hex after 0x", width=260)
+        self.find = Button(label="Show its history", width=150)
+        self.more = Button(label="Search on", width=110, visible=False)
+        self.words = html_pane()
+        self.table = PickTable("history of the key", HISTORY_HEAD, self._pick, right=(0, 4, 5, 6))
+        self.key.param.watch(lambda _: self._find(), "enter_pressed")
+        self.find.on_click(lambda _: self._find())
+        self.more.on_click(lambda _: self._search_on())
+        self._layout = pn.Column(
+            pn.FlexBox(self.key, self.find, align_items="end"),
+            self.words,
+            self.table,
+            self.more,
+            sizing_mode="stretch_width",
+            margin=0,
+        )
+
+    def tell(self, logs: Sequence[tuple[str, Outline]]) -> None:
+        """Search these logs, by name, from now on; what was found before is forgotten."""
+        self._logs = logs
+        self._take([])
+
+    def show_key(self, key: bytes) -> None:
+        """Show the history of a key."""
+        self.key.value = f"0x{key.hex()}"
+        self._search(key, None)
+
+    def _find(self) -> None:
+        text = (self.key.value or "").strip()
+        try:
+            key = wanted_of("key", text)
+        except ValueError as error:
+            self.words.object = sentence_html("", problem=f"{text[:80]!r} is no key: {error}.")
+            return
+        if isinstance(key, bytes):
+            self._search(key, None)
+
+    def _search_on(self) -> None:
+        if self.found:
+            key = self.found[0][1].key
+            self._search(key, {name: s.next_lsn for name, s in self.found if s.next_lsn is not None})
+
+    def _search(self, key: bytes, starts: Mapping[str, int] | None) -> None:
+        """Find a key's records in each log, or from where a search before has stopped."""
+        logs = self._logs
+
+        def read(job: Job) -> Apply:
+            found = [
+                (name, find_key(outline, key, (starts or {}).get(name, outline.first_lsn), job))
+                for name, outline in logs
+                if starts is None or name in starts
+            ]
+            return lambda: self._take(found)
+
+        self._ask("searching for the key", read)
+
+    def _take(self, found: list[tuple[str, KeySearch]]) -> None:
+        self.found = found
+        rows = history_rows(found)
+        self.table.tell(rows)
+        self.words.object = sentence_html("No record has this key.") if found and not rows else ""
+        self.more.visible = any(search.next_lsn is not None for _, search in found)
+
+    def _pick(self, row_id: str, _: bool) -> None:
+        for log, search in self.found:
+            for hit in search.hits:
+                if f"{log}/{hit.record.lsn}" == row_id:
+                    self._inspect(log, hit.position)
+                    return
+
+
+DIFF_HEAD = (
+    "key",
+    "change",
+    *("left value", "left LSN", "left segment", "left frame at"),
+    *("right value", "right LSN", "right segment", "right frame at"),
+)
+HISTORY_HEAD = ("LSN", "log", "what", "value", "held to LSN", "segment", "frame at position")
+CHANGES = {"all changes": "", "inserted": "I", "deleted": "D", "changed": "C"}
+WORDS = {"I": "inserted", "D": "deleted", "C": "changed"}
+ENGINES = {"arrow": "Arrow, in this process", "spark": "Spark"}
+Places = tuple[Mapping[int, RecordPlace], Mapping[int, RecordPlace]]
+
+
+def counts_of(compared: Compared) -> list[tuple[str, str, str]]:
+    """Return the counts of a comparison as (name, value, what it means)."""
+    counts = compared.counts
+    return [
+        ("Inserted", f"{counts.inserted:,}", "keys that only the right state has"),
+        ("Deleted", f"{counts.deleted:,}", "keys that only the left state has"),
+        ("Changed", f"{counts.changed:,}", "keys with another value in the right state"),
+        (f"by {ENGINES[compared.engine]}", f"{compared.seconds:,.2f} s", "reading, replay and comparison"),
+    ]
+
+
+def compared_words(compared: Compared) -> str:
+    """Return what was compared, and how many rows of it are kept."""
+    left, right = compared.left, compared.right
+    where = "" if left.path == right.path else " of the second log"
+    said = f"From the state at LSN {left.lsn:,} to the one at LSN {right.lsn:,}{where}: "
+    said += "equal." if compared.counts.equal else f"{counted(compared.counts.total, 'key')} differ."
+    if compared.counts.total > len(compared.rows):
+        said += f" The first {ROWS_MAX:,} of each change are kept: `walkit diff` saves all."
+    return said
+
+
+def diff_rows(rows: Sequence[DiffRow], places: Places) -> list[Row]:
+    """Return a row for each key; the places are those of the left log and of the right one."""
+    return [_diff_row(row, places) for row in rows]
+
+
+def _diff_row(row: DiffRow, places: Places) -> Row:
+    left, right = places
+    return Row(
+        id=row.key.hex() or "empty",
+        cells=(
+            bytes_words(row.key),
+            WORDS[row.change],
+            *_side_cells(row.left_value, row.left_lsn, left, live=row.change != "I"),
+            *_side_cells(row.right_value, row.right_lsn, right, live=row.change != "D"),
+        ),
+        label=f"history of the key {bytes_words(row.key)}",
+    )
+
+
+def _side_cells(
+    value: bytes | None, lsn: int | None, places: Mapping[int, RecordPlace], *, live: bool
+) -> tuple[str, ...]:
+    shown = bytes_words(value) if live else "deleted" if lsn is not None else ""
+    if lsn is None:
+        return (shown, "", "", "")
+    place = places.get(lsn)
+    if place is None:
+        return (shown, f"{lsn:,}", "none", "in no frame")
+    return (shown, f"{lsn:,}", f"{place.segment}", f"{place.position:,}")
+
+
+def history_rows(found: Sequence[tuple[str, KeySearch]]) -> list[Row]:
+    """Return a row for each record of a key; `found` has the name of each log and what was found in it."""
+    return [row for name, search in found for row in _history_of(name, search)]
+
+
+def _history_of(name: str, search: KeySearch) -> list[Row]:
+    rows = []
+    for hit, following in pairwise((*search.hits, None)):
+        assert hit is not None
+        record = hit.record
+        deleted = record.kind == Kind.DELETE
+        held = f"{following.record.lsn - 1:,}" if following is not None else ""
+        if following is None and not deleted:
+            held = "its newest" if search.next_lsn is None else "not searched further"
+        rows.append(
+            Row(
+                id=f"{name}/{record.lsn}",
+                cells=(
+                    f"{record.lsn:,}",
+                    name,
+                    "deleted" if deleted else "set",
+                    "" if deleted else bytes_words(record.value),
+                    held,
+                    f"{hit.segment}",
+                    f"{hit.position:,}",
+                ),
+                label=f"the frame of LSN {record.lsn:,} of {name}",
+            )
+        )
+    return rows
+
+
+def times_html(times: Sequence[Compared]) -> Markup:
+    """Return a table of what the comparisons took, the newest first; nothing before there is one."""
+    if not times:
+        return Markup("")
+    rows = [
+        (
+            ENGINES[each.engine],
+            f"{each.left.lsn:,}",
+            f"{each.right.lsn:,}",
+            f"{each.seconds:,.2f} s",
+            "" if each.session_s is None else f"{each.session_s:,.1f} s",
+        )
+        for each in reversed(times)
+    ]
+    head = ("engine", "left LSN", "right LSN", "time", "Spark's session")
+    return table(rows, head, right=(1, 2, 3, 4))
+
+
+def lanes_of(sides: Sequence[tuple[str, Outline, int]]) -> list[StateLane]:
+    """Return the lines of a timeline for (name, log, LSN) of both sides; one line where they are of one log."""
+    marks = [(side, lsn) for side, (_, _, lsn) in zip(("left", "right"), sides, strict=True)]
+    if sides[0][1] is sides[1][1]:
+        return [StateLane(sides[0][0], _segments(sides[0][1]), tuple(marks))]
+    return [
+        StateLane(name, _segments(outline), (mark,))
+        for (name, outline, _), mark in zip(sides, marks, strict=True)
+    ]
+
+
+def _segments(outline: Outline) -> tuple[tuple[int, int, int], ...]:
+    newest = outline.last_lsn or 0
+    known = ((s.number, s.first_lsn, s.last_lsn or newest) for s in outline.segments if s.first_lsn)
+    return tuple(
+        (number, first, last) for number, first, last in known if first is not None and last >= first
+    )
+
 
 PAGE_ROWS = 50
 """Rows of the diff on one page."""

@@ -22,8 +22,7 @@ from walkit.read.reader import LogReader
 from walkit.state.diff import DiffCounts, diff
 from walkit.views.frame_search import find_lsn
 from walkit.views.jobs import Job
-from walkit.views.log_outline import Outline
-from walkit.views.object_outline import outline_of
+from walkit.views.log_outline import Outline, outline_of
 from walkit.views.workspace import LogPath
 
 Engine = Literal["arrow", "spark"]
