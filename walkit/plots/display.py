@@ -18,15 +18,13 @@ from html import escape
 from itertools import count
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from walkit._internal.arrow import load
 from walkit._internal.html import Markup, tag
 from walkit.errors import MissingExtraError
-
-if TYPE_CHECKING:
-    from walkit.plots.paper import FileStyle
 
 try:
     import plotly.graph_objects as go
@@ -37,6 +35,7 @@ except ImportError as error:
 
 __all__ = ["Figure", "figure_html", "go", "make_subplots"]
 
+FileStyle: TypeAlias = Literal["screen", "paper"]
 OFFLINE: Mapping[str, Any] = {"displaylogo": False, "plotlyServerURL": "", "showSendToCloud": False}
 """How plotly shows a figure: without a logo, and without a button that would send its data to plotly's cloud."""
 CONFIG: Mapping[str, Any] = {"responsive": True, **OFFLINE}
@@ -71,9 +70,8 @@ class Figure(go.Figure):  # type: ignore[misc]  # plotly has no types
         the data. `style="paper"` is for print: `width_in` inches wide (3.33 for a column, 7 for a page), serif letters
         of 8 points, no title, and colours that stay apart in grey. MissingExtraError, OptionsError.
         """
-        from walkit.plots.paper import save_figure
-
-        return save_figure(self, path, style=style, width_in=width_in)
+        # By its name: files of figures are built on figures.
+        return str(load("walkit.plots.paper").save_figure(self, path, style=style, width_in=width_in))
 
     def show(self, *args: Any, **named: Any) -> None:
         """Show it: in a notebook as a cell does; elsewhere, or with a renderer named, as plotly does."""

@@ -7,16 +7,15 @@ import os
 import re
 from html import unescape
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from walkit._internal.arguments import check_choice, check_number, refuse
 from walkit.errors import MissingExtraError
-from walkit.plots.display import Figure, restored
+from walkit.plots.display import Figure, FileStyle, restored
 from walkit.plots.export import save_data
 from walkit.plots.picture import WIDTH_PX, svg_of
 from walkit.plots.style import COLOURS
 
-FileStyle: TypeAlias = Literal["screen", "paper"]
 COLUMN_IN, PAGE_IN = 3.33, 7.0
 """Widths of a figure in one of two columns, and over both, in inches."""
 DARKENING = ("#000000", "#3b528b", "#21918c", "#7ad151", "#b8b8b8")
