@@ -12,16 +12,16 @@ from __future__ import annotations
 WHERE: dict[str, tuple[str, ...]] = {
     # -- the delta of confirmed data
     "handle, version 1: an end, and no delta": (
-        "replication/delta/test_session::SessionMachine",
+        "replication/delta/test_poll::PollMachine",
         "replication/delta/test_poll::test_older_reader_gets_no_frames",
     ),
     "handle, version 2: an end first, then 64 rounds of exactly three records": (
-        "replication/delta/test_session::SessionMachine",
+        "replication/delta/test_poll::PollMachine",
         "replication/delta/test_grpc::test_sixty_four_rounds_of_deltas_and_each_repeat_is_byte_for_byte",
     ),
     "buffer exceeded, and synchronised again by the next answer": (
-        "replication/delta/test_session::SessionMachine",
-        "replication/delta/test_feed::test_a_large_burst_is_an_end_and_the_frames_after_it_are_a_delta_again",
+        "replication/delta/test_poll::PollMachine",
+        "replication/delta/test_session::test_a_frame_above_the_bound_overflows_by_itself",
     ),
     "one record above the bound": (
         "replication/delta/test_session::test_a_frame_above_the_bound_overflows_by_itself",
@@ -35,7 +35,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "an opening or a closing ends the waiting": (
         "replication/delta/test_poll::test_the_closing_of_the_log_ends_the_waiting",
-        "replication/delta/test_feed::test_the_closing_of_the_log_ends_polls_and_observer",
+        "replication/delta/test_poll::test_the_closing_of_the_log_ends_the_waiting",
     ),
     "an append ends the waiting: an end first, a delta next": (
         "replication/delta/test_poll::test_an_append_ends_the_waiting_with_an_end_first_and_a_delta_next",
@@ -61,7 +61,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         "replication/delta/test_replay::test_an_answer_of_an_old_server_is_read_from_the_log",
     ),
     "an old reader of a new server": (
-        "replication/delta/test_grpc::test_an_older_reader_gets_what_its_version_has",
+        "replication/delta/test_poll::test_older_reader_gets_no_frames",
         "replication/delta/test_reader::test_an_older_reader_reads_the_log_up_to_the_answered_end",
     ),
     # -- never tested there
@@ -69,7 +69,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         "replication/delta/test_poll::PollMachine",
         "replication/delta/test_replay::test_one_request_is_under_way_and_a_lost_answer_is_asked_for_again",
         "replication/delta/test_feed::test_every_changed_bit_of_a_delta_is_noticed",
-        "replication/delta/test_reader::test_a_link_that_loses_bytes_costs_time_alone",
+        "replication/test_chaos::test_a_cluster_under_faults_loses_nothing_and_ends_equal",
     ),
     "an answer that comes late": (
         "replication/delta/test_attack::test_an_answer_that_comes_late_is_no_cut_history",
@@ -83,7 +83,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         "replication/delta/test_feed::test_there_is_an_observer_only_while_there_is_a_session",
     ),
     "the replayer": (
-        "replication/delta/test_replay::test_a_readers_state_is_the_logs_at_each_lsn_that_it_announces",
+        "replication/delta/test_replay::ReplayMachine",
         "replication/test_chaos::test_a_cluster_under_faults_loses_nothing_and_ends_equal",
     ),
     "the cache of snapshot reads: no answer has a gap in it (here the log is read)": (
