@@ -97,7 +97,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "a new replica joins late": (
         f"{BOOTSTRAP}::test_an_empty_replica_of_a_checkpointed_store",
         f"{BOOTSTRAP}::test_an_empty_replica_of_a_compacted_store",
-        f"{BOOTSTRAP}::test_an_empty_replica_of_a_trimmed_log",
+        f"{BOOTSTRAP}::test_an_empty_replica_of_a_checkpointed_store",
     ),
     # -- positions that are saved have an epoch, so that another history is noticed
     "a cursor past another history": (
