@@ -193,8 +193,9 @@ TABLES = {
 
 
 def with_tables(text: str) -> str:
-    """Return a page with its tables in the places of their names; KeyError for a name that is not in `TABLES`."""
-    return re.sub(r"^<!-- table: (\w+) -->$", lambda match: TABLES[match[1]](), text, flags=re.MULTILINE)
+    """Return a page with the tables of code in the places of their names."""
+    names = "|".join(TABLES)
+    return re.sub(rf"^<!-- table: ({names}) -->$", lambda match: TABLES[match[1]](), text, flags=re.MULTILINE)
 
 
 TOCTREE = re.compile(r"(^```\{toctree\}\n(?::\w+:.*\n)*\n)((?:[^`\n]+\n)+)(?=```)", re.MULTILINE)

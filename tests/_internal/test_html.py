@@ -83,7 +83,7 @@ def test_no_text_becomes_markup(text: str) -> None:
     )
     assert "".join(page.text).count(text) >= 6
     assert page.attributes.count(text) >= 5
-    tags = "p table tr th th tr td td table tr td td div div span span span"
+    tags = "p table tr th th tr td td table tr td td span div div span span span"
     assert page.tags == tags.split()
 
 

@@ -196,7 +196,7 @@ LIES: dict[str, Callable[[Plan, Manifest], Plan]] = {
     "a hole after the end": hole_after_the_end,
     "records that its frames have not": two_lsns_more,
     "another number of records": of_first(records=1 << 40),
-    "another number of frames": of_first(frames=0),
+    "another number of frames": of_first(frames=1 << 30),
     "other flags": of_first(flags=4),
 }
 

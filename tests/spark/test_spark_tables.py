@@ -77,7 +77,7 @@ def test_lists_and_patterns_mean_several(logs: Path) -> None:
     ("options", "error", "words"),
     [
         ({"path": "memory://x"}, OptionsError, "memory of one process"),
-        ({"path": "s3://bucket/log"}, OptionsError, "file:///PATH"),
+        ({"path": "ftp://bucket/log"}, OptionsError, "file:///PATH"),
         ({"path": "file://other/log"}, OptionsError, "the host is other"),
         ({"path": "/nowhere/*/log"}, LogNotFoundError, r"/nowhere/\*/log"),
         ({"paths": '["/x/y", "/x/./y"]'}, OptionsError, "named twice"),

@@ -15,7 +15,7 @@ def add_doctor(commands: Any) -> None:
     parser = add_command(
         commands,
         "doctor",
-        "report installed packages, properties of the disks, and problems",
+        "report packages, disks and problems",
         ": packages and the extras that bring them, file system, mount options and raw device of folders, Java, "
         "browser, JupyterLab; each problem with what to do about it. Exit code 1 if there is one",
         "walkit doctor --path /var/lib/orders --spark",

@@ -6,6 +6,7 @@ import threading
 import time
 from dataclasses import dataclass
 
+from walkit._internal.locks import once
 from walkit.models.device import Device, DeviceModel, device_model
 from walkit.storage.object_memory import ObjectFault, ObjectRequest, Plan
 
@@ -68,7 +69,7 @@ def delays(device: str | DeviceModel, *, seed: int = 0) -> Plan:
     model, lock = Device(device_model(device), seed), threading.Lock()
 
     def plan(request: ObjectRequest) -> ObjectFault:
-        with lock:
+        with once(lock), lock:
             now_ns = time.monotonic_ns()
             return ObjectFault(delay_s=(model.submit(now_ns, 0).done_ns - now_ns) / 1e9)
 

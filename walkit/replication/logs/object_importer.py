@@ -14,7 +14,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Final
 
-from walkit._internal.locks import marked
+from walkit._internal.locks import marked, once
 from walkit._main_thread import run_uninterrupted
 from walkit.commit.latches import CommitSignal
 from walkit.config import LogOptions
@@ -255,7 +255,7 @@ class ObjectImporter:
         run_uninterrupted(self._close, "close", events=self.events)
 
     def _close(self) -> None:
-        with self._closing:
+        with once(self._closing), self._closing:
             if self.closed:
                 return
             self.lifetime.end_work()
