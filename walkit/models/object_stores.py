@@ -66,7 +66,7 @@ def delays(device: str | DeviceModel, *, seed: int = 0) -> Plan:
 
     Requests share the rate of the store. A plan does not see bytes, so they take no time.
     """
-    model, lock = Device(device_model(device), seed), threading.Lock()
+    model, lock = Device(device_model(device), seed), threading.RLock()
 
     def plan(request: ObjectRequest) -> ObjectFault:
         with once(lock), lock:
