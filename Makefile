@@ -6,8 +6,8 @@ VENV := .venv/bin
 # Only when given, so that the set-up may choose among the interpreters there are.
 export PYTHON
 ARGS ?=
-# Of the tests: three processes, since each waits for a disk, a JVM or a browser for a part of its time. PROCESSES=0 is one.
-PROCESSES ?= 3
+# Of the tests: two processes; a JVM or a browser beside each keeps two cores busy. PROCESSES=0 is one.
+PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo lab dashboard screenshots book docs browser test test-all quick check pytest bench format lock golden clean
