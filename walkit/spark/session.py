@@ -78,9 +78,6 @@ def session(
             # A process has one JVM, which outlives the session it was started for.
             java = find_java() if SparkContext._gateway is None else None
             if java is not None:
-                if settings["spark.master"].startswith("local"):
-                    # Its JVM has this walkit on its path; one that runs already may not.
-                    settings.setdefault("spark.python.daemon.module", "walkit.spark.worker_daemon")
                 where = f"{settings['spark.master']}, Java {java.version}"
                 # Standard output belongs to the program: `walkit ... --json` is read by others.
                 print(f"walkit: starting Spark ({where}); this takes 5 to 15 s", file=sys.stderr, flush=True)
