@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import zstandard
 
-DOCUMENT = (Path(__file__).resolve().parents[2] / "walkit" / "format" / "FORMAT.md").read_text(
-    encoding="utf-8"
-)
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = (ROOT / "walkit" / "format" / "FORMAT.md", ROOT / "docs" / "files-beside-a-log.md")
+DOCUMENT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
 def fields_of(table: str) -> list[tuple[int, int, str]]:

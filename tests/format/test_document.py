@@ -1,4 +1,4 @@
-"""FORMAT.md is true: its tables, its example and its rule numbers are those of the code and the tests."""
+"""The pages of the format are true: tables, example and rule numbers are those of the code and the tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scripts import make_golden
-from tests.format.plain_reader import DOCUMENT, PlainRecord, crc, fields_of, read_frame
+from tests.format.plain_reader import DOCUMENT, PAGES, PlainRecord, crc, fields_of, read_frame
 from tests.support import makers
 from walkit.format import layout
 from walkit.format.checksum import crc32c, crc32c_of
@@ -24,7 +24,7 @@ ELSEWHERE = {
     "F-2.10": "salvage and repair: tests/recovery/test_salvage.py",
     "F-3.3": "recovery decides what damage means: tests/recovery",
     "F-3.4": "the scan gathers promises: tests/recovery",
-    "F-3.6": "there are no imported segments yet (F-15)",
+    "F-3.6": "recovery of a replica: tests/replication",
     "F-4.2": "the driver orders store and acknowledgement: tests/commit",
     "F-4.3": "the scan compares epochs: tests/recovery",
     "F-4.4": "readers of other processes: tests/read",
@@ -155,7 +155,7 @@ def test_the_document_is_what_the_script_makes() -> None:
 
 def test_rules_are_numbered_in_order() -> None:
     """Every section F-n has rules F-n.1, F-n.2, ... without a gap, or none; no number is given twice."""
-    sections = [int(n) for n in re.findall(r"^## F-(\d+) ", DOCUMENT, re.MULTILINE)]
+    sections = sorted(int(n) for n in re.findall(r"^## F-(\d+) ", DOCUMENT, re.MULTILINE))
     assert sections == list(range(1, len(sections) + 1))
     for section in sections:
         numbers = [int(r.split(".")[1]) for r in RULES if r.startswith(f"F-{section}.")]
@@ -167,7 +167,7 @@ def test_cited_rules_exist() -> None:
     """No file of the package, of these tests or of the page itself cites a rule that there is not."""
     known = {*RULES, *(f"F-{n}" for n in re.findall(r"^## F-(\d+) ", DOCUMENT, re.MULTILINE))}
     files = [*(makers.ROOT / "walkit").rglob("*.py"), *Path(__file__).parent.glob("*.py")]
-    for path in [*files, makers.ROOT / "walkit" / "format" / "FORMAT.md"]:
+    for path in [*files, *PAGES]:
         assert cited_in(path) <= known, f"{path.name} cites {sorted(cited_in(path) - known)}"
 
 

@@ -62,7 +62,7 @@ def header_of(data: bytes) -> SegmentHeader:
 
 
 def test_the_codec_writes_the_golden_bytes() -> None:
-    """F-11.1, F-15: every golden file made anew is the one on disk; compressed bytes alone depend on zstd (F-5.9)."""
+    """F-11.1: every golden file made anew is the one on disk; compressed bytes alone depend on zstd (F-5.9)."""
     made = make_golden.build()
     assert sorted(made) == FILES
     for name, data in made.items():
@@ -180,7 +180,7 @@ def test_a_golden_log_whose_last_file_was_cut_short(tmp_path: Path, size: int | 
 def test_one_command_makes_them_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """F-15: the script writes what is missing or differs, names it, and --check only says so, with exit code 1."""
+    """The script writes what is missing or differs, names it, and --check only says so, with exit code 1."""
     document = tmp_path / "walkit" / "format" / "FORMAT.md"
     document.parent.mkdir(parents=True)
     document.write_text(
