@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""How fast the dashboard is to use, beside a minimal page of the same shell, and what it costs when it is open.
+"""Measure how soon the dashboard is interactive, and the CPU of an open page.
 
-The two are loaded in turns in one run, so that the machine's moods are in both. Cold: a new browser on a server that
-has just started; warm: another window of that browser. Interactive: the button Start can be pressed and the first
-figure is drawn.
+Cold: a new browser on a server that has just started; warm: another window of that browser. Interactive: the button
+Start can be pressed and the first figure is drawn.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ import psutil  # noqa: E402
 
 from scripts.browsing import APP, Seen, find_browser, look_at, open_browser, serve  # noqa: E402
 
-MINIMAL = ROOT / "scripts" / "minimal_page.py"
 WATCHED_S = 20.0
 """How long an open page is watched for what it costs."""
 
@@ -93,32 +91,27 @@ def costs(browser_path: str) -> dict[str, Any]:
 def main(arguments: list[str] | None = None) -> int:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="times that each page is loaded cold")
-    parser.add_argument("--warm", type=int, default=3, help="times that each is loaded warm in a round")
+    parser.add_argument("--rounds", type=int, default=3, help="times that the page is loaded cold")
+    parser.add_argument("--warm", type=int, default=3, help="times that it is loaded warm in a round")
     asked = parser.parse_args(arguments)
     browser = find_browser()
     if browser is None:
         print("there is no Chromium on this machine: install it first", file=sys.stderr)
         return 1
-    cold: dict[str, list[float]] = {"dashboard": [], "minimal": []}
-    warm: dict[str, list[float]] = {"dashboard": [], "minimal": []}
-    size: dict[str, int] = {}
+    cold: list[float] = []
+    warm: list[float] = []
+    size = 0
     for _ in range(asked.rounds):
-        for name, app in (("dashboard", APP), ("minimal", MINIMAL)):
-            first, again, size[name] = one_round(app, browser, asked.warm)
-            cold[name].append(first)
-            warm[name] += again
-    for kind, found in (("cold", cold), ("warm", warm)):
-        for name, seconds in found.items():
-            spread = f"{min(seconds):.2f} to {max(seconds):.2f}"
-            print(f"{kind} {name}: {statistics.median(seconds):.2f} s, {spread}, n = {len(seconds)}")
-        late = statistics.median(found["dashboard"]) - statistics.median(found["minimal"])
-        print(f"{kind}: {late:+.2f} s after the minimal page")
-    for name, number in size.items():
-        print(f"bytes {name}: {number / 1e6:.2f} MB")
-    said = costs(browser)
-    print(f"idle: {said['idle']:.1%} of a core over {WATCHED_S:.0f} s")
-    print(f"update: {said['update_ms']:.0f} ms of the server's time, {said['updates']} of them")
+        first, again, size = one_round(APP, browser, asked.warm)
+        cold.append(first)
+        warm += again
+    for kind, seconds in (("cold", cold), ("warm", warm)):
+        spread = f"{min(seconds):.2f} to {max(seconds):.2f}"
+        print(f"{kind}: {statistics.median(seconds):.2f} s, {spread}, n = {len(seconds)}")
+    print(f"bytes: {size / 1e6:.2f} MB")
+    found = costs(browser)
+    print(f"idle: {found['idle']:.1%} of a core over {WATCHED_S:.0f} s")
+    print(f"update: {found['update_ms']:.0f} ms of the server's time, {found['updates']} of them")
     return 0
 
 

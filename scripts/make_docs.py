@@ -20,7 +20,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path, PurePosixPath
 from time import monotonic
@@ -32,7 +32,8 @@ if not __package__:  # run as a script: the checkout is what it is about, instal
     sys.path.insert(0, str(ROOT))
 
 from scripts import book  # noqa: E402
-from walkit import events, metrics, plots  # noqa: E402
+from walkit import errors, events, metrics, plots  # noqa: E402
+from walkit.cli.arguments import make_parser  # noqa: E402
 from walkit.metrics.prometheus import metric_name  # noqa: E402
 
 OUT = ROOT / "build" / "docs"
@@ -183,7 +184,44 @@ def table_of_edges() -> str:
     return table("| side | from | to | cause | event |", rows)
 
 
+def table_of_errors() -> str:
+    """Return each error: class, code, the meaning by its docstring, the next step by the tree of the module."""
+    steps = dict(re.findall(r"^[\s│├└─]+([\w.]+)(?:\(\w+\))? +(.+)$", str(errors.__doc__), re.MULTILINE))
+    rows = []
+    for name, kind in vars(errors).items():
+        if isinstance(kind, type) and issubclass(kind, errors.WalkitError) and kind is not errors.WalkitError:
+            meaning = " ".join(str(kind.__doc__).split("\n\n")[0].split())
+            step = steps.get(name) or steps[kind.__mro__[1].__name__]
+            rows.append((f"`{name}`", f"`{kind.code}`", meaning, step))
+    return table("| error | code | meaning | next step |", rows)
+
+
+def table_of_options() -> str:
+    """Return the options of each command: a heading per command and kind, and a row per argument."""
+
+    def parts(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+        rows = []
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for kind, each in action.choices.items():
+                    yield from parts(f"{name} {kind}".strip(), each)
+            elif action.help != argparse.SUPPRESS and not {"--help", "--debug"} & {*action.option_strings}:
+                value = action.metavar or (
+                    "{" + ",".join(map(str, action.choices)) + "}" if action.choices else ""
+                )
+                given = " ".join(
+                    [*action.option_strings, str(value)] if action.nargs != 0 else action.option_strings
+                )
+                rows.append((f"`{given.strip()}`".replace("|", "\\|"), str(action.help).replace("|", "\\|")))
+        if rows and name:
+            yield f"### Options of {name}\n\n{table('| argument | meaning |', rows)}"
+
+    return "\n\n".join(parts("", make_parser()[0]))
+
+
 TABLES = {
+    "errors": table_of_errors,
+    "options": table_of_options,
     "metrics": table_of_metrics,
     "events": table_of_events,
     "attributes": table_of_attributes,

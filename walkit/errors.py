@@ -8,7 +8,7 @@
     ├── RecordTooLargeError(ValueError)     change the record
     ├── RecordTypeError(TypeError)          change the record
     ├── RecordTimeError(ValueError)         change the record
-    ├── MissingExtraError(ImportError)      install something
+    ├── MissingExtraError(ImportError)      install the extra that it names
     │   └── spark.JavaNotFoundError
     ├── spark.SparkStartError               read the JVM's words that it carries
     ├── LogNotFoundError(FileNotFoundError) look elsewhere
@@ -19,12 +19,12 @@
     ├── FormatVersionError                  use a newer walkit
     ├── CorruptionError                     stop; keep the files; verify, repair or restore
     │   └── SegmentMissingError
-    ├── StorageError(OSError)               mend the place, open again
+    ├── StorageError(OSError)               repair the place, open again
     │   └── ObjectStoreError                the answer of an object store; see its subclass
     │       ├── ObjectExistsError           read the object: it decides
     │       ├── ObjectConflictError         read the object: it decides
-    │       ├── ObjectMissingError          there is no such object
-    │       ├── ObjectRangeError            the object ends before this range
+    │       ├── ObjectMissingError          look for the bucket, and for the key
+    │       ├── ObjectRangeError            read from within the object
     │       ├── ObjectDeniedError           correct the credentials or the rights
     │       ├── ObjectThrottledError        wait, then ask again
     │       ├── ObjectUnknownError          outcome unknown: read the object
@@ -36,11 +36,12 @@
     │   └── CommitTimeoutError(TimeoutError) outcome unknown: look, or continue waiting
     ├── AppendTimeoutError(TimeoutError)    nothing was written: try again
     ├── WaitTimeoutError(TimeoutError)      still on its way: wait again
-    ├── LogPoisonedError                    nothing was written: open again
+    ├── CallbackError                       use `submit` in the callback, or another thread
+    ├── LogPoisonedError                    nothing was written: repair the device, open again
     ├── LogClosedError                      nothing was written: open again
     ├── GapError                            begin again at `oldest`
-    ├── ClaimError                          look at `reason`: take the claim anew, or leave it to its owner
-    ├── CursorError                         say anew where to begin: drop the cursor, make it at an LSN
+    ├── ClaimError                          look at `reason`: take the claim again, or leave it to its owner
+    ├── CursorError                         decide where the consumer begins, and reset the cursor
     │   └── CursorDivergedError             the same; it is a DivergenceError, too
     ├── HistoryTrimmedError                 ask for a newer LSN
     ├── SnapshotError                       retry the stage it names

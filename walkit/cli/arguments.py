@@ -22,8 +22,8 @@ from walkit.cli.world import add_simulate
 URL_HELP = "s3://, gs://, az:// or objects: URL of the log"
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Return the arguments of one command; `run` is its handler. SystemExit after help, version or a complaint."""
+def make_parser() -> tuple[argparse.ArgumentParser, Any]:
+    """Return the parser of the command line, and its commands."""
     parser = argparse.ArgumentParser(
         prog="walkit",
         description="Look into write-ahead logs, check them, measure them.",
@@ -39,6 +39,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         *(add_dashboard, add_doctor, _add_remove, _add_salvage),
     ):
         add(commands)
+    return parser, commands
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Return the arguments of one command; `run` is its handler. SystemExit after help, version or a complaint."""
+    parser, commands = make_parser()
     given = sys.argv[1:] if argv is None else list(argv)
     if not given or given in (["bench"], ["simulate"]):
         asked = commands.choices[given[0]] if given else parser
