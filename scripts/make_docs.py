@@ -35,6 +35,7 @@ from scripts import book  # noqa: E402
 from walkit import errors, events, metrics, plots  # noqa: E402
 from walkit.cli.arguments import make_parser  # noqa: E402
 from walkit.metrics.prometheus import metric_name  # noqa: E402
+from walkit.recovery import decision  # noqa: E402
 
 OUT = ROOT / "build" / "docs"
 EXECUTED = ROOT / "build" / "executed"
@@ -171,9 +172,17 @@ def table_of_events() -> str:
 
 def table_of_attributes() -> str:
     """Return each attribute of events: name, unit, meaning."""
-    return table(
-        "| attribute | unit | meaning |", [(f"`{name}`", *about) for name, about in events.ATTRIBUTES.items()]
-    )
+    rows = [(f"`{name}`", *about) for name, about in events.ATTRIBUTES.items()]
+    return table("| attribute | unit | meaning |", rows)
+
+
+def tables_of_recovery() -> str:
+    """Return the decision table of recovery, its facts and its decisions."""
+    rows = [["" if v == "any" else v for v in row.values()][:-1] for row in decision.table_rows()]
+    facts = table("| fact | meaning |", [(f"`{name}`", text) for name, text in decision.MEANINGS.items()])
+    names = " | ".join(decision.MEANINGS).replace("_", " ")
+    verdicts = table("| decision | meaning |", [(d.name, d.value) for d in decision.Decision])
+    return "\n\n".join([table(f"| row | {names} | decision |", rows), facts, verdicts])
 
 
 def table_of_edges() -> str:
@@ -206,13 +215,8 @@ def table_of_options() -> str:
                 for kind, each in action.choices.items():
                     yield from parts(f"{name} {kind}".strip(), each)
             elif action.help != argparse.SUPPRESS and not {"--help", "--debug"} & {*action.option_strings}:
-                value = action.metavar or (
-                    "{" + ",".join(map(str, action.choices)) + "}" if action.choices else ""
-                )
-                given = " ".join(
-                    [*action.option_strings, str(value)] if action.nargs != 0 else action.option_strings
-                )
-                rows.append((f"`{given.strip()}`".replace("|", "\\|"), str(action.help).replace("|", "\\|")))
+                cells = (f"`{parser._get_formatter()._format_action_invocation(action)}`", str(action.help))
+                rows.append([cell.replace("|", "\\|") for cell in cells])
         if rows and name:
             yield f"### Options of {name}\n\n{table('| argument | meaning |', rows)}"
 
@@ -226,6 +230,7 @@ TABLES = {
     "events": table_of_events,
     "attributes": table_of_attributes,
     "edges": table_of_edges,
+    "recovery": tables_of_recovery,
 }
 """Tables that code makes; a page names one by `<!-- table: NAME -->`."""
 
