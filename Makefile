@@ -27,7 +27,7 @@ lab: setup ## JupyterLab on notebooks/; ARGS="--no-browser --ip=0.0.0.0" for ano
 dashboard: setup ## the live dashboard, on the address that it prints
 	PATH="$(CURDIR)/$(VENV):$$PATH" panel serve dashboards/app.py $(ARGS)
 
-screenshots: setup browser ## the pictures of the dashboard in README.md, made anew
+screenshots: setup browser ## make the pictures of the dashboard in README.md again
 	$(VENV)/python scripts/screenshots.py
 
 book: setup ## every notebook executed once, as one offline site in build/book
@@ -36,13 +36,13 @@ book: setup ## every notebook executed once, as one offline site in build/book
 docs: setup ## the site of the documentation in build/docs, and the book; ARGS="--no-execute" without outputs
 	$(VENV)/python scripts/make_docs.py $(ARGS)
 
-browser: ## Debian's chromium for the tests of the dashboard, where there is none and this is root
+browser: ## Debian's chromium for the tests of the dashboard, if it is missing and this is root
 	@sh scripts/browser.sh
 
 test: check browser ## ruff, mypy --strict and all tests
 	$(VENV)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-all: check browser ## every test, those marked slow too: about an hour; docs/evidence.md says what came of it last
+test-all: check browser ## every test, those marked slow too: about an hour; docs/evidence.md has the last result
 	HYPOTHESIS_PROFILE=release $(VENV)/python -m pytest -m "" -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 quick: setup ## the tests that the changed files reach, nearest first, for a minute; ARGS="--base HEAD~1"
@@ -51,7 +51,8 @@ quick: setup ## the tests that the changed files reach, nearest first, for a min
 pytest: setup ## the tests alone: make pytest ARGS="-m 'not spark' tests/log"
 	$(VENV)/python -m pytest $(ARGS)
 
-check: setup ## ruff and mypy --strict
+check: setup ## ruff, codespell and mypy --strict
+	$(VENV)/codespell
 	$(VENV)/ruff check .
 	$(VENV)/ruff format --check .
 	$(VENV)/mypy
@@ -59,14 +60,14 @@ check: setup ## ruff and mypy --strict
 bench: setup ## walkit bench write beside the raw device
 	$(VENV)/walkit bench write $(ARGS)
 
-format: setup ## let ruff mend what it can
+format: setup ## let ruff fix what it can
 	$(VENV)/ruff check --fix .
 	$(VENV)/ruff format .
 
-lock: setup ## make requirements.lock anew from pyproject.toml; UPGRADE=1 takes the newest versions
+lock: setup ## make requirements.lock again from pyproject.toml; UPGRADE=1 takes the newest versions
 	@sh scripts/lock.sh $(if $(UPGRADE),--upgrade)
 
-golden: setup ## make data/golden and the example in FORMAT.md anew, after a change of the format
+golden: setup ## make data/golden and the example in FORMAT.md again, after a change of the format
 	$(VENV)/python scripts/make_golden.py
 
 clean: ## remove .venv and every cache
