@@ -24,5 +24,5 @@ def remove(args: argparse.Namespace) -> int:
             if sys.stdin.readline().strip().lower() != "yes":
                 say("nothing was deleted")
                 return 1
-        print(f"deleted {counted(remove_log(store), 'bulk')} of {store.location}")
+        print(f"deleted {counted(remove_log(store), 'object')} of {store.location}")
     return 0

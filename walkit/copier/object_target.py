@@ -33,7 +33,7 @@ from walkit.objects.layout import (
 from walkit.objects.requests import Patience, PatientReads, put_own
 from walkit.objects.verbatim import VerbatimBulks
 from walkit.objects.view import fault_of
-from walkit.objects.vouched import encoded, manifest_of
+from walkit.objects.vouched import encoded, manifest_of, refuse_removed
 from walkit.record import Buffer
 from walkit.segments.history import check_identity
 from walkit.segments.manifest_store import LEVEL_KEY
@@ -87,6 +87,8 @@ class ObjectTarget:
         found = reads.find(MANIFEST_KEY)
         if found is not None:
             self._stored, self._tag = manifest_of(found, self._location), found.tag
+            if self._stored.extra.get("removed") != UNFINISHED:
+                refuse_removed(self._stored, self._location)
             is_empty = self._replaces and not vouched_place(self._stored).number
             if (
                 not is_empty and self._stored.extra.get("removed") != UNFINISHED

@@ -26,6 +26,7 @@ from walkit.errors import (
     CorruptionError,
     DivergenceError,
     LogFencedError,
+    LogNotFoundError,
     ObjectDeniedError,
     WalkitError,
 )
@@ -296,7 +297,7 @@ def _saver(vouched: VouchedEnd, poison: Callable[[BaseException], object]) -> Ca
     def save() -> None:
         try:
             vouched.save()
-        except (LogFencedError, CorruptionError, DivergenceError) as error:
+        except (LogFencedError, LogNotFoundError, CorruptionError, DivergenceError) as error:
             poison(error)
 
     return save

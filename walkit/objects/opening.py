@@ -22,7 +22,6 @@ from walkit.errors import (
     LogExhaustedError,
     LogExistsError,
     LogFencedError,
-    LogNotFoundError,
     ObjectStoreError,
 )
 from walkit.format.layout import EPOCH_MAX
@@ -50,7 +49,7 @@ from walkit.objects.layout import (
     vouched_place,
 )
 from walkit.objects.requests import PatientReads, put_own
-from walkit.objects.vouched import encoded, manifest_of
+from walkit.objects.vouched import encoded, manifest_of, refuse_removed
 from walkit.record import wall_us
 from walkit.storage.object_store import ObjectBytes
 
@@ -125,8 +124,7 @@ class Opening:
 
     def _take_manifest(self, found: ObjectBytes | None, log_id: int | None = None) -> None:
         self.manifest = manifest_of(found, self.location, log_id)
-        if self.manifest.extra.get("removed"):
-            raise LogNotFoundError(self.location, "it is being removed. `walkit remove` finishes that")
+        refuse_removed(self.manifest, self.location)
         assert found is not None
         self.manifest_tag = found.tag
         vouched_place(self.manifest)
@@ -168,10 +166,10 @@ class Opening:
         A trim replaces this object, by If-Match, and only with an epoch in it that is not newer than its own. So from
         now on no older writer moves the floor: a number that is missing from here on was not trimmed by one.
         """
-        found = self.reads.find(CLAIMS_KEY)
-        if found is None and self.manifest.lineage:
-            raise damaged(CLAIMS_KEY, "is missing", "claims and floor", None)
         while True:
+            found = self.reads.find(CLAIMS_KEY)
+            if found is None and self.manifest.lineage:
+                raise damaged(CLAIMS_KEY, "is missing", "claims and floor", None)
             before = self._claims_of(found) if found is not None else Claims(log_id=self.manifest.log_id)
             after = replace(
                 before,
@@ -183,7 +181,6 @@ class Opening:
             tag = None if found is None else found.tag
             if put_own(self.reads, CLAIMS_KEY, after.encode(), tag) is not None:
                 break
-            found = self.reads.find(CLAIMS_KEY)
         self.claims, self.floor = after, after.floor
         self.place = max(vouched_place(self.manifest), self.floor)
         if self.place.number > self.floor.number:

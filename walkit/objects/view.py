@@ -46,7 +46,7 @@ from walkit.objects.layout import (
 )
 from walkit.objects.ledger import Ledger
 from walkit.objects.requests import Patience, PatientReads
-from walkit.objects.vouched import manifest_of
+from walkit.objects.vouched import manifest_of, refuse_removed
 from walkit.read.reader import ReaderView
 from walkit.read.view import LogView, Span, View
 from walkit.segments.frame_walk import FrameWalk
@@ -358,11 +358,10 @@ class ObjectEnd:
         if found is None:
             if self.reads.find(CLAIMS_KEY) is None:
                 raise LogNotFoundError(self.location)
-            # The manifest of a log is put first and deleted last: it is there by now, unless it was lost.
+            # The manifest of a log is put first and never deleted: it is there by now, unless it was lost.
             found = self.reads.find(MANIFEST_KEY)
         manifest = manifest_of(found, self.location, log_id)
-        if manifest.extra.get("removed"):
-            raise LogNotFoundError(self.location, "it is being removed")
+        refuse_removed(manifest, self.location)
         return manifest
 
     def _read_floor(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from walkit._internal.locks import once
-from walkit.errors import DivergenceError, LogFencedError
+from walkit.errors import DivergenceError, LogFencedError, LogNotFoundError
 from walkit.format.file_names import lsn_of_name
 from walkit.format.layout import IN_BULKS
 from walkit.format.manifest import Manifest, encode_base, read_manifest
@@ -47,6 +47,13 @@ def manifest_of(found: ObjectBytes | None, location: str, log_id: int | None = N
     if log_id is not None and manifest.log_id != log_id:
         raise DivergenceError(f"the manifest of {location} belongs to another log now", first_lsn=1)
     return manifest
+
+
+def refuse_removed(manifest: Manifest, location: str) -> None:
+    """Raise LogNotFoundError for a log that was removed, and for an unfinished copy."""
+    if manifest.extra.get("removed"):
+        why = "it was removed, or is an unfinished copy. `walkit remove` deletes the rest; a log goes to another place"
+        raise LogNotFoundError(location, why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +194,11 @@ class VouchedEnd:
     def _take_own(self) -> None:
         """Go on from an own save that gave up before its outcome was known; else raise who has replaced the manifest.
 
-        LogFencedError, CorruptionError, DivergenceError.
+        LogFencedError, LogNotFoundError, CorruptionError, DivergenceError.
         """
         location, found = self.reads.store.location, self.reads.find(MANIFEST_KEY)
         manifest = manifest_of(found, location, self.stored.log_id)
+        refuse_removed(manifest, location)
         newest = max(epochs_of(manifest))
         if newest > self.stored.lineage[-1].number:
             raise LogFencedError(location, newest)
