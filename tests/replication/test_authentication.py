@@ -1,4 +1,4 @@
-"""What strangers can do to a primary over the wire: nothing that grows, poisons, blocks or moves it."""
+"""Strangers on the wire cannot grow, poison, block or move a primary."""
 
 from __future__ import annotations
 
@@ -90,10 +90,8 @@ def frames_of_log(log: walkit.WriteAheadLog) -> list[LogEnd]:
 
 
 @pytest.mark.parametrize("name", ["", "x" * 129, "two\nlines", "a\x00b", "\u202eabc", "x" * 1_000_000])
-def test_a_name_that_is_none_is_refused_before_anything_is_stored(
-    log: walkit.WriteAheadLog, name: str
-) -> None:
-    """Say hello with an empty, a long and an unprintable name: a refusal says so, and the manifest is as before."""
+def test_an_invalid_name_is_refused_before_anything_is_stored(log: walkit.WriteAheadLog, name: str) -> None:
+    """Send hellos with an empty, a long and an unprintable name: each is refused, and the manifest is unchanged."""
     before = manifest_bytes(log)
     with Primary(log) as primary, Caller(primary.address) as caller:
         refusal = caller.hello(name).next()
@@ -122,8 +120,8 @@ def test_a_replica_refuses_a_name_that_no_primary_takes(tmp_path: Path, name: st
     assert replica.name.isprintable()
 
 
-def test_a_claim_begins_with_an_acknowledgement_of_something_sent(log: walkit.WriteAheadLog) -> None:
-    """Say hello, acknowledge nothing, then what came: only the last begins a claim."""
+def test_the_first_valid_acknowledgement_makes_a_claim(log: walkit.WriteAheadLog) -> None:
+    """Send a hello, acknowledge nothing, then the batch: only the last makes a claim."""
     with Primary(log) as primary, Caller(primary.address) as caller:
         batch = caller.welcomed("r")
         assert held(log) == {}
@@ -136,7 +134,7 @@ def test_a_claim_begins_with_an_acknowledgement_of_something_sent(log: walkit.Wr
 
 
 def caller_history(primary: Primary) -> list[str]:
-    """What the session of the only caller has noted of its answers."""
+    """The answers noted by the session of the only caller."""
     (session,) = primary._sessions
     return [event for event in session.core.history if " Ack(" in event or " Hello(" in event]
 
@@ -258,10 +256,10 @@ def forged(sent: list[LogEnd]) -> dict[str, FromSubscriber]:
         "a position that no frame ends at": Ack(end=replace(last, position=last.position - 64)),
         "a position that was not sent": Ack(end=replace(last, position=last.position + 64)),
         "less than before": Ack(end=first),
-        "asking again for what was acknowledged": Nack(end=first),
+        "asking again for an acknowledged frame": Nack(end=first),
         "asking again from another chain": Nack(end=replace(second, chain=second.chain ^ 1)),
         "asking again from an LSN of 2^62": Nack(end=replace(second, last_lsn=1 << 62)),
-        "asking for what was never sent": Nack(end=last),
+        "asking for a frame never sent": Nack(end=last),
         "a second hello": Hello(name="r"),
     }
 
@@ -512,10 +510,10 @@ def test_loopback_is_served_by_every_name(log: walkit.WriteAheadLog, tmp_path: P
         *("0:0", "127.1:0", "::1:0", None, 7070),
     ],
 )
-def test_what_is_no_address_is_refused(log: walkit.WriteAheadLog, listen: str) -> None:
-    """Give no port, no host, a port that is none, short forms of hosts: OptionsError, before anything is served."""
+def test_an_invalid_address_is_refused(log: walkit.WriteAheadLog, listen: str) -> None:
+    """Give no port, no host, an invalid port, short forms of hosts: OptionsError, before anything is served."""
     with pytest.raises(
-        OptionsError, match=r"HOST:PORT|a port|in brackets|no number|no IPv4 address"
+        OptionsError, match=r"HOST:PORT|a port|in brackets|not a number|not an IPv4 address"
     ) as refused:
         Primary(log, listen)
     assert refused.value.option == "listen"

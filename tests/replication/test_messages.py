@@ -1,4 +1,4 @@
-"""What travels between publisher and subscriber: every flipped bit is seen, no message costs more than its limit."""
+"""Messages of publisher and subscriber: every flipped bit is seen, none costs more than its limit."""
 
 from __future__ import annotations
 
@@ -270,8 +270,8 @@ def long_lineage(epochs: int, **more: Any) -> Any:
         (long_lineage(LINEAGE_EPOCHS_MAX + 1), "65,536 is the most"),
         (long_lineage(0, number=[1] * 100_000), "65,536 is the most"),
         (long_lineage(5, chain=[1] * 4), "incomplete"),
-        (long_lineage(2, first_lsn=[1, 1 << 63]), "no log reaches"),
-        (long_lineage(2, position=[1, 1 << 63]), "no log reaches"),
+        (long_lineage(2, first_lsn=[1, 1 << 63]), "beyond the largest position"),
+        (long_lineage(2, position=[1, 1 << 63]), "beyond the largest position"),
     ],
 )
 def test_a_lineage_that_no_log_has_is_refused_before_it_is_unpacked(lineage: Any, problem: str) -> None:
@@ -311,7 +311,7 @@ def test_the_longest_lineage_fits_the_largest_message_and_a_longer_one_is_not_se
         pb.SubscriberMessage(),
     ],
 )
-def test_numbers_that_no_log_has_are_no_message(message: Any) -> None:
+def test_numbers_beyond_any_log_are_refused(message: Any) -> None:
     """Send LSNs, positions and lists beyond what can be, with a right checksum: a WireError, not a damaged message."""
     with pytest.raises(WireError) as refused:
         decode_from_subscriber(sealed(message))

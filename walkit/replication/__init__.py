@@ -1,7 +1,7 @@
 """The way out of a log: frames travel verbatim to replicas, which keep them at the same LSNs and positions.
 
-`Primary` serves a log, `Replica` follows one; `DeltaReader` shares the log's storage and polls for what is new. Only
-what is on the primary's stable storage leaves; the first difference of two histories is named and refused.
+`Primary` serves a log, `Replica` follows one; `DeltaReader` shares the log's storage and polls for new records. Only
+frames on the primary's stable storage are sent; the first difference of two histories is named and refused.
 
 The room has eight parts. Each knows itself and those before it; `commands` beside them runs `serve` and `follow`:
 
@@ -35,9 +35,9 @@ The way of a frame from the primary's commit to the replica's acknowledgement:
 10. `logs/imported_log.py`: `import_run` goes to `logs/importer.py`, whose `logs/imported_segments.py` writes the
     same bytes at the same position with a synced write, then publishes the end in the durable slot. It is durable.
 11. `core/subscriber.py`: `imported` answers with an `Ack`; then `replica/store.py` applies the records.
-12. `core/publisher.py`: `receive` compares the `Ack` with what was sent. It is acknowledged: `MoveClaim` moves
-    the replica's claim (`primary/claims.py`), before which the primary may trim, and which keeps the end.
-    With `ack_replicas` it counts for the log's own acknowledgements (`primary/replica_acks.py`).
+12. `core/publisher.py`: `receive` compares the `Ack` with the frames sent. It is acknowledged: `MoveClaim` moves the
+    replica's claim (`primary/claims.py`), before which the primary may trim, and which keeps the end. With
+    `ack_replicas` it counts for the log's own acknowledgements (`primary/replica_acks.py`).
 """
 
 from __future__ import annotations

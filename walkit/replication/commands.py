@@ -78,10 +78,10 @@ def follow(
     insecure: bool = False,
     show: Show | None = None,
 ) -> int:
-    """Follow a primary into a folder, printing its status when that changes. 3 where replication has failed.
+    """Follow a primary into a folder, and print the status when it changes. Return 3 if replication has failed.
 
-    A line says the state, how far the replica is and, where it does not advance, why and since when; or what `show`
-    makes of the status, and words for people go to standard error then.
+    A line has the state, the LSN reached and, if the replica does not advance, why and since when. With `show`, it is
+    the text of `show`, and text for people goes to standard error.
     """
     with (
         _until_told() as over,
@@ -200,7 +200,7 @@ def _say(text: str, where: TextIO | None = None) -> None:
 def _until_told() -> Iterator[WakeEvent]:
     """Yield an event that Ctrl-C or SIGTERM sets; handlers are put back at the end. An ignored signal stays ignored.
 
-    The handler runs in the midst of the waiting: an Event, whose lock the thread may hold then, would wait for itself.
+    The handler runs during the wait: an Event, whose lock the thread may then hold, would deadlock.
     """
     over = WakeEvent()
 

@@ -1,7 +1,7 @@
-"""The two state machines of replication, publisher and subscriber, and what they are made of; no I/O.
+"""The two state machines of replication, publisher and subscriber, and their parts; no I/O.
 
 - `publisher` and `subscriber`: events in by method calls, `actions` out for a shell to perform;
-- `answers` makes a publisher's messages, `bootstrap` follows the parts of a log that is fetched anew;
+- `answers` makes a publisher's messages, `bootstrap` follows the parts of a log that is fetched whole;
 - `states` is the table of states and edges, `lag` how far one side is behind, `backoff` the pause between attempts;
 - `absence` tells a storage that is away from one that is damaged.
 """

@@ -1,4 +1,4 @@
-"""What a protocol core asks of its shell: the outputs of `Publisher` and `Subscriber`, as plain values."""
+"""The outputs of `Publisher` and `Subscriber`, as plain values: each is a request to the shell."""
 
 from __future__ import annotations
 

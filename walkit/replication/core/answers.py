@@ -1,4 +1,4 @@
-"""What a publisher answers with, made of the facts of its session. Pure."""
+"""Makes a publisher's answers from the facts of its session. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def batch_of(run: FrameRun, lineage: tuple[EpochRecord, ...], codec: str, data: 
 
 
 def frame_too_large(run: FrameRun, limit: int) -> Refusal | None:
-    """Return the refusal of a run with a frame of more bytes than the subscriber takes; None where it takes all."""
+    """Return the refusal of a run with a frame of more bytes than the subscriber takes, or None."""
     if len(run.data) <= limit or (size := max(h.footprint for h in run.headers)) <= limit:
         return None
     text = (
@@ -54,14 +54,14 @@ def frame_too_large(run: FrameRun, limit: int) -> Refusal | None:
 
 
 def index_of(ends: Sequence[LogEnd], end: LogEnd) -> int:
-    """Return the index among the ends of one at this position, or where it would be inserted."""
+    """Return the index of the end at this position, or its insertion point."""
     return bisect_left(ends, end.position, key=lambda sent: sent.position)
 
 
 def wrong_after_hello(message: FromSubscriber, ends: Sequence[LogEnd], acked: LogEnd, furthest: int) -> str:
     """Return what is wrong with a message after the hello, in words; "" where it fits what was sent.
 
-    `ends` are those of what was sent and not acknowledged, `furthest` the last position that was ever sent.
+    `ends` are the ends sent and not acknowledged, `furthest` is the last position ever sent.
     """
     if isinstance(message, Hello):
         return "says hello a second time"

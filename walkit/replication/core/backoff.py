@@ -12,7 +12,7 @@ BACKOFF_MOST_MS = 5_000.0
 class Backoff:
     """Delays of a subscriber that reconnects. Each is drawn between half of its bound and the bound.
 
-    (Kevo's factor of 1.5 in whole seconds stayed at one second for ever; the bound here is a float and doubles.)
+    (Kevo's factor of 1.5 in whole seconds stayed at one second; the bound here is a float and doubles.)
     """
 
     def __init__(
@@ -33,5 +33,5 @@ class Backoff:
         return bound * (0.5 + 0.5 * self._chance())
 
     def reset(self) -> None:
-        """Something went well: begin with the first delay again."""
+        """Start again with the first delay, after a success."""
         self.failures = 0

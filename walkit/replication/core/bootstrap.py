@@ -1,4 +1,4 @@
-"""Which bytes of a plan a subscriber asks for, and whether what comes is what it asked for: without I/O.
+"""Chooses the bytes of a plan that a subscriber fetches, and checks each answer against its request; no I/O.
 
 A replica whose log cannot be continued fetches the files of another one. A bounded number of ranges is asked for at a
 time, in order; each answer has to be the one to the oldest question.
@@ -27,7 +27,7 @@ class Transfer:
     def __init__(self, wants: tuple[Want, ...], chunk_bytes: int = CHUNK_BYTES_MAX) -> None:
         assert all(0 <= want.offset <= want.size for want in wants)
         self.missing_bytes = self.bytes_at_first = sum(want.size - want.offset for want in wants)
-        """What has not come yet, and what had not when this began."""
+        """Bytes still missing, now and at the beginning."""
         self._wants = deque(want for want in wants if want.offset < want.size)
         self._asked: deque[Fetch] = deque()
         self._chunk_bytes = self._first_bytes = chunk_bytes
@@ -81,7 +81,7 @@ class Transfer:
 
 
 def wrong_fetch(fetch: Fetch, sizes: tuple[int, ...]) -> str:
-    """Return what is wrong with what a subscriber asks for, in words; "" where it lies in the plan."""
+    """Return why a fetch is outside the plan; "" if it is inside."""
     what = f"fetches {fetch.size:,} bytes at {fetch.offset:,} of file {fetch.file}"
     if fetch.file >= len(sizes):
         return f"{what}, and its plan has {len(sizes):,} files"

@@ -1,4 +1,4 @@
-"""How far one side is behind an end that moves: in records, bytes and milliseconds, and whether it catches up. Pure."""
+"""Measures lag to a moving end in records, bytes and milliseconds, and whether one side catches up. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ NEWS_MAX = 1024
 
 
 class Lag:
-    """What is known of a source's end, and since when, beside the LSN that was reached. Used by one thread."""
+    """The known end of a source, since when it is known, and the LSN reached. Used by one thread."""
 
     def __init__(self) -> None:
         self.source_lsn = self.source_position = 0
         self._news: deque[tuple[int, float]] = deque()
-        """(LSN, when it was known) of what was not reached yet, oldest first."""
+        """(LSN, time it was learned) of each end not reached yet, oldest first."""
         self._target_lsn = 0
 
     def source_at(self, lsn: int, position: int, reached_lsn: int, now_ms: float) -> None:
@@ -42,8 +42,8 @@ class Lag:
     def next_state(self, state: str, lsn: int, now_ms: float) -> str:
         """Return which of the two states follows `state`, with all up to `lsn` reached.
 
-        What was missing when it began to catch up is what it has to reach, as the source may never rest; where more is
-        missing for long then, it continues with that.
+        It has to reach the end known when it began to catch up, as the source may never rest. If more is missing for
+        long by then, it continues to the newer end.
         """
         late = self.ms(now_ms) >= CATCH_UP_MS
         if state == "streaming" and late:

@@ -59,7 +59,7 @@ HELLO_MS = 2_000.0
 """A subscriber says hello within this time."""
 HEARTBEAT_MS = 2_000.0
 CONTACT_MS = 3 * HEARTBEAT_MS
-"""A primary with nothing to send says so every `HEARTBEAT_MS`: after this time its end is not known any more."""
+"""A primary with nothing to send sends a heartbeat every `HEARTBEAT_MS`; after this time its end is unknown."""
 SILENCE_MS = 15_000.0
 HISTORY_EVENTS = 64
 HISTORY_CHARS = 2048
@@ -91,7 +91,7 @@ class Publisher:
         self.batch_bytes = min(batch_bytes, BATCH_BYTES_MAX)
         self.heartbeat_ms, self.silence_ms, self.hello_ms = heartbeat_ms, silence_ms, hello_ms
         self.state: CoreState = "waiting"
-        """What decides how a message is taken; `states` shows the same, and parts streaming from catching up."""
+        """Decides how a message is handled; `states` shows the same, and separates streaming from catching up."""
         self.states = StateTracker("session", "waiting")
         self.lag = Lag()
         self.name = ""
@@ -102,14 +102,14 @@ class Publisher:
         """The log that the subscriber is welcome to."""
         """How frames are compressed; the shell may set one that several sessions share."""
         self.traffic = Traffic()
-        """What was sent of frames in this session."""
+        """Frames sent in this session."""
         self.sent = LogEnd()
-        """Where what was sent ends; moves back when the subscriber asks for it again."""
+        """End of the frames sent; moves back when the subscriber asks for them again."""
         self.acked = LogEnd()
         self.history: deque[str] = deque(maxlen=HISTORY_EVENTS)
-        """The last events and what came of them, to be read when something went wrong."""
+        """The last events and their outcomes, for diagnosis."""
         self._ends = [LogEnd()]
-        """Ends of what was sent, in order of position, from the acknowledged one on."""
+        """Ends of the batches sent, in order of position, from the acknowledged one on."""
         self._began_at = self._furthest = 0
         """Positions of the end that the subscriber came with, and of the furthest that was ever sent."""
         self._again: LogEnd | None = None
@@ -121,7 +121,7 @@ class Publisher:
         self._epoch: tuple[int, int] | None = None
         self._reading = False
         self._sizes: tuple[int, ...] = ()
-        """Of the files of the plan that the subscriber was sent."""
+        """Sizes of the files of the plan sent to the subscriber."""
         self._sent_ms = self._heard_ms = 0.0
 
     @property
@@ -139,7 +139,7 @@ class Publisher:
         return min(self._sent_ms + self.heartbeat_ms, self._heard_ms + self.silence_ms)
 
     def began(self, now_ms: float) -> None:
-        """The call has begun: the subscriber has `hello_ms` to say hello."""
+        """The call was opened: the subscriber has `hello_ms` to send its hello."""
         self._sent_ms = self._heard_ms = now_ms
         self.states.begin(now_ms)
 
@@ -163,7 +163,7 @@ class Publisher:
         now_ms: float,
         acked: LogEnd = LogEnd(),  # noqa: B008 - it is frozen
     ) -> list[PublisherStep]:
-        """The subscriber is admitted; `primary` is what the source has.
+        """The subscriber is admitted; `primary` is the state of the source.
 
         `acked` is how far the subscriber has acknowledged before, as its claim says.
         """
@@ -238,7 +238,7 @@ class Publisher:
         self._heard_ms = now_ms
         if isinstance(message, Ack):
             return []
-        wrong = wrong_fetch(message, self._sizes) if isinstance(message, Fetch) else "says what fits no plan"
+        wrong = wrong_fetch(message, self._sizes) if isinstance(message, Fetch) else "sends what fits no plan"
         if wrong or not isinstance(message, Fetch):
             return self.refuse(Refusal(reason="protocol", message=f"replica {self.name!r} {wrong}"), now_ms)
         return [ReadPart(message)]
@@ -258,7 +258,7 @@ class Publisher:
     def frames(
         self, run: FrameRun | None, lineage: tuple[EpochRecord, ...], now_ms: float
     ) -> list[PublisherStep]:
-        """The answer to `Read`; None where there is nothing yet. `lineage` is the source's."""
+        """The answer to `Read`; None if there is nothing yet. `lineage` is the source's."""
         self._reading = False
         again, self._again = self._again, None
         if self.state != "streaming" or (run is None and again is None):
@@ -316,7 +316,7 @@ class Publisher:
 
     @property
     def has_sent_all(self) -> bool:
-        """Whether there is nothing more to send of what the source is known to have."""
+        """Whether all frames that the source is known to have were sent."""
         return self.sent.position >= self.lag.source_position
 
     def gone(self, now_ms: float, why: str) -> None:
@@ -339,7 +339,7 @@ class Publisher:
             self.states.move(self.lag.next_state(self.states.state, self.acked.last_lsn, now_ms), now_ms)
 
     def _pump(self) -> list[PublisherStep]:
-        """Ask for more frames where there are some and the window has room; first for the one to be sent again."""
+        """Read more frames if the source has some and the window has room; first the frames to be sent again."""
         if self._again is not None and self.state == "streaming" and not self._reading:
             self._reading = True
             return [Read(self._again, self.batch_bytes)]

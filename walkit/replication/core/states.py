@@ -66,9 +66,7 @@ STATES = (
     ),
     State("replica", "streaming", "streaming", "it has all but the frames of the last moment"),
     State("replica", "bootstrapping", "bootstrapping", "it gets its whole log again"),
-    State(
-        "replica", "rewinding", "rewinding", "its log is cut back to where its history and the primary's part"
-    ),
+    State("replica", "rewinding", "rewinding", "its log is cut back to the primary's history"),
     State("replica", "failed", "failed", "permanently; `error` has the cause"),
     State("replica", "stopped", "stopped", "`stop` was called"),
     State("session", "waiting", "greeting", "the replica has said no hello yet"),
@@ -145,7 +143,7 @@ class StateTracker:
         self.why = ""
         """Why it is in this state, in words; "" where the state says all."""
         self.moves: deque[Move] = deque(maxlen=MOVES_KEPT)
-        """What was not reported yet."""
+        """Moves not reported yet."""
         self._since_ms = now_ms
         self._spans: deque[Span] = deque(maxlen=SPANS_KEPT)
 
@@ -155,7 +153,7 @@ class StateTracker:
         return SHOWN[self.side, self.state]
 
     def move(self, state: str, now_ms: float, why: str = "") -> None:
-        """Take the edge to `state`; AssertionError where the table has none. The same state again changes nothing."""
+        """Take the edge to `state`; AssertionError if the table has no such edge. The same state changes nothing."""
         if state == self.state:
             return
         edge = _EDGES.get((self.side, self.state, state))
@@ -189,7 +187,7 @@ class StateTracker:
 
     @property
     def since_ms(self) -> float | None:
-        """Since when the state lasts, as it is shown; None where its beginning is not known."""
+        """When the state began, as it is shown; None if unknown."""
         return self._spans[-1].since_ms if self._spans else self._since_ms
 
     def spans(self) -> tuple[Span, ...]:

@@ -66,8 +66,8 @@ class Subscriber:
     """Follows one publisher. Not thread-safe.
 
     `start`, then `connected`, `lost`, `receive`, `imported` and `tick` as things happen. `fail` and `state == "failed"`
-    are final: a divergence, a gap or an unknown version ends as a typed error, and nothing is merged. What the
-    publisher says is tried a second time first: only where nothing was imported between two such answers it counts.
+    are final: a divergence, a gap or an unknown version ends as a typed error, and nothing is merged. A publisher's
+    refusal is final only at the second time, if nothing was imported in between.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class Subscriber:
         bootstraps: bool = False,
     ) -> None:
         self.bootstraps = bootstraps
-        """Whether it takes the log anew where its own cannot be continued."""
+        """Whether it fetches the whole log if its own cannot be continued."""
         self.transfer: Transfer | None = None
-        """What comes of the files of a plan, while it does."""
+        """The transfer of a plan's files; None if none is running."""
         self._chunk_bytes = CHUNK_BYTES_MAX
         """The size of the first ranges that the next transfer asks for."""
         self.name, self.codecs, self.versions, self.frame_bytes_max = name, codecs, versions, frame_bytes_max
@@ -103,22 +103,22 @@ class Subscriber:
         self.next = self.end
         """The end of the frames that were verified and given out to be imported: what the next batch must follow."""
         self.state: State = "detached"
-        """What decides how a message is taken; `states` shows the same, and parts streaming from catching up."""
+        """Decides how a message is handled; `states` shows the same, and separates streaming from catching up."""
         self.states = StateTracker("replica", "new")
         self.error: WalkitError | None = None
         self.welcomed = False
-        """Whether a publisher has ever said where its log ends."""
+        """Whether a publisher has ever reported its log's end."""
         self.trouble = self.reason = ""
         """Why the last connection ended: in words, and as one of `messages.REASONS` or "connection", "silence",
         "frames" (they came damaged) or "failure"."""
         self.heard_ms: float | None = None
-        """When the publisher was last heard on this connection; None where there is no contact."""
+        """Time of the publisher's last message on this connection; None without contact."""
         self.since_ms: float | None = None
-        """Since when there is no contact, or no frame was imported; None before `start`."""
+        """Time of the last contact, or of the last imported frame; None before `start`."""
         self.lag = Lag()
         self.connections = self.duplicates = self.gaps = self.damaged = 0
         self.traffic = Traffic()
-        """What was taken in of frames, since this object was made."""
+        """Frames received since this object was made."""
         self.history: deque[str] = deque(maxlen=HISTORY_EVENTS)
         self.wake_at_ms: float | None = None
         self._backoff, self._silence_ms = backoff or Backoff(), silence_ms
@@ -160,7 +160,7 @@ class Subscriber:
         return self._note("connected", [SendToPublisher(hello)], now_ms)
 
     def lost(self, why: str, now_ms: float, reason: str = "connection") -> list[SubscriberStep]:
-        """The connection is gone, or there was none to be had."""
+        """The connection is gone, or could not be made."""
         if self.state in ("detached", "failed"):
             return []
         self._lose_contact(now_ms)
@@ -239,7 +239,7 @@ class Subscriber:
         return self.fail(error, now_ms)
 
     def fail(self, error: WalkitError, now_ms: float) -> list[SubscriberStep]:
-        """Something that trying again does not mend; also for the shell, when its own disk fails."""
+        """End with an error that a retry does not fix; also for the shell, when its own disk fails."""
         self.error, self.reason, self.trouble, self.transfer = error, "failure", str(error), None
         self._enter("failed", now_ms, self.trouble)
         self.wake_at_ms = None
@@ -272,7 +272,7 @@ class Subscriber:
             self.heard_ms = now_ms
 
     def _lose_contact(self, now_ms: float) -> None:
-        """There is no contact from now on; where there was none before, nothing changes."""
+        """Note the loss of contact; a second call changes nothing."""
         if self.heard_ms is not None or self.since_ms is None:
             self.heard_ms, self.since_ms = None, now_ms
 
@@ -323,7 +323,7 @@ class Subscriber:
         return [StorePart(message), *self._fetch()]
 
     def _fetch(self) -> list[SubscriberStep]:
-        """Ask for what is missing; with all of it there the connection is of no more use."""
+        """Fetch the missing bytes; with all of them here the connection is no longer needed."""
         assert self.transfer is not None
         if self.transfer.is_done:
             return [Disconnect("all of the plan is there"), Publish()]
@@ -355,7 +355,7 @@ class Subscriber:
         return [Import(run, tuple(e for e in self.lineage if e.number <= batch.epoch))]
 
     def _take_damaged(self, fault: FrameFault | None, now_ms: float) -> list[SubscriberStep]:
-        """Frames that follow by their positions are damaged, or are of another history."""
+        """Frames that follow by their positions are damaged, or belong to another history."""
         if fault in (FrameFault.CHAIN, FrameFault.LSN, FrameFault.EPOCH, FrameFault.FOREIGN):
             lsn = self.next.last_lsn + 1
             text = f"intact frames came that do not follow LSN {lsn - 1:,}: {fault.value}. Nothing was merged"

@@ -32,13 +32,13 @@ class EncodedFrames(Protocol):
 
     @property
     def data(self) -> bytes:
-        """The frames' bytes as they stand in the log."""
+        """The frames' bytes as they are in the log."""
 
 
 class DeltaBuffer:
     """Keeps the frames of all records after `first` up to `end`, at most `bytes_max` bytes. Not thread-safe.
 
-    A frame that does not follow, or with which it would be too large, is not kept, and nothing else is any more.
+    A frame that does not follow, or would make it too large, empties it: nothing is kept from then on.
     """
 
     def __init__(self, bytes_max: int = DELTA_BYTES_MAX) -> None:
@@ -54,7 +54,7 @@ class DeltaBuffer:
         self._check()
 
     def append(self, frames: EncodedFrames) -> bool:
-        """Keep frames; False, with nothing kept any more, where they do not follow or do not fit."""
+        """Keep frames; False, and nothing is kept, if they do not follow or do not fit."""
         size = frames.next_position - frames.position
         follows = frames.first_lsn == self.end.lsn + 1 and frames.position >= self.end.position
         if not follows or self.size_bytes + size > self.bytes_max:
@@ -66,7 +66,7 @@ class DeltaBuffer:
         return True
 
     def take(self) -> bytes:
-        """Return all bytes, and begin again at the end: b"" where nothing came since the last time."""
+        """Return all bytes, and continue empty from the end: b"" if nothing came since the last call."""
         data = join(self._parts)
         self.begin(self.end)
         return data

@@ -46,7 +46,7 @@ OWNER_NAME = "delta-reader"
 KEPT = 2
 """So many snapshots are kept: where the newest is damaged, the one before it is used while the log reaches back."""
 ATTEMPTS_MAX = 8
-"""How often a beginning is tried anew because the writer's own checkpoints overtook it."""
+"""Number of attempts to begin, as the writer's own checkpoints may overtake each."""
 
 
 class DeltaCheckpoint:
@@ -56,7 +56,7 @@ class DeltaCheckpoint:
     """
 
     def __init__(self, place: Place, log_id: int, events: EventSink) -> None:
-        """Take the folder; LogLockedError where another reader has it, DivergenceError where it is of another log.
+        """Take the folder; LogLockedError if another reader has it, DivergenceError if it belongs to another log.
 
         A copy of a reader's folder has the state, but is not that reader: it gets an owner of its own, with an event,
         so that the two have a claim each. OptionsError for the folder of a log.
@@ -95,7 +95,7 @@ class DeltaCheckpoint:
             raise
 
     def restore(self, manifest: Manifest, table: KeyedTable, events: EventSink) -> SnapshotInfo | None:
-        """Restore the newest good snapshot; None where there is none. Damaged ones are passed over, with an event.
+        """Restore the newest good snapshot, or return None. Damaged ones are passed over, with an event.
 
         DivergenceError for one of another history of the log: what the reader had applied was cut since.
         """
@@ -120,7 +120,7 @@ class DeltaCheckpoint:
         identity = identity_at(manifest, reached.lsn)
         if identity.epoch_id != reached.epoch_id and reached.epoch_id:
             raise DivergenceError(
-                f"record {reached.lsn:,} is of another epoch now: what the reader has applied was cut",
+                f"record {reached.lsn:,} belongs to another epoch now: the reader's records were cut",
                 first_lsn=min(reached.lsn, manifest.end.last_lsn + 1),
             )
         info = write_snapshot(
@@ -161,9 +161,9 @@ def _durable_lsn(log: SharedLog, known_lsn: int) -> int:
 
 
 def restored_state(log: SharedLog, state: ReaderState, events: EventSink) -> Reached:
-    """Restore the log's newest snapshot, and replay what compaction leaves no states of; return how far that is.
+    """Restore the log's newest snapshot, and replay the compacted records after it; return the LSN reached.
 
-    All up to there is durable. What comes after it is complete, so it can be read in ranges.
+    All up to there is durable. The records after it are complete, so they can be read in ranges.
     """
     for attempt in range(ATTEMPTS_MAX):
         view = log.view()

@@ -26,7 +26,7 @@ from walkit.replication.transport.threads import now_ms
 
 
 class PollCall:
-    """One poll that is under way. `wake` is set after `answer`, after `gone`, and where it is to be answered sooner."""
+    """One poll that is under way. `wake` is set after `answer`, after `gone`, and if its answer is due sooner."""
 
     def __init__(self) -> None:
         self.wake = WakeEvent()
@@ -78,7 +78,7 @@ class DeltaFeed:
 
     @property
     def counts(self) -> DeltaCounts:
-        """What was answered so far."""
+        """Counts of the answers so far."""
         return self._core.counts
 
     def described(self) -> tuple[SessionStatus, ...]:
@@ -93,7 +93,7 @@ class DeltaFeed:
         return answer
 
     def wait(self, call: PollCall) -> PollAnswer | PollRefusal | None:
-        """Return the answer to a poll that was begun; None where `on_disconnect` has ended the waiting."""
+        """Return the answer to a poll; None if `on_disconnect` has ended the wait."""
         self._calls[call] = None
         try:
             while call.answer is None and not call.gone:
@@ -144,7 +144,7 @@ class DeltaFeed:
     def stop(self) -> None:
         """End all sessions; polls that wait and later ones are refused. Stopping twice does nothing."""
         with once(self._lock), self._lock:
-            self._stop("delta readers are served no more")
+            self._stop("delta readers are no longer served")
         if self._stored is None:
             self._log.parts.lifetime.off_close(self._log_closes)
 
@@ -185,7 +185,7 @@ class DeltaFeed:
                 self._seen_after_lsn = self._stored.end.lsn
                 return
             self._observation = self._log.observe(self._see, at="durable")
-            # What is acknowledged by now and not durable yet may never come.
+            # A record that is acknowledged by now and not durable yet may never come.
             self._seen_after_lsn = self._log.acked_lsn
 
     def _leave_unneeded(self) -> None:
@@ -224,7 +224,7 @@ class DeltaFeed:
             self._give(self._core.tick(self._durable_end(), self._clock_ms()))
 
     def _fail(self, error: BaseException) -> PollRefusal:
-        """Sessions that may lack a frame are ended, and their observer; the next poll begins both anew."""
+        """End the sessions that may lack a frame, and their observer; the next poll starts both again."""
         refusal = PollRefusal(reason="failed", message=f"{type(error).__name__}: {error}")
         self._give(self._core.end(refusal))
         self._leave_unneeded()

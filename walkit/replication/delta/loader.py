@@ -40,7 +40,7 @@ LOAD_BYTES_MAX = 2 << 20
 HOP_FROM_BYTES = 256 << 10
 """So many bytes before a range are read over with it, in one request; more are passed by their headers."""
 TRIES = 3
-"""How often a view is made anew because the log's files moved away under it."""
+"""Number of views made for one load, as the log's files may move away under each."""
 STOP_S = 5.0
 """How long a stop waits for reads that are under way: a storage may hang."""
 
@@ -48,7 +48,7 @@ Frames = list[tuple[FrameHeader, memoryview]]
 
 
 class Reached(NamedTuple):
-    """How far a reader's state is: an LSN, and the epoch of that record; of epoch 0 there is no record."""
+    """A reader's position: an LSN, and the epoch of that record. Epoch 0 has no record."""
 
     lsn: int
     epoch_id: int
@@ -79,7 +79,7 @@ def check_history(manifest: Manifest, log_id: int, reached: Reached) -> None:
 
 
 class _End(NamedTuple):
-    """Where a frame ends; `chain` is what the next one has to carry, None where that is not known."""
+    """The end of a frame; the next one has to carry `chain`, which is None if unknown."""
 
     lsn: int
     position: int
@@ -135,8 +135,8 @@ class RangeLoader:
     def load(self, first_lsn: int, last_lsn: int, known: DeltaEnd, reached: Reached) -> LoadedRange:
         """Return the frames that hold these LSNs, or the first of them; the log is durable up to `known`, at or after.
 
-        GapError where records of it are gone, DivergenceError where the log is another one than the state at `reached`
-        came of, CorruptionError for damage, StorageError for what may pass.
+        GapError if some of its records are gone, DivergenceError if the state at `reached` came from another log,
+        CorruptionError for damage, StorageError for a failure that may pass.
         """
         frames = self._from_tail(first_lsn, last_lsn, known) or self._from_view(first_lsn, last_lsn, reached)
         expected, size = first_lsn, 0
@@ -166,7 +166,7 @@ class RangeLoader:
         for record in view.records(first_lsn, last_lsn):
             yield record
             wanted = record.lsn + 1
-        # The newest are durable by what the primary has said, and the log's own files do not say so yet.
+        # The newest are durable by the primary's answer, and not yet by the log's own files.
         while wanted <= last_lsn:
             loaded = self.load(wanted, last_lsn, known, reached)
             if loaded.end.lsn < wanted:
@@ -192,7 +192,7 @@ class RangeLoader:
     # -- the open segment
 
     def _from_tail(self, first_lsn: int, last_lsn: int, known: DeltaEnd) -> Frames | None:
-        """Return the range's frames from the segment that is open here; None where they are not all in it."""
+        """Return the range's frames from the segment that is open here; None if it lacks some of them."""
         with self._tail_in_use() as tail:
             if tail is None or first_lsn < tail.segment.first_lsn:
                 return None
@@ -270,13 +270,13 @@ class RangeLoader:
         raise AssertionError("the last attempt returns or raises")
 
     def keep_tail(self, view: View) -> None:
-        """Keep the segment open that is written now, where its frames are the log's own."""
+        """Keep the segment open that is written now, if its frames are the log's own."""
         if not isinstance(view, LogView) or not view.spans:
             return
         span = view.spans[-1]
         if span.record.flags & SegmentFlag.COMPACTED or view.manifest.gaps_of(span.record):
             return
-        with suppress(StorageError, CorruptionError, GapError):  # it only makes later loads quicker
+        with suppress(StorageError, CorruptionError, GapError):  # it only makes later loads faster
             self._replace_tail(_Tail(*view.opened(span)))
 
     def _replace_tail(self, opened: _Tail | None) -> None:
@@ -322,7 +322,7 @@ class Workers:
     def do(self, job: Callable[[], object]) -> None:
         """Have a thread do this. Called by one thread, which bounds how many jobs there are at a time.
 
-        RuntimeError where the system has no thread to give, and there is none yet.
+        RuntimeError if the system has no thread left, and none runs yet.
         """
         if len(self._threads) < self._most:
             thread = LogThread(target=self._work, name=self._name, daemon=True)

@@ -41,9 +41,9 @@ CHECK_MS, UNPROVEN_MS = 5_000.0, 1_000.0
 More often while the primary's opening is not in the log's manifest: it may be the primary of another copy.
 """
 STOP_S = 30.0
-"""How long a stop waits for what is under way on a thread: a storage may hang."""
+"""How long a stop waits for the work of a thread: a storage may hang."""
 REFUSALS_MAX = 2
-"""What gRPC refuses for token or TLS ends the reader at the second time."""
+"""The second refusal for token or TLS ends the reader."""
 
 
 class DeltaLoop:
@@ -96,7 +96,7 @@ class DeltaLoop:
 
     @property
     def sessions(self) -> int:
-        """How many sessions were begun."""
+        """The number of sessions so far."""
         return self._sessions_before + self.poller.sessions
 
     @property
@@ -136,7 +136,7 @@ class DeltaLoop:
         return self.stopping and not self.thread.running
 
     def start(self) -> None:
-        """Start the threads, the first time. RuntimeError where the system has none to give; then try again."""
+        """Start the threads, the first time. RuntimeError if the system has no thread left; then try again."""
         self.thread.start(f"walkit-delta {self.name}")
 
     def stop(self) -> None:
@@ -297,7 +297,7 @@ class DeltaLoop:
     # -- the log's own end
 
     def _look(self, now: float) -> None:
-        """Look how far the log is durable, as its own slot and manifest say: while no poll is answered, else seldom."""
+        """Read the durable end from the log's own slot and manifest: while no poll is answered, else rarely."""
         heard_ms = self.answered_ms if self.answered_ms is not None else -self._silence_ms
         silent = now - heard_ms >= self._silence_ms
         idle = self.poller.wake_at_ms is not None or now - self._asked_ms >= self._silence_ms
@@ -317,7 +317,7 @@ class DeltaLoop:
             found, manifest = self._source.end_and_manifest()
             try:
                 check_history(manifest, self._log_id, reached)
-            except DivergenceError:  # the manifest may be older than what is applied
+            except DivergenceError:  # the manifest may be older than the applied records
                 check_history(self._source.manifest(), self._log_id, reached)
             end = DeltaEnd(*found)
         except WalkitError as error:
@@ -384,7 +384,7 @@ class DeltaLoop:
         self._check()
 
     def _check(self) -> None:
-        """Assert what holds between two steps; on the loop's own thread. What is noted of a part goes with it."""
+        """Assert what holds between two steps; on the loop's own thread. The notes of a part go with it."""
         assert self._loads <= self._named.keys()
         assert self.error is not None or len(self._named) <= self.replayer.parts
         assert self._probe_ms is None or self.poller.closed is not None, "a primary that answers is probed"

@@ -1,4 +1,4 @@
-"""What a delta reader and the server of its log say to each other, as plain values, and what each version carries.
+"""The messages of a delta reader and the server of its log, as plain values, and the fields of each version.
 
 A delta reader shares the log's storage. It polls: the answer says up to where the log is durable, and may bring the
 newest frames along, so that the reader does not have to read them from the storage. `walkit.proto` is their encoding.
@@ -40,7 +40,7 @@ class DeltaEnd:
 class PollRequest:
     """A reader asks for the answer number `session_epoch` of its session.
 
-    To ask for the same number again gives the same answer; to ask for the next one says that it has come.
+    The same number again gets the same answer; the next number confirms that it has come.
     """
 
     session_id: int = 0
@@ -60,13 +60,13 @@ class PollRequest:
 class PollAnswer:
     """The log is durable up to `end`.
 
-    `delta` is None where the log has to be read, b"" where nothing is new since `first`, else the frames of all records
-    after `first` up to `end`.
+    `delta` is None if the log has to be read, b"" if nothing is new since `first`, else the frames of all records after
+    `first` up to `end`.
     """
 
     version: int
     session_id: int
-    """Another one than asked for: the session is new, and knows nothing of what was answered before."""
+    """If it is not the requested one, the session is new, and knows none of the earlier answers."""
     session_epoch: int
     end: DeltaEnd
     log_id: int
@@ -86,7 +86,7 @@ class PollAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PollRefusal:
-    """There is no answer to a request; `reason` is one of REFUSALS."""
+    """A request is refused; `reason` is one of REFUSALS."""
 
     reason: str
     message: str
@@ -114,7 +114,7 @@ def checksum_of(answer: PollAnswer) -> int:
 def delta_frames(answer: PollAnswer) -> list[tuple[FrameHeader, memoryview]]:
     """Return (header, bytes) of each frame of an answer's delta: all records after `first` up to `end`, in order.
 
-    ProtocolError where the delta is damaged, is not of the log and the opening that the answer names, or does not cover
+    ProtocolError if the delta is damaged, belongs to another log or opening than the answer names, or does not cover
     exactly that range. FormatVersionError for a frame of a newer format.
     """
     first, delta = answer.first, answer.delta
@@ -134,7 +134,7 @@ def delta_frames(answer: PollAnswer) -> list[tuple[FrameHeader, memoryview]]:
         fault = check_body(header, frame)
         _require(fault is None, "delta", fault, f"the frame at byte {at:,} is intact")
         ids = (header.log_id, header.epoch_id)
-        _require(ids == (answer.log_id, answer.epoch_id), "epoch_id", ids, "the frames are of the log named")
+        _require(ids == (answer.log_id, answer.epoch_id), "epoch_id", ids, "the frames are the named log's")
         _require(header.first_lsn == lsn + 1, "first", header.first_lsn, f"LSN {lsn + 1:,} follows")
         _require(header.records == header.span, "delta", header.records, f"there are {header.span:,} records")
         _require(header.position >= position, "first", header.position, f"it is from {position:,} on")

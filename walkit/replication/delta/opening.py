@@ -40,11 +40,11 @@ class Opening:
         return self._epoch_id is not None and not self._is_there
 
     def checked(self, answer: PollAnswer, asked_lsn: int, reached: Reached, now_ms: float) -> PollAnswer:
-        """Return what can be used of an answer: without its frames where the manifest does not have their opening yet.
+        """Return the usable part of an answer: without its frames if the manifest does not have their opening yet.
 
-        DivergenceError where its log is not the one that the reader has followed. Another error says that the manifest
-        cannot be read: then nothing of the answer can be used. `asked_lsn` is what was applied when it was asked for:
-        it may be late, and the reader further by now.
+        DivergenceError if the reader has followed another log. Any other error means that the manifest cannot be read,
+        and nothing of the answer can be used. `asked_lsn` is the LSN applied at the time of the request; the reader may
+        be further by now.
         """
         same = answer.epoch_id == self._epoch_id
         wrote = bool(answer.delta) or (same and answer.end.lsn != self._end_lsn)
@@ -81,7 +81,7 @@ class Opening:
         )
 
     def _look(self, answer: PollAnswer, asked_lsn: int, reached: Reached) -> bool:
-        """Compare the histories; return whether the record at the answer's end is of its opening in the manifest."""
+        """Compare the histories; return whether the manifest has the answer's end in the same opening."""
         is_there = False
         if answer.log_id == self._log_id:
             manifest = self._log.manifest()

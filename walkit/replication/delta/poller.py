@@ -16,9 +16,9 @@ from walkit.replication.protocol.failures import ProtocolError
 class DeltaPoller:
     """Asks for one answer after the other. Not thread-safe. Times are milliseconds of the shell's clock.
 
-    `request` says what to send and when; then `answered`, `refused` or `failed`, with that request, says what came. An
-    answer that was lost is asked for again under its number, so it is the same one. What comes for an older request is
-    dropped whole.
+    `request` returns the next poll and when to send it; then `answered`, `refused` or `failed` takes its outcome. A
+    lost answer is requested again under its number, so it is the same one. An answer to an older request is dropped
+    whole.
     """
 
     def __init__(
@@ -28,9 +28,9 @@ class DeltaPoller:
         self.version, self.interval_ms = version, interval_ms
         self.session_id, self.session_epoch = 0, 1
         self.sessions = 0
-        """How many sessions were begun."""
+        """The number of sessions so far."""
         self.closed: PollRefusal | None = None
-        """Why no poll is answered any more: of version, or because the log was closed."""
+        """Why polls are no longer answered: the version, or the log was closed."""
         self.wake_at_ms: float | None = 0.0
         """When to call `request`; None while one is under way, or there will be none."""
         self._backoff = backoff or Backoff()
@@ -74,7 +74,7 @@ class DeltaPoller:
         return answer
 
     def refused(self, request: PollRequest, refusal: PollRefusal, now_ms: float) -> None:
-        """The request was refused: it is tried again later, in a new session; or never, if that is of no use."""
+        """The request was refused: it is tried again later, in a new session, unless the refusal is final."""
         if request is not self._under_way:
             return
         if refusal.reason in ("version", "closed", "left"):

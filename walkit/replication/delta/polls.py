@@ -63,7 +63,7 @@ class DeltaOptions:
 
 
 class Reply(NamedTuple):
-    """What the caller that gave this token gets."""
+    """The reply to the caller that gave this token."""
 
     token: Hashable
     answer: PollAnswer | PollRefusal
@@ -71,7 +71,7 @@ class Reply(NamedTuple):
 
 @dataclass(slots=True)
 class DeltaCounts:
-    """What was answered since the beginning: by delta, by an end with which the log is to be read, by nothing new."""
+    """Counts of answers: with a delta, with an end up to which the log is to be read, and with nothing new."""
 
     deltas: int = 0
     ends: int = 0
@@ -232,7 +232,7 @@ class DeltaPolls:
             return [*replies, Reply(token, self._closed)]
         session = self._sessions.get(request.session_id)
         if session is not None and not self._can_ask(session, request):
-            replies += self._close(session, PollRefusal(reason="stale", message="the session was begun anew"))
+            replies += self._close(session, PollRefusal(reason="stale", message="the session was replaced"))
             session = None
         if request.leave:
             left = PollRefusal(reason="left", message="the reader needs the session no more")
@@ -267,7 +267,7 @@ class DeltaPolls:
         return replies
 
     def on_disconnect(self, token: Hashable, now_ms: float) -> None:
-        """The caller that gave this token is gone: it gets no reply, and what it would have got is kept for a retry."""
+        """The caller that gave this token is gone: it gets no reply, and the answer is kept for a retry."""
         for session in self._sessions.values():
             if any(token == waiting for waiting, _ in session.waiting):
                 session.waiting = [each for each in session.waiting if each[0] != token]
@@ -363,7 +363,7 @@ class DeltaPolls:
         return [*replies, *self._settle(session, now_ms)]
 
     def _settle(self, session: _Session, now_ms: float) -> list[Reply]:
-        """Answer the polls that wait, where it is time to."""
+        """Answer the waiting polls if their time has come."""
         if session.waiting and now_ms >= session.wake_at_ms:
             return self._answer(session, now_ms)
         return []

@@ -54,16 +54,16 @@ class DeltaReader:
     then has nothing to continue from, and its claim must not use up the log's.
 
     With `checkpoint`, a folder of this reader alone, the state is saved there every
-    `checkpoint_s` seconds and at `stop`; a reader that begins again with that folder continues from it, or where what
-    it needs next is gone from the log's newest snapshot.
+    `checkpoint_s` seconds and at `stop`; a reader that starts again with that folder continues from it, or from the
+    log's newest snapshot if the records after it are gone.
 
     If the log's storage goes away, the reader waits for it, with pauses of up to 30 seconds: its state is "absent". Any
     other error ends the reader: `error` has it, and `wait_for` raises it. Nothing is ever passed over. The state is in
     memory as a whole; what waits to be applied is bounded by `limits`. Safe from any thread.
 
     LogNotFoundError; OptionsError for a log of durability "none", and for files of `tls` that cannot be used;
-    LogLockedError where another reader has the checkpoint's folder; DivergenceError where it is of another log, or of a
-    history that was cut; ClaimError; HistoryTrimmedError where the log has no snapshot from which it continues.
+    LogLockedError if another reader has the checkpoint's folder; DivergenceError if it belongs to another log, or to a
+    history that was cut; ClaimError; HistoryTrimmedError if the log has no snapshot from which it continues.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class DeltaReader:
 
     @property
     def error(self) -> WalkitError | None:
-        """What ended the reader for good; None while it runs. `wait_for` raises it."""
+        """The error that ended the reader; None while it runs. `wait_for` raises it."""
         return self._loop.error
 
     def wait_for(self, result_or_lsn: AppendResult | int, timeout: float | None = None) -> int:
@@ -214,8 +214,8 @@ class DeltaReader:
     def checkpoint(self) -> int:
         """Take a checkpoint now; return the LSN of the newest one.
 
-        OptionsError where the reader has no folder for it, LogClosedError once it is stopped; SnapshotError; the error
-        that ended the reader, where the state has a part of a range.
+        OptionsError if the reader has no folder for it, LogClosedError once it is stopped; SnapshotError; the error
+        that ended the reader, if the state has a part of a range.
         """
         upkeep = self._loop.upkeep
         if upkeep is None or not self._checkpointed:

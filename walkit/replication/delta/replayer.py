@@ -1,8 +1,8 @@
 """The core of a delta reader's replay: answers in, loads and applications out, in order; without I/O.
 
-A delta is taken where it begins where everything before it ends; any other range is loaded from the shared log. Loads
-run side by side, and what they bring is applied in the order of the records. `applied` moves over what was applied, and
-over nothing else: an error is tried again, or it ends the replay; no range is ever passed over.
+A delta is used if it begins at the end of everything before it; any other range is loaded from the shared log. Loads
+run in parallel, and their frames are applied in the order of the records. `applied` moves over applied records only: a
+failure is tried again, or ends the replay; no range is ever skipped.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LoadRange:
 class ApplyRange:
     """Apply this to the state, and report `done`, `apply_failed`, or of a delta `spoiled`.
 
-    `payload` is what was loaded, or the (header, bytes) of each frame of a delta.
+    `payload` is the result of a load, or the (header, bytes) of each frame of a delta.
     """
 
     number: int
@@ -83,7 +83,7 @@ class ReplayLimits:
 
 @dataclass(slots=True)
 class ReplayCounts:
-    """What came by which path since the beginning."""
+    """Counts of records and bytes by path."""
 
     deltas: int = 0
     delta_bytes: int = 0
@@ -232,7 +232,7 @@ class DeltaReplayer:
         return self._pump(now_ms)
 
     def done(self, number: int, now_ms: float) -> list[ReplayStep]:
-        """What was to be applied is."""
+        """A part was applied."""
         part = self._part(number, "applying")
         if part is None:
             return []
@@ -261,7 +261,7 @@ class DeltaReplayer:
     # -- parts
 
     def _frames_of(self, answer: PollAnswer) -> object | None:
-        """Return the frames of an answer's delta, where it can be used; None where its range is to be loaded."""
+        """Return the frames of an answer's delta; None if its range has to be loaded."""
         first, delta = answer.first, answer.delta
         if first is None or not delta:
             return None
@@ -275,7 +275,7 @@ class DeltaReplayer:
             return None
         try:
             return self._check_delta(answer)
-        except WalkitError:  # the log itself says what is wrong, if there is anything wrong with it
+        except WalkitError:  # the log is read instead, and shows any damage of its own
             self.counts.damaged += 1
             return None
 
@@ -353,7 +353,7 @@ class DeltaReplayer:
         return [EndReplay(error)]
 
     def _check(self) -> None:
-        """Assert that nothing between what is applied and what is known is left out, and that one part is applied."""
+        """Assert that the parts cover all from the applied end to the known one, and that one part is applied."""
         at = self.applied.lsn
         for part in self._parts:
             assert part.first.lsn == at < part.end.lsn

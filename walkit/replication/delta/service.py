@@ -144,7 +144,7 @@ class DeltaService:
         if not context.add_callback(_disconnect(feed, call)):
             feed.on_disconnect(call)
         answer = feed.wait(call)
-        if answer is None:  # there is no caller that would read it
+        if answer is None:  # the caller is gone
             return PollRefusal(reason="busy", message="the caller is gone")
         if isinstance(answer, PollRefusal):
             self._count_refusal()

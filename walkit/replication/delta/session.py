@@ -1,7 +1,7 @@
-"""What one delta reader was answered, and the frames that have become durable since: a state machine without I/O.
+"""The last answer to one delta reader, and the frames that have become durable since: a state machine without I/O.
 
-A delta covers exactly what lies between two ends that the reader was given, or there is none. LSNs are dense, so
-whether a frame is new, follows or leaves a gap is seen on the frame itself: no order of events makes a wrong range.
+A delta covers exactly the range between two ends that the reader was given; otherwise no delta is sent. LSNs are dense,
+so whether a frame is new, follows or leaves a gap is seen on the frame itself: no order of events makes a wrong range.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class DeltaState(Enum):
 
 
 class DeltaEvent(Enum):
-    """What moves a session from a state to another one."""
+    """Events that move a session from one state to another."""
 
     ANSWER = "an end was answered after which every frame will come"
     ANSWER_END = "an end was answered alone"
@@ -55,8 +55,8 @@ class Collected(NamedTuple):
 class DeltaSession:
     """Follows one reader of a log. Not thread-safe.
 
-    `append` every durable frame whose records lie after `seen_after_lsn`, in order; `durable` the end of what is
-    durable where that is known; `collect` the next answer.
+    `append` every durable frame with records after `seen_after_lsn`, in order; `durable` the durable end when it is
+    known; `collect` the next answer.
     """
 
     def __init__(self, end: DeltaEnd, *, seen_after_lsn: int = 0, bytes_max: int = DELTA_BYTES_MAX) -> None:
@@ -115,7 +115,7 @@ class DeltaSession:
         return Collected(first, self.answered, delta)
 
     def close(self) -> None:
-        """Keep nothing any more. Closing twice does nothing."""
+        """Drop all frames and keep no more. Closing twice does nothing."""
         self._buffer.begin(self.newest)
         self._move(DeltaEvent.CLOSE)
         self._check()

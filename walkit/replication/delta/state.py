@@ -90,8 +90,8 @@ class ReaderState(MappingApi):
     def apply(self, frames: Iterable[tuple[FrameHeader, memoryview]], last_lsn: int) -> tuple[int, int, int]:
         """Apply the frames that end at or before this LSN and are not in the state; return (records, decode, insert).
 
-        Times in ns. A frame that ends after it comes whole with the next range. GapError where a record between the
-        state and the frames is missing, DivergenceError where they are of another history. One caller at a time.
+        Times in ns. A frame that ends after it comes whole with the next range. GapError if a record between the state
+        and the frames is missing, DivergenceError if they belong to another history. One caller at a time.
         """
         first = self.applied_lsn + 1
         whole = [
@@ -144,7 +144,7 @@ class ReaderState(MappingApi):
         return number, epoch_id
 
     def image(self) -> tuple[StateImage, Reached] | None:
-        """Return the state of one moment as a snapshot has it, and how far it is; None where it is not whole."""
+        """Return the state of one moment as a snapshot has it, and how far it is; None if it is not whole."""
         with alone(STATE), self._follower.lock:
             reached = self.reached
             if self._torn:

@@ -15,8 +15,7 @@ class DeltaReaderStatus:
 
     `state`: "new", "connecting" (neither the primary nor the log has said how far the log is), "following" (polls are
     answered), "reading the log" (no poll is answered, and the reader looks at the log itself), "absent" (the storage is
-    away; it is tried again until it is back), "failed" (for good:
-    `error` says why), "stopped".
+    away; it is tried again until it is back), "failed" (for good: `error` has the cause), "stopped".
     """
 
     state: str
@@ -38,11 +37,11 @@ class DeltaReaderStatus:
     loaded_bytes: int
     """Bytes of frames that were read from the log."""
     claim: str
-    """What the reader keeps from being dropped, in words."""
+    """The records that the reader keeps from being dropped, in words."""
     checkpoint_lsn: int
-    """LSN of the reader's own checkpoint; 0 where there is none."""
+    """LSN of the reader's own checkpoint; 0 without one."""
     trouble: str
-    """What failed last; "" once it has succeeded again."""
+    """The last failure; "" after the next success."""
     error: str | None
     statistics: DeltaReaderStatistics
 

@@ -1,4 +1,4 @@
-"""What a delta reader does beside reading: its claim on what it has not read, and its checkpoints."""
+"""Keeps a delta reader's claim on the unread records, and takes its checkpoints."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class ReaderUpkeep:
         return [thread.name for thread in self._threads if not thread.ended]
 
     def finish(self, *, whole: bool) -> None:
-        """Take the last checkpoint where the state is whole, and give the claim up or leave it to its lease."""
+        """Take the last checkpoint if the state is whole, and release the claim or leave it to its lease."""
         if whole:
             try:
                 self.save()

@@ -1,7 +1,7 @@
 """A poll and its reply as protobuf bytes, and back.
 
-Fields are written in the order of their numbers and there are no maps, so equal messages are equal bytes: a reader that
-asks for one answer twice gets the same bytes twice. An absent delta and an empty one are kept apart.
+Fields are written in the order of their numbers, without maps, so equal messages are equal bytes: a reader that asks
+for one answer twice gets the same bytes twice. An absent delta and an empty one are kept apart.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def encode_poll(request: PollRequest) -> bytes:
 
 
 def decode_poll(data: bytes) -> PollRequest:
-    """Return the poll; WireError where it is none, DamagedMessageError where its checksum is another."""
+    """Return the poll; WireError if it is not a poll, DamagedMessageError if its checksum is wrong."""
     if len(data) > POLL_BYTES_MAX:
         raise WireError(f"a poll of {len(data):,} bytes: {POLL_BYTES_MAX} is the most")
     m = parsed(pb.PollQuestion, data)
@@ -73,7 +73,7 @@ def encode_reply(reply: PollAnswer | PollRefusal) -> bytes:
 
 
 def decode_reply(data: bytes) -> PollAnswer | PollRefusal:
-    """Return what answers a poll; WireError where it is none, DamagedMessageError where its checksum is another."""
+    """Return the reply; WireError if it is not a reply, DamagedMessageError if its checksum is wrong."""
     m = parsed(pb.PollReply, data)
     kind = m.WhichOneof("reply")
     if kind == "refusal":
@@ -98,7 +98,7 @@ def decode_reply(data: bytes) -> PollAnswer | PollRefusal:
 
 
 def _optional(message: Any, name: str) -> Any:
-    """Return a field's value; None where it is absent, which another value than zero or empty is."""
+    """Return a field's value; None if it is absent, which differs from zero or empty."""
     return getattr(message, name) if message.HasField(name) else None
 
 

@@ -2,7 +2,7 @@
 
 A segment is asked for as the range of positions that the manifest says it has, since a peer cuts its segments
 elsewhere. The frames that come follow the log before that range, and end where the manifest says, by chain, LSN and
-position: so they are the frames that stood there (FORMAT.md F-20).
+position: so they are the frames that were there (FORMAT.md F-20).
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ Progress = Callable[[int, int], object]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HealedSegment:
-    """What became of one damaged segment. LSNs are inclusive, positions half-open."""
+    """The outcome for one damaged segment. LSNs are inclusive, positions half-open."""
 
     segment: str
     healed: bool
     """Whether it is whole now or, of a dry run, would be."""
     ranges: tuple[tuple[int, int], ...]
-    """Positions that were fetched, from and until: those of the segment; none where nothing was asked for."""
+    """Fetched positions of the segment, from and until; empty if nothing was fetched."""
     bytes_fetched: int
     why_not: str
     """Why it is as it was, in words; "" where it is healed."""
     kept_as: str
-    """Where the damaged file is kept; "" where there was none, or nothing was changed."""
+    """Where the damaged file is kept; "" if it was missing, or nothing was changed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HealReport(TableReport):
-    """What healing a log from a peer did or, of a dry run, would do."""
+    """The outcome of healing a log from a peer; after a dry run, the outcome to expect."""
 
     title: ClassVar[str] = "Healed from a peer"
 
@@ -88,7 +88,7 @@ class HealReport(TableReport):
 
     @property
     def notes(self) -> list[str]:
-        """What was done, in one sentence."""
+        """The outcome, in one sentence."""
         healed = sum(segment.healed for segment in self.segments)
         said = f"the frames of {counted(self.segments_checked, 'segment')} checked, no damage"
         if self.segments:
@@ -129,7 +129,7 @@ def heal(
 
     `log` may be a primary's folder or a replica's, `source` is HOST:PORT of a `Primary` of the same log: of its
     primary, of a replica, of a copy. Every frame of a sealed segment is read; a damaged or missing one is fetched
-    whole. What a peer sends is used only where it follows the log before it, and ends as the manifest says, by chain,
+    whole. A peer's frames are used only if they follow the log before them, and end as the manifest says, by chain,
     LSN, position and epoch; the damaged file is kept under lost+found. A crash leaves each segment as it was or healed,
     and the same call does the rest. `dry_run` fetches and checks the same frames, and changes nothing.
 
@@ -138,14 +138,14 @@ def heal(
     manifest are not healed either. `progress` is called with (bytes read, bytes to read).
 
     A peer that lacks a range, has compacted it, or has other frames there, leaves that segment as it was; the report
-    says why. DivergenceError where the peer has another log or history, LogLockedError where a writer lives, PeerError
-    for what another try may mend; OptionsError, LogNotFoundError, NotALogError, CorruptionError (the manifest),
-    StorageError.
+    has the reason. DivergenceError if the peer has another log or history, LogLockedError while a writer is open,
+    PeerError for a failure that another try may fix; OptionsError, LogNotFoundError, NotALogError, CorruptionError (the
+    manifest), StorageError.
     """
     destination = destination_of(source, token, tls, insecure)
     check_progress(progress, "(bytes read, bytes to read)")
     storage = storage_at(log)
-    load_manifest(storage)  # what is no log gets no lock file
+    load_manifest(storage)  # a folder without a log gets no lock file
     began = time.perf_counter()
 
     def healed() -> HealReport:
@@ -224,7 +224,7 @@ def _why_not_asked(manifest: Manifest, record: SegmentRecord) -> str:
 
 
 def _left_over(storage: Storage, manifest: Manifest, known: set[str]) -> list[HealedSegment]:
-    """Return the segment for which the next opening refuses the log, where that is none of the known ones."""
+    """Return the segment for which the next opening refuses the log, if it is not a known one."""
     try:
         make_plan(scan_log(storage, manifest, read_durable_slot(storage)), "prefix")
     except (CorruptionError, StorageError, FormatVersionError) as refusal:
@@ -274,7 +274,7 @@ class _Healer:
     dry_run: bool
 
     def heal(self, record: SegmentRecord) -> HealedSegment:
-        """Heal a segment, or say why not. DivergenceError, PeerError and StorageError end the whole work."""
+        """Heal a segment, or return the reason. DivergenceError, PeerError and StorageError end the whole work."""
         fetched, why, kept = 0, "", ""
         try:
             if self.dry_run:

@@ -38,9 +38,9 @@ class RangeLink:
     def runs(self, log_id: int, lineage: tuple[EpochRecord, ...], after: LogEnd) -> Iterator[FrameRun]:
         """Yield runs of frames that follow `after`, up to the last durable one of the peer.
 
-        DivergenceError where the peer has another log, or does not have `after`; GapError where what follows is gone
-        there; CorruptionError where what came, or what the peer has of it, is damaged; PeerError for what another try
-        may mend; OptionsError.
+        DivergenceError if the peer has another log, or does not have `after`; GapError if it no longer has the frames;
+        CorruptionError if the frames are damaged, on the way or at the peer; PeerError for a failure that another try
+        may fix; OptionsError.
         """
         hello = Hello(name="heal", log_id=log_id, lineage=lineage, end=after)
         call = self._call(
@@ -67,7 +67,7 @@ class RangeLink:
             ) from error
         finally:
             watch.end()
-            with suppress(Exception):  # gRPC's own: what ended the call is what the caller is to see
+            with suppress(Exception):  # gRPC's own: the caller gets the error that ended the call
                 call.cancel()
 
     def _taken(self, data: bytes, log_id: int, after: LogEnd) -> FrameRun:

@@ -17,9 +17,9 @@ from walkit.storage.interface import Cell, Storage
 BUSY_PAUSE_S = 0.001
 IDLE_PAUSE_S = 0.016
 IDLE_SHARE = 16
-"""The pause between two looks is this part of the time since the last change: a log that rests is looked at seldom."""
+"""The pause between two looks is this part of the time since the last change: an idle log is looked at rarely."""
 REOPEN_S = 0.2
-"""What the slot does not show (an opening, another log in this place) is looked for after this time."""
+"""After this time the file is opened again: the slot does not show an opening, or another log in this place."""
 
 
 class EndWatch:
@@ -75,7 +75,7 @@ class EndWatch:
                 try:
                     found = b"" if cell is None else cell.read()
                 except WalkitError:
-                    found, reopen_at = b"", now  # it is mapped anew at the next look
+                    found, reopen_at = b"", now  # it is opened again at the next look
                 if found != slots:
                     slots, moved_at = found, now
                     self._notify()
@@ -95,7 +95,7 @@ class EndWatch:
             return None
 
     def _reopened(self, cell: Cell | None) -> Cell | None:
-        """Map the slot anew: its file may be another one by now."""
+        """Open the slot again: its file may be another one by now."""
         if cell is not None:
             cell.close()
         with suppress(WalkitError):

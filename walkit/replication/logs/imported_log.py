@@ -1,8 +1,8 @@
 """The log of a replica: written by frames of its primary alone, at the same LSNs and positions, byte for byte.
 
-Its segments are flagged IMPORTED: what their frames promise is about the primary's disk, and recovery does not use it;
-this log's own durable slot and seals say what is on this disk. It has the writer's lock, and readers of other
-processes read it like any log. It mints no epoch: its lineage is that of the primary, as far as it has come.
+Its segments are flagged IMPORTED: their frames' promises are about the primary's disk, and recovery does not use them;
+this log's own durable slot and seals cover this disk. It has the writer's lock, and readers of other processes read it
+like any log. It mints no epoch: its lineage is that of the primary, as far as it has come.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ LOOK_S = 1.0
 class ImportedLog(ReadApi):
     """A replica's log, open for importing: it can be read like any log, and has no append. Safe from any thread.
 
-    Opening takes the writer's lock and recovers; an interrupt (Ctrl-C) of it leaves the lock free. Before the first
-    contact with the primary there is no log yet: then it is empty, and `adopt` makes it. Only one thread imports. A log
-    that is dropped without `close` closes itself, with a ResourceWarning unless the process is ending.
+    Opening takes the writer's lock and recovers; an interrupt (Ctrl-C) of it leaves the lock free. The log is empty
+    before the first contact with the primary, when `adopt` makes it. Only one thread imports. A log that is dropped
+    without `close` closes itself, with a ResourceWarning unless the process is ending.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class ImportedLog(ReadApi):
         watchers: Watchers,
     ) -> None:
         def opened() -> AnyImporter:
-            # All of it where no interrupt comes: one after the lock and before the finaliser would leave it taken.
+            # All of it without interrupts: one between the lock and the finaliser would leave the lock taken.
             store = object_store_of(cast(AnyPlace, place))
             if store is None:
                 importer: AnyImporter = Importer(cast(Storage, place), given, sink, again, watchers)
@@ -171,12 +171,12 @@ class ImportedLog(ReadApi):
 
     @property
     def segments(self) -> ImportedSegments:
-        """The segments that imported frames are written to; there are none before the log is adopted."""
+        """The segments that imported frames are written to; empty before the log is adopted."""
         return self._importer.segments
 
     @property
     def upkeep(self) -> ReplicaUpkeep:
-        """What trims this log and holds it back. LogNotFoundError before the first contact: there is no log then."""
+        """The trimmer and the claims of this log. LogNotFoundError before the first contact with the primary."""
         self.require_log()
         return self._importer.upkeep
 
@@ -187,7 +187,7 @@ class ImportedLog(ReadApi):
 
     @property
     def lifetime(self) -> Lifetime:
-        """What ends with this log."""
+        """The work that ends with this log."""
         return self._importer.lifetime
 
     @property
@@ -197,7 +197,7 @@ class ImportedLog(ReadApi):
 
     @property
     def recovery(self) -> RecoveryReport | None:
-        """What this opening found and did; None where there was no log."""
+        """The recovery of this opening; None without a log."""
         return self._importer.recovery
 
     @property
@@ -239,7 +239,7 @@ class ImportedLog(ReadApi):
 
     @property
     def first_lsn(self) -> int:
-        """The oldest LSN that can be read; one more than the last where the log is empty."""
+        """The oldest LSN that can be read; one more than the last if the log is empty."""
         return self._importer.view().first_lsn
 
     @property
@@ -288,7 +288,7 @@ class ImportedLog(ReadApi):
                 return
 
     def wait_for(self, lsn: int, timeout: float | None = None) -> bool:
-        """Wait until this LSN is imported; False where the time is over or the log is closed before."""
+        """Wait until this LSN is imported; False if the time is over or the log is closed before."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self.closed and self._importer.end.last_lsn < lsn:
             left = None if deadline is None else deadline - time.monotonic()

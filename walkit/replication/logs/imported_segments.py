@@ -1,4 +1,4 @@
-"""The segments of a replica's log: they take the frames of its primary as they come, and say so in their headers."""
+"""The segments of a replica's log: they hold the frames of its primary, and a flag in their headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What imports frames into a replica's log: all that outlives the user's object until the log is closed.
+"""Imports frames into a replica's log; outlives the user's object until the log is closed.
 
 The user's `ImportedLog` holds the importer; the maintenance thread holds only the importer. So a log that is dropped
 without close() is collected, and its finaliser closes the importer.
@@ -85,7 +85,7 @@ class Importer:
         self.options, self.events = options, events
         self.adopted = False
         self.lifetime = Lifetime()
-        """What works on the log's files ends with it: a checkpoint, a trim."""
+        """Ends the work on the log's files: a checkpoint, a trim."""
         self.recovery: RecoveryReport | None = None
         self.failure: BaseException | None = None
         self.advanced, self._closing = CommitSignal(), cast(Any, threading.RLock())
@@ -157,7 +157,7 @@ class Importer:
     def _check(self) -> None:
         """Assert what holds between two imports, on the thread that imports; `end` moves after all that it stands for.
 
-        Of a log that has failed, and of one that is closed, only an opening says what is there.
+        After a failure or a close, only an opening shows what is there.
         """
         manifest = self.manifest_store.current
         assert self.adopted == bool(manifest.log_id), "a log of no id has frames, or an adopted one has no id"
@@ -256,7 +256,7 @@ class Importer:
         run_uninterrupted(self._close, "close", events=self.events)
 
     def _close(self) -> None:
-        # The second caller returns when the lock is free, too; but for one that the first may wait for: a callback.
+        # The second caller also returns when the lock is free, except a callback, which the first may wait for.
         with self.events.held():
             self._close_held()
 

@@ -1,4 +1,4 @@
-"""Small private files beside a log: one line that says what it is, then JSON under a checksum; for its owner alone.
+"""Small private files beside a log: one line with its kind, then JSON under a checksum; for its owner alone.
 
 A file that identifies its folder holds its own number: a copy holds the same one, but is another file.
 """
@@ -43,7 +43,7 @@ class PrivateFacts(NamedTuple):
 
 
 def write_private(storage: Storage, name: str, facts: Mapping[str, Any]) -> None:
-    """Put a file in place of `name`, atomically and durably; its owner alone may read it.
+    """Replace `name`, atomically and durably; its owner alone may read it.
 
     It holds its own number, so that a copy of it is known as one.
     """
@@ -63,7 +63,7 @@ def write_private(storage: Storage, name: str, facts: Mapping[str, Any]) -> None
 def read_private(storage: Storage, name: str) -> PrivateFacts | None:
     """Return the facts of a private file; None if it is missing.
 
-    CorruptionError where it is damaged, FormatVersionError where a newer walkit has written it.
+    CorruptionError if it is damaged, FormatVersionError if a newer walkit has written it.
     """
     try:
         opened = storage.open(name, "read")
@@ -104,7 +104,7 @@ def read_private(storage: Storage, name: str) -> PrivateFacts | None:
 
 
 def number_of(file: StorageFile) -> FileNumber | None:
-    """Return the number of an open file; None where its storage gives none."""
+    """Return the number of an open file; None if its storage has no numbers."""
     return file.number() if isinstance(file, NumberedFile) else None
 
 

@@ -1,4 +1,4 @@
-"""What a log's folder is to replication: a replica, a replica that was promoted, or neither (FORMAT.md, `extra`)."""
+"""The role of a log's folder in replication: a replica, a promoted one, or neither (FORMAT.md, `extra`)."""
 
 from __future__ import annotations
 

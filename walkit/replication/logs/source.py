@@ -1,8 +1,8 @@
 """Where a publisher's frames come from: a log or a replica's log that is open here, or one that another process writes.
 
-Only durable frames are given out. Of an open log that is what its commit path knows to be on stable storage; of a
-stored one what its durable slot and its manifest say, whether a writer lives or not: what a killed writer left in the
-page cache is not replicated before an opening has made it durable.
+Only durable frames are given out. For an open log, its commit path knows which frames are on stable storage; for a
+stored one, its durable slot and manifest do, with or without a writer: frames that a killed writer left in the page
+cache are replicated only after an opening has made them durable.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def require_promises(durability: str) -> None:
 
 
 class Source(Protocol):
-    """What a publisher reads from. Safe from any thread."""
+    """A log that a publisher reads from. Safe from any thread."""
 
     def durable(self) -> tuple[int, int]:
         """Return (LSN, position) up to which the log is on stable storage."""
@@ -186,7 +186,7 @@ class OpenSource:
         return self._manifest_store.current
 
     def watch(self, notify: Callable[[], object]) -> Callable[[], object]:
-        """See Source. `notify` is called after a sync that is no frame's own, too, and at the end of the log."""
+        """See Source. `notify` is also called after a sync without a frame, and at the end of the log."""
         self._delivery.add_waker(notify)
         synced: Callable[[int], object] = lambda _: notify()  # noqa: E731 - it is left by its identity
         ended = _EndCallback(notify)
@@ -261,7 +261,7 @@ class StoredSource:
             if slot.generation == self._generation and now < self._manifest_until:
                 return self._durable
             manifest = load_manifest(self._shown)
-            require_promises(level_of(manifest))  # another opening may have begun since the last look
+            require_promises(level_of(manifest))  # another opening may have followed since the last look
             self._manifest, self._manifest_until = manifest, now + MANIFEST_S
             # Another log, or one that was cut and written on: what was durable of the one before says nothing of it.
             if manifest.log_id != self._log_id or not _has_end(manifest, self._durable[1], self._epoch_id):
@@ -280,7 +280,7 @@ class StoredSource:
     def _check(self) -> None:
         """Assert that an end is one of the log whose manifest was read last; needs the lock held."""
         known = self._manifest is not None and self._manifest.log_id == self._log_id
-        assert known or self._durable == (0, 0), "the end is of another log"
+        assert known or self._durable == (0, 0), "the end belongs to another log"
 
     def end_and_manifest(self) -> tuple[tuple[int, int], Manifest]:
         """Return what `durable` does, and the manifest that it went by, which costs no read of its own."""
@@ -441,7 +441,7 @@ def verbatim_spans(view: LogView) -> tuple[Span, ...]:
 
 
 def end_at(view: LogView, end: LogEnd) -> LogEnd | None:
-    """Return what ends at the position of `end` in this view; None where no frame ends there.
+    """Return the end at the position of `end` in this view; None if no frame ends there.
 
     GapError where the frames there are gone, so that nothing can be said: they were trimmed, or compacted,
     and the frames of a compacted segment end at other positions. CorruptionError where a frame before is damaged.
@@ -489,7 +489,7 @@ def _end_within(view: LogView, span: Span, end: LogEnd) -> LogEnd | None:
 
 
 def refuse_walk(walk: FrameWalk, segment: SegmentHeader) -> NoReturn:
-    """Raise what a walk ended with before it came to the end of what is durable."""
+    """Raise the error that ended a walk before the durable end."""
     if walk.error is not None:
         raise walk.error
     fault = walk.fault

@@ -1,7 +1,7 @@
-"""What keeps a replica's log small: claims, trim, retention and the parts that they need, as of any open log.
+"""Keeps a replica's log small: claims, trim, retention and their parts, as for any open log.
 
-A replica drops only what is its own: the records stay at the primary, or do not, by the primary's own rules. The parts
-are those of a log that appends; they see this log's end in place of a commit path.
+A replica drops only its own copy: the primary keeps or drops the records by its own rules. The parts are those of a log
+that appends; they see this log's end instead of a commit path.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class KeptPlans:
 def _newest_snapshot(storage: Storage, checks: SnapshotChecks) -> dict[int, StorageFile]:
     """Open the newest snapshot that is whole, by its LSN; an empty dictionary if none is whole and none is needed.
 
-    The SnapshotError or FormatVersionError of the newest one where none is whole and the log was trimmed by them.
+    The SnapshotError or FormatVersionError of the newest one if none is whole and the log was trimmed by them.
     """
     manifest = load_manifest(storage)
     refused: list[SnapshotError | FormatVersionError] = []
@@ -121,7 +121,7 @@ class SnapshotChecks:
         ] = {}
 
     def fault(self, lsn: int, identity: FrameIdentity) -> SnapshotError | FormatVersionError | None:
-        """Return why the snapshot at this LSN cannot be used, which is `on_trouble`, too; None where it is whole."""
+        """Return why the snapshot at this LSN cannot be used, also to `on_trouble`; None if it is whole."""
         with self._events.held(), once(self._lock), self._lock:
             now = time.monotonic()
             self._known = {key: known for key, known in self._known.items() if now - known[0] < VERDICT_S}

@@ -1,7 +1,7 @@
 """The claims of the replicas that a primary serves: each keeps what its replica has not acknowledged (FORMAT.md F-18).
 
 A claim is written with a sync, so no session waits for one: a thread of the primary writes them all, each a few
-times a minute. What is written is at most what was acknowledged, so a claim may stand below it, and never above.
+times a minute. Its LSN is at most the acknowledged one: a claim may be lower, never higher.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import Storage
 
 MOVE_S = 5.0
-"""A claim is written at most so often; more often only where its lease is short."""
+"""Seconds between two writes of a claim; less only for a short lease."""
 LEASE_S_MIN = 1.0
 LOCK_S = 2.0
 """How long the thread waits for the claims' lock each time: it tries again, and other claims wait meanwhile."""
@@ -61,21 +61,21 @@ def acked_before(storage: Storage, key: str, log_id: int) -> LogEnd:
 
 @dataclass(slots=True)
 class _Entry:
-    """What one replica needs, and the claim that keeps it."""
+    """The records that one replica needs, and the claim that keeps them."""
 
     kept: KeptClaim
     wanted: int
     epoch_id: int | None
     """Of the record before; None if all that there is is kept, for a bootstrap."""
     on_loss: Callable[[WalkitError], object] | None
-    """Ends the session; None where it has ended."""
+    """Ends the session; None after its end."""
 
 
 class ReplicaClaims:
     """Writes the claims of a primary's replicas, on a thread of its own. Safe from any thread.
 
-    `want` says what a replica needs, `leave` that its session has ended: its claim is written once more and stands
-    until its lease is over. What cannot be written is tried again; `trouble` and an event say why there is no claim.
+    `want` sets the records that a replica needs. `leave` ends its session: its claim is written once more and remains
+    until its lease is over. A failed write is tried again; `trouble` and an event have the reason for a missing claim.
     """
 
     def __init__(self, storage: Storage, events: EventSink, lease_s: float = LEASE_S_DEFAULT) -> None:
@@ -138,7 +138,7 @@ class ReplicaClaims:
         with self._events.held(), alone(WORK), self._writing:
             with once(self._lock), self._lock:
                 self._entries.pop(key, None)  # of a session that has ended
-            # A session's own first claim is waited for longer: without it there is no session.
+            # The wait for a session's first claim is longer: a session needs it.
             kept = self._kept(key, LOCK_WAIT_S)
             kept.label = name
             first_lsn = oldest_lsn(load_manifest(self._storage), complete=False)
@@ -157,7 +157,7 @@ class ReplicaClaims:
         self._wake.set()
 
     def held_from(self, key: str) -> int | None:
-        """Return the first LSN that the claim of this replica keeps; None where it has none."""
+        """Return the first LSN that the claim of this replica keeps; None without one."""
         return entry.kept.first_lsn if (entry := self._entries.get(key)) else None
 
     @property

@@ -28,10 +28,10 @@ class FrameReader:
         self._iterator: Iterator[tuple[FrameHeader, memoryview]] = iter(())
 
     def read(self, after: LogEnd, limit_bytes: int) -> FrameRun | None:
-        """Return whole frames that follow `after`: up to `limit_bytes`, or one that is larger; None if there is none.
+        """Return whole frames that follow `after`: up to `limit_bytes`, or one larger frame; None if nothing follows.
 
-        GapError where they have been trimmed, or where a hole or a loss begins at `after`, over which nothing is sent;
-        CorruptionError where one of them is not intact.
+        GapError if they have been trimmed, or if a hole or a loss begins at `after`, over which nothing is sent;
+        CorruptionError if one of them is not intact.
         """
         if not self._continues_at(after) and not self._seek(after):
             return None
@@ -86,7 +86,7 @@ class FrameReader:
         return at == after.position and chain == after.chain and at < walk.end_position
 
     def _seek(self, after: LogEnd) -> bool:
-        """Begin a walk after `after`; False where the source has nothing durable there yet."""
+        """Begin a walk after `after`; False if the source has nothing durable there yet."""
         self._walk = None
         self._frames.clear()
         _, position = self.source.durable()

@@ -77,7 +77,7 @@ class RangeService:
         with self._unpacking:  # a lineage may be long
             hello = decode_from_subscriber(data, len(self._source.manifest().lineage) + 1)
         if not isinstance(hello, Hello):
-            raise WireError("the request is no hello")
+            raise WireError("the request is not a hello")
         why = self._source.ended()
         if why:
             raise LogClosedError(why)

@@ -62,8 +62,8 @@ class Primary:
     durable prefix of a log that another process may be writing. Each log that a Replica has is served in turn.
     Either way each replica has a claim on the log from its first acknowledgement on, so that trimming does not
     outrun it; when a replica goes away, its claim remains for `lease_s` seconds. `places` replicas are served at a
-    time, one session for each, and `holds` have a claim; one more is refused, and tries again. Where the log's
-    folder can only be read there are no claims, and `status` says so.
+    time, one session for each, and `holds` have a claim; one more is refused, and tries again. In a read-only folder
+    replicas have no claims, and `status` shows that.
 
     With `ack_replicas` the log acknowledges an append when it is durable here and on so many replicas, from `start` on
     until `stop`; `source` is the log or Store itself. After `ack_timeout_ms` the append raises CommitFailedError, with
@@ -74,7 +74,7 @@ class Primary:
     Another address than loopback needs both, or `insecure=True`. Delta readers that share the log's
     storage are served too, as `delta` says: of a log that another process writes it reads the frames once for all.
 
-    The states of sessions are events, sent to `events`, or where there is no callback to the log's own.
+    The states of sessions are events, sent to `events`, or without that callback to the log's own.
 
     OptionsError for files of `tls` that cannot be used, for a log of durability "none", for `ack_replicas` of another
     source or a log of `ack_order="completion"`, for an address off loopback without TLS and token, and for one that
@@ -141,7 +141,7 @@ class Primary:
 
         So is starting a second primary of a log with `ack_replicas`.
 
-        RuntimeError where the system has no thread to give: then nothing is served, and the next call tries again.
+        RuntimeError if the system has no thread left: then nothing is served, and the next call tries again.
         """
         if self._server is not None:
             refuse("listen", self._address, "this primary already serves there")

@@ -49,7 +49,7 @@ from walkit.segments.history import identity_at
 COALESCE_MS = 6.0
 """So long after a batch the next one waits for company, where all was sent: few large batches cost less than many."""
 INBOX_BYTES = 64 << 10
-"""The session reads no more from its replica while so much was received and not handled."""
+"""The session stops reading from its replica while so many received bytes wait."""
 PEER_FAULTS = ("protocol", "name", "damaged", "rewound", "full")
 """Reasons to refuse that the primary shows in its status, with the address of the peer."""
 
@@ -96,7 +96,7 @@ class Session:
     # -- other threads
 
     def listen(self, requests: Iterator[bytes]) -> None:
-        """Take in what the replica says, until the call ends; waits while the session has not taken what it said."""
+        """Receive the replica's messages until the call ends; wait while too many of them are not handled."""
         try:
             for data in requests:
                 self._inbox_budget.take(len(data))
@@ -105,7 +105,7 @@ class Session:
                 del data  # it may be large, and the next one may be long in coming
                 self._inbox_budget.wait()
         except grpc.RpcError:
-            pass  # the call is over; `on_disconnect` says so
+            pass  # the call is over; `on_disconnect` notes it
         self.on_disconnect()
 
     def on_disconnect(self) -> None:
@@ -127,7 +127,7 @@ class Session:
         self.on_disconnect()
 
     def is_stalled(self, now_ms: float) -> bool:
-        """See Call: the session's own thread is in the midst of sending then, and cannot look at the time."""
+        """See Call: the session's own thread is sending then, and cannot check the time."""
         since = self._sending_ms
         served = self.core.state in ("streaming", "bootstrapping")
         limit_ms = self.core.silence_ms if served else self.core.hello_ms
@@ -181,7 +181,7 @@ class Session:
         return encode_from_publisher(message)
 
     def _await_more(self) -> None:
-        """Wait a while where a batch has just gone out, so that more of what follows travels together.
+        """Wait a while if a batch was just sent, so that the next one is larger.
 
         With `ack_replicas` callers wait for the answer, so it does not.
         """
@@ -219,7 +219,7 @@ class Session:
         with self._unpacking:
             hello = decode_from_subscriber(data, epochs)
         if not isinstance(hello, Hello):
-            return self._refuse("protocol", "the first message is no hello")
+            return self._refuse("protocol", "the first message is not a hello")
         return self.core.greeted(hello, now_ms())
 
     def _admit(self, hello: Hello) -> list[PublisherStep]:
@@ -239,7 +239,7 @@ class Session:
         return steps
 
     def _look(self) -> list[PublisherStep]:
-        """Return what is to be done where the source has moved, or time has passed."""
+        """Return the steps that are due if the source has moved, or time has passed."""
         if self.core.state != "streaming":
             return self.core.tick(now_ms())
         why = self._source.ended()  # before the end is read, which is the last one then
@@ -303,12 +303,12 @@ class Session:
     def _move_claim(self, acked: LogEnd) -> None:
         manifest = self._source.manifest()
         if acked.last_lsn < manifest.low_watermark:
-            return  # frames that a trim has left stand there: nothing keeps them, until the replica has passed them
+            return  # a trim has left frames there, which nothing keeps until the replica has passed them
         epoch = identity_at(manifest, acked.last_lsn)
         self._claims.want(self.core.key, self.core.name, acked, epoch.epoch_id, self._lose_claim)
 
     def _lose_claim(self, error: WalkitError) -> None:
-        """Take note, on the thread of the claims, that there is no claim for this replica any more."""
+        """Note, on the thread of the claims, that this replica has lost its claim."""
         self._claim_lost = error
         self._wake.set()
 

@@ -60,7 +60,7 @@ class SharedRuns:
     def get(
         self, log_id: int, after: LogEnd, limit_bytes: int
     ) -> tuple[FrameRun, tuple[EpochRecord, ...]] | None:
-        """Return the run that follows `after` in this log, with the lineage of its source; None where none is kept."""
+        """Return the run that follows `after` in this log, with the lineage of its source, or None."""
         with once(self._lock), self._lock:
             kept = self._kept.get((log_id, after))
             if kept is None or kept.until_s < time.monotonic() or len(kept.run.data) > limit_bytes:

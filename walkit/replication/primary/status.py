@@ -21,7 +21,7 @@ from walkit.segments.consumer_files import ClaimFact
 class FollowerStatus:
     """One connected replica as its primary sees it: what is durable here, against what it has acknowledged.
 
-    The lag is None where it is not known: before the welcome, and where the replica has said nothing for some time.
+    The lag is None while unknown: before the welcome, and if the replica has sent nothing for some time.
     """
 
     name: str
@@ -44,12 +44,12 @@ class FollowerStatus:
     history: tuple[StateSpan, ...] = ()
     """The states of its session, oldest first; () if it was asked for from outside."""
     held_from: int | None = None
-    """The first LSN that its claim keeps for it; None where it has none."""
+    """The first LSN that its claim keeps; None without a claim."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrimaryStatus:
-    """What a primary serves, and to whom. `durable_lsn` is how far replicas can come now.
+    """The state of a primary and its replicas. `durable_lsn` is the last LSN that replicas can get now.
 
     `state`: "new", "serving", "closed" (the log that it was made of is closed: replicas get the rest of it, and are
     then notified), "absent" (its storage is away, and is looked for until it is back), "failed" (the log
@@ -154,7 +154,7 @@ def _table(
 def follower_status(
     core: Publisher, durable: tuple[int, int], now_ms: float, held_from: int | None
 ) -> FollowerStatus:
-    """Return the status of the replica of this session, with (LSN, position) of what is durable now."""
+    """Return the status of the replica of this session, with (LSN, position) of the durable end."""
     acked, silent_ms = core.acked, core.heard_ago_ms(now_ms)
     known = silent_ms <= CONTACT_MS
     since_ms = core.states.since_ms

@@ -91,9 +91,9 @@ def plain_text(text: str) -> str:
 def checked_run(
     batch: Batch, log_id: int, after: LogEnd, frame_bytes_max: int
 ) -> tuple[FrameRun | None, FrameFault | None]:
-    """Unpack and verify what follows `after` of a batch; what is there already is cut off.
+    """Unpack and verify the frames of a batch that follow `after`; frames that are here already are cut off.
 
-    Returns the run, or None and what is wrong. Nothing larger than `frame_bytes_max` or a batch is unpacked.
+    Returns the run, or None and the fault. Nothing larger than `frame_bytes_max` or a batch is unpacked.
     """
     size = batch.end_position - batch.start_position
     limit = max(min(batch.frame_bytes_max, frame_bytes_max), BATCH_BYTES_MAX)
@@ -115,7 +115,7 @@ def checked_run(
 
 
 def lasting_error(refusal: Refusal, versions: tuple[int, int]) -> WalkitError:
-    """Return the error of a refusal that trying again does not mend."""
+    """Return the error of a refusal that a retry does not fix."""
     said = plain_text(refusal.message)
     if refusal.reason == "divergence":
         text = f"{said}. The first difference is LSN {refusal.lsn:,}; nothing was merged"

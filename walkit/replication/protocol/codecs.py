@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 CODECS = ("zstd", "snappy")
-"""What both sides know, beside sending frames as they are stored."""
+"""Codecs of both sides, besides sending frames as they are stored."""
 ZSTD_LEVEL = 1
 _of_thread = threading.local()
 
@@ -26,7 +26,7 @@ def chosen(offered: Iterable[str]) -> str:
 
 
 def pack(data: bytes, codec: str) -> tuple[str, bytes]:
-    """Return (codec, bytes) of what is sent: compressed where that is agreed and smaller, else as it is and ""."""
+    """Return (codec, bytes to send): compressed if that is agreed and smaller, else as it is and ""."""
     if codec == "zstd":
         packed = _compressor().compress(data)
     elif codec == "snappy":
@@ -45,9 +45,9 @@ def _compressor() -> zstandard.ZstdCompressor:
 
 
 def unpack(data: bytes, codec: str, size: int) -> bytes | None:
-    """Return the bytes of a batch; None where they are not `size` bytes, which is all that is ever allocated.
+    """Return the bytes of a batch; None if they are not `size` bytes, which is all that is ever allocated.
 
-    What was compressed says its size in front: a content without one, or with another, is not unpacked.
+    Compressed data has its size in front: data without one, or with another, is not unpacked.
     """
     if size <= 0:
         return None
@@ -59,7 +59,7 @@ def unpack(data: bytes, codec: str, size: int) -> bytes | None:
         except zstandard.ZstdError:
             return None
     elif codec == "snappy":
-        if _snappy_size(data) != size:  # else the rest of what is allocated would be whatever was there
+        if _snappy_size(data) != size:  # else the rest of the allocation would be uninitialised
             return None
         try:
             data = _snappy().decompress(data, size, asbytes=True)
@@ -84,7 +84,7 @@ def _snappy_size(data: bytes) -> int | None:
 
 @dataclass(slots=True)
 class Traffic:
-    """What one side has sent, or taken in, of frames. One thread counts; any may read, a batch sooner or later."""
+    """Frames that one side has sent, or received. One thread counts; any may read, a batch sooner or later."""
 
     batches: int = 0
     frame_bytes: int = 0

@@ -1,4 +1,4 @@
-"""What replication itself can fail with, beside the errors of logs."""
+"""Errors of replication itself, besides those of logs."""
 
 from __future__ import annotations
 

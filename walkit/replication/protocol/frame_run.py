@@ -18,7 +18,7 @@ from walkit.segments.frame_walk import FrameWalk
 
 @dataclass(frozen=True, slots=True)
 class FrameLimits:
-    """What the segment that frames come from says of them."""
+    """Limits of frames, from the header of their segment."""
 
     alignment: int
     frame_bytes_max: int
@@ -40,7 +40,7 @@ class FrameRun:
 
     @property
     def end(self) -> LogEnd:
-        """What the next frame must follow."""
+        """The end that the next frame must follow."""
         last = self.headers[-1]
         return LogEnd(last_lsn=last.last_lsn, position=last.end_position, chain=last.header_crc)
 

@@ -1,7 +1,7 @@
-"""Who a replica is: a random id, which proves it.
+"""The identity of a replica: a random id, which proves it.
 
-The replica mints the id, and each hello says it. Nobody else has it: claims, events, metrics and statuses have a digest
-of it, the key.
+The replica mints the id and sends it in each hello. It is secret: claims, events, metrics and statuses have a digest of
+it, the key.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from walkit.replication.protocol.messages import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrimaryState:
-    """What the source has, as far as it matters to one hello."""
+    """The source's state, as far as one hello needs it."""
 
     log_id: int
     created_us: int
@@ -36,13 +36,13 @@ class PrimaryState:
     oldest_position: int
     """Where its frame's segment begins."""
     there: LogEnd | None
-    """What ends at the position where the subscriber's log ends; None where no frame ends there."""
+    """The source's end at the position of the subscriber's end; None if no frame ends there."""
     visible_lsn: int
     """The last LSN that the source can see, durable or not."""
     before_newest: LogEnd | None = None
     """Where the newest frame with records begins, if the subscriber has all that is durable."""
     gone: bool = False
-    """What ended at the position of the subscriber's end was trimmed or compacted: no evidence for or against."""
+    """The frame at the subscriber's end was trimmed or compacted: no evidence for or against."""
 
 
 def why_unservable(hello: Hello, versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX)) -> Refusal | None:
@@ -70,7 +70,7 @@ def why_unservable(hello: Hello, versions: tuple[int, int] = (PROTOCOL_MIN, PROT
 def why_refused(
     hello: Hello, primary: PrimaryState, versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX)
 ) -> Refusal | None:
-    """Return why the subscriber cannot be served; None where it can."""
+    """Return why the subscriber cannot be served; None if it can."""
     refusal = why_unservable(hello, versions)
     if refusal is not None:
         return refusal

@@ -1,4 +1,4 @@
-"""What publisher and subscriber say to each other, as plain values: the protocol without its encoding.
+"""The messages of publisher and subscriber, as plain values: the protocol without its encoding.
 
 `wire.py` turns them into the protobuf messages of `walkit.proto` and back.
 """
@@ -38,7 +38,7 @@ class Hello:
     """The subscriber's first message: its name, its log's end, and the versions it understands."""
 
     name: str
-    """A label for people: the id says which replica it is."""
+    """A label for people: the id identifies the replica."""
     version_min: int = PROTOCOL_MIN
     version_max: int = PROTOCOL_MAX
     log_id: int = 0
@@ -51,7 +51,7 @@ class Hello:
     id: bytes = field(default=b"", repr=False)
     """16 bytes, which prove the replica; b"" in a call `Frames`, which has no session."""
     bootstrap: bool = False
-    """Whether it takes a Plan where its log cannot be continued."""
+    """Whether it takes a Plan if its log cannot be continued."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,16 +91,16 @@ REASONS = {
     "frame": "the next frame is larger than the subscriber takes",
     "lineage": "the log has more epochs than can be sent",
     "absent": "the storage of the source is away; try again",
-    "damage": "the source has found damage in its own log; try again after it is mended",
+    "damage": "the source has found damage in its own log; try again after its repair",
     "closed": "the primary stops, or its log was closed; try again",
     "level": "the source is written at a durability level that promises nothing; try again after another opening",
     "busy": "another session of this id is live; try again",
     "full": "no more replicas are taken now; try again",
     "damaged": "a message was damaged on its way; try again",
-    "protocol": "a message that makes no sense where it came; try again",
+    "protocol": "a message that is invalid in this state; try again",
 }
 LASTING = ("version", "divergence", "gap", "name", "rewound", "frame", "lineage")
-"""Reasons that trying again does not mend. A subscriber tries once more all the same, and ends at the second one."""
+"""Reasons that a retry does not fix. A subscriber still tries once more, and ends at the second one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,14 +143,14 @@ class Ack:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Nack:
-    """What came does not follow this end, or was not intact: send again from here. Acknowledges nothing."""
+    """The last frames did not follow this end, or were not intact: send again from here. Acknowledges nothing."""
 
     end: LogEnd
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What the subscriber's log is to be, where it cannot be continued: a manifest, and files to fetch.
+    """The log to fetch if the subscriber's own cannot be continued: a manifest, and files.
 
     `manifest` are the bytes of one whose segments are all sealed, `sizes` those of the segments' files in its order,
     then of the snapshot at `snapshot_lsn`, where that is not 0.
@@ -172,7 +172,7 @@ class Fetch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chunk:
-    """The answer to a Fetch. Answers come in the order of what was asked."""
+    """The answer to a Fetch. Answers come in the order of the requests."""
 
     file: int
     offset: int

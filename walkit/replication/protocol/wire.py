@@ -66,7 +66,7 @@ def publisher_bytes_max(frame_bytes_max: int) -> int:
 
 
 class WireError(WalkitError):
-    """Bytes from the network are no message of this protocol."""
+    """Bytes from the network are not a message of this protocol."""
 
     code = "wire"
 
@@ -103,7 +103,7 @@ def encode_from_subscriber(message: FromSubscriber) -> bytes:
 
 
 def decode_from_subscriber(data: bytes, epochs_max: int = LINEAGE_EPOCHS_MAX) -> FromSubscriber:
-    """Return the message; WireError where it is none, DamagedMessageError where its checksum is another.
+    """Return the message; WireError if it is not one, DamagedMessageError if its checksum is wrong.
 
     Of a lineage at most the first `epochs_max` epochs are taken: one more than a publisher has is enough to decide.
     """
@@ -159,7 +159,7 @@ def encode_from_publisher(message: FromPublisher) -> bytes:
 
 
 def decode_from_publisher(data: bytes) -> FromPublisher:
-    """Return the message; WireError where it is none, DamagedMessageError where its checksum is another."""
+    """Return the message; WireError if it is not one, DamagedMessageError if its checksum is wrong."""
     outer = parsed(pb.PublisherMessage, data)
     kind = outer.WhichOneof("message")
     if kind == "batch":
@@ -266,7 +266,7 @@ def parsed(kind: Any, data: bytes) -> Any:
         message.ParseFromString(data)
     except DecodeError as error:
         raise WireError(
-            f"{len(data):,} bytes from the network are no message of this protocol: {error}"
+            f"{len(data):,} bytes from the network are not a message of this protocol: {error}"
         ) from error
     return message
 
@@ -293,7 +293,7 @@ def _lineage_in(lineage: Any, epochs_max: int = LINEAGE_EPOCHS_MAX) -> tuple[Epo
         for number, epoch_id, first_lsn, position, chain in islice(zip(*columns, strict=True), epochs_max)
     )
     if any(epoch.first_lsn > LSN_MAX or epoch.position > POSITION_MAX for epoch in epochs):
-        raise WireError("an epoch that begins where no log reaches")
+        raise WireError("an epoch begins beyond the largest position")
     return epochs
 
 

@@ -46,23 +46,22 @@ class Replica:
     replica can be seeded from a copy. A frame of more than 64 MiB is taken where `frame_bytes_max` of `options` is as
     large.
 
-    The replica's store begins with its newest snapshot and the log after it. `checkpoint` takes one and drops the log
-    below it; with `checkpoint_every` that is done after so many records. `retention` of `options` drops what its newest
-    snapshot has; no claim in `dir` is passed but by a hard cap.
+    The replica's store is loaded from its newest snapshot and the log after it. `checkpoint` takes one and drops the
+    log below it; with `checkpoint_every` that is done after so many records. `retention` of `options` drops what its
+    newest snapshot has; no claim in `dir` is passed but by a hard cap.
 
     A log that differs from the primary's is refused as a DivergenceError. One that differs only by frames without
     records at its end, as after a promotion of another replica, is cut back before them. With `rewind` it is cut back
     to where the histories part, what goes is kept under lost+found, and the replica follows on under a new identity;
-    see `walkit.replication.rewind` for what is refused as a RewindError, and `force_rewind` for what is cut all
-    the same.
+    `walkit.replication.rewind` lists the refusals (RewindError), and the cuts that `force_rewind` makes all the same.
 
     A replica that is dropped without `stop` stops by itself, with a ResourceWarning unless the process is ending; its
-    log and store are closed then, also where they are still referred to. An interrupt (Ctrl-C) of opening leaves the
-    lock free, and one of `start` leaves the replica running or not begun.
+    log and store are closed then, even if they are still referred to. An interrupt (Ctrl-C) of opening leaves the lock
+    free, and one of `start` leaves the replica running or not started.
 
     With `tls` the primary has to show a certificate that it names; `token` is sent with each call. Without TLS
-    it goes in the clear: off loopback that is refused, unless with `insecure`. What the primary refuses for either ends
-    the replica after a second try, as an OptionsError.
+    it goes in the clear: off loopback that is refused, unless with `insecure`. If the primary refuses either, the
+    replica ends after a second try, with an OptionsError.
 
     Raises what opening a log raises, IdentityError for a copied folder, OptionsError for files of `tls` that cannot be
     used.
@@ -149,7 +148,7 @@ class Replica:
         with its primary: until then the record here may be one that the primary has cut.
 
         WaitTimeoutError after `timeout` seconds; DivergenceError if the primary's history lacks the result's record;
-        the error that ended replication, where it has failed; LogClosedError once the replica is stopped.
+        the error that ended replication, if it has failed; LogClosedError once the replica is stopped.
         """
         wanted = Awaited.of(result_or_lsn)
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -203,12 +202,12 @@ class Replica:
         return self._core.traffic.statistics()
 
     def checkpoint(self, *, trim: bool = True) -> CheckpointReport:
-        """Save the replica's state beside its log and drop what that makes needless; see `ReplicaStore.checkpoint`."""
+        """Save the replica's state beside its log and drop the records it replaces; see `ReplicaStore.checkpoint`."""
         return self.store.checkpoint(trim=trim)
 
     @property
     def error(self) -> WalkitError | None:
-        """What ended replication for good; None while it runs. `wait_for` raises it."""
+        """The error that ended replication; None while it runs. `wait_for` raises it."""
         return self._loop.error
 
     @property
@@ -235,7 +234,7 @@ class Replica:
     def stop(self) -> None:
         """Stop following, seal the log and free it. Stopping twice does nothing; an interrupt does not end it."""
         run_uninterrupted(self._loop.stop, "stop", events=self.log.events)
-        if self._loop.is_over:  # stopped by its own thread, that one may be in the midst of a step still
+        if self._loop.is_over:  # if its own thread called this, that thread may still be in a step
             self._finalizer.detach()
 
     def __enter__(self) -> Self:

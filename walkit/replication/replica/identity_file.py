@@ -29,16 +29,16 @@ NEW_IDENTITY = "Replica(..., new_identity=True) or walkit follow --new-identity"
 
 @dataclass(frozen=True, slots=True)
 class OwnIdentity:
-    """What a replica keeps of itself: its identity, and the label that it had when it got it."""
+    """A replica's own record: its identity, and the label that it had when it got it."""
 
     identity: Identity
     name: str
 
 
 def load_identity(place: Storage | ObjectStore) -> OwnIdentity | None:
-    """Return the identity that a folder or a log on object storage has; None where it has none yet.
+    """Return the identity of a folder or of a log on object storage; None if it has none yet.
 
-    IdentityError ("copied") where the folder is a copy; CorruptionError, FormatVersionError, StorageError. Nothing is
+    IdentityError ("copied") if the folder is a copy; CorruptionError, FormatVersionError, StorageError. Nothing is
     changed.
     """
     store = object_store_of(place)
@@ -53,7 +53,7 @@ def load_identity(place: Storage | ObjectStore) -> OwnIdentity | None:
         own = OwnIdentity(Identity(bytes.fromhex(facts["id"])), str(facts["name"]))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CorruptionError(
-            f"{storage.location}/{IDENTITY_NAME} is no identity: {error!r}. {NEW_IDENTITY} mints another",
+            f"{storage.location}/{IDENTITY_NAME} is not an identity: {error!r}. {NEW_IDENTITY} mints another",
             segment=IDENTITY_NAME,
         ) from error
     if found.is_copy:

@@ -64,7 +64,7 @@ class ReplicaLoop:
 
     def __init__(self, opened: Opened, opening: ReplicaOpening, destination: Destination) -> None:
         self.opened = opened
-        """What is worked on; replaced as a whole by a rewind."""
+        """The open log, store and subscriber; a rewind replaces all of them."""
         self.destination = destination
         self.rewound = WakeEvent()
         """Set at the end of a rewind, for those that wait meanwhile."""
@@ -103,7 +103,7 @@ class ReplicaLoop:
 
     @property
     def error(self) -> WalkitError | None:
-        """What ended replication for good; None while it runs, and while a rewind may mend it."""
+        """The error that ended replication; None while it runs, and while a rewind may fix it."""
         return self._gave_up if self.is_rewinding or self._gave_up is not None else self.core.error
 
     @property
@@ -120,7 +120,7 @@ class ReplicaLoop:
         return error is not None and not _is_full(error)
 
     def start(self) -> None:
-        """Start the thread, the first time. RuntimeError where the system has none to give; then try again."""
+        """Start the thread, the first time. RuntimeError if the system has no thread left; then try again."""
         self.thread.start(f"walkit-replica {self.core.name}")
 
     def stop(self) -> None:
@@ -180,7 +180,7 @@ class ReplicaLoop:
             self._follow_one()
 
     def _rewind(self) -> None:
-        """Continue with the log cut back. What keeps it from that ends replication."""
+        """Continue with the log cut back. A failure ends replication."""
         diverged = self.core.error
         assert isinstance(diverged, DivergenceError)
         self.core.states.move("rewinding", now_ms())
@@ -234,7 +234,7 @@ class ReplicaLoop:
     def _failure(self, cause: BaseException) -> ReplicaFailedError:
         what = f"{type(cause).__name__}: {cause}".removesuffix(": ")
         error = ReplicaFailedError(
-            f"the thread of the replica at {self.log.location} ended: {what}. What it has imported stays",
+            f"the thread of the replica at {self.log.location} ended: {what}. The imported records stay",
             cause=what,
         )
         error.__cause__ = cause
@@ -281,7 +281,7 @@ class ReplicaLoop:
                 assert isinstance(step, Fail)  # `_run` reports every end
 
     def _bootstrap(self, step: Prepare | StorePart | Publish) -> list[SubscriberStep]:
-        """Gather another log, or put it in the place of this one. What goes wrong is tried again, with a backoff."""
+        """Gather another log, or replace this one by it. A failure is tried again, with a backoff."""
         gathering, core = self.gathering, self.core
         if core.state != "bootstrapping":
             return []  # a step before this one went wrong
@@ -333,7 +333,7 @@ class ReplicaLoop:
             self.log.events.emit("walkit.replica.replace", **about)
 
     def _connect(self) -> list[SubscriberStep]:
-        if self._replacing:  # a full disk, say: until there is room, the status says so
+        if self._replacing:  # for example on a full disk: the status shows it until there is room
             try:
                 self._replace_log()
             except WalkitError as error:

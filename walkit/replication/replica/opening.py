@@ -30,7 +30,7 @@ FRAME_BYTES_TAKEN = 64 << 20
 
 
 class Opened(NamedTuple):
-    """What a replica works on. After a rewind these are others."""
+    """The open parts of a replica. A rewind replaces them."""
 
     log: ImportedLog
     store: ReplicaStore
@@ -39,7 +39,7 @@ class Opened(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicaOpening:
-    """What a replica was made with. Knows nothing of the user's object, so that one can be dropped."""
+    """The arguments of a replica. Does not refer to the user's object, so that one can be dropped."""
 
     storage: Storage | ObjectStore
     options: LogOptions | None

@@ -45,7 +45,7 @@ NOT_FENCED = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromotionReport:
-    """What one `promote` made of a replica."""
+    """The outcome of one `promote`."""
 
     location: str
     log_id: int
@@ -91,13 +91,13 @@ def promote(
 ) -> PromotionReport:
     """Make a replica's folder a log of its own: `walkit.open` and `Store.open` write it from here on.
 
-    Recovers and seals what is there, begins a new epoch, and forgets whose replica it was. Durable on return. A crash
-    leaves a replica or a promoted one, and the same call does the rest; once more it changes nothing. Replicas of this
-    one continue with it. The old primary is not fenced: it can go on, and from this epoch on its log is another
-    history, which replication refuses as a DivergenceError.
+    Recovers and seals the log, starts a new epoch, and forgets whose replica it was. Durable on return. A crash leaves
+    a replica or a promoted one, and the same call does the rest; once more it changes nothing. Replicas of this one
+    continue with it. The old primary is not fenced: it can continue, and from this epoch on its log is another history,
+    which replication refuses as a DivergenceError.
 
-    LogLockedError while the replica runs; OptionsError for a log that is no replica; LogNotFoundError where there is
-    none yet. What opening a replica raises; then nothing was changed but what recovery does.
+    LogLockedError while the replica runs; OptionsError for a log that is not a replica; LogNotFoundError if there is no
+    log yet. The errors of opening a replica; then only recovery has changed the folder.
     """
     store, sink = object_store_of(dir, storage_options), EventSink(events)
     if store is not None:

@@ -1,4 +1,4 @@
-"""Rewind: a replica's log cut back to where its history and its primary's part. Only where it was asked for.
+"""Rewind: cuts a replica's log back to the last record that it shares with its primary. Only on request.
 
 The order is that of a recovery that cuts: what goes is kept under lost+found, durably, then the snapshots of it go,
 then the manifest is replaced, then the files are cut. A crash before the manifest leaves the log as it was, and one
@@ -39,7 +39,7 @@ from walkit.storage.interface import FileNumber, Storage, remove_if_there
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RewindReport:
-    """What one rewind cut off a log."""
+    """The records that one rewind cut off a log."""
 
     location: str
     end_lsn: int
@@ -136,7 +136,7 @@ def _rewind(
     events: EventSink,
     again: FileNumber | None,
 ) -> RewindReport:
-    load_manifest(storage)  # where there is no log, none is made
+    load_manifest(storage)  # do not make a log here
     _require_common(storage, first_lsn)
     importer = Importer(storage, options, events, again)
     try:
@@ -163,7 +163,7 @@ def _rewind_locked(importer: Importer, first_lsn: int, force: bool, records: boo
         dropped = tuple(lsn for lsn in snapshot_lsns(storage) if lsn > point.end.last_lsn)
         for lsn in dropped:
             storage.remove(snapshot_name(lsn))
-        remove_if_there(storage, DURABLE_NAME)  # what it promises goes; the manifest vouches for what is left
+        remove_if_there(storage, DURABLE_NAME)  # its records go; the manifest vouches for the rest
         storage.sync_directory()
         drop_identity(storage)
         newest = max(snapshot_lsns(storage), default=0)
@@ -215,7 +215,7 @@ def _require_common(storage: Storage, first_lsn: int) -> None:
     if first_lsn <= 1:
         raise RewindError(
             f"{storage.location} has nothing in common with the primary's log: a rewind would leave nothing. An empty "
-            "folder begins anew",
+            "folder starts again",
             first_lsn=first_lsn,
             reason="foreign",
         )
@@ -295,7 +295,7 @@ def _cut(storage: Storage, point: CommonPoint) -> None:
     if point.cut is not None:
         for name in files_of([point.cut.record]):
             if name != point.cut.record.name:
-                remove_if_there(storage, name)  # the index of what it was
+                remove_if_there(storage, name)  # the index of the uncut segment
         file = storage.open(point.cut.record.name, "write")
         try:
             file.shorten(point.cut.offset)

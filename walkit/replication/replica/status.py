@@ -20,13 +20,13 @@ STALL_MS = 1_000.0
 class ReplicaStatus:
     """One moment of a replica.
 
-    `state`: "new", "connecting" (no contact), "bootstrapping" (it gets its log anew), "catching up" (it lacks what the
-    primary had when that state began), "streaming" (it has all but the frames of the last moment), "rewinding" (its log
-    is being cut back to where the histories part), "absent" (its storage is away, and is tried until it is back),
-    "failed" (for good: `error` says why), "stopped".
-    docs/replication.md has the table of states.
+    `state`: "new", "connecting" (no contact), "bootstrapping" (it fetches the whole log), "catching up" (it lacks
+    records that the primary had when that state began), "streaming" (it has all but the frames of the last moment),
+    "rewinding" (its log is being cut back to where the histories part), "absent" (its storage is away, and is tried
+    until it is back), "failed" (for good: `error` has the cause), "stopped". docs/replication.md has the table of
+    states.
 
-    The lag is None where it is not known: without contact, or where the primary has said nothing for some time.
+    The lag is None while unknown: without contact, or if the primary has sent nothing for some time.
     """
 
     state: str

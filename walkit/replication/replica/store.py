@@ -100,7 +100,7 @@ class ReplicaStore(MappingApi):
         return checkpointer
 
     def reload(self) -> None:
-        """Begin again with what the replica's log holds now: it was replaced. Called by the importing thread.
+        """Load the state from the replica's log again, as it was replaced. Called by the importing thread.
 
         Raises what `walkit.recover` raises; then the state is as before.
         """
@@ -138,10 +138,10 @@ class ReplicaStore(MappingApi):
         self.wake()
 
     def checkpoint(self, *, trim: bool = True) -> CheckpointReport:
-        """Save the state beside the replica's log, and drop what that makes needless there; see `Store.checkpoint`.
+        """Save the state beside the replica's log, and drop the records that it replaces; see `Store.checkpoint`.
 
         Durable on return: a snapshot, the low watermark, the trim, in this order; claims in this folder keep
-        the log back. The next opening replays only what came after it. LogNotFoundError before the first contact with
+        the log back. The next opening replays only the records after it. LogNotFoundError before the first contact with
         the primary; LogClosedError, SnapshotError, StorageError. Any thread.
         """
         self._see_acknowledged()
@@ -149,9 +149,9 @@ class ReplicaStore(MappingApi):
         return self._checkpoints().checkpoint(trim=trim)
 
     def wait_for(self, lsn: int, timeout: float | None = None) -> bool:
-        """Wait until this LSN is applied; False where the time is over, or the log closed before.
+        """Wait until this LSN is applied; False if the time is over, or the log closed before.
 
-        Whose record it is `Replica.wait_for` says.
+        `Replica.wait_for` also compares the histories.
         """
         self.wait_until(lambda: self.applied_lsn >= lsn, timeout)
         return self.applied_lsn >= lsn
@@ -172,12 +172,12 @@ class ReplicaStore(MappingApi):
 
     @property
     def recovery(self) -> MachineRecovery | None:
-        """From which snapshot the state was restored, and what was replayed after it; None where there was no log."""
+        """The snapshot that the state was restored from, and the records replayed after it; None without a log."""
         return self._recovery
 
     @property
     def snapshot_lsn(self) -> int:
-        """LSN of the newest snapshot taken or restored; 0 where there was none."""
+        """LSN of the newest snapshot taken or restored; 0 without one."""
         return 0 if self._checkpointer is None else self._checkpointer.snapshot_lsn
 
     def _see_acknowledged(self) -> None:

@@ -1,4 +1,4 @@
-"""Who may do what at a primary: tokens with rights, each compared in constant time."""
+"""The rights of callers at a primary: tokens with rights, each compared in constant time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Serve: TypeAlias = Callable[[Any, Any], Iterator[bytes]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tokens:
-    """The tokens that a primary takes, by what they are good for; several, so that one can take over from another.
+    """The tokens that a primary takes, by their right; several, so that one can replace another.
 
     A token of `read` lets a replica follow, and appends nothing. `append` is the right to append, and no right to
     follow: this version of walkit has no call that needs it. A token in both has both.
@@ -56,7 +56,7 @@ class Authenticator:
         return bool(self._tokens)
 
     def refusal(self, metadata: Any, right: Right) -> tuple[Any, str] | None:
-        """Return the gRPC status and the words that refuse a call; None where it may do what needs this right."""
+        """Return the gRPC status and text that refuse a call; None if it has this right."""
         if not self._tokens:
             return None
         said = next((value for key, value in metadata if key == TOKEN_KEY), "")

@@ -31,7 +31,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: object, option: str, *, listening: bool = False) -> Address:
-    """Return the address; OptionsError, with what is wrong in words, where it is none. Looks no name up.
+    """Return the address; OptionsError, with the fault in words, if it is invalid. Looks no name up.
 
     Port 0, a free one, is only for `listening`.
     """
@@ -42,7 +42,7 @@ def parse_address(text: object, option: str, *, listening: bool = False) -> Addr
     if not colon or not host or not port:
         refuse(option, text, wrong)
     if not (port.isascii() and port.isdecimal()):
-        refuse(option, text, f"the port {port!r} is no number")
+        refuse(option, text, f"the port {port!r} is not a number")
     low = 0 if listening else 1
     if not low <= int(port[:20]) <= PORT_MAX:
         refuse(option, text, f"a port is from {low} to {PORT_MAX}")
@@ -65,7 +65,7 @@ def _host_of(host: str, text: str, option: str) -> str:
         try:
             ipaddress.IPv6Address(host[1:-1])
         except ValueError:
-            refuse(option, text, f"{host[1:-1]!r} in brackets is no IPv6 address")
+            refuse(option, text, f"{host[1:-1]!r} in brackets is not an IPv6 address")
         return host[1:-1]
     if ":" in host:
         refuse(option, text, "an IPv6 address is written in brackets, like [::1]:7070")
@@ -73,9 +73,9 @@ def _host_of(host: str, text: str, option: str) -> str:
         try:
             ipaddress.IPv4Address(host)
         except ValueError:
-            refuse(option, text, f"{host!r} is no IPv4 address")
+            refuse(option, text, f"{host!r} is not an IPv4 address")
     elif len(host) > HOST_BYTES_MAX or not all(map(_LABEL.fullmatch, host.removesuffix(".").split("."))):
-        refuse(option, text, f"{host!r} is no name of a host")
+        refuse(option, text, f"{host!r} is not a host name")
     return host
 
 
@@ -88,9 +88,9 @@ class ListenAddress:
     port: int
 
     def bind(self, server: Any, credentials: Any = None) -> str:
-        """Bind a gRPC server, with TLS where there are `credentials`; return HOST:PORT to connect to.
+        """Bind a gRPC server, with TLS if `credentials` are given; return HOST:PORT to connect to.
 
-        OptionsError where none of the addresses can be had.
+        OptionsError if none of the addresses can be bound.
         """
         port, taken, failure = self.port, False, ""
         for host in self.bound:
@@ -112,11 +112,11 @@ class ListenAddress:
 def listen_address(
     listen: object, insecure: object, *, tls: bool = False, token: bool = False
 ) -> ListenAddress:
-    """Return where to listen; OptionsError for what is no HOST:PORT.
+    """Return the address to listen on; OptionsError for an invalid HOST:PORT.
 
     Off loopback it is refused too, unless there are TLS and a token, or `insecure` is True.
 
-    A name is looked up here, and what it means here is bound: it cannot mean another address a moment later.
+    A name is looked up here, and the found addresses are bound: a later lookup cannot change them.
     """
     check_bool(insecure, "insecure")
     address = parse_address(listen, "listen", listening=True)
@@ -134,7 +134,7 @@ def listen_address(
         refuse("listen", listen, f"{outside[0]} is not a loopback address, and needs {lacks}: give {given}")
     bound = tuple(f"[{a}]" if ":" in a else a for a in found)
     is_name = ":" not in host and any(c.isalpha() for c in host)
-    # 127.1 is no address to everyone.
+    # 127.1 is not an address on every system.
     return ListenAddress(host if is_name else bound[0], bound, address.port)
 
 

@@ -21,17 +21,17 @@ C = TypeVar("C")
 
 
 class Call(Protocol):
-    """What the table asks of a call. Safe from any thread."""
+    """A call, as the table sees it. Safe from any thread."""
 
     def cancel(self) -> None:
-        """End the call at once, also where its peer reads nothing."""
+        """End the call at once, even if its peer reads nothing."""
 
     def is_stalled(self, now_ms: float) -> bool:
         """Return whether a message has waited too long for the peer to read."""
 
 
 def enter_waiting(waiting: dict[C, None], call: C) -> C | None:
-    """Note a call whose peer has said nothing yet; return the one to be cancelled for it, None where there is room.
+    """Note a call whose peer has sent nothing yet; return the one to cancel for it, or None if there is room.
 
     An honest peer speaks at once, so the one that has waited longest goes: silent peers cannot keep others out. Needs
     the lock held that `waiting` changes under.
@@ -113,8 +113,8 @@ Answer: TypeAlias = Callable[[bytes, Any], Iterator[bytes]]
 class SingleRequestCalls:
     """Reads the one request of each call, and has it answered. Safe from any thread.
 
-    These calls are served as streams: gRPC would read the message of a unary call before any handler runs, so that a
-    caller that sends none would hold one of the primary's calls unseen, and for ever.
+    These calls are served as streams: gRPC would read the message of a unary call before any handler runs, and a caller
+    that sends none would hold one of the primary's calls forever, unseen.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A replica's connection to its primary: one gRPC call, and the thread that takes in what comes by it."""
+"""A replica's connection to its primary: one gRPC call, and the thread that receives its messages."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from walkit.replication.transport.threads import ByteBudget
 from walkit.replication.transport.tls import ClientTLS, channel_credentials, name_options, tls_fault
 
 INBOX_BYTES = 16 << 20
-"""No more is read of a publisher while so much of what came was not looked at: twice what may be in flight."""
+"""Reading from a publisher stops while so many bytes wait to be handled: twice the most in flight."""
 OUTBOX_MESSAGES = 16_384
 """The connection to a publisher that has not read so many answers is given up: fewer batches are in flight."""
 
 MAY_BE_TLS = ("handshake failed", "erification", "Socket closed")
-"""What gRPC says where TLS may be the reason that there is no connection."""
+"""Texts of gRPC for a failed connection that TLS may have caused."""
 
 Received: TypeAlias = FromPublisher | BaseException | str
 """A message, an error that ends replication, or why the connection ended."""
@@ -36,7 +36,7 @@ Received: TypeAlias = FromPublisher | BaseException | str
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a primary is, and what it is shown."""
+    """The address of a primary, and the credentials for it."""
 
     address: str
     token: str | None = field(default=None, repr=False)
@@ -56,7 +56,7 @@ class Destination:
 
 
 def destination_of(source: object, token: object, tls: ClientTLS | None, insecure: object) -> Destination:
-    """Return where a primary is and what it is shown; OptionsError for what cannot be, before anything is sent.
+    """Return the address of a primary and the credentials for it; OptionsError if invalid, before anything is sent.
 
     A token without TLS goes to the loopback address alone, unless `insecure` is True. No name is looked up: what it
     means may change between two connections, so of the names only localhost is loopback.
@@ -90,7 +90,7 @@ class Connection:
         inbox: deque[tuple[Connection, Received, int]],
         wake: WakeEvent,
     ) -> None:
-        """Begin the call. PeerError where the system has no thread to give."""
+        """Begin the call. PeerError if the system has no thread left."""
         self._inbox, self._wake, self._destination = inbox, wake, destination
         self.inbox_budget = ByteBudget(INBOX_BYTES)
         self._out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -148,7 +148,7 @@ def call_error(error: Any, destination: Destination) -> WalkitError | str:
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return OptionsError(f"the primary refused this replica: {details}", option="token")
     if code == grpc.StatusCode.UNIMPLEMENTED:
-        return OptionsError(f"what listens there is no walkit primary: {details}", option="source")
+        return OptionsError(f"the server there is not a walkit primary: {details}", option="source")
     if code == grpc.StatusCode.UNAVAILABLE and any(word in details for word in MAY_BE_TLS):
         fault = tls_fault(destination.address, destination.tls)
         if fault:

@@ -1,4 +1,4 @@
-"""What primary and replica share of gRPC: how it is imported, and its options."""
+"""The gRPC of primary and replica: its import, and its options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SERVER_OPTIONS = (
     # A connection without a call holds a descriptor: it is closed after these times.
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.max_connection_idle_ms", 30_000),
-    # What comes before a call is looked at, the token in it: a longer one is refused unread.
+    # Metadata comes before the check of its token: longer metadata is refused unread.
     ("grpc.max_metadata_size", METADATA_BYTES_MAX),
     ("grpc.absolute_max_metadata_size", 2 * METADATA_BYTES_MAX),
     ("grpc.max_concurrent_streams", 100),
@@ -50,7 +50,7 @@ def server_options() -> tuple[tuple[str, int], ...]:
 
 
 def descriptors_max() -> int:
-    """Return how many descriptors this process may have open; a large number where nothing says so."""
+    """Return how many descriptors this process may have open; a large number if unknown."""
     try:
         import resource
     except ImportError:  # a system without such limits

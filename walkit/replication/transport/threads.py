@@ -16,7 +16,7 @@ from walkit._main_thread import uninterrupted
 class LoopThread:
     """Runs a loop on one thread of its own, at most once. Every method is safe from any thread.
 
-    `run` looks first whether it is to stop: a thread that was just started, and has not begun it, is not waited for.
+    `run` looks first whether it is to stop: `stop` does not wait for a thread that has not reached `run` yet.
     """
 
     def __init__(self, run: Callable[[], None]) -> None:
@@ -45,14 +45,14 @@ class LoopThread:
 
     @property
     def name(self) -> str:
-        """What the thread is called; empty before the start."""
+        """The name of the thread; empty before the start."""
         thread = self._thread
         return "" if thread is None else thread.name
 
     def start(self, name: str) -> None:
         """Start the thread, the first time; of two calls at once the other one returns without waiting.
 
-        RuntimeError or MemoryError where the system has no thread to give: then the next call tries again.
+        RuntimeError or MemoryError if the system has no thread left: then the next call tries again.
         """
         with uninterrupted():
             try:
@@ -128,10 +128,8 @@ class DaemonExecutor(Executor):
     """Runs each call of a server on a new daemon thread.
 
     The threads of a ThreadPoolExecutor are joined when the interpreter ends, so a primary that was not stopped would
-    keep its process alive for ever.
-
-    Where the system has no thread to give, a call waits for one: an error of `submit` would end the only thread of gRPC
-    that takes calls, and the server with it, for good and in silence.
+    keep its process alive forever. If the system has no thread left, a call waits for one: an error of `submit` would
+    end the only thread of gRPC that takes calls, and the server with it, for good and in silence.
     """
 
     def __init__(self) -> None:

@@ -19,13 +19,13 @@ LASTING_FAULTS = (
     *("UNKNOWN_CA", "BAD_CERTIFICATE", "CERTIFICATE_REQUIRED", "CERTIFICATE_EXPIRED", "HANDSHAKE_FAILURE"),
     *("PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", "NO_SHARED_CIPHER"),
 )
-"""How the reasons of OpenSSL end that trying again does not mend."""
+"""Endings of the OpenSSL reasons that a retry does not fix."""
 Path = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerTLS:
-    """What a primary shows and asks for: PEM files, read when it is made and again when it starts.
+    """A primary's certificate and requirements: PEM files, read when it is made and again when it starts.
 
     `certificate` is its chain, its own first, and `key` the private key of that one, without a password. With
     `client_ca` only replicas with a certificate of that authority are served (mutual TLS).
@@ -38,7 +38,7 @@ class ServerTLS:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientTLS:
-    """What a replica trusts and shows: PEM files, read when it is made and at each connection.
+    """A replica's authorities and certificate: PEM files, read when it is made and at each connection.
 
     `ca` are the authorities that may have signed the primary's certificate; without it those that gRPC brings.
     `certificate` and `key` are for a primary that asks for them. The certificate has to name the host of the address,
@@ -56,7 +56,7 @@ def server_credentials(tls: object) -> Any:
     if tls is None:
         return None
     if not isinstance(tls, ServerTLS):
-        raise _refused("tls", f"is no ServerTLS: {tls!r:.80}")
+        raise _refused("tls", f"is not a ServerTLS: {tls!r:.80}")
     certificate, key = _pair(tls.certificate, tls.key)
     ca = None if tls.client_ca is None else _authority(tls.client_ca, "client_ca")
     return grpc.ssl_server_credentials([(key, certificate)], ca, require_client_auth=ca is not None)
@@ -67,7 +67,7 @@ def channel_credentials(tls: object) -> Any:
     if tls is None:
         return None
     if not isinstance(tls, ClientTLS):
-        raise _refused("tls", f"is no ClientTLS: {tls!r:.80}")
+        raise _refused("tls", f"is not a ClientTLS: {tls!r:.80}")
     ca = None if tls.ca is None else _authority(tls.ca, "ca")
     if (tls.certificate is None) != (tls.key is None):
         raise _refused("tls", "has a certificate or a key, and needs both or none")
@@ -78,7 +78,7 @@ def channel_credentials(tls: object) -> Any:
 
 
 def name_options(tls: ClientTLS | None) -> tuple[tuple[str, str], ...]:
-    """Return the option of a channel that says which name the certificate has to have, where that is another."""
+    """Return the channel option for the certificate's name, if it differs from the address."""
     if tls is None or tls.server_name is None:
         return ()
     return (("grpc.ssl_target_name_override", tls.server_name),)
@@ -88,8 +88,8 @@ def tls_fault(address: str, tls: ClientTLS | None) -> str:
     """Return what is wrong with the TLS between here and an address, after a connection failed; "" where nothing is.
 
     Connects and shakes hands, as gRPC gives its reason in words of its library that change. Each of several tries has
-    to find the same fault: what a network has spoiled is none. Waits up to a few seconds; sends nothing after the
-    handshake, the token neither.
+    to find the same fault, since a network can spoil one. Waits up to a few seconds; sends nothing after the handshake,
+    the token neither.
     """
     fault = _probe(address, tls)
     for _ in range(PROBES - 1):
@@ -121,7 +121,7 @@ def _probe(address: str, tls: ClientTLS | None) -> str:
     except ssl.SSLError as error:
         return "" if tls is None else _words_of(error)
     except OSError:
-        return ""  # it cannot be reached now, which is no fault of TLS
+        return ""  # it cannot be reached now, which is not a fault of TLS
 
 
 def _words_of(error: ssl.SSLError) -> str:
@@ -150,7 +150,7 @@ def _pair(certificate: Path, key: Path) -> tuple[bytes, bytes]:
         why = getattr(error, "reason", None) or error
         raise _refused(
             "tls",
-            f"certificate={os.fspath(certificate)!r} and key={os.fspath(key)!r} are no pair in PEM: {why}",
+            f"certificate={os.fspath(certificate)!r} and key={os.fspath(key)!r} are not a pair in PEM: {why}",
         ) from error
     return found
 
