@@ -49,7 +49,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "a timeout loses nothing that is under way": ("replication/delta/test_poll::PollMachine",),
     "a stale notice ends the waiting, too": (
-        "replication/delta/test_poll::test_a_notice_of_what_is_known_ends_the_waiting_too",
+        "replication/delta/test_poll::test_a_repeated_notice_ends_a_wait",
     ),
     "many appends are one notice": (
         "replication/delta/test_poll::test_appends_in_one_interval_are_one_answer",
@@ -71,11 +71,9 @@ WHERE: dict[str, tuple[str, ...]] = {
         "replication/delta/test_feed::test_every_changed_bit_of_a_delta_is_noticed",
         "replication/test_chaos::test_a_cluster_under_faults_loses_nothing_and_ends_equal",
     ),
-    "an answer that comes late": (
-        "replication/delta/test_attack::test_an_answer_that_comes_late_is_no_cut_history",
-    ),
+    "an answer that comes late": ("replication/delta/test_attack::test_a_late_answer_is_not_a_cut_history",),
     "a number that does not match": (
-        "replication/delta/test_poll::test_what_does_not_fit_begins_a_new_session",
+        "replication/delta/test_poll::test_a_request_that_does_not_fit_opens_a_new_session",
         "replication/delta/test_poll::test_a_mismatch_while_another_poll_waits_refuses_that_one",
     ),
     "close": (
@@ -98,7 +96,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         "replication/delta/test_poll::PollMachine",
     ),
     "a failed load counts as progress": (
-        "replication/delta/test_replay::test_an_error_that_may_pass_is_tried_again_and_is_no_progress",
+        "replication/delta/test_replay::test_an_error_that_may_pass_is_tried_again_without_progress",
         "replication/delta/test_replay::test_an_error_that_does_not_pass_ends_the_replay",
     ),
     "what is loaded side by side is inserted in no order": (
@@ -116,7 +114,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         "replication/delta/test_malicious_primary::test_a_lie_costs_time_alone",
         "replication/delta/test_malicious_primary::test_a_lie_about_which_log_it_is_ends_the_reader",
         "replication/delta/test_malicious_primary::test_the_primary_of_a_copy_is_not_followed",
-        "replication/delta/test_malicious_primary::test_an_opening_that_goes_on_beside_the_log_is_not_followed",
+        "replication/delta/test_malicious_primary::test_a_backup_written_beside_the_log_is_not_followed",
     ),
     "a range that failed in part is a hole": (
         "replication/delta/test_malicious_primary::test_no_frame_is_applied_after_a_hole",

@@ -29,16 +29,16 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "a range whose front is gone is named with the oldest that is left": (
         f"{CORES}::test_a_trimmed_range_is_a_typed_gap",
-        f"{HEAL}::test_what_a_peer_lacks_is_said_and_left",
+        f"{HEAL}::test_ranges_that_a_peer_lacks_are_reported_and_left",
     ),
     "such a range becomes a transfer of the state": (f"{BOOTSTRAP}::test_a_replica_that_is_too_far_behind",),
     "the transfer comes in chunks that were asked for, in order": (
         f"{BOOTSTRAP}::test_a_transfer_asks_in_order_and_takes_what_it_asked_for",
-        f"{BOOTSTRAP}::test_a_publisher_sends_only_what_lies_in_its_plan",
+        f"{BOOTSTRAP}::test_a_publisher_sends_only_the_bytes_of_its_plan",
     ),
     "a transfer replaces the log in one step, whatever is killed": (
         f"{BOOTSTRAP}::test_between_the_renames_and_the_manifest_the_log_is_as_before",
-        f"{BOOTSTRAP}::test_a_replica_that_is_killed_continues_where_it_was",
+        f"{BOOTSTRAP}::test_a_killed_replica_resumes_its_bootstrap",
     ),
     "a transfer that ends before the log does not take its place": (
         "replication/test_bootstrap_fuzz::test_thousands_of_bootstrap_messages_leave_the_replica_as_it_was",

@@ -46,7 +46,7 @@ def until(holds: Callable[[], bool], what: str) -> None:
 
 
 class Caller:
-    """One call to a primary by a client without a log: it says what a test tells it, and need not read."""
+    """One call to a primary by a client without a log: it sends the test's messages, and need not read."""
 
     def __init__(
         self, address: str, *, reads: bool = True, channel: Any = None, token: str | None = None
@@ -88,7 +88,7 @@ class Caller:
         return self.hello(name, **facts)
 
     def next(self) -> FromPublisher | None:
-        """What comes next; None at the end of the call."""
+        """The next message; None at the end of the call."""
         return self.heard.get(timeout=WAIT_S)
 
     def next_of(self, kind: type[Any]) -> Any:

@@ -13,7 +13,7 @@ HOSTS = ("localhost", "127.0.0.1")
 
 
 class Authority:
-    """A certificate authority whose files lie in one folder."""
+    """A certificate authority with its files in one folder."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What tests of replication open and trust."""
+"""Logs and certificates for tests of replication."""
 
 from __future__ import annotations
 

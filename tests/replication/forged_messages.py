@@ -179,7 +179,7 @@ class Mutator:
 
 
 class _Encoded:
-    """Bytes in place of a protobuf message."""
+    """Bytes instead of a protobuf message."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -38,13 +38,13 @@ CHANGES_MAX = 160
 
 @dataclass
 class Tally:
-    """What a round did."""
+    """Counts of a round."""
 
     kills: int = 0
     bootstrapping: int = 0
     """Of them, those while the replica gathered another log or put it in its place."""
     healing: int = 0
-    """Of them, those of a heal that had begun to write."""
+    """Of them, those of a heal that had started to write."""
     trims: int = 0
 
 
@@ -117,7 +117,7 @@ class Round:
                 self.living[role] = self._start(role)
 
     def _trim(self) -> None:
-        """Have the writer drop what it has, whoever needs it."""
+        """Have the writer drop all of its records, needed or not."""
         before = load_manifest(FileStorage(str(self.primary))).low_watermark
         asked_s = -math.inf
 
@@ -145,7 +145,7 @@ class Round:
             assert known is None or known == (header, body), f"another frame at position {header.position:,}"
         for folder, frames in ((self.primary, ours), (self.replica, theirs)):
             last = frames[-1][0].last_lsn if frames else 0
-            # What is published, not what is there: beside a writer that begins, a reader sees no more than that.
+            # The published end, not the end of the file: while a writer opens, a reader sees no more than that.
             reached = self._reached.get(folder, 0)
             assert not frames or last >= reached, (
                 f"{folder}: LSN {reached} was published, and it ends at {last}"
@@ -207,7 +207,7 @@ def frames_in(path: Path) -> list[Any]:
 
 
 def run_round(folder: Path, seed: int, kills: int) -> Tally:
-    """Run one round of this many kills over stream and bootstrap; AssertionError where a promise is broken."""
+    """Run one round of this many kills over stream and bootstrap; AssertionError if a promise is broken."""
     with processes() as started:
         world = Round(folder, seed, started)
         while world.tally.kills < kills - 1:
@@ -267,7 +267,7 @@ def _heal_once(log: Path, address: str, chance: random.Random, started: Processe
 
 
 def damage(path: Path, chance: random.Random) -> None:
-    """Damage a segment in one of the ways that a peer can mend, or leave it."""
+    """Damage a segment in one of the ways that a peer can repair, or leave it."""
     size, way = path.stat().st_size, chance.randrange(5)
     at = chance.randrange(size // 2)
     if way == 0:
@@ -286,5 +286,5 @@ def segments(folder: Path) -> list[Path]:
 
 
 def bytes_or_none(path: Path) -> bytes | None:
-    """What is in a file; None where there is none."""
+    """The bytes of a file; None if it is missing."""
     return path.read_bytes() if path.exists() else None

@@ -86,7 +86,7 @@ FORKER = """
 
 
 class Processes:
-    """Starts and ends processes; a role and what it is given: `write`, `serve`, `follow`, `heal`, those of the chaos"""
+    """Starts and ends processes; a role and its arguments: `write`, `serve`, `follow`, `heal`, those of the chaos"""
 
     def __init__(self, child: Child) -> None:
         self._child = child

@@ -11,7 +11,7 @@ from typing import Self
 
 
 class TcpProxy:
-    """Passes bytes on in both directions. `trouble` says what becomes of them from now on.
+    """Passes bytes on in both directions. `trouble` sets their fate from now on.
 
     "": nothing; "flip": one bit of each piece, with some chance, is turned over; "hole": they disappear, and the
     connection stays.

@@ -129,12 +129,12 @@ class World:
         self.to_subscriber: deque[bytes] = deque()
         self.publisher: Publisher | None = None
         self.bytes = b""
-        """What the replica has on stable storage."""
+        """The replica's bytes on stable storage."""
         self.end = LogEnd()
         self.lineage: tuple[EpochRecord, ...] = ()
         self.log_id = 0
         self.identity: Identity | None = None
-        """What the replica has on stable storage, too."""
+        """Also on the replica's stable storage."""
         self.holds: list[int] = []
         self.waiting: deque[Import] = deque()
         self.failed: list[Exception] = []
@@ -161,7 +161,7 @@ class World:
         while todo and self.publisher is not None:
             step = todo.popleft()
             if isinstance(step, Send):
-                # What this subscriber answers always fits what was sent to it, whatever became of that on the way.
+                # This subscriber's answers always fit the messages sent to it, whatever the link did to those.
                 assert not isinstance(step.message, Refusal) or "replica 'r'" not in step.message.message
                 self.to_subscriber.append(encode_from_publisher(step.message))
             elif isinstance(step, Read):
@@ -204,7 +204,7 @@ class World:
                 self.failed.append(step.error)
 
     def import_waiting(self) -> None:
-        """What was given out to be imported is on stable storage now."""
+        """Make all imports under way durable."""
         while self.waiting:
             step = self.waiting.popleft()
             assert step.run.after == self.end
@@ -260,7 +260,7 @@ class World:
         raise AssertionError(f"not equal after {rounds} rounds: {list(self.subscriber.history)[-5:]}")
 
     def check(self) -> None:
-        """The replica is a prefix of what the primary has on stable storage, frame by frame."""
+        """Assert that the replica is a prefix of the primary's stable storage, frame by frame."""
         whole = b"".join(f[2] for f in self.history.frames[: self.history.durable])
         assert whole[: len(self.bytes)] == self.bytes
         assert len(self.bytes) == self.end.position

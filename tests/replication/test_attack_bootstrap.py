@@ -1,4 +1,4 @@
-"""Attacks on a bootstrap's folder and on the watch of a log's end: what is left half done is mended or goes."""
+"""Attacks on a bootstrap's folder and on the watch of a log's end: half-done work is finished or removed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from walkit.segments.manifest_store import load_manifest
 from walkit.storage.file import FileStorage
 
 
-def test_a_promotion_in_the_midst_of_a_bootstrap_leaves_no_parts(tmp_path: Path) -> None:
+def test_a_promotion_during_a_bootstrap_leaves_no_parts(tmp_path: Path) -> None:
     """Kill a bootstrap among its parts and promote the replica: no part of the other log stays, and it is written."""
     with trimmed(tmp_path / "p") as log, Primary(log) as primary:
         assert killed(tmp_path / "r", primary, log.acked_lsn, ("write", "bootstrap-*.part", 20))
@@ -126,14 +126,14 @@ def test_a_sync_that_fails_while_a_log_is_gathered_loses_nothing(
 
 
 def of_first(**facts: Any) -> Callable[[Plan, Manifest], Plan]:
-    """Return a change of what the plan says of its first segment."""
+    """Return a change of the plan's first segment."""
     return lambda plan, manifest: in_plan(
         plan, manifest, segments=(manifest.segments[0]._replace(**facts), *manifest.segments[1:])
     )
 
 
 def of_log(**facts: Any) -> Callable[[Plan, Manifest], Plan]:
-    """Return a change of what the plan says of the log."""
+    """Return a change of the plan's log."""
     return lambda plan, manifest: in_plan(plan, manifest, **facts)
 
 

@@ -44,7 +44,7 @@ def test_numbers_that_cannot_be_measured_with_are_refused(tmp_path: Path) -> Non
 
 
 def test_an_interrupted_measurement_leaves_no_thread_at_work() -> None:
-    """Interrupt the appending threads, and what is done beside a sampler: KeyboardInterrupt, and each thread ends."""
+    """Interrupt the appending threads, and the work beside a sampler: KeyboardInterrupt, and each thread ends."""
     with walkit.open(storage=CrashingStorage()) as log:
         shooter = interrupt_in("_append", "wait")
         with pytest.raises(KeyboardInterrupt):

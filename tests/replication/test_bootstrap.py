@@ -46,7 +46,7 @@ def follower(folder: Path, primary: Primary, **more: Any) -> Replica:
 
 
 def gathered(folder: Path) -> list[str]:
-    """What a bootstrap has left in a folder."""
+    """The files that a bootstrap has left in a folder."""
     return sorted(path.name for path in folder.iterdir() if path.name.startswith(BOOTSTRAP_PREFIX))
 
 
@@ -196,7 +196,7 @@ def test_between_the_renames_and_the_manifest_the_log_is_as_before(
 
 @pytest.mark.parametrize("all_of_them", [False, True])
 def test_a_damaged_snapshot_is_not_given_to_replicas(tmp_path: Path, all_of_them: bool) -> None:
-    """Flip a byte of the newest snapshot, or of both: a replica begins with the older one or not, and hears why."""
+    """Flip a byte of the newest snapshot, or of both: a replica gets the older one or none, and reports why."""
     events: list[str] = []
     with Store.open(tmp_path / "p", options=SMALL, events=lambda name, _: events.append(name)) as store:
         put(store, 60)
@@ -263,7 +263,7 @@ def killed(folder: Path, primary: Primary, lsn: int, kill: tuple[str, str, int])
     return status != 0
 
 
-def test_a_replica_that_is_killed_continues_where_it_was(tmp_path: Path) -> None:
+def test_a_killed_replica_resumes_its_bootstrap(tmp_path: Path) -> None:
     """Kill a bootstrap at parts, renames and the manifest, one after the other: it resumes, little is sent twice."""
     with trimmed(tmp_path / "p") as log, Primary(log) as primary:
         for kill in KILLS:
@@ -299,7 +299,7 @@ def test_a_part_that_was_damaged_is_fetched_again(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_tried_again(tmp_path: Path) -> None:
-    """Fail the writing of parts with ENOSPC: the replica says so and keeps what it has; with room it goes on."""
+    """Fail the writing of parts with ENOSPC: the replica reports it and keeps its parts; with room it continues."""
     storage = FaultyStorage(FileStorage(str(tmp_path / "r")))
     full = storage.fail("write", "bootstrap-*.part", nth=9, times=None, errno=errno.ENOSPC)
     with (
@@ -357,7 +357,7 @@ SWITCH = [
 def test_a_full_disk_within_the_switch_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: tuple[Any, str]
 ) -> None:
-    """Fail a change of the switch with ENOSPC: the status says so, a waiting thread waits; with room it goes on."""
+    """Fail a change of the switch with ENOSPC: the status shows it, a waiting thread waits; with room it continues."""
     storage = FaultyStorage(FileStorage(str(tmp_path / "r")))
     faults: list[Any] = []
     taking = ImportedLog.reopen
@@ -387,11 +387,11 @@ def test_a_full_disk_within_the_switch_is_tried_again(
 
 
 def test_a_replica_whose_disk_stays_full_within_the_switch_stops(tmp_path: Path) -> None:
-    """Stop it while the switch fails: nobody waits for ever, and the next replica on the folder does the rest."""
+    """Stop it while the switch fails: no thread waits forever, and the next replica on the folder does the rest."""
     storage = FaultyStorage(FileStorage(str(tmp_path / "r")))
     with trimmed(tmp_path / "p", 60) as log, Primary(log) as primary:
         with Replica(storage, primary.address, options=SMALL, backoff=quick()) as replica:
-            # The first write of the manifest is of the adoption.
+            # The adoption writes the manifest first.
             full = storage.fail("replace", "manifest", nth=2, times=None, errno=errno.ENOSPC)
             until(lambda: full.hits > 1, "the full disk")
             waiting = Task(lambda: replica.wait_for(60, WAIT_S))
@@ -491,8 +491,8 @@ def test_a_transfer_asks_in_order_and_takes_what_it_asked_for() -> None:
         (Fetch(file=1, offset=(1 << 64) - 1, size=1), True),
     ],
 )
-def test_a_publisher_sends_only_what_lies_in_its_plan(fetch: Fetch, wrong: bool) -> None:
-    """Fetch within and beyond the files of a plan of 10 bytes and 2 MiB: only what lies within is read."""
+def test_a_publisher_sends_only_the_bytes_of_its_plan(fetch: Fetch, wrong: bool) -> None:
+    """Fetch within and beyond the files of a plan of 10 bytes and 2 MiB: only bytes within are read."""
     history = history_of(9, 7, 8)
     history.durable = len(history.frames)
     publisher, hello = Publisher(), Hello(name="r", bootstrap=True)

@@ -79,7 +79,7 @@ class Bootstrapping:
 
     @property
     def is_over(self) -> bool:
-        """Whether no message of this connection is taken any more."""
+        """Whether messages of this connection are no longer taken."""
         return self.finished or self.core.state not in ("streaming", "bootstrapping")
 
     def take(self, message: FromPublisher) -> None:
@@ -125,13 +125,13 @@ class Liar:
 
 
 def own_files(folder: Path) -> dict[str, bytes]:
-    """What is in a replica's folder, but for what a bootstrap gathers there."""
+    """The files of a replica's folder, except those that a bootstrap gathers there."""
     files = (path for path in folder.iterdir() if path.is_file())
     return {path.name: path.read_bytes() for path in files if not path.name.startswith(BOOTSTRAP_PREFIX)}
 
 
 def require_honest(folder: Path, planned: BootstrapFiles) -> None:
-    """Assert that each part of what is ready is what the primary has."""
+    """Assert that each ready part equals the primary's."""
     manifest = decode_manifest(planned.plan.manifest, "the plan")
     names = [part_name(record.number) for record in manifest.sealed]
     names.append(snapshot_part_name(planned.plan.snapshot_lsn))
@@ -160,7 +160,7 @@ def bootstrap_honestly(folder: Path, own: Manifest, planned: BootstrapFiles) -> 
 
 @pytest.fixture
 def in_memory(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where the system has such a place: thousands of syncs are not what is tested."""
+    """A folder in memory if the system has one: thousands of syncs are not under test."""
     shm = Path("/dev/shm")
     if not shm.is_dir() or not os.access(shm, os.W_OK) or shutil.disk_usage(shm).free < 4 * FREE_LEFT_BYTES:
         yield tmp_path

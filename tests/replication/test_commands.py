@@ -24,7 +24,7 @@ from walkit.replication import Replica
 from walkit.replication.commands import _until_told, follow, serve
 
 
-def test_serve_and_follow_say_what_they_do_and_end_on_a_signal(tmp_path: Path) -> None:
+def test_serve_and_follow_report_their_work_and_end_on_a_signal(tmp_path: Path) -> None:
     """Serve a log that this process writes, follow it elsewhere, interrupt both: exit 0, and the folder is a log."""
     with walkit.open(tmp_path / "p") as log:
         log.append(b"v", key=b"k")
@@ -49,7 +49,7 @@ def test_serve_and_follow_say_what_they_do_and_end_on_a_signal(tmp_path: Path) -
         assert replica.store[b"k"] == b"w"
 
 
-def test_serve_goes_off_loopback_only_where_it_is_told_to(tmp_path: Path) -> None:
+def test_serve_leaves_loopback_only_with_insecure(tmp_path: Path) -> None:
     """Serve at 0.0.0.0 without and with --insecure: refused before anything is served; then a replica follows."""
     with walkit.open(tmp_path / "p") as log:
         log.append(b"v")
@@ -113,7 +113,7 @@ def test_serve_waits_for_a_log_and_ends_on_damage(tmp_path: Path) -> None:
 
 
 def test_arguments_are_refused_in_words(tmp_path: Path) -> None:
-    """A folder of something else, and an address that is none: typed errors, nothing is made."""
+    """A folder of something else, and an invalid address: typed errors, nothing is made."""
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
     with pytest.raises(walkit.NotALogError):
@@ -148,8 +148,8 @@ def test_a_process_that_forgets_to_stop_ends_all_the_same(tmp_path: Path) -> Non
         assert [r.value for r in replica.log.read()] == [b"x", b"y"]
 
 
-def test_a_signal_in_the_midst_of_the_waiting_ends_it() -> None:
-    """Call the handler at each point of a wait where a signal may come: it returns, and the next wait says so."""
+def test_a_signal_during_the_wait_ends_it() -> None:
+    """Call the handler at each point of a wait where a signal may come: it returns, and the next wait ends at once."""
     for number in count(1):
         strike = Strike(number)
         with _until_told() as over:

@@ -48,7 +48,7 @@ def hello_at(history: History, frames: int) -> Hello:
 
 
 def error_of(subscriber: Subscriber, *messages: FromPublisher) -> WalkitError:
-    """What ends a connected subscriber that gets these messages, and the same ones again when it has reconnected."""
+    """The error that ends a subscriber that gets these messages, and again after it has reconnected."""
     for message in messages:
         steps = subscriber.receive(message, 0)
     assert [type(s) for s in steps] == [Disconnect]
@@ -81,7 +81,7 @@ def test_the_first_difference_of_two_histories_is_named(history: History) -> Non
         ("another log", replace(whole, log_id=whole.log_id ^ 2), 1),
         ("another second epoch", replace(whole, lineage=(whole.lineage[0], other_id)), second.first_lsn),
         (
-            "an epoch more, begun inside",
+            "an epoch more, that starts inside",
             replace(
                 hello_at(history, frames_1),
                 lineage=(whole.lineage[0], replace(other_id, first_lsn=5)),
@@ -209,7 +209,7 @@ def test_a_gap_is_asked_for_once_and_again_only_after_a_while(history: History) 
 
 
 def test_a_batch_that_overlaps_is_taken_from_where_the_log_ends(history: History) -> None:
-    """A batch that begins below the end and reaches beyond it: only the frames behind the end are imported."""
+    """A batch that begins below the end and reaches beyond it: only the frames after the end are imported."""
     small, large = (
         World(history, batch_bytes=1),
         World(history_of(9, 7, 8), batch_bytes=1 << 20, window_bytes=1 << 20),
@@ -320,7 +320,7 @@ def test_silence_is_filled_by_heartbeats_and_ends_both_sides(history: History) -
 
 
 def test_a_refusal_that_may_pass_is_tried_again(history: History) -> None:
-    """A closing source is no reason to give up: the subscriber waits its backoff and connects."""
+    """A closing source does not end a subscriber: it waits its backoff and connects."""
     world = World(history)
     world.deliver_to_publisher(world.to_publisher.popleft())
     world.subscribed(world.subscriber.receive(Refusal(reason="closed", message="the primary stops"), 0))

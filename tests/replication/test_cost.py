@@ -1,4 +1,4 @@
-"""What sessions share and wait for: one reading and one compression for all, one watching thread, no polling."""
+"""Sessions share their work: one reading and one compression for all, one watching thread, no polling."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def in_a_replica(storage: MemoryStorage, address: str) -> Owner:
 
 
 def test_a_replica_in_a_cycle_is_collected_on_its_own_thread(primary: Primary) -> None:
-    """Collect a dropped replica on its own thread, in the midst of an import: it stops, and nothing waits for ever."""
+    """Collect a dropped replica on its own thread, during an import: it stops, and nothing waits forever."""
     dropped, caught = threading.Event(), list[Any]()
 
     class Collecting(MemoryStorage):

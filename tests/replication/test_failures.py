@@ -101,7 +101,7 @@ def test_content_that_cannot_be_ends_in_a_state_with_its_error(what: str, tmp_pa
         assert again.status().lsn == 0
 
 
-def test_follow_ends_with_3_and_says_why(tmp_path: Path) -> None:
+def test_follow_ends_with_3_and_a_reason(tmp_path: Path) -> None:
     """Let `walkit follow` meet such a message: exit code 3, a sentence that names the field, no traceback."""
     with crafted_primary(lambda hello: CRAFTED["two welcomes to log 0"][1](whole())) as address:
         command = [sys.executable, "-m", "walkit", "follow", address, str(tmp_path)]
@@ -142,7 +142,7 @@ def _raise(error: BaseException) -> Any:
 def test_any_error_of_the_replicas_thread_is_a_state(
     broken: Callable[[Replica, BaseException], None], error: BaseException, tmp_path: Path
 ) -> None:
-    """Raise what is no WalkitError inside a replica that follows: "failed" with that cause, at once, and it stops."""
+    """Raise no WalkitError inside a running replica: "failed" with that cause, at once, and it stops."""
     with walkit.open(tmp_path / "p") as log, Primary(log) as primary:
         log.append(b"x")
         replica = Replica(tmp_path / "r", primary.address)
@@ -160,7 +160,7 @@ def test_any_error_of_the_replicas_thread_is_a_state(
 
 
 def test_an_error_of_the_listening_thread_is_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run out of memory where a message is decoded, on a thread without a caller: the replica fails with that cause."""
+    """Run out of memory while a message is decoded, on a thread without a caller: the replica fails with that cause."""
     monkeypatch.setattr(
         "walkit.replication.transport.connection.decode_from_publisher",
         lambda data: _raise(MemoryError("too large")),
@@ -217,8 +217,8 @@ def test_no_content_raises_in_the_core_or_breaks_a_log(seed: int, welcomed: bool
 
 
 @pytest.mark.parametrize("reason", ["name", "frame", "lineage", "divergence"])
-def test_what_ends_a_replica_is_one_plain_line(reason: str) -> None:
-    """Refuse twice, for reasons that last, with what a terminal acts upon: trouble and final error have none of it."""
+def test_the_error_that_ends_a_replica_is_one_plain_line(reason: str) -> None:
+    """Refuse twice, for reasons that last, with terminal escapes: trouble and final error have none of them."""
     subscriber = Subscriber("r")
     subscriber.start(0)
     for at in (0, 10_000):

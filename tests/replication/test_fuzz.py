@@ -75,7 +75,7 @@ class Stranger:
 
 
 def resident_bytes() -> int:
-    """What of this process is in memory now."""
+    """The bytes of this process that are in memory now."""
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 

@@ -197,8 +197,8 @@ def test_only_durable_frames_leave(tmp_path: Path) -> None:
         Primary(log)
 
 
-def test_a_replica_ahead_of_what_a_dead_primary_can_prove_waits_for_its_opening(tmp_path: Path) -> None:
-    """Cut the primary's power and lose its cell: its tail is not served and no divergence; opened, it goes on."""
+def test_a_replica_ahead_of_a_dead_primary_waits_for_its_opening(tmp_path: Path) -> None:
+    """Cut the primary's power and lose its cell: its tail is not served, without a divergence; opened, it continues."""
     storage = CrashingStorage()
     log = walkit.open(storage=storage, options=SMALL)
     log.append_many([b"before"] * 20)
@@ -307,8 +307,8 @@ def test_a_process_with_grpc_starts_others() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def test_waiting_for_what_was_not_started_says_so(tmp_path: Path) -> None:
-    """Wait for a record at a replica and a delta reader that were not started: the error says so."""
+def test_waiting_for_an_unstarted_replica_is_an_error(tmp_path: Path) -> None:
+    """Wait for a record at a replica and a delta reader that were not started: the error names the cause."""
     with walkit.open(tmp_path / "p") as log, Primary(log) as primary:
         log.append(b"1")
         for waiting in (

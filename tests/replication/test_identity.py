@@ -1,4 +1,4 @@
-"""Who a replica is: minted once, shown to nobody, never copied, and known to the primary over its restarts."""
+"""A replica's identity: minted once, secret, never copied, and known to the primary over its restarts."""
 
 from __future__ import annotations
 
@@ -97,9 +97,7 @@ def test_nothing_that_is_shown_has_the_id(log: walkit.WriteAheadLog, tmp_path: P
     assert {path.name for path in (tmp_path / "p").glob("claim-*")} == {f"claim-{own.key}"}
 
 
-def test_the_identity_is_private_and_says_which_file_it_is_in(
-    log: walkit.WriteAheadLog, tmp_path: Path
-) -> None:
+def test_the_identity_is_private_and_names_its_file(log: walkit.WriteAheadLog, tmp_path: Path) -> None:
     """After one contact the identity is for its owner alone, and names its inode; the claim says label and end."""
     followed(log, tmp_path / "r", name="label")
     status = (tmp_path / "r" / IDENTITY_NAME).stat()
@@ -263,7 +261,7 @@ def test_no_error_of_a_damaged_identity_has_the_id(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spoiled", [b"", b"x", b"\n{}", b"walkit-replica-identity 1 00000000\n{}"])
 def test_a_damaged_identity_is_refused(log: walkit.WriteAheadLog, tmp_path: Path, spoiled: bytes) -> None:
-    """Spoil the file: a CorruptionError before anything is opened, and a new identity mends it."""
+    """Spoil the file: a CorruptionError before anything is opened, and a new identity repairs it."""
     followed(log, tmp_path / "r")
     (tmp_path / "r" / IDENTITY_NAME).write_bytes(spoiled)
     with pytest.raises(CorruptionError):

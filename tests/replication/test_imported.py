@@ -72,7 +72,7 @@ class Moments(FaultyStorage):
         self.images: list[tuple[int, CrashingStorage]] = []
 
     def perform(self, operation: Operation, act: Callable[[], Any], **rest: Any) -> Any:
-        """See FaultyStorage; the image says how far the replica had been told that it is durable."""
+        """See FaultyStorage; the image has the end that the replica knew as durable."""
         if operation.name not in ("read", "open"):
             assert isinstance(self.inner, CrashingStorage)
             number = len(self.images)
@@ -177,7 +177,7 @@ def test_one_writer_and_a_frame_larger_than_a_segment() -> None:
 
 
 def moved(run: FrameRun, after: LogEnd, position: int) -> FrameRun:
-    """The same frames sealed anew at another position."""
+    """The same frames sealed again at another position."""
     data = b""
     chain, at = after.chain, position
     for header, frame in run.frames():
@@ -220,7 +220,7 @@ def test_positions_may_jump_before_a_segment() -> None:
     again.close()
 
 
-def test_an_empty_replica_is_no_log_until_it_is_adopted() -> None:
+def test_an_empty_replica_has_no_log_until_it_is_adopted() -> None:
     """Open a folder without a log: nothing to read, and no manifest until the first contact."""
     storage = CrashingStorage()
     log = ImportedLog(storage)
@@ -273,7 +273,7 @@ def test_an_interrupted_close_is_done_again_and_frees_nothing_before(monkeypatch
 
 @pytest.mark.parametrize("sealed", [True, False])
 def test_a_replica_recovers_by_the_policy_it_is_given(primary: CrashingStorage, sealed: bool) -> None:
-    """Damage a promised frame of a replica: "salvage" gives it up, says so by events, and keeps every other record."""
+    """Damage a promised frame of a replica: "salvage" gives it up, with events, and keeps every other record."""
     storage = CrashingStorage()
     log = replica_on(storage, load_manifest(primary))
     import_all(log, primary)
@@ -303,7 +303,7 @@ def test_a_replica_recovers_by_the_policy_it_is_given(primary: CrashingStorage, 
     log.close()
 
 
-def test_a_replica_tells_of_its_recovery_as_an_open_log_does(primary: CrashingStorage) -> None:
+def test_a_replica_reports_its_recovery_as_an_open_log_does(primary: CrashingStorage) -> None:
     """Open one image with a torn tail as a log and as a replica: the same recovery events with the same facts."""
     storage = CrashingStorage()
     log = replica_on(storage, load_manifest(primary))

@@ -59,7 +59,7 @@ def test_a_promoted_replica_is_written_on_and_the_old_primary_is_refused(tmp_pat
 
 
 def test_a_promoted_replica_diverges_before_its_first_record(tmp_path: Path) -> None:
-    """Promote and append nothing, append to the old primary: the promoted folder follows it no more."""
+    """Promote and append nothing, append to the old primary: the promoted folder no longer follows it."""
     followed(tmp_path / "old", tmp_path / "new")
     promote(tmp_path / "new")
     with Store.open(tmp_path / "old", options=SMALL) as store, Primary(store) as primary:
@@ -69,7 +69,7 @@ def test_a_promoted_replica_diverges_before_its_first_record(tmp_path: Path) -> 
 
 
 def test_chained_replicas_continue_with_the_promoted_one(tmp_path: Path) -> None:
-    """Promote the middle of three: the last one goes on with it, under its own identity, and has all its records."""
+    """Promote the middle of three: the last one continues with it, under its own identity, and has all its records."""
     followed(tmp_path / "old", tmp_path / "middle")
     with (
         Replica(tmp_path / "middle", "127.0.0.1:1", options=SMALL) as middle,
@@ -87,7 +87,7 @@ def test_chained_replicas_continue_with_the_promoted_one(tmp_path: Path) -> None
                 assert last.store.items() == store.items()
 
 
-def test_what_is_no_replica_or_runs_is_refused(tmp_path: Path) -> None:
+def test_a_log_or_a_running_replica_is_not_promoted(tmp_path: Path) -> None:
     """Promote nothing, a log, and a replica that runs: typed errors, and the manifest is as it was."""
     with pytest.raises(LogNotFoundError):
         promote(tmp_path / "nothing")

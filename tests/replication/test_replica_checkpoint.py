@@ -1,4 +1,4 @@
-"""A replica's own checkpoints: it opens with a snapshot and the tail, and drops what that makes needless."""
+"""A replica's own checkpoints: it opens with a snapshot and the tail, and drops older records."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_replica_opens_with_its_snapshot_and_replays_only_the_tail(tmp_path: P
 
 
 @pytest.mark.parametrize("changed", ["", "trimmed", "compacted"])
-def test_a_replica_begins_with_a_copy(tmp_path: Path, changed: str) -> None:
+def test_a_replica_starts_from_a_copy(tmp_path: Path, changed: str) -> None:
     """Copy an open Store, as it is, trimmed or compacted, and follow it into the copy: records and state are equal."""
     with Store.open(tmp_path / "log", options=SMALL) as store, Primary(store) as primary:
         put(store, 120)
@@ -86,7 +86,7 @@ def test_checkpoints_are_taken_by_themselves(tmp_path: Path) -> None:
 
 
 def test_retention_of_a_replica_waits_for_its_snapshot(tmp_path: Path) -> None:
-    """Follow with a limit of records: nothing goes before a checkpoint, and what the snapshot has goes after it."""
+    """Follow with a limit of records: nothing goes before a checkpoint, and the snapshot's records go after it."""
     options = walkit.LogOptions(
         segment_bytes=64 * 1024, frame_bytes_max=32 * 1024, retention=Retention(records_max=30)
     )
@@ -123,7 +123,7 @@ def test_a_claim_and_a_hold_in_the_replicas_folder_keep_its_log(tmp_path: Path) 
         assert replica.log.trim(110) == 110
 
 
-def test_before_the_first_contact_there_is_no_checkpoint(tmp_path: Path) -> None:
+def test_a_checkpoint_needs_the_first_contact(tmp_path: Path) -> None:
     """Checkpoint, trim and hold of a replica without a log: LogNotFoundError; a wrong option: OptionsError."""
     replica = Replica(tmp_path / "replica", "127.0.0.1:1")
     for wrong in (replica.checkpoint, lambda: replica.log.trim(1), lambda: replica.log.hold("h", 1)):

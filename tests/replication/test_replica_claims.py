@@ -77,7 +77,7 @@ def test_a_replica_below_the_low_watermark_streams_on_and_is_kept_from_there(tmp
 
 
 def test_a_session_moves_and_renews_its_claim(tmp_path: Path) -> None:
-    """Stay connected with a lease of a second: the claim moves with what comes, and counts after three leases."""
+    """Stay connected with a lease of a second: the claim moves with the records, and counts after three leases."""
     with (
         walkit.open(tmp_path / "p", options=SMALL) as log,
         Primary(log, lease_s=1.0) as primary,
@@ -110,8 +110,8 @@ def test_a_clock_that_is_set_forward_ends_no_claim_of_a_replica(
         until(lambda: [(c.first_lsn, c.state) for c in log.claims()] == [(last + 1, "live")], "the renewal")
 
 
-def test_a_folder_that_cannot_be_written_has_no_claims_and_says_so(tmp_path: Path) -> None:
-    """Fail each writing of a claim with EROFS: records come, the status says why nothing is kept, with one event."""
+def test_a_read_only_folder_has_no_claims_and_the_status_shows_it(tmp_path: Path) -> None:
+    """Fail each writing of a claim with EROFS: records come, the status has the reason, with one event."""
     storage = FaultyStorage(FileStorage(str(tmp_path / "p")))
     storage.create()
     told: list[tuple[str, dict[str, Any]]] = []
@@ -240,8 +240,8 @@ def test_the_claim_of_an_ended_session_is_written_once_more_and_not_renewed(tmp_
         claims.stop()
 
 
-def test_what_an_ended_session_wanted_is_not_written_over_a_bootstraps_claim(tmp_path: Path) -> None:
-    """Let the last writing of a session wait for the lock while its replica begins anew: all is kept for that one."""
+def test_an_ended_session_does_not_overwrite_a_bootstraps_claim(tmp_path: Path) -> None:
+    """Let the last write of a session wait for the lock while its replica starts again: all is kept for that one."""
     with walkit.open(tmp_path / "log", options=SMALL) as log:
         log.append_many([b"value"] * 20)
         epoch_id = log.parts.core.identity.epoch_id
@@ -263,7 +263,7 @@ def test_what_an_ended_session_wanted_is_not_written_over_a_bootstraps_claim(tmp
 
 
 def test_replicas_leave_claims_for_other_consumers(tmp_path: Path) -> None:
-    """Let 48 replicas that went away have claims: one more is refused, and the primary says so; a backup fits."""
+    """Let 48 replicas that went away have claims: one more is refused, and the primary reports it; a backup fits."""
     with walkit.open(tmp_path / "p", options=SMALL) as log, Primary(log) as primary:
         log.append(b"v")
         for _ in range(HOLDS):

@@ -180,7 +180,7 @@ def test_readers_past_the_common_point_forbid_a_rewind(tmp_path: Path) -> None:
         with Store.open(tmp_path / "old", options=SMALL) as store, Primary(store) as primary:
             with Replica(tmp_path / "chained", primary.address, options=SMALL) as chained:
                 chained.wait_for(100, 30)
-                # What the primary keeps for it follows from what it has acknowledged.
+                # The primary keeps records for it by its acknowledgement.
                 until(
                     lambda: [f.acked_lsn for f in primary.status().followers] == [100], "its acknowledgement"
                 )
@@ -288,7 +288,7 @@ def test_a_power_cut_at_any_change_of_a_rewind(tmp_path: Path) -> None:
 
 
 def test_follow_rewinds_as_a_command(tmp_path: Path) -> None:
-    """Run `walkit follow --rewind --checkpoint-every 10` on a diverged folder: it follows, and says where it is."""
+    """Run `walkit follow --rewind --checkpoint-every 10` on a diverged folder: it follows, and prints its LSN."""
     with diverged(tmp_path, tmp_path / "old") as (promoted, address):
         arguments = ("follow", address, str(tmp_path / "old"), "--rewind", "--checkpoint-every", "10")
         process = Process("-m", "walkit", *arguments)

@@ -1,4 +1,4 @@
-"""The page "Secure replication": its commands are run as they stand there, but for the port."""
+"""The page "Secure replication": its commands are run as they are there, except for the port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a replica's end stands in a source that trims and compacts: divergence is told only where frames show it."""
+"""A replica's end in a source that trims and compacts: a divergence is reported only if frames show it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def primary() -> CrashingStorage:
 
 
 def hellos(primary: CrashingStorage) -> list[Hello]:
-    """What a replica of this log says, for every frame that may be its last one."""
+    """A replica's hellos, for every frame that may be its last one."""
     manifest = load_manifest(primary)
     return [
         Hello(
@@ -53,7 +53,7 @@ def answers(source: StoredSource, said: list[Hello]) -> list[Refusal | None]:
 
 
 def compact(storage: CrashingStorage) -> None:
-    """Compact what stands there."""
+    """Compact the log."""
     with memory_store(storage) as store:
         assert store.compact().segments_rewritten > 0
 
@@ -147,7 +147,7 @@ class Disturbed(StoredSource):
 
 @pytest.mark.parametrize("change", [compact, trim, checkpoint])
 @pytest.mark.parametrize("looks", [1, 2, 3])
-def test_a_change_between_two_looks_is_no_divergence(
+def test_a_change_between_two_looks_is_not_a_divergence(
     primary: CrashingStorage, looks: int, change: Callable[[CrashingStorage], None]
 ) -> None:
     """Compact or trim between any two looks of an answer: welcome or a gap, for an end in every segment."""
@@ -182,7 +182,7 @@ def test_another_frame_in_the_place_is_still_divergence(primary: CrashingStorage
             assert answer is not None and answer.reason == "divergence"
 
 
-def test_damage_of_the_source_is_no_divergence_of_the_replica(primary: CrashingStorage) -> None:
+def test_damage_of_the_source_is_not_a_divergence_of_the_replica(primary: CrashingStorage) -> None:
     """Flip a byte of a frame before the replica's end: the source is named as corrupt, the replica is not accused."""
     image = primary.process_kill()
     record = load_manifest(image).sealed[1]
@@ -194,7 +194,7 @@ def test_damage_of_the_source_is_no_divergence_of_the_replica(primary: CrashingS
     assert not walkit.verify(image).ok
 
 
-def test_a_primary_over_a_dead_writer_sends_what_is_durable_and_no_more() -> None:
+def test_a_primary_over_a_dead_writer_sends_only_durable_frames() -> None:
     """Kill a log below level sync: source and reader agree how far it is durable, and no frame beyond it is sent."""
     storage = CrashingStorage()
     log = walkit.open(storage=storage, options=tiny(durability="interval", interval_ms=60_000))
@@ -216,7 +216,7 @@ def test_a_primary_over_a_dead_writer_sends_what_is_durable_and_no_more() -> Non
 def test_another_log_in_the_place_is_served_as_far_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Put a shorter log in the place of one that is served by its path: the source's end is that of the new one."""
+    """Replace a log that is served by its path by a shorter one: the source's end is that of the new one."""
     monkeypatch.setattr("walkit.replication.logs.source.MANIFEST_S", 0)
     with walkit.open(tmp_path / "p") as log:
         log.append_many([b"x"] * 50)

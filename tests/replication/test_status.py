@@ -1,4 +1,4 @@
-"""What both sides say of themselves: a lag only with contact, a closed log as closed, and why nothing moves."""
+"""The status of both sides: a lag only with contact, a closed log as closed, and why nothing moves."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def lag_of(
     return status.lag_records, status.lag_bytes, status.lag_ms
 
 
-def test_a_primary_of_a_closed_log_says_so_on_both_sides(tmp_path: Path) -> None:
+def test_a_closed_log_shows_in_the_status_of_both_sides(tmp_path: Path) -> None:
     """Close a served log while another opening writes it: the rest comes, then both sides say closed, and no lag."""
     log = walkit.open(tmp_path / "p", options=SMALL)
     with (
@@ -253,8 +253,8 @@ def test_silence_and_missing_frames_are_told_with_their_time() -> None:
     assert (core.reason, core.trouble, status(60_500).stalled_s) == ("protocol", "no", 0.5)
 
 
-def test_follow_says_why_it_does_not_advance(tmp_path: Path) -> None:
-    """Follow an address where nothing listens, then a log that is closed: each line has state, reason and time."""
+def test_follow_prints_why_it_does_not_advance(tmp_path: Path) -> None:
+    """Follow an address without a server, then a log that is closed: each line has state, reason and time."""
     with ExitStack() as stack:
         log = stack.enter_context(walkit.open(tmp_path / "p"))
         log.append(b"x")
@@ -305,7 +305,7 @@ def test_a_log_of_level_none_is_refused_by_path_too(tmp_path: Path) -> None:
             assert primary.status().state == "serving", primary.status()
 
 
-def test_the_level_is_noted_only_where_it_changes() -> None:
+def test_the_level_is_noted_only_when_it_changes() -> None:
     """Open a log at sync, none, none, interval: the manifest is written for it twice, and says none in between."""
     storage = CrashingStorage()
     said = []

@@ -91,8 +91,8 @@ def test_a_slow_link_takes_its_time_and_hurries_when_healed(echo: str) -> None:
     link.close()
 
 
-def test_a_link_goes_where_it_is_pointed_and_takes_so_many(echo: str) -> None:
-    """A target where nothing listens: the connection ends; another target: it passes; over the limit: it ends."""
+def test_a_link_connects_to_its_target_up_to_its_limit(echo: str) -> None:
+    """A target without a server: the connection ends; another target: it passes; over the limit: it ends."""
     with socket.create_server(("127.0.0.1", 0)) as unused:
         nowhere = f"127.0.0.1:{unused.getsockname()[1]}"
     link = TcpLink(nowhere)

@@ -34,7 +34,7 @@ def test_of_calls_at_once_one_starts_the_thread() -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()], ids=repr)
 def test_a_start_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """Refuse the first thread: the call raises, nothing has begun, a join returns, and the next call starts it."""
+    """Refuse the first thread: the call raises, nothing runs, a join returns, and the next call starts it."""
     ran = threading.Event()
     loop = LoopThread(ran.set)
 
@@ -92,7 +92,7 @@ def test_a_thread_that_has_not_come_to_life_is_not_waited_for(monkeypatch: pytes
     assert seen == [True] and loop.ended
 
 
-def test_a_join_waits_and_says_what_hangs() -> None:
+def test_a_join_waits_and_reports_a_hang() -> None:
     """Join a loop that waits for an event: False after the time, when it hangs; and its end after the event."""
     go = threading.Event()
 

@@ -1,4 +1,4 @@
-"""TLS and tokens over real sockets: who is served, who is refused and in which words, and what a network may spoil."""
+"""TLS and tokens over real sockets: callers served, callers refused with their messages, and network faults."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_certificate_of_another_name_is_taken_if_the_name_is_given(
         assert replica.wait_for(20, WAIT_S) == 20
 
 
-def test_a_primary_that_is_away_is_no_fault_of_tls(
+def test_a_missing_primary_is_not_a_fault_of_tls(
     log: walkit.WriteAheadLog, tmp_path: Path, ours: Authority
 ) -> None:
     """Stop a primary with TLS and start it again with a new certificate: the replica waits, and goes on."""

@@ -24,10 +24,10 @@ FILL = 600
 
 
 class Ending:
-    """What SIGTERM and SIGUSR1 have said to this process. Signals that came while they were blocked count."""
+    """Counts SIGTERM and SIGUSR1 of this process. Signals that came while they were blocked count."""
 
     def __init__(self) -> None:
-        # No Event: its lock is no recursive one, and a handler that sets it while this thread is in `wait` waits on.
+        # No Event: its lock is not recursive, and a handler that sets it while this thread is in `wait` would deadlock.
         self.over = self.drops = False
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "over", True))
         signal.signal(signal.SIGUSR1, lambda *_: setattr(self, "drops", True))
@@ -35,7 +35,7 @@ class Ending:
 
 
 def write(path: str, address: str | None, is_store: bool = False) -> None:
-    """Append records of many sizes, transactions and deletes among them; say so once the first is acknowledged.
+    """Append records of many sizes, transactions and deletes among them; report the first acknowledgement.
 
     SIGUSR1: drop all claims, trim, or checkpoint the store, to the end of the log, then append `FILL` records.
     """
@@ -72,7 +72,7 @@ def _append(to: walkit.WriteAheadLog | Store, key: bytes, value: bytes) -> None:
 
 
 def _drop(path: str, log: walkit.WriteAheadLog, store: Store | None) -> None:
-    """Drop what the log has, whoever needs it."""
+    """Drop all records of the log, needed or not."""
     for fact in log.claims():
         drop_claim(FileStorage(path), fact.name)
     if store is not None:

@@ -13,7 +13,7 @@ LOG_ID, EPOCH_ID = 7, 8
 
 
 class Frames(NamedTuple):
-    """What an observer is given, as far as a session looks at it."""
+    """An observed frame, as far as a session uses it."""
 
     first_lsn: int
     last_lsn: int
@@ -69,7 +69,7 @@ class Readers:
         return frames
 
     def wait(self, ms: float) -> None:
-        """Let time pass, in steps of what the core wants to be woken at."""
+        """Let time pass, in steps of the core's wake times."""
         until = self.now_ms + ms
         while (wake := self.core.wake_at_ms) is not None and wake <= until:
             self.now_ms = max(self.now_ms, wake)

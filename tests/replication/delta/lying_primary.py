@@ -55,7 +55,7 @@ class LyingPrimary:
 
 
 def frame_of(header: FrameHeader, body: bytes, count: int) -> bytes:
-    """Return an intact frame in the place of another one: with this body, which may be none, of so many records."""
+    """Return an intact frame to replace another one: with this body, which may be invalid, of so many records."""
     prepared = PreparedBody(count, header.flags, 0, [body], len(body), len(body), crc32c(body))
     buffers, _, _ = seal_frame(
         prepared,

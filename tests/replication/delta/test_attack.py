@@ -1,4 +1,4 @@
-"""What a delta reader must survive: late answers, an unreadable manifest, damaged checkpoints, hung storage, forks."""
+"""A delta reader survives late answers, an unreadable manifest, damaged checkpoints, hung storage, forks."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from walkit.storage import FileStorage
 WAIT_S = 30.0
 
 
-def test_an_answer_that_comes_late_is_no_cut_history(stack: ExitStack, tmp_path: Path) -> None:
-    """Hold the first answer back while the reader reads the log past it: the reader goes on, and is answered again."""
+def test_a_late_answer_is_not_a_cut_history(stack: ExitStack, tmp_path: Path) -> None:
+    """Hold the first answer back while the reader reads the log past it: it continues, and is answered again."""
     log = stack.enter_context(walkit.open(tmp_path / "log"))
     log.append(b"1", key=b"k")
     primary = stack.enter_context(Primary(log))
@@ -84,7 +84,7 @@ def test_no_frame_of_an_opening_is_applied_before_its_history_is_known(
 def test_a_stop_does_not_wait_for_a_storage_that_hangs(
     stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hang the storage of checkpoints, and then that of the log's manifest: `stop` returns, and says what was left."""
+    """Hang the storage of checkpoints, then that of the log's manifest: `stop` returns, and names the hung threads."""
     monkeypatch.setattr(delta_loop, "STOP_S", 0.2)
     log = stack.enter_context(walkit.open(tmp_path / "log"))
     primary = stack.enter_context(Primary(log))
@@ -159,9 +159,7 @@ def test_an_error_on_the_thread_of_claim_and_checkpoints_is_not_silent(
 
 
 @pytest.mark.parametrize("how", ["rewind", "backup"])
-def test_a_cut_history_is_noticed_also_where_no_primary_answers(
-    stack: ExitStack, tmp_path: Path, how: str
-) -> None:
+def test_a_cut_history_is_noticed_without_a_primary(stack: ExitStack, tmp_path: Path, how: str) -> None:
     """Cut the log under a reader that reads it alone, and write fewer other records: DivergenceError, with no wait."""
     place, first_cut = tmp_path / "log", 6
     with walkit.open(place) as log:

@@ -1,4 +1,4 @@
-"""Who is let in, and who takes which place: certificates and tokens of both kinds of readers, names and folders."""
+"""Admission and places: certificates and tokens of both kinds of readers, names and folders."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_clock_that_jumps_costs_a_reader_nothing(
     assert all(reader.error is None for reader in readers)
 
 
-def test_a_claim_that_a_clock_has_ended_is_begun_anew(
+def test_a_claim_that_a_clock_has_ended_is_taken_again(
     stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Set the wall clock a day forward under a reader that idles: its claim counts again soon, as it stood."""
@@ -185,7 +185,7 @@ def test_a_checkpoint_that_takes_long_ends_no_claim(
 def test_a_folder_of_checkpoints_that_cannot_be_written_is_said(
     stack: ExitStack, tmp_path: Path, operation: Any
 ) -> None:
-    """Fail a folder of checkpoints while a reader runs: it follows, its status says why, its claim keeps all."""
+    """Fail a folder of checkpoints while a reader runs: it follows, its status has the reason, its claim keeps all."""
     log = stack.enter_context(walkit.open(tmp_path / "log"))
     primary = stack.enter_context(Primary(log))
     own = FaultyStorage(FileStorage(str(tmp_path / "own")))
@@ -216,7 +216,7 @@ def test_a_folder_of_checkpoints_that_can_only_be_read_is_refused(tmp_path: Path
 def test_a_reader_killed_in_its_checkpoint_continues_from_one_that_is_whole(
     stack: ExitStack, tmp_path: Path, operation: Any
 ) -> None:
-    """Take the folder as it is in the midst of each step of a checkpoint: a reader that begins there is right."""
+    """Copy the folder during each step of a checkpoint: a reader that starts there is right."""
     log = stack.enter_context(walkit.open(tmp_path / "log"))
     primary = stack.enter_context(Primary(log))
     own = FaultyStorage(FileStorage(str(tmp_path / "own")))

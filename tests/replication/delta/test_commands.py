@@ -20,7 +20,7 @@ from walkit.storage import FileStorage
 
 
 def test_follow_keeps_the_state_of_a_log_by_delta_and_ends_on_a_signal(tmp_path: Path) -> None:
-    """Follow a log with the command and end it: it says what it does, and its checkpoint is of the log's end."""
+    """Follow a log with the command and end it: it reports its work, and its checkpoint is at the log's end."""
     log, own = tmp_path / "log", tmp_path / "own"
     with walkit.open(log) as opened, Primary(opened) as primary:
         opened.append(b"1", key=b"k")

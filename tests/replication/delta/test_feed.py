@@ -1,4 +1,4 @@
-"""Delta readers of a real log: frames as they stand in its files, and no observer after any way out of a session."""
+"""Delta readers of a real log: frames as they are in its files, and no observer after any way out of a session."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def log() -> Iterator[walkit.WriteAheadLog]:
 
 
 def answered(answer: PollAnswer | PollRefusal) -> PollAnswer:
-    """Return the answer, which is no refusal."""
+    """Return the answer, which is not a refusal."""
     assert isinstance(answer, PollAnswer)
     return answer
 
@@ -131,8 +131,8 @@ def test_what_is_acknowledged_and_not_durable_is_never_sent(level: Any) -> None:
         assert [header.first_lsn for header, _ in delta_frames(answer)] == [3]
 
 
-def test_a_record_acknowledged_before_the_session_and_synced_after_it_is_no_secret() -> None:
-    """Append, begin a session, sync, and append nothing more: the next polls name the record all the same."""
+def test_a_record_synced_after_the_session_began_is_reported() -> None:
+    """Append, open a session, sync, and append nothing more: the next polls still report the record."""
     with (
         memory_log(tiny(durability="interval", interval_ms=NEVER_MS)) as log,
         DeltaFeed(log, DeltaOptions(long_poll_ms=1)) as feed,

@@ -145,7 +145,7 @@ def test_the_id_that_a_status_shows_ends_no_session(stack: ExitStack, log: walki
 
 
 def test_a_poll_needs_the_token_and_sense(stack: ExitStack, log: walkit.WriteAheadLog) -> None:
-    """Poll without a token, with a wrong one, with the right one, and with bytes that are no poll: by gRPC's codes."""
+    """Poll without a token, with a wrong one, with the right one, and with other bytes: by gRPC's codes."""
     primary = stack.enter_context(Primary(log, token="open"))
     codes = []
     for data, metadata in (
@@ -241,7 +241,7 @@ def test_more_polls_than_may_wait_are_refused_at_once(stack: ExitStack, log: wal
 
 
 def test_a_buffer_that_no_reader_takes_is_refused(log: walkit.WriteAheadLog) -> None:
-    """Make a primary with a buffer of 64 MiB, and with options that are none: both are OptionsErrors."""
+    """Make a primary with a buffer of 64 MiB, and with options of a wrong type: both are OptionsErrors."""
     for wrong in (DeltaOptions(buffer_bytes=64 << 20), {"buffer_bytes": 1}):
         with pytest.raises(OptionsError):
             Primary(log, delta=wrong)  # type: ignore[arg-type]

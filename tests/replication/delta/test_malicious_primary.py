@@ -75,13 +75,13 @@ HARMLESS: dict[str, Lie] = {
     "no range": _with_delta(lambda a: replace(a, first=None)),
     "the frames twice": _with_delta(lambda a: sealed(a, delta=2 * a.delta)),
     "junk for frames": _with_delta(lambda a: sealed(a, delta=bytes(len(a.delta)))),
-    "bodies that are none, in frames that are intact": _with_delta(_bodies_that_are_none),
+    "invalid bodies, in intact frames": _with_delta(_bodies_that_are_none),
     "a delta that is empty": lambda a, _: sealed(a, first=DeltaEnd(), delta=b""),
-    "an end whose position is none": lambda a, _: sealed(
+    "an end with an invalid position": lambda a, _: sealed(
         a, end=DeltaEnd(a.end.lsn, 0), delta=None, first=None
     ),
     "an end whose position is beyond": lambda a, _: sealed(a, end=DeltaEnd(a.end.lsn, 1 << 40), delta=None),
-    "nothing new, for ever": lambda a, _: replace(a, end=DeltaEnd(1, 64), first=None, delta=None),
+    "nothing new, forever": lambda a, _: replace(a, end=DeltaEnd(1, 64), first=None, delta=None),
     "no answer at all": lambda *_: None,
     "no message": lambda *_: b"",
     "a message that is too large": lambda *_: bytes((32 << 20) + (64 << 10)),
@@ -92,7 +92,7 @@ HARMLESS: dict[str, Lie] = {
     "a version that is unknown": lambda a, _: replace(a, version=9),
     "closed, and then answers": _every_other(lambda *_: PollRefusal(reason="closed", message="over")),
     "left": _every_other(lambda *_: PollRefusal(reason="left", message="gone")),
-    "a reason that is none": lambda *_: PollRefusal(reason="\x1b[2J", message="\x1b]0;owned\x07" * 20),
+    "an unknown reason": lambda *_: PollRefusal(reason="\x1b[2J", message="\x1b]0;owned\x07" * 20),
 }
 
 
@@ -100,7 +100,7 @@ HARMLESS: dict[str, Lie] = {
 def test_a_lie_costs_time_alone(
     stack: ExitStack, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Change every answer in one way: the reader has the log's state soon, and what it shows is plain text."""
+    """Change every answer in one way: the reader has the log's state soon, and shows plain text."""
     monkeypatch.setattr(delta_loop, "CHECK_MS", 50.0)
     log = stack.enter_context(walkit.open(tmp_path / "log", options=tiny()))
     log.append(b"first", key=b"k")
@@ -125,7 +125,7 @@ LASTING: dict[str, tuple[Lie, type[Exception]]] = {
     "no log": (lambda a, _: sealed(a, log_id=0), DivergenceError),
     "ends of an unknown epoch": (lambda a, _: replace(a, epoch_id=1, delta=None), DivergenceError),
     "another log at every other poll": (_every_other(lambda a, _: sealed(a, log_id=1)), DivergenceError),
-    "frames of an epoch that is none": (_with_delta(lambda a: sealed(a, epoch_id=1)), DivergenceError),
+    "frames of an unknown epoch": (_with_delta(lambda a: sealed(a, epoch_id=1)), DivergenceError),
     "records that are not there": (
         lambda a, _: replace(a, end=DeltaEnd(a.end.lsn + 99, a.end.position), first=None, delta=None),
         StorageError,
@@ -186,10 +186,10 @@ def test_the_primary_of_a_copy_is_not_followed(
     assert reader.state[b"k"] in ((b"1", b"2") if followed == "log" else (b"1",))
 
 
-def test_an_opening_that_goes_on_beside_the_log_is_not_followed(
+def test_a_backup_written_beside_the_log_is_not_followed(
     stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Put a backup in the place of a log that a process still writes, and write it: none of the first one's records."""
+    """Replace a log that a process still writes by a backup, and write that: none of the first one's records."""
     monkeypatch.setattr(delta_opening, "GRACE_MS", 50.0)
     monkeypatch.setattr(delta_loop, "CHECK_MS", 1e9)
     place = tmp_path / "log"
@@ -360,13 +360,13 @@ def _open_segments(place: Path) -> int:
     "wrong", [{"loads_max": 0}, {"load_bytes": -1}, {"bytes_max": 1.5}, {"tries_max": True}, {"parts_max": 0}]
 )
 def test_limits_with_which_nothing_would_come_are_refused(wrong: dict[str, Any]) -> None:
-    """Make limits of no loads, of no bytes and of what is no number: an OptionsError that names them."""
+    """Make limits of no loads, of no bytes and of another type: an OptionsError that names them."""
     with pytest.raises(OptionsError) as refused:
         ReplayLimits(**wrong)
     assert refused.value.option == f"limits.{next(iter(wrong))}"
 
 
-def test_what_is_no_limits_leaves_no_claim_and_no_lock(stack: ExitStack, tmp_path: Path) -> None:
+def test_wrong_limits_leave_no_claim_and_no_lock(stack: ExitStack, tmp_path: Path) -> None:
     """Give a reader something else for its limits: OptionsError, and the next one has its folder and name."""
     log = stack.enter_context(walkit.open(tmp_path / "log"))
     with pytest.raises(OptionsError, match="limits"):
@@ -377,7 +377,7 @@ def test_what_is_no_limits_leaves_no_claim_and_no_lock(stack: ExitStack, tmp_pat
 def test_a_state_that_has_a_part_of_a_range_is_never_saved(
     stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Run out of memory in the midst of a range: the reader ends, and no checkpoint has a part of it."""
+    """Run out of memory during a range: the reader ends, and no checkpoint has a part of it."""
     log = stack.enter_context(walkit.open(tmp_path / "log"))
     primary = stack.enter_context(Primary(log))
     reader = stack.enter_context(DeltaReader(tmp_path / "log", primary.address, checkpoint=tmp_path / "own"))
@@ -403,7 +403,7 @@ def test_a_state_that_has_a_part_of_a_range_is_never_saved(
         assert again.wait_for(2, WAIT_S) == 2 and again.state == {b"k": b"2"}
 
 
-def test_loads_go_on_where_the_system_has_no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loads_continue_without_a_new_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give one thread and then none: its jobs are done by that one; with none at all it is a RuntimeError."""
     workers, done = Workers(3, "walkit-test"), []
     started = LogThread.start

@@ -114,7 +114,7 @@ def test_a_session_whose_frames_are_lost_still_answers() -> None:
     assert readers.answered(token).delta == frames.data
 
 
-def test_a_notice_of_what_is_known_ends_the_waiting_too() -> None:
+def test_a_repeated_notice_ends_a_wait() -> None:
     """Repeat the notice of a frame that an answer had: the poll is answered, that nothing is new."""
     readers = Readers()
     first = readers.begin()
@@ -169,8 +169,8 @@ def test_the_next_number_releases_the_answer_before() -> None:
         {"session_epoch": 1, "applied": DeltaEnd(1, 64)},
     ],
 )
-def test_what_does_not_fit_begins_a_new_session(wrong: dict[str, object]) -> None:
-    """Ask for a number that was not reached, in a session that is not there, with an end never answered: begun anew."""
+def test_a_request_that_does_not_fit_opens_a_new_session(wrong: dict[str, object]) -> None:
+    """Ask for a number that was not reached, in an unknown session, with an end never answered: a new session."""
     readers = Readers()
     first = readers.begin()
     fits = PollRequest(session_id=first.session_id, session_epoch=2)
@@ -247,7 +247,7 @@ def test_a_request_that_cannot_be_is_refused_whole(wrong: PollRequest) -> None:
 
 
 def test_a_session_expires_and_keeps_nothing() -> None:
-    """Poll no more, with frames kept: after the time of expiry the session is gone, and the old number begins a new."""
+    """Stop polling, with frames kept: after the expiry the session is gone, and the old number opens a new one."""
     readers = Readers(options=DeltaOptions(expiry_ms=500))
     first = readers.begin()
     readers.append()
@@ -366,7 +366,7 @@ def test_options_out_of_their_bounds_are_refused(wrong: dict[str, float]) -> Non
 
 
 def test_a_mismatch_leaves_nothing_that_takes_frames() -> None:
-    """Begin sessions anew by mismatches, many times: one is left, and closed ones are given no frame any more."""
+    """Replace sessions by mismatches, many times: one is left, and closed ones get no further frame."""
     readers = Readers()
     first = readers.begin()
     sessions = [session.delta for session in readers.core._sessions.values()]
@@ -461,7 +461,7 @@ class PollMachine(RuleBasedStateMachine):
         if answer.session_id == self.session_id and answer.delta is not None:
             assert answer.first is not None
             self.did["delta" if answer.delta else "nothing new"] += 1
-            assert answer.first.lsn == self.taken.lsn, "a delta that does not continue where the reader is"
+            assert answer.first.lsn == self.taken.lsn, "a delta that does not continue from the reader's LSN"
         self.session_id, self.number = answer.session_id, answer.session_epoch + 1
         assert answer.end.lsn >= self.taken.lsn
         self.taken = answer.end

@@ -325,13 +325,15 @@ def test_what_the_reader_has_not_read_is_kept(stack: ExitStack, tmp_path: Path) 
     with reader:
         reader.wait_for(lsn, WAIT_S)
         assert dict(reader.state.items()) == wanted
-        wait_until(lambda: log.claims()[0].first_lsn == lsn + 1)  # what is applied is needed no more
+        wait_until(lambda: log.claims()[0].first_lsn == lsn + 1)  # applied records are no longer needed
     assert not log.claims()
     log.trim(lsn)
     assert log.first_lsn == lsn + 1
 
 
-def test_a_folder_that_can_only_be_read_has_no_claim_and_says_so(stack: ExitStack, tmp_path: Path) -> None:
+def test_a_reader_of_a_read_only_folder_reports_that_it_has_no_claim(
+    stack: ExitStack, tmp_path: Path
+) -> None:
     """Refuse every write of the reader (EROFS): it follows, and a trim that overtakes it is a GapError."""
     log = stack.enter_context(walkit.open(tmp_path / "log", options=tiny()))
     log.append(b"1", key=b"k")
@@ -357,7 +359,7 @@ class ReadOnly(FileStorage):
         raise StorageError("read-only", errno=errno.EROFS)
 
 
-def test_a_reader_begins_with_the_logs_own_snapshot(stack: ExitStack, tmp_path: Path) -> None:
+def test_a_reader_starts_from_the_logs_own_snapshot(stack: ExitStack, tmp_path: Path) -> None:
     """Checkpoint and compact a Store, so that the log's beginning is gone: a new reader has the store's state."""
     store = stack.enter_context(walkit.Store.open(tmp_path / "log", options=tiny()))
     for n in range(120):
@@ -381,7 +383,7 @@ def test_a_reader_begins_with_the_logs_own_snapshot(stack: ExitStack, tmp_path: 
 
 
 def test_a_reader_continues_from_its_own_checkpoint(stack: ExitStack, tmp_path: Path) -> None:
-    """Stop and begin again with a checkpoint: it reads what came since, with its claim, also after the rest is gone."""
+    """Stop and start again with a checkpoint: it reads newer records, by its claim, even after a trim."""
     log = stack.enter_context(walkit.open(tmp_path / "log", options=tiny()))
     primary = stack.enter_context(Primary(log))
     chance = random.Random(5)
@@ -444,8 +446,8 @@ def test_a_durable_slot_that_a_power_cut_took_back_ends_no_reader(*, opening: bo
         assert reader.error is None
 
 
-def test_a_reader_whose_claim_ran_out_begins_with_the_logs_snapshot(stack: ExitStack, tmp_path: Path) -> None:
-    """Stop a reader, drop its claim, checkpoint the log: it begins again with the log's snapshot, and says so."""
+def test_a_reader_whose_claim_ran_out_starts_from_the_logs_snapshot(stack: ExitStack, tmp_path: Path) -> None:
+    """Stop a reader, drop its claim, checkpoint the log: it starts again from the log's snapshot, and reports it."""
     store = stack.enter_context(walkit.Store.open(tmp_path / "log", options=tiny()))
     primary = stack.enter_context(Primary(store))
     skipped: list[int] = []
@@ -536,8 +538,8 @@ def test_bad_arguments_are_refused_before_anything_is_written(tmp_path: Path) ->
         DeltaReader(tmp_path / "loose", "127.0.0.1:1")
 
 
-def test_a_reader_starts_and_stops_once_and_says_what_it_is(stack: ExitStack, tmp_path: Path) -> None:
-    """Start twice, stop twice, wait after it: as a Replica does; a dropped reader stops, and gives its claim up."""
+def test_a_reader_starts_and_stops_once_and_shows_its_status(stack: ExitStack, tmp_path: Path) -> None:
+    """Start twice, stop twice, wait after it: as a Replica does; a dropped reader stops, and releases its claim."""
     log = stack.enter_context(walkit.open(tmp_path / "log"))
     log.append(b"1", key=b"k")
     primary = stack.enter_context(Primary(log))
@@ -617,7 +619,7 @@ def test_idle_primary_forgets_readers_that_are_gone(
 
 
 def test_a_primary_that_lets_polls_wait_long_is_not_silent(stack: ExitStack, tmp_path: Path) -> None:
-    """Idle through three polls of half a second: no look at the log in between, as there is of a silent primary."""
+    """Idle through three polls of half a second: the log is not read in between, as with a silent primary."""
     log = stack.enter_context(walkit.open(tmp_path / "log"))
     lsn = log.append(b"1", key=b"k").last_lsn
     primary = stack.enter_context(Primary(log, delta=DeltaOptions(long_poll_ms=500)))
@@ -627,5 +629,5 @@ def test_a_primary_that_lets_polls_wait_long_is_not_silent(stack: ExitStack, tmp
     wait_until(lambda: reader.statistics().polls > idle)
     before = reader.statistics()
     wait_until(lambda: reader.statistics().polls >= before.polls + 3)
-    # One or two where the machine is busy; else six for each poll.
+    # One or two on a busy machine; else six for each poll.
     assert reader.statistics().looks < before.looks + 6

@@ -57,7 +57,7 @@ def loads(steps: list[ReplayStep]) -> list[LoadRange]:
 
 
 def applications(steps: list[ReplayStep]) -> list[tuple[int, int]]:
-    """Return the LSNs of what is to be applied."""
+    """Return the LSNs of the ranges to apply."""
     return [(step.first_lsn, step.last_lsn) for step in steps if isinstance(step, ApplyRange)]
 
 
@@ -83,7 +83,7 @@ def test_ranges_are_loaded_side_by_side_and_applied_in_order() -> None:
     assert (core.applied, core.held_bytes) == (end(12), 0)
 
 
-def test_an_error_that_may_pass_is_tried_again_and_is_no_progress() -> None:
+def test_an_error_that_may_pass_is_tried_again_without_progress() -> None:
     """Fail the first load while those after it succeed: nothing is applied until it has, after growing delays."""
     core = replayer()
     first, *others = loads(core.answered(told(12), 0))
@@ -105,7 +105,7 @@ def test_an_error_that_may_pass_is_tried_again_and_is_no_progress() -> None:
 
 @pytest.mark.parametrize("error", [GapError(1, 5), CorruptionError("damaged"), ValueError("anything")])
 def test_an_error_that_does_not_pass_ends_the_replay(error: Exception) -> None:
-    """Fail a load for good: the error is handed out once, and nothing is loaded or applied any more."""
+    """Fail a load for good: the error is returned once, and nothing more is loaded or applied."""
     core = replayer()
     first, second, _ = loads(core.answered(told(12), 0))
     assert core.load_failed(second.number, error, 0) == [EndReplay(error)]
@@ -213,7 +213,7 @@ def test_an_answer_of_an_old_server_is_read_from_the_log() -> None:
     assert load == LoadRange(1, 3, 5)
 
 
-def test_a_delta_is_taken_where_it_continues_and_the_log_is_read_elsewhere() -> None:
+def test_a_delta_that_continues_is_taken_and_else_the_log_is_read() -> None:
     """Give one real delta to replayers that are before it, at its beginning and within it: exact ranges each time."""
     with walkit.open(storage=CrashingStorage(), options=tiny()) as log, DeltaFeed(log) as feed:
         log.append(b"1")
@@ -273,7 +273,7 @@ class ReplayMachine(RuleBasedStateMachine):
 
     @rule(records=st.integers(0, 30))
     def answer(self, records: int) -> None:
-        """Be told of more."""
+        """Answer with a later end."""
         self.newest += records
         self.take(self.core.answered(told(self.newest), self.now))
 
@@ -350,7 +350,7 @@ def poller(**facts: Any) -> DeltaPoller:
 
 
 def test_one_request_is_under_way_and_a_lost_answer_is_asked_for_again() -> None:
-    """Lose an answer: the same number is asked for after a while, and what comes for the first request is dropped."""
+    """Lose an answer: the same number is asked for after a while, and the answer to the first request is dropped."""
     core = poller()
     first = core.request(end(0), 0)
     assert first == PollRequest()

@@ -45,7 +45,7 @@ def test_a_range_that_misses_frames_is_never_a_delta() -> None:
 
 
 def test_a_closed_session_keeps_and_answers_nothing_new() -> None:
-    """Close it with frames kept, twice: they are gone, later ones change nothing, the last end is what it says."""
+    """Close it with frames kept, twice: they are gone, later ones change nothing, and it reports the last end."""
     session = DeltaSession(DeltaEnd())
     session.collect(with_delta=True)
     session.append(frames_after(DeltaEnd()))

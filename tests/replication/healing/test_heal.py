@@ -46,7 +46,7 @@ from walkit.segments.orphan_files import KEPT_NEW_NAME
 from walkit.storage import FileStorage
 
 OPTIONS = walkit.LogOptions(segment_bytes=64 * 1024, durability="interval", interval_ms=60_000)
-"""What is filled is synced once, at its end: only then does any of it count."""
+"""Records are synced once, at the end of the fill: only then do they count."""
 RECORDS = 600
 FLIPPED = b"\xa5" * 7
 
@@ -91,7 +91,7 @@ def segments(path: Path) -> list[Path]:
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    """All files of a log's folder, lost+found too, but for what is told of its lock."""
+    """All files of a log's folder, lost+found too, except its lock."""
     files = (file for file in path.rglob("*") if file.is_file() and file.name != "lock")
     return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
@@ -187,8 +187,8 @@ def test_a_peer_that_went_another_way_is_refused(tmp_path: Path) -> None:
     assert contents(tmp_path / "a") == before
 
 
-def test_what_a_peer_lacks_is_said_and_left(log: Path, kept: Path, tmp_path: Path) -> None:
-    """Heal from a peer that was trimmed and one that ends early: the report says why, and the rest is healed."""
+def test_ranges_that_a_peer_lacks_are_reported_and_left(log: Path, kept: Path, tmp_path: Path) -> None:
+    """Heal from a peer that was trimmed and one that ends early: the report has the reason, and the rest is healed."""
     trimmed = Path(shutil.copytree(kept, tmp_path / "trimmed"))
     with walkit.open(trimmed) as other:
         other.trim(300)
@@ -272,7 +272,7 @@ def test_a_log_with_a_living_writer_is_refused(log: Path, peer: Primary) -> None
 
 
 def test_a_peer_that_cannot_be_reached_is_a_typed_error(log: Path) -> None:
-    """Heal from a port where nothing listens: PeerError with the address, and no file is changed."""
+    """Heal from a port without a server: PeerError with the address, and no file is changed."""
     with Primary(log) as primary:
         address = primary.address
     write(segments(log)[1], 9_000, FLIPPED)

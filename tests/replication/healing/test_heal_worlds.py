@@ -1,4 +1,4 @@
-"""Random histories, damage, faults and peers: a heal takes away nothing that stands, and adds only what was there."""
+"""Random histories, damage, faults and peers: a heal removes no intact record, and adds only original ones."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def spoil(chance: random.Random, log: Path) -> None:
 
 @dataclass
 class World:
-    """A log that was copied at several moments, and what each record was."""
+    """A log that was copied at several moments, and its original records."""
 
     place: Path
     chance: random.Random
@@ -75,7 +75,7 @@ class World:
     """Copies of its folder, and how many records were durable then."""
 
     def build(self) -> None:
-        """Write in one to three epochs, in small and large frames; some copies are of a log that is not closed."""
+        """Write in one to three epochs, in small and large frames; some copies are taken before the log is closed."""
         chance, order = self.chance, self.chance.choice(("append", "append", "completion"))
         for _ in range(chance.choice((1, 2, 3))):
             options = walkit.LogOptions(
