@@ -207,7 +207,7 @@ def test_start_writes_and_stop_ends_it(
         )
         rates, latency = curves(seen), curves(seen, 1)
         for found, names in (
-            (rates, ("frames/s", "raw device", "records that wait", "records a frame", "bytes a frame")),
+            (rates, ("frames/s", "raw device", "records that wait", "records per frame", "bytes per frame")),
             (latency, ("p50", "p99", "p99.9")),
         ):
             for name in names:
@@ -220,7 +220,7 @@ def test_start_writes_and_stop_ends_it(
         newest_s, end_s = seen.page.locator(".js-plotly-plot").nth(0).evaluate(VIEW)
         assert newest_s - 5 < end_s, "the newest part is out of the view"
         assert len(writers(server)) == 1
-        for words in ("64 writer threads, 100 bytes a record, durability sync", "median of 5"):
+        for words in ("64 writer threads, 100 bytes per record, durability sync", "median of 5"):
             eventually(partial(lambda wanted: wanted in text(seen), words))
         eventually(lambda: curves(seen)["events"])  # a segment was made
         box = seen.page.locator(".js-plotly-plot").nth(0).bounding_box()
@@ -285,11 +285,11 @@ def test_two_sessions_do_not_mix(browser: Browser, server: Server, windows: list
         assert "Nothing has been written yet" in text(second)
         assert curves(second)["records/s"] == []
         second.page.get_by_label("who appends").select_option("asyncio tasks")
-        ask_for(second, "bytes a record", 5000)
+        ask_for(second, "bytes per record", 5000)
         second.press("Start")
         eventually(lambda: len(curves(second)["records/s"]) > 2)
-        assert "8 asyncio tasks, 5,000 bytes a record" in text(second)
-        assert "8 writer threads, 100 bytes a record" in text(first)
+        assert "8 asyncio tasks, 5,000 bytes per record" in text(second)
+        assert "8 writer threads, 100 bytes per record" in text(first)
         assert len(writers(server)) == 2
         second.page.close()
         eventually(lambda: len(server.folders()) == 1 and len(writers(server)) == 1)
@@ -359,7 +359,7 @@ def test_what_is_chosen_stands_in_the_url_and_the_theme_is_remembered(
         assert page.evaluate(theme) == "dark"
         page.get_by_role("button", name="Switch between light and dark").click()
         assert page.evaluate(theme) == "light"
-        ask_for(seen, "bytes a record", 321)
+        ask_for(seen, "bytes per record", 321)
         eventually(lambda: "bytes=321" in page.evaluate("location.search"))
         seen.turn_to("Recovery")
         page.get_by_role("button", name="Break and recover").wait_for()
@@ -371,7 +371,7 @@ def test_what_is_chosen_stands_in_the_url_and_the_theme_is_remembered(
         assert len(set(server.folders()) - before) == 1
         page.goto(server.url + "?page=live&bytes=654&writers=3&durability=nonsense")
         page.get_by_role("button", name="Start", exact=True).wait_for()
-        assert page.get_by_label("bytes a record").input_value() == "654"
+        assert page.get_by_label("bytes per record").input_value() == "654"
         assert page.get_by_label("writers or tasks").input_value() == "3"
         assert page.get_by_label("durability").input_value() == "sync"
         assert page.evaluate(theme) == "light"

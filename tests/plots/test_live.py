@@ -19,8 +19,8 @@ CURVES = {
     "write and sync of a frame, mean": "write_us",
     "records that wait": "queue_records",
     "frames in flight, mean": "in_flight",
-    "records a frame, mean": "frame_records",
-    "bytes a frame, mean": "frame_bytes",
+    "records per frame, mean": "frame_records",
+    "bytes per frame, mean": "frame_bytes",
 }
 EVENTS = (RunEvent(1.5, "walkit.segment.seal", {"segment": "<2>"}), RunEvent(2.0, "SIGKILL", {}))
 

@@ -298,7 +298,7 @@ UNSEEN = (
     ("nothing", "there is no such file or folder"),
     ("file", "it is a file, and a log is a folder"),
     ("empty", "not a walkit log"),
-    ("scratch", "there is no scratch log yet"),
+    ("scratch", "not made yet"),
 )
 """What may not be looked at, or cannot, and what the page says of it."""
 

@@ -279,7 +279,7 @@ def test_a_clicked_frame_is_inspected(shell: Shell, told: Told, monkeypatch: pyt
     page.live.latency.click_data = {"points": [{"curveNumber": 1}, {"customdata": [7256, 0, "words"]}]}
     assert gone == [("inspector", {"log": "scratch", "position": "7256"})]
     page.live.latency.click_data = {"points": [{"customdata": [256, 1, "words"]}]}
-    assert len(gone) == 1 and "no file to inspect" in str(page.session.jobs.problem)
+    assert len(gone) == 1 and "without a file to inspect" in str(page.session.jobs.problem)
     page.inspect.clicks += 1
     assert gone[1:] == [("inspector", {"log": "scratch", "position": "7256"})]
 

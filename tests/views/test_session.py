@@ -86,7 +86,7 @@ def test_writing_is_seen_until_it_is_stopped(session: Session) -> None:
         reading = session.read()
         history.add(reading.points, reading.events)
         assert reading.status.startswith(
-            "Writing: 3 writer threads, 100 bytes a record, durability sync; process"
+            "Writing: 3 writer threads, 100 bytes per record, durability sync; process"
         )
         assert reading.latency is not None and reading.latency.count > 0
         session.stop()

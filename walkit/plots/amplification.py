@@ -10,7 +10,7 @@ from walkit.plots.style import BLUE, NEUTRAL, VERMILION, Figure, Theme, figure, 
 
 
 class Amplification(NamedTuple):
-    """What a store's log cost after one step."""
+    """The cost of a store's log after one step."""
 
     step: str
     space: float
@@ -22,7 +22,7 @@ class Amplification(NamedTuple):
 def amplification(steps: Sequence[Amplification], *, theme: Theme = None) -> Figure:
     """Draw both over the steps, in their order. ValueError without a step."""
     if not steps:
-        raise ValueError("there is no step to draw")
+        raise ValueError("no step to draw")
     last = steps[-1]
     drawing = figure(
         f"Amplification: space {last.space:.2f}, writes {last.written:.2f}",

@@ -17,7 +17,7 @@ def batch_times(
 ) -> Figure:
     """Draw each batch's seconds over its records, with the median and the range of each size.
 
-    `seconds` are those of the batches, by the records of a batch. ValueError where a size has none.
+    `seconds` are those of the batches, by the records of a batch. ValueError for a size without any.
     """
     sizes = sorted(seconds)
     known = [np.asarray(seconds[size], np.float64) for size in sizes]

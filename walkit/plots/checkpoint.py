@@ -58,7 +58,7 @@ def _phases_over(
         at: [found] if isinstance(found, RecoveryReport) else list(found) for at, found in reports.items()
     }
     if not repeated or not all(repeated.values()):
-        raise ValueError("there is no report to draw")
+        raise ValueError("no report to draw")
     totals = [Spread.of([r.duration_s for r in found]) for found in repeated.values()]
     shown = [_middle(found) for found in repeated.values()]
     longest = max(total.median for total in totals)

@@ -60,7 +60,7 @@ def set_clock(
         (index, band, "left" if band.begin_s <= begin_s else "right" if band.begin_s > late_s else "begin")
         for index, band, _ in in_view
     ]
-    # Bands change seldom, and a shape costs more than a curve: they are only set where they have changed.
+    # Bands change rarely, and a shape costs more than a curve: they are only set after a change.
     drawn = (in_view, labels)
     if getattr(drawing, "_bands_drawn", None) != drawn:
         drawing._bands_drawn = drawn

@@ -37,7 +37,7 @@ _KINDS = (
     ("size", ("allocate", "shorten"), GREEN),
     ("end of the run", (), NEUTRAL),
 )
-"""What operations are called in the legend, the words that they begin with, and their colours."""
+"""Names of operations in the legend, the first words of each, and their colours."""
 DECADES_MAX = 200
 """Counts above ten to this power are drawn there: a float holds little more."""
 LABELS_MAX = 5
@@ -51,8 +51,8 @@ BAR_WIDTH = 0.9
 def crash_states(explored: Exploration | Sequence[Exploration], *, theme: Theme = None) -> Figure:
     """Draw for each crash point the states that a cut may leave, pale, and those that were judged, full; a panel a run.
 
-    Points stand in the order of the run; the colour is the kind of the operation that was under way. A diamond is a
-    point of which every state was judged, a red cross one with states that break a rule. OptionsError for no run.
+    Points are in the order of the run; the colour is the kind of the operation that was under way. A diamond is a point
+    of which every state was judged, a red cross one with states that break a rule. OptionsError for no run.
     """
     runs = list(explored) if isinstance(explored, Sequence) else [explored]
     if not runs:

@@ -1,9 +1,9 @@
 """Figures that travel: what a cell, an exported notebook and a report show of them.
 
 Each is plotly's JSON, for viewers that know it, and a picture with the same JSON beside it: a browser that finds
-plotly.js (in the page, else from plotly's own address) draws the figure in the picture's place. The picture stays where
-scripts do not run. There is no script element, since what cleans the HTML of a notebook that is not trusted may turn
-one into text; attributes it drops.
+plotly.js (in the page, else from plotly's own address) draws the figure in the picture's place. The picture stays if
+scripts do not run. A script element is not used: the sanitizer of an untrusted notebook may turn one into text, but
+drops attributes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OFFLINE: Mapping[str, Any] = {"displaylogo": False, "plotlyServerURL": "", "show
 CONFIG: Mapping[str, Any] = {"responsive": True, **OFFLINE}
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
 STEADY = ("entrywidthmode", "entrywidth")
-"""What of a legend makes its columns as many at every width."""
+"""Settings of a legend that keep the number of its columns at every width."""
 LETTER_PX, SYMBOL_PX, LEGEND_PX = 7, 45, 600
 """Width of a letter of a legend, of the symbol before a name, and of a legend at the narrowest in JupyterLab."""
 _numbers = count(1)
@@ -95,8 +95,8 @@ def figure_html(figure: go.Figure, *, config: Mapping[str, Any] = CONFIG, cdn: b
     """Return a figure as a small piece of HTML, with its alternative text.
 
     plotly.js is not in it: the page that takes several of them has it once, as `window.Plotly`. A page without it asks
-    plotly's address for the version that this figure was made with, unless `cdn` is false, and shows the picture where
-    there is no answer.
+    plotly's address for the version that this figure was made with, unless `cdn` is false, and shows the picture
+    without an answer.
     """
     from walkit.plots.picture import svg_of
 
@@ -133,8 +133,8 @@ def restored(drawn: Mapping[str, Any]) -> Figure:
 def _steady(drawn: dict[str, Any]) -> dict[str, Any]:
     """Return plotly's JSON with as many columns in a long legend at every width, for a viewer that resizes figures.
 
-    JupyterLab draws a figure at a width of its own and then resizes it. Where the legend has fewer rows afterwards,
-    plotly.js leaves it where it was, which is over the data.
+    JupyterLab draws a figure at a width of its own and then resizes it. If the legend has fewer rows afterwards,
+    plotly.js does not move it, and it covers the data.
     """
     entries = [
         len(trace["name"]) for trace in drawn["data"] if trace.get("name") and trace.get("showlegend", True)

@@ -1,4 +1,4 @@
-"""What is drawn, as a table: the data of a figure, to compute with and to save."""
+"""The data of a figure as a table, to compute with and to save."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines below a title: where, how and how often something was measured, and what makes it mean less."""
+"""The lines below a title: where, how and how often something was measured, and the caveats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def short_name(location: str) -> str:
 
 
 class Spread(NamedTuple):
-    """Repeated measurements of one quantity: their median, and how far they lie apart."""
+    """Repeated measurements of one quantity: their median and range."""
 
     median: float
     low: float
@@ -102,10 +102,9 @@ def run_facts(runs: Iterable[Run]) -> list[str]:
 
 
 def run_warnings(runs: Iterable[Run], *, single: bool = True, named: bool = True) -> list[str]:
-    """Return the banner of these runs: their own warnings, a model in place of a device, and n = 1.
+    """Return the banner of these runs: their own warnings, a model instead of a device, and n = 1.
 
-    `single` says whether each of them is shown as one measurement, `named` whether each of their warnings
-    begins with the name of its run.
+    With `single` each of them is shown as one measurement, with `named` each warning starts with the name of its run.
     """
     chosen = list(runs)
     said = list(

@@ -1,4 +1,4 @@
-"""Single frames as bars: from sealing to acknowledgement, in a lane for each slot in flight, by what they wait for."""
+"""Single frames as bars: from sealing to acknowledgement, by the cause of each wait, a lane for each slot in flight."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WAITS = (
     ("next sync", ORANGE, 0.3),
     ("frames before it", VERMILION, 0.3),
 )
-"""What a frame waits for, from its sealing to its acknowledgement, with colour and thickness of the bar."""
+"""Causes of a frame's wait from its sealing to its acknowledgement, with colour and thickness of the bar."""
 
 
 def frame_bars(

@@ -29,10 +29,10 @@ def frame_bytes(
 ) -> Figure:
     """Draw a frame byte by byte, 16 in a row: every field in its colour, named in the legend and when pointed at.
 
-    `frame` is bytes that begin with a frame, or what an observer was given. At most `bytes_max` bytes are drawn, and
-    the subtitle says so where there are more. `highlight` are offsets of bytes to be framed, such as that of a byte
-    that was changed. A damaged frame is drawn too: the values say which checksum is wrong. ValueError for less than a
-    frame's header, or nothing to draw.
+    `frame` is bytes with a frame at their start, or an observed frame. At most `bytes_max` bytes are drawn; the
+    subtitle notes if there are more. `highlight` are offsets of bytes to outline, such as a changed byte. A damaged
+    frame is drawn too: the values show which checksum is wrong. ValueError for less than a frame's header, or nothing
+    to draw.
     """
     if bytes_max < 1:
         raise ValueError(f"bytes_max={bytes_max}: at least 1")

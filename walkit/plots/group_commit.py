@@ -1,4 +1,4 @@
-"""What group commit multiplies: frames a second and records in a frame, over the writers or the load."""
+"""Frames per second and records per frame of group commit, over the writers or the load."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHORT_AXIS = 5, 100
 """From and to this ratio of its ends a logarithmic axis of a panel has ticks at 1, 2 and 5."""
 _TITLES = ("records/s", "latency, p50", "frames/s", "records in a frame")
 Expected = Sequence[tuple[float, float, float]]
-"""Points of a theory: x, frames a second, records in a frame."""
+"""Points of a theory: x, frames per second, records per frame."""
 
 
 class _Point(NamedTuple):
@@ -42,7 +42,7 @@ def group_commit(
     a second that were offered of open-loop ones. Several runs of a series at one x are a point: their median, with a
     whisker for their spread. A dotted line is the raw device's rate of writes where runs have a baseline (the median).
     `theory` has by name points (x, frames/s, records in a frame): a grey broken line over the others. Axes are
-    logarithmic, but for that of frames/s, which begins at 0. ValueError without a run that has frames, or with loops of
+    logarithmic, except that of frames/s, which begins at 0. ValueError without a run that has frames, or with loops of
     both kinds.
     """
     chosen = [run for run in ([runs] if isinstance(runs, Run) else runs) if run.frames and run.frames.frames]
@@ -75,7 +75,7 @@ def group_commit(
 
 
 def _point(run: Run) -> _Point:
-    """Return the place of a run. ValueError where nothing says how many writers it had."""
+    """Return the place of a run. ValueError if its number of writers is unknown."""
     writers = run.labels.get("writers")
     x = offered_per_s(run) if run.arrival == "open" else writers
     if not isinstance(x, int | float) or not x > 0:
@@ -142,7 +142,7 @@ def _axes(drawing: Figure, runs: Sequence[Run]) -> None:
         writers = sorted({run.labels["writers"] for run in runs})  # type: ignore[type-var]  # numbers, see _point
         ticks = {"tickvals": writers, "ticktext": [str(count) for count in writers]}
     drawing.update_xaxes(type="log", **ticks)
-    x = "writers" if runs[0].arrival == "closed" else "offered, calls a second"
+    x = "writers" if runs[0].arrival == "closed" else "offered, calls per second"
     drawing.update_xaxes(title_text=x, row=2)
     panels = zip(*(_point(run).panels for run in runs), strict=True)
     looks = (LOG_COUNTS, LOG_SECONDS, None, LOG_COUNTS)

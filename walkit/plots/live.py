@@ -19,9 +19,9 @@ Float64Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LiveSeries:
-    """What was seen of a log: arrays of one length, one element per interval, nan where it was not seen.
+    """Observations of a log: arrays of one length, one element per interval, nan for unseen values.
 
-    A point without anything but its time is a gap: the curves end before it and begin anew after it.
+    A point with only its time is a gap: the curves end before it and start again after it.
     """
 
     time_s: Float64Array
@@ -47,11 +47,11 @@ class LiveSeries:
     p999_us: Float64Array = field(default_factory=lambda: np.empty(0))
     """Their 99.9th percentile, microseconds. Left out, this and the next two are nan."""
     frames_per_s: Float64Array = field(default_factory=lambda: np.empty(0))
-    """Frames with records written a second."""
+    """Frames with records written per second."""
     raw_per_s: Float64Array = field(default_factory=lambda: np.empty(0))
-    """Durable writes a second that the bare device did, as far as that was known in the interval."""
+    """Durable writes per second of the bare device, if known in the interval."""
     events: Sequence[RunEvent] = ()
-    """What happened, on the same clock."""
+    """Events, on the same clock."""
 
     def __post_init__(self) -> None:
         for name in ("p999_us", "frames_per_s", "raw_per_s"):
@@ -84,8 +84,8 @@ _PANELS: tuple[tuple[str, str, tuple[tuple[str, str, str], ...]], ...] = (
         "linear",
         (("queue_records", "records that wait", PURPLE), ("in_flight", "frames in flight, mean", BLUE)),
     ),
-    ("rec./frame", "linear", (("frame_records", "records a frame, mean", BLUE),)),
-    ("B/frame", "linear", (("frame_bytes", "bytes a frame, mean", GREEN),)),
+    ("rec./frame", "linear", (("frame_records", "records per frame, mean", BLUE),)),
+    ("B/frame", "linear", (("frame_bytes", "bytes per frame, mean", GREEN),)),
 )
 _HEIGHTS = (0.27, 0.29, 0.13, 0.13, 0.13)
 HEIGHT_PX = 760
@@ -102,8 +102,8 @@ def live_timeline(
 ) -> Figure:
     """Draw throughput, latency percentiles, queue, frame sizes and events, one below the other on one clock.
 
-    `window_s` is how many seconds back from the newest point the first view reaches; None: all of it. A curve of which
-    nothing was seen stays empty, and says so in its name. `move_live_timeline` gives the figure a newer series.
+    `window_s` is how many seconds back from the newest point the first view reaches; None: all of it. An unseen curve
+    stays empty, and its name says that. `move_live_timeline` gives the figure a newer series.
     """
     panels = subplots(rows=6, cols=1, shared_xaxes=True, vertical_spacing=0.02, row_heights=[*_HEIGHTS, 0.05])
     drawing = dress(
@@ -111,7 +111,7 @@ def live_timeline(
         escape(title),
         subtitle=subtitle,
         warnings=warnings,
-        alt="A log as it works: records a second, latency, queue, records and bytes of a frame, and events over time",
+        alt="A working log: records per second, latency, queue, records and bytes of a frame, and events over time",
         height=HEIGHT_PX,
         theme=theme,
         hovermode="x unified",
@@ -136,9 +136,9 @@ def live_timeline(
 
 
 def move_live_timeline(drawing: go.Figure, series: LiveSeries, *, window_s: float | None = None) -> None:
-    """Make a figure of `live_timeline` show another series, in place: much less work than drawing it anew.
+    """Make a figure of `live_timeline` show another series, in place: much less work than drawing it again.
 
-    What changes is replaced and not changed inside, so that a shallow copy (Panel keeps one) shows a difference.
+    Changed values are replaced as a whole, so a shallow copy (Panel keeps one) shows a difference.
     """
     columns, traces = series.columns(), iter(drawing.data)
     # Before anything was seen, nothing is missing.
@@ -154,7 +154,7 @@ def move_live_timeline(drawing: go.Figure, series: LiveSeries, *, window_s: floa
                 showlegend=len(curves) > 1 or not seen,
             )
     killed = [event.name == "SIGKILL" for event in series.events]
-    # One mark without a place where there is none: of an empty curve alone plotly.js draws axes of NaN.
+    # One mark without a place if no event exists: for an empty curve alone plotly.js draws axes of NaN.
     nowhere: list[Any] = [None]
     next(traces).update(
         x=[event.time_s for event in series.events] or nowhere,
@@ -175,6 +175,6 @@ def move_live_timeline(drawing: go.Figure, series: LiveSeries, *, window_s: floa
 
 
 def event_text(event: RunEvent) -> str:
-    """Return an event and what it says, as HTML for a hover label."""
+    """Return an event and its attributes, as HTML for a hover label."""
     facts = (f"{escape(name)}={escape(str(value))}" for name, value in event.attributes.items())
     return "<br>".join([f"<b>{escape(event.name)}</b>", *facts])

@@ -60,7 +60,7 @@ CLOCK_AXIS = "clock"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LoadSeries:
-    """What was seen of one log under load."""
+    """Observations of one log under load."""
 
     label: str
     """Where the log is, in a word or two."""
@@ -77,7 +77,7 @@ class LoadSeries:
 
 
 def live_rates(series: Sequence[LoadSeries], *, window_s: float | None = None, theme: Theme = None) -> Figure:
-    """Draw records and frames a second with the bare device's writes a second; below, queue and sizes of frames.
+    """Draw records and frames per second with the bare device's writes per second; below, queue and sizes of frames.
 
     `window_s` is how many seconds back from the newest point the view reaches; None: all of it. Labelled bands are the
     configurations of the load. `move_live_rates` gives the figure newer series of the same labels.
@@ -93,7 +93,7 @@ def live_rates(series: Sequence[LoadSeries], *, window_s: float | None = None, t
     drawing = dress(
         panels,
         "",
-        alt="Records and frames a second of a log under load, the bare device beside them; queue and sizes of frames",
+        alt="Records and frames per second of a log under load, with the bare device; queue and sizes of frames",
         height=HEIGHT_PX,
         theme=theme,
         hovermode="x unified",
@@ -107,8 +107,8 @@ def live_rates(series: Sequence[LoadSeries], *, window_s: float | None = None, t
             ("frames/s", 1, False, {"color": second}),
             ("raw device", 1, False, {"color": NEUTRAL, "dash": ("dash", "dot")[number]}),
             ("records that wait", 2, False, {"color": first}),
-            ("records a frame", 2, False, {"color": second}),
-            ("bytes a frame", 2, True, {"color": third, "dash": "dot"}),
+            ("records per frame", 2, False, {"color": second}),
+            ("bytes per frame", 2, True, {"color": third, "dash": "dot"}),
         ):
             curve = go.Scatter(
                 mode="lines",
@@ -126,7 +126,7 @@ def live_rates(series: Sequence[LoadSeries], *, window_s: float | None = None, t
     drawing.update_yaxes(title_text="per second", row=1, col=1, secondary_y=False)
     drawing.update_yaxes(visible=False, range=[0, 1], fixedrange=True, row=1, col=1, secondary_y=True)
     drawing.update_yaxes(title_text="records", row=2, col=1, secondary_y=False)
-    drawing.update_yaxes(title_text="bytes a frame", showgrid=False, row=2, col=1, secondary_y=True)
+    drawing.update_yaxes(title_text="bytes per frame", showgrid=False, row=2, col=1, secondary_y=True)
     drawing.update_yaxes(nticks=5, tickmode="auto", secondary_y=True)
     drawing.update_xaxes(**CLOCK)
     _place_legends(drawing, 0.475 if len(series) < 2 else 0.505, -0.085, wide=len(series) > 1)
@@ -167,7 +167,7 @@ def live_latency(
     """Draw a heat map of latencies over time for each series, with p50, p99 and p99.9; below, single frames.
 
     The frames are a Gantt chart on a clock of their own, milliseconds from the sealing of the first: a lane for each
-    slot in flight, the colour says what the frame waited for. `customdata` of a bar begins with (position, index of its
+    slot in flight, the colour shows the cause of the wait. `customdata` of a bar starts with (position, index of its
     series). Otherwise as `live_rates`.
     """
     heats = max(len(series[:SERIES_MAX]), 1)
@@ -317,7 +317,7 @@ def _namer(series: Sequence[LoadSeries], one: LoadSeries) -> Any:
 def _mark_events(trace: Any, series: Sequence[LoadSeries]) -> None:
     events = [event for one in series[:SERIES_MAX] for event in one.live.events[-EVENTS_MAX:]]
     killed = [event.name == "SIGKILL" for event in events]
-    # One mark without a place where there is none: of an empty curve alone plotly.js draws axes of NaN.
+    # One mark without a place if no event exists: for an empty curve alone plotly.js draws axes of NaN.
     nowhere: list[Any] = [None]
     trace.update(
         x=[event.time_s for event in events] or nowhere,

@@ -24,7 +24,7 @@ def latency_over_load(
     name: str = "total",
     theme: Theme = None,
 ) -> Figure:
-    """Draw latency percentiles of open-loop runs over the calls a second that were offered.
+    """Draw latency percentiles of open-loop runs over the offered calls per second.
 
     Runs of one name and durability level are one series, a colour; percentiles are dashes. x and y are logarithmic, y
     is seconds. Several runs of a series at one load are one point: their median, with a whisker for their spread. A
@@ -52,7 +52,7 @@ def latency_over_load(
             for label, limit in limits.items()
         ),
         theme=theme,
-        xaxis={"type": "log", "title": {"text": "offered, calls a second"}, **log_counts(*loads)},
+        xaxis={"type": "log", "title": {"text": "offered, calls per second"}, **log_counts(*loads)},
         yaxis={"type": "log", "title": {"text": "latency"}, **LOG_SECONDS},
     )
     for index, (label, points) in enumerate(series.items()):

@@ -1,4 +1,4 @@
-"""What append order costs against completion order, over the number of writers."""
+"""The cost of append order against completion order, over the number of writers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def order_cost(table: pd.DataFrame, *, subtitle: Sequence[str] = (), theme: Them
     """Draw the table of `walkit.simulate.order_cost`: ratios of throughput and p99, and the frames in flight.
 
     A colour for each device, a dash and a symbol for each policy; x is the number of writers. A ratio of 1 means that
-    order is free. Ratios say nothing where hardly a frame is in flight, so that number has a separate panel. Where
-    the table has the ratios of several rounds (`walkit bench order`), whiskers span them. `subtitle` are more facts.
+    order is free. Ratios mean little if almost no frame is in flight, so that number has a separate panel. If the table
+    has the ratios of several rounds (`walkit bench order`), whiskers span them. `subtitle` are more facts.
     """
     drawing = subplots(rows=1, cols=len(_PANELS), subplot_titles=[title for _, title in _PANELS])
     devices, policies = list(dict.fromkeys(table.device)), list(dict.fromkeys(table.policy))
@@ -56,11 +56,11 @@ def order_cost(table: pd.DataFrame, *, subtitle: Sequence[str] = (), theme: Them
     rounds = _rounds(table)
     repeated = spread_words(min(rounds), max(rounds)) if rounds else ""
     once = bool(rounds) and not repeated
-    # A table without rounds is of the simulator, which gives the same again.
+    # A table without rounds comes from the simulator, which repeats exactly.
     model = ["a modelled device, in virtual time: the same again for the same seed"] if not rounds else []
     dress(
         drawing,
-        "What append order costs",
+        "Cost of append order",
         subtitle=[*subtitle, *([repeated] if repeated else []), *model, drawn_by()],
         warnings=["n = 1: one round, so no spread is known"] if once else [],
         alt="Lines over the number of writers: " + "; ".join(_words(table)),

@@ -1,4 +1,4 @@
-"""A recovery by its phases, and what it gave up: cuts, holes and lost ranges by their positions."""
+"""A recovery by its phases, and its losses: cuts, holes and lost ranges by their positions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PhaseLike(Protocol):
 
     @property
     def name(self) -> str:
-        """What was done: open, scan, verify, replay, ready."""
+        """The phase: open, scan, verify, replay, ready."""
 
     @property
     def started_s(self) -> float:
@@ -49,7 +49,7 @@ class PhaseLike(Protocol):
 
 
 class RecoveryReportLike(Protocol):
-    """What a report of a recovery must have to be drawn; walkit's own have it."""
+    """The attributes that a report needs to be drawn; walkit's own have them."""
 
     @property
     def phases(self) -> Sequence[PhaseLike]:
@@ -69,7 +69,7 @@ class RecoveryReportLike(Protocol):
 
     @property
     def lost(self) -> Sequence[LostRecord]:
-        """What policy "salvage" gave up."""
+        """The records that policy "salvage" gave up."""
 
     @property
     def end_position(self) -> int:
@@ -77,7 +77,7 @@ class RecoveryReportLike(Protocol):
 
 
 class _Given(NamedTuple):
-    """A range of positions that the log does not have any more, or never had."""
+    """A range of positions that the log no longer has, or never had."""
 
     kind: str
     start: int

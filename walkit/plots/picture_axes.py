@@ -93,7 +93,7 @@ class PictureAxis:
             self.low, self.high = min(a.low for a in others), max(a.high for a in others)
 
     def place(self, value: Any) -> float:
-        """Return the place of a value, px; nan for what has no place."""
+        """Return the place of a value, px; nan for a value without one."""
         if isinstance(value, str):
             value = self.categories.index(value) if value in self.categories else float("nan")
         (number,) = numbers([value])

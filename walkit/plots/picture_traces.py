@@ -219,7 +219,7 @@ def _one(given: Any, number: int) -> Any:
 
 
 def whiskers(trace: Any) -> list[tuple[float, float]]:
-    """Return both ends of each whisker of a trace; nothing where it has none."""
+    """Return both ends of each whisker of a trace, if it has any."""
     bars = trace.error_y if trace.type == "scatter" else None
     if bars is None or bars.array is None or bars.visible is False:
         return []

@@ -80,7 +80,7 @@ def _in_log(report: ScanReport) -> list[SegmentFacts]:
 
 
 def _used(report: ScanReport) -> tuple[float, float]:
-    """Return from where to where there is anything but space made ahead."""
+    """Return the range of positions that are used, without preallocated space."""
     ranges = [r for r in report.verdict if r.verdict not in _NOT_USED and r.size_bytes]
     starts = [r.start_position for r in ranges] or [s.start_position for s in _in_log(report)]
     ends = [report.end_position, report.promised_position, *(r.start_position + r.size_bytes for r in ranges)]
@@ -154,7 +154,7 @@ def _marks(
 
 
 def position_of(lsn: int, in_log: Sequence[SegmentFacts], *, after: bool) -> float | None:
-    """Return about where a record begins, or with `after` ends; None where it is in no segment."""
+    """Return about where a record begins, or with `after` ends; None if no segment has it."""
     for segment in in_log:
         if segment.first_lsn is None or segment.last_lsn is None:
             continue

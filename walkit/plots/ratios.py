@@ -27,8 +27,8 @@ def ratios(
 ) -> Figure:
     """Draw each ratio as a point with its interval as a whisker, a row each, in order; the axis is logarithmic.
 
-    1 is a line: twice and half are as far from it. A point is filled where its interval leaves out 1, and hollow where
-    it does not or no interval is known. `title` is HTML, `subtitle` and `warnings` are texts.
+    1 is a line: twice and half are as far from it. A point is filled if its interval excludes 1, and hollow if it does
+    not or is unknown. `title` is HTML, `subtitle` and `warnings` are texts.
     """
     ends = [end for one in found.values() for end in (one.value, one.low, one.high) if end is not None]
     reach = max(ROOM, *(max(end, 1 / end) * ROOM for end in ends)) if ends else 2.0

@@ -19,7 +19,7 @@ def recoveries(
     Names that are there twice are named apart by a number. ValueError without a report.
     """
     if not reports:
-        raise ValueError("there is no report to draw")
+        raise ValueError("no report to draw")
     names: dict[str, RecoveryReportLike] = {}
     for name, report in reports:
         free = next(

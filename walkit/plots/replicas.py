@@ -1,4 +1,4 @@
-"""Several replicas on one clock: how far each lags, which states they were in, and what was sent by which codec."""
+"""Several replicas on one clock: the lag of each, their states, and the bytes sent by codec."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ CODECS = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LagSeries:
-    """The lag of one replica over time: arrays of one length, nan where it was not known."""
+    """The lag of one replica over time: arrays of one length, nan if unknown."""
 
     name: str
     time_s: Float64Array
@@ -92,10 +92,10 @@ def lag_over_time(
     subtitle: Sequence[str] = (),
     theme: Theme = None,
 ) -> Figure:
-    """Draw the lag of each replica, in one of three units. A curve ends where the lag is not known.
+    """Draw the lag of each replica, in one of three units. A curve has gaps while the lag is unknown.
 
-    `marks` are moments, (time in s, what happened), drawn as dotted lines; `span_s` is what the axis shows of the time,
-    None all of it. OptionsError for another unit.
+    `marks` are moments, (time in s, what happened), drawn as dotted lines; `span_s` is the time that the axis shows;
+    None: all of it. OptionsError for another unit.
     """
     check_choice(unit, UNITS, "unit")
     curves = [(one, one.ms / 1000 if unit == "ms" else getattr(one, unit)) for one in series]
@@ -121,7 +121,7 @@ def lag_over_time(
         drawing.add_annotation(
             x=time_s, y=1.0, yref="paper", yanchor="bottom", showarrow=False, text=escape(what), textangle=0
         )
-    # Room for one unit where nothing is missing: an axis from 0 to 0 has no height.
+    # Room for one unit if the lag is 0: an axis from 0 to 0 has no height.
     most = max((float(v) for _, values in curves for v in values[np.isfinite(values)]), default=0.0)
     axis: Mapping[str, Any] = SECONDS if unit == "ms" else COUNTS
     if unit == "bytes":
@@ -149,7 +149,7 @@ def state_lanes(
 ) -> Figure:
     """Draw a lane for each side and in it a bar for each state that it was in, on one clock; the first lane on top.
 
-    `span_s` is what the axis shows of the time; None: all of it.
+    `span_s` is the time that the axis shows; None: all of it.
     """
     lanes = list(dict.fromkeys(bar.lane for bar in bars))
     last = {bar.lane: bar for bar in bars}

@@ -1,4 +1,4 @@
-"""How far a replica is behind its primary."""
+"""The lag of a replica to its primary."""
 
 from __future__ import annotations
 

@@ -36,10 +36,10 @@ class Mark(NamedTuple):
 
     at: float
     text: str
-    """The label of its row; where a row of boxes has it already, the mark stands in that."""
+    """The label of its row; if a row of boxes has it already, the mark is drawn in that."""
     more: str
     symbol: str = "line-ns-open"
-    """plotly's name of what is drawn there."""
+    """plotly's name of the symbol."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Where two states stand on the timelines of their logs."""
+"""The places of two states on the timelines of their logs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """One look for every figure, on light and on dark pages: colours, hatches, templates, titles.
 
-The colours begin with Okabe and Ito's (jfly.uni-koeln.de/color) without black and yellow, which vanish on one of the
-two pages. Where areas are distinguished by colour, a hatch distinguishes them too. Paper is transparent in every theme:
-the page shows through.
+The first colours are Okabe and Ito's (jfly.uni-koeln.de/color) without black and yellow, which vanish on one of the two
+pages. Where areas are distinguished by colour, a hatch distinguishes them too. Paper is transparent in every theme: the
+page shows through.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _pattern(shape: str | Sequence[str]) -> dict[str, Any]:
 
 
 def template(theme: Theme = None) -> go.layout.Template:
-    """Return the plotly template of a theme: colours, paper, lines. OptionsError for a theme that is none."""
+    """Return the plotly template of a theme: colours, paper, lines. OptionsError for an unknown theme."""
     check_choice(theme, _TEXT, "theme")
     text = _TEXT[theme]
     axis = {
@@ -163,9 +163,9 @@ def dress(
 ) -> Figure:
     """Give an existing figure the look of walkit, and return it.
 
-    `subtitle` are facts, set below the title with dots between them; `warnings` is the banner below those. `alt` is
-    what the figure shows in a sentence or two, for people who do not see it: it is in `layout.meta["alt"]`, and
-    where it is missing the title takes its place. Texts are escaped here, but for the title, which is HTML.
+    `subtitle` are facts, set below the title with dots between them; `warnings` is the banner below those. `alt`
+    describes the figure in a sentence or two, for people who do not see it: it is in `layout.meta["alt"]`, and without
+    it the title is used. Texts are escaped here, except the title, which is HTML.
     """
     facts = textwrap.wrap(" · ".join(subtitle), LINE_CHARACTERS)
     banner = textwrap.wrap("⚠ " + "; ".join(warnings), LINE_CHARACTERS) if warnings else []

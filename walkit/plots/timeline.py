@@ -1,4 +1,4 @@
-"""What happened when: a run on its clock."""
+"""Draws the events of a run on its clock."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ SIZES_NAMED_MAX = 6
 
 
 def sizes_axis(sizes: Iterable[int]) -> dict[str, Any]:
-    """Return what names the measured sizes at a logarithmic axis, where they are few: 200 and 3.2k, nothing between."""
+    """Return ticks for the measured sizes at a logarithmic axis, if they are few: 200 and 3.2k, nothing between."""
     named = sorted(set(sizes))
     if len(named) > SIZES_NAMED_MAX:
         return {**log_counts(named[0], named[-1])}

@@ -1,4 +1,4 @@
-"""What is in a log and what needs it: segments, live keys, marks, claims, cursors over the bytes of files."""
+"""The contents of a log and their users: segments, live keys, marks, claims, cursors over the bytes of files."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def upkeep(
     `inventory` is of `log.inventory()` or `store.inventory()`; live keys are drawn for a store's only. `before` is an
     earlier one of the same log: it is drawn above, on the same axis, so that what was saved is seen. The axis is the
     used bytes of the segments' files, one after the other; an LSN within a segment is drawn in proportion to the LSNs
-    of the segment, and live keys as their share of it. What is at or below the low watermark, and what a claim keeps,
-    have a colour of their own. `going` names segments that a trim would drop: they are drawn in a row of their own.
-    Claims and cursors are flags at the record that they need first, and have done last. TypeError for
-    anything but inventories.
+    of the segment, and live keys as their share of it. The records up to the low watermark, and those that a claim
+    keeps, have a colour of their own. `going` names segments that a trim would drop: they are drawn in a row of their
+    own. Claims and cursors are flags at the record that they need first, and have done last. TypeError for anything but
+    inventories.
     """
     for given in (inventory, *([] if before is None else [before])):
         if not isinstance(given, LogInventory):

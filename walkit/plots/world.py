@@ -21,7 +21,7 @@ _GROUPS = (
     ("disk", ("write", "storage", "away", "back", "another", "skew")),
     ("promotion", ("promote",)),
 )
-"""What faults are called in the legend, and which they are."""
+"""Names of faults in the legend, and their kinds."""
 
 
 def world_schedule(outcome: Outcome, *, theme: Theme = None) -> Figure:

@@ -1,4 +1,4 @@
-"""Live views in a notebook's cell and on the dashboard: sources, a bounded history of them, and what is shown.
+"""Live views in a notebook's cell and on the dashboard: sources, a bounded history of them, and the views.
 
 A source is a log that is open in this process (through its statistics), a child process (through its pipe) or a
 recorded Run. Views only render. Importing this room without panel raises MissingExtraError, which names the extra.

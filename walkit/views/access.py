@@ -1,9 +1,9 @@
-"""Who may see the dashboard: people on this machine, and elsewhere those who gave a password.
+"""Access to the dashboard: for people on this machine, and elsewhere with a password.
 
 The dashboard runs programs and writes files, so it is never shown by mistake. A server whose command line names an
-address beyond loopback shows nothing without a password. `panel serve` listens on every address where its command line
-names none: then a page is shown while each connection that the server has comes from this machine. Sockets are asked,
-not headers, which a client can write as it likes.
+address beyond loopback shows nothing without a password. `panel serve` without an address listens on all of them: then
+a page is shown while each connection of the server comes from this machine. Sockets are checked, not headers, which a
+client can forge.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Sockets(NamedTuple):
     listening: tuple[str, ...]
     """Where it takes connections."""
     peers: tuple[str, ...]
-    """Where the connections that it took come from; "" for one whose other end is not known any more."""
+    """Peer addresses of its connections; "" if a peer is no longer known."""
 
 
 def sockets_of_this_process() -> Sockets:
@@ -70,7 +70,7 @@ def _open_sockets() -> Iterator[socket.socket]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address in text reaches this machine alone; False for what is no address."""
+    """Whether an address in text reaches this machine alone; False for an invalid address."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:
@@ -90,7 +90,7 @@ def asked_elsewhere(command: Sequence[str]) -> bool:
 
 
 def why_refused(sockets: Sockets, command: Sequence[str], user: str | None) -> str | None:
-    """Return why a page is not shown, as a sentence; None where it may be. `user` has given a password."""
+    """Return why a page is not shown, as a sentence, or None. `user` has given a password."""
     if user and user != GUEST:
         return None
     elsewhere = [address for address in sockets.listening if not is_loopback(address)]
@@ -110,14 +110,14 @@ def _listed(addresses: Iterable[str]) -> str:
 
 
 def refusal() -> str | None:
-    """Return why the session that is being served is not shown the dashboard, as a sentence; None where it may be."""
+    """Return why the served session may not see the dashboard, as a sentence, or None."""
     if served_document() is None:
         return None
     return why_refused(sockets_of_this_process(), sys.orig_argv, pn.state.user)
 
 
 def refused_page(why: str) -> pn.Template:
-    """Return a page that says why nothing is shown, and how it would be. It needs no script and no connection."""
+    """Return a page with the reason and the remedy. It needs no script and no connection."""
     from importlib.resources import files
 
     here = files("walkit.views")

@@ -1,4 +1,4 @@
-"""Stat cards: a number, what it means, and a small curve of where it came from. Plain HTML with SVG, no panel."""
+"""Stat cards: a number, its meaning, and a small curve of its past. Plain HTML with SVG, no panel."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CARDS_CSS = """
 
 @dataclass(frozen=True, kw_only=True)
 class CardRow:
-    """The number of one place, and the values that led to it, oldest first; nan where there was none."""
+    """The number of one place, and its earlier values, oldest first; nan if unknown."""
 
     place: str
     value: str
@@ -42,7 +42,7 @@ class CardRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What is measured, and a row for each place."""
+    """A measured quantity, and a row for each place."""
 
     title: str
     meaning: str
@@ -50,7 +50,7 @@ class Card:
 
 
 def cards_html(cards: Iterable[Card]) -> str:
-    """Return the cards side by side, two in a row where there is little room."""
+    """Return the cards side by side, two in a row on a narrow page."""
     return tag("style", Markup(CARDS_CSS)) + tag("div", *map(_card_html, cards), class_="cards")
 
 
@@ -76,7 +76,7 @@ def spark_words(what: str, curve: Float64Array) -> str:
 
 
 def spark_svg(curve: Float64Array, words: str) -> Markup:
-    """Return the newest values as a small curve from 0 up, with gaps where there was nothing."""
+    """Return the newest values as a small curve from 0 up, with gaps for unknown values."""
     curve = curve[-SPARK_POINTS_MAX:]
     seen = curve[np.isfinite(curve)]
     top = float(seen.max()) if len(seen) else 0.0

@@ -1,10 +1,10 @@
 """A view's face in a notebook's cell: a widget that only sends, and never waits for the browser.
 
-While a cell runs, the kernel takes no message of the browser, and Run All leaves no moment between two cells. What
-waits for an answer of the browser before it sends more (Panel does) stands still for as long, and what takes messages
-of the browser on the kernel's thread (Plotly's FigureWidget does) may be in the midst of one when another thread moves
-it. This widget has no messages of its own: its state is sentence, numbers and figure, and each change of it is sent.
-A browser that comes late draws the state as it is then.
+While a cell runs, the kernel takes no message of the browser, and Run All leaves no moment between two cells. A widget
+that waits for the browser's answer before it sends more (as Panel's do) stops for as long, and one that takes the
+browser's messages on the kernel's thread (Plotly's FigureWidget) may be handling one when another thread moves it. This
+widget has no messages of its own: its state is sentence, numbers and figure, and each change of it is sent. A browser
+that comes late draws the state as it is then.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _plotly_js() -> str:
 
 
 class CellWidget(anywidget.AnyWidget):
-    """What the browser draws: see cell.js."""
+    """The widget that the browser draws: see cell.js."""
 
     _esm = Path(__file__).with_name("cell.js")
     plotly_js = traitlets.Unicode().tag(sync=True)

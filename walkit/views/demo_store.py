@@ -43,16 +43,16 @@ OPTIONS = LogOptions(segment_bytes=256 * 1024, frame_bytes_max=64 * 1024, idle_m
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
-    """What one step did to the store's log."""
+    """The effect of one step on the store's log."""
 
     step: Step
     words: str
-    """What came of it, as a sentence."""
+    """The outcome, as a sentence."""
     before: LogInventory
     after: LogInventory
     report: CheckpointReport | CompactionReport | TrimReport | None = None
     preview: TrimPreview
-    """What a trim as far as possible would do now."""
+    """The effect of the largest possible trim now."""
     history: tuple[Amplification, ...] = ()
     """After each of the last STEPS_MAX steps, this one included."""
 
@@ -89,13 +89,13 @@ class Shelf:
             assert len(self._history) <= STEPS_MAX and self._upkeep_bytes >= 0
 
     def do(self, step: Step) -> StepReport:
-        """Do one step and say what it did. Raises what the store raises; LogClosedError where `close` comes."""
+        """Do one step and return its effect. Raises the store's errors; LogClosedError after `close`."""
         store = self._opened()
         before = store.inventory()
         report: CheckpointReport | CompactionReport | TrimReport | None = None
         if step == "checkpoint":
             report = store.checkpoint(trim=False)
-            words = f"A snapshot stands at LSN {report.lsn:,}; an opening replays what comes after it."
+            words = f"There is a snapshot at LSN {report.lsn:,}; an opening replays the records after it."
         elif step == "compact":
             report = store.compact()
             words = f"{counted(report.records_dropped, 'record')} and {counted(report.bytes_saved, 'byte')} are gone."
@@ -180,7 +180,7 @@ class Shelf:
         if self._hold is not None:
             self._hold.release()
             self._hold = None
-            return "The claim is released: nothing is kept back for it any more."
+            return "The claim is released: it no longer keeps records."
         first = max((store.log.first_lsn + store.log.acked_lsn) // 2, store.log.first_lsn)
         self._hold = store.log.hold("auditor", first)
         return f"The claim needs LSN {first:,} and what follows: no trim or compaction touches it."
@@ -189,7 +189,7 @@ class Shelf:
     def _cursor(store: Store) -> str:
         store.log.drop_cursor("exporter")
         cursor = store.log.cursor("exporter", start_lsn=store.log.acked_lsn + 1)
-        return f"The cursor stands at LSN {cursor.lsn:,}. It is progress, and keeps nothing back."
+        return f"The cursor is at LSN {cursor.lsn:,}. It records progress, and keeps no records."
 
     def close(self) -> None:
         """Close the store. Closing twice does nothing."""

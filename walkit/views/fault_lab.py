@@ -1,4 +1,4 @@
-"""Faults that are really done, each to a log made for it, and what the next opening makes of it. No panel in here."""
+"""Real faults, each in a log made for it, and the next opening of that log. No panel in here."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OPTIONS = LogOptions(segment_bytes=256 * 1024, frame_bytes_max=64 * 1024, idle_m
 FILL = RecoveryLoad(
     operations=4_000, keys=400, record_bytes=100, frame_records=20, segment_bytes=OPTIONS.segment_bytes
 )
-"""What the child writes whose files are damaged: some segments, all acknowledged and durable."""
+"""The child's load before its files are damaged: some segments, all acknowledged and durable."""
 RECORDS_BEFORE = 300
 """Records that are acknowledged before modelled storage fails."""
 BUNDLE = 20
@@ -59,7 +59,7 @@ class FaultLab:
         self._folder = Path(folder)
         self._number = 0
         self._last: Path | None = None
-        """The log of the newest fault, where it was done to files; they stay until the next one."""
+        """The log of the newest fault in files; they stay until the next one."""
 
     def _check(self) -> None:
         """Assert what holds between two faults: the log that can be salvaged or healed is that of the newest one."""
@@ -74,12 +74,12 @@ class FaultLab:
         return self._number
 
     def refused_log(self, report: FaultReport) -> Path | None:
-        """Return the log that a report says was refused; None where none was, or another fault has begun since."""
+        """Return the refused log of a report; None if it was not refused, or another fault was started since."""
         is_newest = report.outcome.refusal is not None and report.number == self._number
         return self._last if is_newest else None
 
     def do(self, fault: FaultName, job: Job) -> FaultReport:
-        """Do a fault to a log made for it, open the log again and say what came of it.
+        """Do a fault to a log made for it, open the log again and return the outcome.
 
         OptionsError for a fault of the scratch log's own; JobCancelledError; StorageError; ChildWriterError.
         """
@@ -97,7 +97,7 @@ class FaultLab:
         """Open a copy of the refused log with policy "salvage"; return the report with what that gave up."""
         log = self.refused_log(report)
         if log is None:
-            refuse("policy", "salvage", "there is no refused log to salvage")
+            refuse("policy", "salvage", "no refused log to salvage")
         job.step(1, 2, "copying the files")
         copy = _copied(log, "salvaged")
         job.step(2, 2, "opening the copy")
@@ -106,11 +106,11 @@ class FaultLab:
     def heal(self, report: FaultReport, job: Job) -> FaultReport:
         """Heal a copy of the refused log from the copy that was made before the damage; return the report with it.
 
-        OptionsError where there is no refused log; MissingExtraError without gRPC; ReplicationError, StorageError.
+        OptionsError without a refused log; MissingExtraError without gRPC; ReplicationError, StorageError.
         """
         log = self.refused_log(report)
         if log is None:
-            refuse("source", "a peer", "there is no refused log to heal")
+            refuse("source", "a peer", "no refused log to heal")
         from walkit.replication import Primary, heal  # gRPC, which a session without it does not need
 
         job.step(1, 3, "copying the files")
@@ -154,7 +154,7 @@ class FaultLab:
                 done,
             ),
             acked_lsn=FILL.operations,
-            promise="What was acknowledged and is damaged is never passed over: opening refuses, and changes nothing.",
+            promise="A damaged record that was acknowledged is never skipped: opening refuses, and changes nothing.",
             outcome=outcome,
         )
 
@@ -241,7 +241,7 @@ class FaultLab:
             place=f"a log on modelled storage in memory (seed {number})",
             steps=(
                 f"{acked_lsn:,} records were acknowledged with durability sync.",
-                f"The power went in the midst of a write of {BUNDLE} records.",
+                f"The power went during a write of {BUNDLE} records.",
                 f"{lost_bytes:,} bytes of it did not reach the medium; {counted(torn, 'write')} torn between sectors.",
             ),
             acked_lsn=acked_lsn,
@@ -316,7 +316,7 @@ def first_position(log: WriteAheadLog) -> int:
 
 
 def cut_frame(storage: Storage, recovery: RecoveryReport | None) -> CutFrame | None:
-    """Return the beginning of the first cut that was kept in lost+found; None where none was."""
+    """Return the beginning of the first cut that was kept in lost+found, or None."""
     for cut in () if recovery is None else recovery.cuts:
         if cut.kept_as is not None:
             file = storage.open(cut.kept_as, "read")

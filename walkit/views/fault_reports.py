@@ -1,4 +1,4 @@
-"""What became of a log after a fault: the error that its writer got, what the next opening did, and its bytes.
+"""The outcome of a fault for a log: its writer's error, the next opening, and the bytes.
 
 No panel in here.
 """
@@ -16,7 +16,7 @@ from walkit.recovery.decision import DECISION_TABLE, Decision
 from walkit.recovery.report import RecoveryReport
 from walkit.recovery.scan_report import ScanReport, Verdict
 
-if TYPE_CHECKING:  # gRPC, where it is not asked for
+if TYPE_CHECKING:  # gRPC, which is not needed here
     from walkit.replication import HealReport
 
 FaultName = Literal["sigkill", "half-frame", "bit", "missing", "power", "full", "sync"]
@@ -33,22 +33,22 @@ class FaultKind:
 
     label: str
     words: str
-    """What is done, and to which log, as a sentence."""
+    """The fault, and its log, as a sentence."""
     job: str
-    """What the job that does it is called."""
+    """The title of its job."""
 
 
 FAULTS: dict[FaultName, FaultKind] = {
     "sigkill": FaultKind(
         label="SIGKILL",
-        words="The writers of the scratch log, a child process, are killed; where none are at work, some are started "
+        words="The writers of the scratch log, a child process, are killed; if none run, some are started "
         "first. The scratch log is opened again.",
         job="killing the writers and recovering",
     ),
     "half-frame": FaultKind(
         label="half a frame",
         words="The writers of the scratch log are killed, and half a frame is written after its end before it is "
-        "opened again, as a power cut leaves it: a killed process seldom does, because the kernel finishes the write "
+        "opened again, as a power cut leaves it: a killed process rarely does, because the kernel finishes the write "
         "under way.",
         job="killing the writers, leaving half a frame and recovering",
     ),
@@ -66,8 +66,8 @@ FAULTS: dict[FaultName, FaultKind] = {
     ),
     "power": FaultKind(
         label="power cut (modelled storage)",
-        words="A log on modelled storage, in memory, which keeps apart what was written and what was synced. The power "
-        "goes in the midst of a write: chance decides for each of its sectors whether it is on the medium.",
+        words="A log on modelled storage, in memory, which separates written bytes from synced ones. The power "
+        "goes during a write: chance decides for each of its sectors whether it is on the medium.",
         job="cutting the power of modelled storage and recovering",
     ),
     "full": FaultKind(
@@ -135,12 +135,12 @@ class Outcome:
     applied: tuple[tuple[str, str], ...] = ()
     """Rows of the decision table that applied, each with its segment."""
     aside: str = ""
-    """What is to be said where no row applied."""
+    """A sentence for the case that no row applied."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FaultReport:
-    """What was done to a log, and what became of it."""
+    """A fault of a log, and its outcome."""
 
     fault: FaultName
     number: int
@@ -148,11 +148,11 @@ class FaultReport:
     place: str
     """Which log it was, and where."""
     steps: tuple[str, ...]
-    """What was done, as sentences."""
+    """The steps of the fault, as sentences."""
     acked_lsn: int
     """Last LSN that was known to be acknowledged before the fault."""
     promise: str
-    """What was promised for this fault, as a sentence."""
+    """The promise for this fault, as a sentence."""
     outcome: Outcome
     failure: Refusal | None = None
     """The error that the writer got."""
@@ -160,13 +160,13 @@ class FaultReport:
     salvage: Outcome | None = None
     """Of a copy that was opened with policy "salvage"."""
     healing: HealReport | None = None
-    """Of a copy that took what is damaged from a peer."""
+    """The healing of a copy from a peer."""
     mended: Outcome | None = None
     """Of opening that copy, with every frame verified."""
 
     @property
     def recovery(self) -> RecoveryReport | None:
-        """Of the opening after the fault; None where it was refused."""
+        """The recovery after the fault; None if opening was refused."""
         return self.outcome.recovery
 
     @property
@@ -190,12 +190,12 @@ def recovered(recovery: RecoveryReport, first_position: int) -> Outcome:
         recovery=recovery,
         strip=tuple(_strip_of(recovery, first_position)),
         applied=tuple((d.row, d.segment) for d in recovery.decisions),
-        aside="Nothing had to be decided: every segment was sealed, and what is sealed is vouched for by the manifest.",
+        aside="Nothing had to be decided: every segment was sealed, and the manifest vouches for sealed ones.",
     )
 
 
 def refused(error: WalkitError, policy: str, found: ScanReport) -> Outcome:
-    """Return the outcome of an opening that was refused; `found` is of the same files."""
+    """Return the outcome of a refused opening; `found` is the scan of the same files."""
     segment = getattr(error, "segment", None)
     unsealed = {s.name for s in found.segments if s.state != "sealed"}
     row = next(r.label for r in DECISION_TABLE if r.decision is Decision.REFUSE)
@@ -204,8 +204,8 @@ def refused(error: WalkitError, policy: str, found: ScanReport) -> Outcome:
         refusal=Refusal.of(error),
         strip=tuple(_strip_found(found)),
         applied=((row, segment),) if segment in unsealed else (),
-        aside=f"The table was not asked: {segment} is sealed, and its end stands in the manifest. What is sealed and "
-        "not there, or not intact, is corruption.",
+        aside=f"The table does not apply: {segment} is sealed, and its end is in the manifest. A sealed segment "
+        "that is missing or not intact is corruption.",
     )
 
 

@@ -1,7 +1,7 @@
-"""Frames of a log, a page at a time, and the bytes of one: what the Inspector shows. Never a lock, never a change.
+"""Frames of a log, a page at a time, and the bytes of one, for the Inspector. Takes no lock, changes nothing.
 
-Frames are shown as they stand in the file: by their headers, damage between them included. Whether bodies are right is
-said of the one frame whose bytes are shown; `walkit verify` says it of all. No panel in here.
+Frames are shown as they are in the file: by their headers, with the damage between them. Only the body of the frame
+whose bytes are shown is verified; `walkit verify` verifies all. No panel in here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from walkit.views.log_outline import EpochFile, Outline, SegmentLine
 PAGE_FRAMES = 100
 """Most frames of a page."""
 FRAME_READ_MAX = 64 << 20
-"""Of a larger frame only the header is read."""
+"""Largest frame that is read whole; of a larger one only the header is read."""
 RECORDS_SHOWN_MAX = 20
 DAMAGE_READ_BYTES = 1024
 CHECK_FRAMES = 1024
@@ -76,11 +76,11 @@ class FrameView:
     header: FrameHeader | None
     """None where the header cannot be trusted."""
     verdict: str
-    """What was checked and found, as a sentence."""
+    """The checks and their result, as a sentence."""
     intact: bool | None
     """None if the body was not read."""
     records: tuple[Record, ...] = ()
-    """The first of its records; empty where the body was not decoded."""
+    """The first of its records; empty if the body was not decoded."""
 
 
 class SegmentFrames:
@@ -134,7 +134,7 @@ class SegmentFrames:
 
 @contextmanager
 def opened(outline: Outline, line: SegmentLine) -> Iterator[SegmentFrames]:
-    """Open a segment of an outline. WalkitError where it is gone or its header is damaged."""
+    """Open a segment of an outline. WalkitError if it is gone or its header is damaged."""
     if outline.objects is not None:
         epoch = EpochFile(outline.objects, line)
         with closing(epoch):
@@ -151,7 +151,7 @@ def opened(outline: Outline, line: SegmentLine) -> Iterator[SegmentFrames]:
 
 
 def page_from(outline: Outline, line: SegmentLine, position: int, job: Job) -> FramePage:
-    """Return the page that begins with the frame at `position`, or with the segment's first one."""
+    """Return the page from the frame at `position`, or from the segment's first one."""
     items: list[Item] = []
     with opened(outline, line) as frames:
         for item, _ in frames.walk(max(position, frames.header.start_position)):
@@ -183,7 +183,7 @@ def page_before(outline: Outline, line: SegmentLine, position: int, job: Job) ->
 
 
 def frame_around(outline: Outline, position: int, job: Job) -> FrameView:
-    """Return the frame that a position is in, or the damage. OptionsError where the log has no such position."""
+    """Return the frame that a position is in, or the damage. OptionsError if the log has no such position."""
     line = outline.segment_at(position)
     with opened(outline, line) as frames:
         start = max(position, frames.header.start_position)
@@ -201,7 +201,7 @@ def frame_around(outline: Outline, position: int, job: Job) -> FrameView:
 
 
 def _header_at(frames: SegmentFrames, position: int) -> FrameHeader | None:
-    """Return the header of the frame that begins at a position and says so; None for anything else."""
+    """Return the header at a position if it has that position; None for anything else."""
     segment = frames.header
     if (position - segment.start_position) % segment.alignment:
         return None

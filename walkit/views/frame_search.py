@@ -32,7 +32,7 @@ SEARCHED_BYTES_MAX = 256 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class KeyHit:
-    """A record with the key, and the frame that it stands in."""
+    """A record with the key, and its frame."""
 
     record: Record
     position: int
@@ -41,20 +41,20 @@ class KeyHit:
 
 @dataclass(frozen=True, kw_only=True)
 class KeySearch:
-    """What a search for a key has found, from an LSN on."""
+    """The result of a search for a key, from an LSN on."""
 
     key: bytes
     from_lsn: int
     hits: tuple[KeyHit, ...]
     next_lsn: int | None
-    """Where to go on; None where the search has reached the end of the log."""
+    """The LSN to continue from; None at the end of the log."""
     searched_bytes: int
     damaged: int
     """How many damaged ranges were passed over."""
 
 
 def find_lsn(outline: Outline, lsn: int, job: Job) -> int:
-    """Return the position of the frame that holds an LSN. OptionsError, with the reason, where none does."""
+    """Return the position of the frame that holds an LSN. OptionsError, with the reason, if no frame does."""
     for line in outline.segments:
         before = line.first_lsn is None or line.first_lsn > lsn
         if before or (line.last_lsn is not None and line.last_lsn < lsn):
@@ -70,7 +70,7 @@ def find_lsn(outline: Outline, lsn: int, job: Job) -> int:
 
 
 def find_time(outline: Outline, when: datetime, job: Job) -> int:
-    """Return the position of the first frame that was sealed at `when` or later. OptionsError where there is none.
+    """Return the position of the first frame that was sealed at `when` or later, or raise OptionsError.
 
     It goes by the clock of the writer's machine, as the frames' headers have it; where that was set back, a frame
     before the one that is found may be later.

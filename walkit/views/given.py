@@ -40,7 +40,7 @@ class Given:
 
     @property
     def title(self) -> str:
-        """What its part of the page is called."""
+        """The title of its part of the page."""
         return os.path.basename(self.path) or self.path
 
 
@@ -48,7 +48,7 @@ def given(paths: Iterable[str]) -> tuple[Given, ...]:
     """Return what the paths are, each once, in order: a folder is a log, a file a saved Run.
 
     Each is opened once. FileNotFoundError (of a folder LogNotFoundError), NotALogError, FormatVersionError or
-    CorruptionError where a path is neither; what reading object storage raises; MissingExtraError without hdrhistogram.
+    CorruptionError if a path is neither; the errors of object storage; MissingExtraError without hdrhistogram.
     """
     found: dict[Given, None] = {}
     for path in paths:
@@ -118,7 +118,7 @@ class ReaderSource:
         return [Point((now_ns - self._start_ns) / 1e9, records_per_s=rate)]
 
     def html(self) -> str:
-        """Return the segments and marks as they are now; empty where they cannot be read."""
+        """Return the segments and marks as they are now; empty if they cannot be read."""
         try:
             return self._reader._repr_html_()
         except (WalkitError, OSError):
@@ -173,7 +173,7 @@ Part: TypeAlias = LogView | LiveView | Absent
 
 
 def view_of(what: Given) -> Part:
-    """Return the part of the page for one log or Run, opened anew; the page says what has gone since."""
+    """Return the part of the page for one log or Run, opened again; the page shows if it has gone since."""
     try:
         return LogView(what.path) if what.kind == "log" else view_of_run(load(what.path))
     except (WalkitError, OSError) as error:
@@ -201,4 +201,4 @@ class GivenPage(View):
         return {}
 
     def restore(self, state: Mapping[str, str]) -> None:
-        """Do nothing: nothing of this page stands in the URL."""
+        """Do nothing: this page has no state in the URL."""

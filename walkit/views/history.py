@@ -1,4 +1,4 @@
-"""What a view remembers: points and events of a bounded past, and nothing that grows. No panel, no log, no clock."""
+"""The memory of a view: points and events of a bounded past. No panel, no log, no clock."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ POINTS_MAX = 480
 EVENTS_MAX = 200
 BANDS_MAX = 24
 NOTHING: Int64Array = np.zeros(FINE_ROWS, np.int64)
-"""Latencies of an interval in which there were none."""
+"""Latencies of an interval without any."""
 ROWS = len(LATENCY_EDGES_S) - 1
 
 
 class Detail(NamedTuple):
-    """What was seen in one interval beside its point."""
+    """The latencies and frames seen in one interval."""
 
     counts: Int64Array
     """Records by latency, between one of `walkit.measure.condensed.FINE_EDGES_NS` and the next."""
@@ -65,7 +65,7 @@ class History:
         details: Iterable[Detail] = (),
         bands: Iterable[Band] = (),
     ) -> None:
-        """Take what is new; `details` are of the points, in their order, the ones at the end may be left out.
+        """Add points and events; `details` belong to the points, in their order; the last ones may be left out.
 
         A point that is older than the last one is a mistake of its source: ValueError.
         """
@@ -85,7 +85,7 @@ class History:
         self._check()
 
     def _check(self) -> None:
-        """Assert that what is shown beside each other is of the same points; between two calls of `add`."""
+        """Assert that all parts belong to the same points; between two calls of `add`."""
         assert len(self._points) == len(self._counts) == len(self._frames) <= self.points_seen
         newest = list(islice(reversed(self._points), 2))
         assert len(newest) < 2 or newest[1].time_s <= newest[0].time_s, "points are not in the order of time"
@@ -127,7 +127,7 @@ class History:
         return found
 
     def load_series(self, label: str, newest: int, *, slowest: bool = False) -> LoadSeries:
-        """Return the newest points with what was seen of single latencies and frames, under a name.
+        """Return the newest points with the latencies and frames seen, under a name.
 
         The frames are those of the newest interval that has some; with `slowest`, around the slowest frame of all.
         """
@@ -174,8 +174,8 @@ def point_between(
 ) -> Point:
     """Return what happened between two snapshots of one opening of a log, `interval_s` apart; `time_s` is the later.
 
-    `latency` is of the records acknowledged between them, where it is known. Frames that are marks (without records)
-    count neither as frames nor as bytes of frames that carry records where nothing else was written.
+    `latency` covers the records acknowledged between them, if known. Marks (frames without records) count neither as
+    frames nor as bytes of frames that carry records if nothing else was written.
     """
     records = after.records_acked - before.records_acked
     written = after.frames_written - before.frames_written

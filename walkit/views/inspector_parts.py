@@ -1,4 +1,4 @@
-"""The parts of the Inspector page: the chooser of a log, the face of one frame, and what is to be found."""
+"""The parts of the Inspector page: the chooser of a log, the view of one frame, and the search."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from walkit.views.parts import Button, Select, TextInput, View, figure_pane, pn,
 from walkit.views.workspace import LogPath, Workspace
 
 SCRATCH = "scratch"
-"""What the session's own log is called in the URL; a folder of that name is ./scratch."""
+"""The name of the session's own log in the URL; a folder of that name is ./scratch."""
 FIND_BY = {"LSN": "lsn", "position": "position", "key": "key", "time": "time"}
 HINTS = {
     "lsn": "a whole number",
@@ -96,18 +96,18 @@ class LogChooser(View):
 
     @property
     def text(self) -> str:
-        """What is asked for, as it was typed."""
+        """The requested log, as it was typed."""
         return (self.path.value or "").strip()
 
     def resolve(self) -> LogPath:
-        """Return the log that is asked for. OptionsError where it may not be looked at, or there is none."""
+        """Return the requested log. OptionsError if it may not be read, or does not exist."""
         text = self.text
         if not text:
             refuse("path", text, f"choose a known log, or type its path or URL, or {SCRATCH}")
         if text == SCRATCH:
             path = Path(self._workspace.session.path)
             if not path.exists():
-                refuse("path", text, "there is no scratch log yet: press Start on the Live page first")
+                refuse("path", text, "not made yet: press Start on the Live page first")
             return path
         return self._workspace.root.log(text)
 
@@ -150,7 +150,7 @@ def is_on(page: FramePage, position: int) -> bool:
 
 
 def wanted_of(by: str, text: str) -> int | bytes | datetime:
-    """Return what is to be found. ValueError or OverflowError for text that is none."""
+    """Return the value to search for. ValueError or OverflowError for invalid text."""
     if by == "key":
         return bytes.fromhex(text[2:]) if text.startswith("0x") else text.encode()
     if by == "time":

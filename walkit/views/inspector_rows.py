@@ -1,4 +1,4 @@
-"""What the Inspector shows, as rows of tables and pieces of HTML. No panel in here but the rows of its tables."""
+"""The Inspector's rows of tables and pieces of HTML. No panel in here except the rows of its tables."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def fields_html(view: FrameView) -> Markup:
 
 
 def records_html(view: FrameView) -> Markup:
-    """Return the first records of a frame as a table; nothing where none was decoded."""
+    """Return the first decoded records of a frame as a table; empty without records."""
     header = view.header
     if not view.records or not isinstance(header, FrameHeader):
         return Markup("")

@@ -1,4 +1,4 @@
-"""A progress bar with what is being done and a button that ends it; it is there only while something is done."""
+"""A progress bar with the name of the job and a button that ends it; visible only during a job."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ Apply: TypeAlias = Callable[[], None]
 class Looking:
     """One read at a time, the newest that was asked for: an older one that has not ended is cancelled.
 
-    Used by the page's thread, but for `done`, which the worker calls when there is something to take.
+    Used by the page's thread, except `done`, which the worker calls when a result is ready.
     """
 
     def __init__(self, jobs: Jobs, done: Callable[[], None] = lambda: None) -> None:
@@ -27,7 +27,7 @@ class Looking:
         self._job: Job | None = None
         self._found: deque[Apply] = deque(maxlen=1)
         self.problem: str | None = None
-        """What went wrong with the newest read, as a sentence."""
+        """The error of the newest read, as a sentence."""
 
     @property
     def busy(self) -> bool:
@@ -41,7 +41,7 @@ class Looking:
 
     @property
     def words(self) -> str:
-        """What is being read at the moment, as a sentence; "" where nothing is."""
+        """The read under way, as a sentence; "" without one."""
         job = self._job
         return "" if job is None or job.ended else f"{str(job)[:1].upper()}{str(job)[1:]}."
 
@@ -59,7 +59,7 @@ class Looking:
             self._job.cancel()
 
     def take(self) -> bool:
-        """Show what was read since the last call; False where there is nothing new. Never waits."""
+        """Show the results since the last call; False if there is nothing new. Never waits."""
         job, new = self._job, False
         if job is not None:
             if not job.ended:
@@ -87,7 +87,7 @@ class Looking:
     def _check(self) -> None:
         """Assert what holds between two calls, on the page's thread."""
         assert self._job is not None or not self._found, (
-            "what was read is of no read, and would be shown later"
+            "a result belongs to no read, and would be shown later"
         )
         if self._wanted is not None and self._job is not None:
             assert self._job.cancelled, "a newer read waits for one that nothing ends"
@@ -106,22 +106,22 @@ class Job:
     def __init__(self, title: str) -> None:
         self.title = title
         self.words = ""
-        """What the job does at the moment, where it says so."""
+        """The current step of the job, if it reports one."""
         self.done = 0
         self.total: int | None = None
         """How many steps there are; None: not known."""
         self.problem: str | None = None
-        """What went wrong with it, as a sentence, once it has ended."""
+        """The error that ended it, as a sentence."""
         self.ended = False
         self._cancelled = threading.Event()
 
     def step(self, done: int, total: int | None = None, words: str = "") -> None:
-        """Report progress. Raises JobCancelledError where the job is to end."""
+        """Report progress. Raises JobCancelledError if the job is to end."""
         self.done, self.total, self.words = done, total, words
         self.check()
 
     def check(self) -> None:
-        """Raise JobCancelledError where the job is to end."""
+        """Raise JobCancelledError if the job is to end."""
         if self._cancelled.is_set():
             raise JobCancelledError
 
@@ -149,7 +149,7 @@ class Jobs:
         self.current: Job | None = None
         """The job under way."""
         self.problem: str | None = None
-        """What went wrong with the last job, or why one was not started, as a sentence."""
+        """The error of the last job, or why one was not started, as a sentence."""
         self.finished = 0
         """How many jobs have ended."""
         self._started = 0
@@ -177,7 +177,7 @@ class Jobs:
             self._check_locked()
 
     def _check_locked(self) -> None:
-        """Assert that each job that was started has ended, but for the one under way; needs the lock held."""
+        """Assert that each started job has ended, except the one under way; needs the lock held."""
         assert self._started - self.finished == (self.current is not None)
         assert self.current is None or not self.current.ended, (
             "a job that has ended keeps others from starting"

@@ -56,7 +56,7 @@ class LiveView(View):
         return super()._repr_mimebundle_(include, exclude)  # type: ignore[no-untyped-call]
 
     def refresh(self) -> bool:
-        """Show what is new; False where nothing more will come."""
+        """Show the new points; False if nothing more will come."""
         reading = self.source.read()
         self.history.add(reading.points, reading.events)
         status = sentence_html(reading.status, warnings=reading.warnings, problem=reading.problem)
@@ -77,7 +77,7 @@ class LiveView(View):
         return not reading.ended
 
     def close(self) -> None:
-        """Stop watching. What is shown stays as it is."""
+        """Stop watching. The view stays as it is."""
         self.source.close()
 
 
@@ -91,9 +91,9 @@ def _numbers(reading: Reading, last: Point | None) -> list[tuple[str, str, str]]
     when = "of the newest interval" if reading.totals is None else "of the whole Run"
     shown = [
         ("records/s", _count(point.records_per_s), f"records acknowledged a second, {when}"),
-        ("records a frame", _count(point.frame_records), f"mean {when}"),
+        ("records per frame", _count(point.frame_records), f"mean {when}"),
         ("frames in flight", _count(point.in_flight), f"mean {when}"),
-        ("bytes a frame", _count(point.frame_bytes), f"mean {when}, padding included"),
+        ("bytes per frame", _count(point.frame_bytes), f"mean {when}, padding included"),
     ]
     if reading.latency is not None:
         for name, us in reading.latency.percentiles_us().items():

@@ -24,12 +24,12 @@ from walkit.views.session import Session
 from walkit.views.sources import Reading
 
 WINDOWS: Mapping[str, float | None] = {"10 s": 10.0, "1 min": 60.0, "all": None}
-"""What can be looked at; all: since the first writers, each point of more time the longer that is."""
+"""The windows of time; all: since the first writers, with points that cover more time as it grows."""
 MEANINGS = {
-    "records/s": "records acknowledged a second, in the newest interval",
+    "records/s": "records acknowledged per second, in the newest interval",
     "p99": "latency that 99 % of the records of the newest interval did not exceed",
-    "frames in flight \N{MULTIPLICATION SIGN} records a frame": "means of the newest interval",
-    "share of the raw device": "frames written a second, as a share of the durable writes a second of the bare device",
+    "frames in flight \N{MULTIPLICATION SIGN} records per frame": "means of the newest interval",
+    "share of the raw device": "frames written per second, as a share of the bare device's durable writes per second",
 }
 
 OVER = 1.1
@@ -52,7 +52,7 @@ class LoadView(View):
         self.slowest = False
         """Show the frames around the slowest one in the window, not those of the newest interval."""
         self.paused = False
-        """What is drawn stands still; what comes meanwhile is kept."""
+        """The figures are frozen; new points are kept."""
         self.status = pn.pane.HTML("", sizing_mode="stretch_width", margin=(0, 5))
         self.cards = pn.pane.HTML("", sizing_mode="stretch_width", margin=(2, 5))
         self._raw: dict[str, str] = {}
@@ -76,7 +76,7 @@ class LoadView(View):
         )
 
     def refresh(self, shown: bool = True) -> None:
-        """Take in what is new; show it, unless this is paused or not seen."""
+        """Take the new points; show them, unless this is paused or hidden."""
         readings = self.session.readings()
         for place, reading in readings.items():
             history = self.histories.setdefault(place, History())
@@ -97,7 +97,7 @@ class LoadView(View):
         warnings = dict.fromkeys(warning for each in readings.values() for warning in each.warnings)
         status = self.session.status()
         if self.paused:
-            status += " Paused: the figures stand still, and what comes meanwhile is kept."
+            status += " Paused: the figures are frozen, and new points are kept."
         return sentence_html(status, warnings=warnings, problem=self.session.jobs.problem)
 
     def in_view(self) -> list[LoadSeries]:
@@ -125,7 +125,7 @@ class LoadView(View):
         if (labels, wanted[0]) != self._drawn_as[:2]:
             self._figures = [live_rates(drawn, window_s=window_s), live_latency(drawn, window_s=window_s)]
             for figure, pane in zip(self._figures, (self.rates, self.latency), strict=True):
-                # What the reader zoomed into stays, until another window is chosen or other places are shown.
+                # The zoom stays until another window is chosen or other places are shown.
                 figure.layout.uirevision = f"{labels} {wanted[0]}"
                 pane.object = figure
         else:
@@ -144,7 +144,7 @@ class LoadView(View):
                 return
 
     def slowest_frame(self) -> tuple[str, int] | None:
-        """Return (place, position) of the slowest of the frames that are drawn; None where there are none."""
+        """Return (place, position) of the slowest drawn frame, or None."""
         found = [(one.label, one.frames) for one in self._series if one.frames is not None]
         if not found:
             return None

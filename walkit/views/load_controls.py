@@ -1,4 +1,4 @@
-"""What can be chosen of a load on the Live page, its presets, and how the choice stands in a URL."""
+"""The controls of a load on the Live page, their presets, and their form in a URL."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "Slow volume": {"writers": 16, "where": "model", "device": "gp3"},
     "Direct I/O": {"direct": True},
 }
-"""What each sets; all else is set to what it is on a new page."""
+"""The settings of each preset; all others are set as on a new page."""
 DEFAULTS: Mapping[str, Any] = {
     "style": "writer threads",
     "writers": 8,
@@ -55,7 +55,7 @@ class LoadControls(View):
         near: dict[str, Any] = {"margin": (0, 3)}
         self.style = choice(label="who appends", options=list(STYLES), width=130, **near)
         self.writers = number(label="writers or tasks", start=1, end=WRITERS_MAX, width=100, **near)
-        self.record_bytes = number(label="bytes a record", start=1, end=MIB, width=92, **near)
+        self.record_bytes = number(label="bytes per record", start=1, end=MIB, width=92, **near)
         self.arrivals = number(label="arrivals/s", start=0, end=ARRIVALS_PER_S_MAX, width=88, **near)
         self.durability = choice(label="durability", options=DURABILITIES, width=82, **near)
         self.in_flight = number(label="in flight", start=1, end=IN_FLIGHT_MAX, width=74, **near)
@@ -86,16 +86,13 @@ class LoadControls(View):
         )
 
     def choose(self, changes: Mapping[str, Any]) -> None:
-        """Set all controls: to `changes`, by their names in the URL, all else to what it is on a new page."""
+        """Set all controls: to `changes`, by their names in the URL; all others as on a new page."""
         for name, value in {**DEFAULTS, **changes}.items():
             self.named[name].value = value
 
     @property
     def loads(self) -> tuple[ContinuousLoad, ...]:
-        """What is asked for: one load, or one on this disk and one on a modelled volume, from one seed.
-
-        OptionsError: it cannot be.
-        """
+        """The chosen load, or two with one seed: on this disk and on a modelled volume. OptionsError if invalid."""
         disk = ContinuousLoad(
             writers=self.writers.value or 0,
             style=cast("Style", STYLES[self.style.value]),
@@ -112,7 +109,7 @@ class LoadControls(View):
         where: Where = self.where.value
         if where == "disk":
             return (disk,)
-        # What stands in memory has no page cache to go past.
+        # A log in memory has no page cache to bypass.
         model = replace(disk, device=self.device.value, direct_io=disk.direct_io and where == "model")
         return (model,) if where == "model" else (disk, model)
 
@@ -121,7 +118,7 @@ class LoadControls(View):
         return {name: _text(widget.value) for name, widget in self.named.items()}
 
     def restore(self, state: Mapping[str, str]) -> None:
-        """Set what stands in a URL; what is no choice is ignored."""
+        """Set the controls from a URL; invalid choices are ignored."""
         for name, value in self._meant(state):
             self.named[name].value = value
 

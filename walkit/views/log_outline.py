@@ -1,7 +1,7 @@
-"""What the Inspector knows of a log before it reads a frame: state, marks, segments. Never a lock, never a change.
+"""The Inspector's outline of a log without its frames: state, marks, segments. Takes no lock, changes nothing.
 
-A live log of another process is seen as its readers see it. Of a damaged one it is what can be known, and `problem`
-says why a reader refuses it. No panel in here.
+A live log of another process is seen as its readers see it. A damaged one is shown as far as possible, and `problem`
+has the reason why a reader refuses it. No panel in here.
 """
 
 from __future__ import annotations
@@ -164,13 +164,13 @@ SegmentUse = Literal["sealed", "open", "prepared", "unreadable"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SegmentLine:
-    """One segment, as far as it is known without reading its frames. What is not known is None."""
+    """One segment, as far as it is known without reading its frames. Unknown values are None."""
 
     record: SegmentRecord
     state: SegmentUse
     start_position: int = 0
     end_position: int = 0
-    """Where its frames end; of an open segment without a writer, where its file ends."""
+    """The end of its frames; the end of the file for an open segment without a writer."""
     first_lsn: int | None = None
     last_lsn: int | None = None
     records: int | None = None
@@ -192,9 +192,9 @@ class Outline:
     state: Literal["live", "closed", "unclosed"]
     """live: a writer holds the log. closed: everything is sealed. unclosed: its writer ended without close()."""
     first_lsn: int
-    """Oldest LSN that can be read; one more than the last where there is none."""
+    """Oldest LSN that can be read; one more than the last if the log is empty."""
     last_lsn: int | None
-    """Newest LSN that a reader sees now; None where it refuses the log."""
+    """Newest LSN that a reader sees now; None if it refuses the log."""
     end_position: int | None
     segments: tuple[SegmentLine, ...]
     problem: str | None
@@ -208,14 +208,14 @@ class Outline:
         return self.storage.location
 
     def segment(self, number: int) -> SegmentLine:
-        """Return the segment of this number. OptionsError where there is none."""
+        """Return the segment of this number. OptionsError if unknown."""
         found = next((line for line in self.segments if line.number == number), None)
         if found is None:
             refuse("segment", number, "the log has no such segment")
         return found
 
     def segment_at(self, position: int) -> SegmentLine:
-        """Return the segment that holds a position. OptionsError where none does."""
+        """Return the segment that holds a position. OptionsError if no segment does."""
         used = [line for line in self.segments if line.end_position > line.start_position]
         at = bisect_right([line.start_position for line in used], position) - 1
         if at < 0 or position >= used[at].end_position:
@@ -225,9 +225,9 @@ class Outline:
 
 
 def folder_outline(path: Path) -> Outline:
-    """Return the outline of the log in a folder. Reads the manifest, and of a log without a writer what is not sealed.
+    """Return the outline of the log in a folder. Reads the manifest, and without a writer also the unsealed segments.
 
-    LogNotFoundError, NotALogError, FormatVersionError or StorageError where there is nothing to look at.
+    LogNotFoundError, NotALogError, FormatVersionError or StorageError if there is nothing to show.
     """
     storage = storage_at(path)
     manifest, problem = _manifest_of(storage)
@@ -255,14 +255,14 @@ def folder_outline(path: Path) -> Outline:
 
 
 def _manifest_of(storage: Storage) -> tuple[Manifest, str | None]:
-    """Return the manifest; where it is damaged, one made of the segments' headers, and a sentence that says so."""
+    """Return the manifest; if it is damaged, one made of the segments' headers, with a sentence about it."""
     try:
         return load_manifest(storage), None
     except (CorruptionError, NotALogError) as error:
         rebuilt = manifest_from_headers(storage)
         if rebuilt is None:
             raise
-        words = "What is shown is made of the segments' headers, as `walkit repair` would make it."
+        words = "This outline is made of the segments' headers, as `walkit repair` would make it."
         return rebuilt.manifest, f"The manifest is damaged: {str(error).rstrip('.')}. {words}"
 
 

@@ -14,7 +14,7 @@ NAN = float("nan")
 
 
 class Point(NamedTuple):
-    """What was seen in one interval. The fields and units are those of `walkit.plots.LiveSeries`; nan is unseen."""
+    """The values of one interval. The fields and units are those of `walkit.plots.LiveSeries`; nan is unseen."""
 
     time_s: float
     records_per_s: float = NAN
@@ -45,7 +45,7 @@ class Stretch(NamedTuple):
     counts: Int64Array
     """Records by latency, between the FINE_EDGES_NS."""
     frames: FrameSample | None
-    """Of the interval with the slowest frame."""
+    """The frames of the interval with the slowest one."""
     gap_before: bool
     """Whether nothing was seen for a while before it, or in it."""
 
@@ -69,7 +69,7 @@ class Overview:
         self._last_s = point.time_s
 
     def rows(self) -> list[Stretch]:
-        """Return the stretches, oldest first; before one that follows a gap a row of nans, where its time begins."""
+        """Return the stretches, oldest first; one that follows a gap has a row of nans before it, at its start time."""
         found: list[Stretch] = []
         for each in self._stretches:
             if each.gap_before:
@@ -107,14 +107,14 @@ def _joined(earlier: Stretch, later: Stretch) -> Stretch:
 
 
 def _mean(values: tuple[float, float], weights: tuple[float, ...]) -> float:
-    """Return the weighted mean of what is known; nan where nothing is."""
+    """Return the weighted mean of the known values; nan without any."""
     known = [(value, weight) for value, weight in zip(values, weights, strict=True) if value == value]
     whole = sum(weight for _, weight in known)
     return sum(value * weight for value, weight in known) / whole if known else NAN
 
 
 def slowest_of(samples: Iterable[FrameSample | None]) -> FrameSample | None:
-    """Return the sample with the slowest frame; None where there is none."""
+    """Return the sample with the slowest frame, or None."""
     known = [sample for sample in samples if sample is not None]
     return max(known, key=_slowest_ns) if known else None
 

@@ -82,7 +82,7 @@ def served(shell: Shell) -> pn.Template:
     pn.state.onload(lambda: tick(shell))
 
     def ended(_: Any) -> None:
-        # Ending a session waits for what is under way; the server's loop does not.
+        # Ending a session waits for its work; the server's loop must not.
         threading.Thread(target=shell.close, name="walkit-session-end").start()
 
     pn.state.on_session_destroyed(ended)

@@ -15,7 +15,7 @@ from walkit.views.demo_store import Step, StepReport
 from walkit.views.parts import Button, ReportView, View, figure_pane, html_pane, pn, sentence_html
 from walkit.views.workspace import Workspace
 
-NOTHING_YET = "There is no store yet: write some records."
+NOTHING_YET = "No store yet: write some records."
 
 
 class CompactionView(ReportView):
@@ -55,7 +55,7 @@ def preview_html(report: StepReport) -> str:
     found = report.preview
     limit = {
         "": "Nothing limits it: all that is acknowledged would go.",
-        "durable": "It is limited by what is durable.",
+        "durable": "It is limited by the durable end.",
         "state": "It is limited by the newest snapshot, which the state needs: a checkpoint moves that.",
     }.get(found.limit, f"It is limited by {found.limit}.")
     if found.low_watermark == report.after.low_watermark and not found.segments:
@@ -78,7 +78,7 @@ def preview_html(report: StepReport) -> str:
 
 
 def numbers_html(report: StepReport) -> str:
-    """Return before and after as a table, and the report of the step where it has one."""
+    """Return before and after as a table, and the report of the step if it has one."""
     before, after = report.before, report.after
     rows = [
         (name, f"{one:,}", f"{other:,}")
@@ -159,4 +159,4 @@ class CompactionPage(View):
         return {}
 
     def restore(self, state: Mapping[str, str]) -> None:
-        """Do nothing: nothing of this page stands in the URL."""
+        """Do nothing: this page has no state in the URL."""

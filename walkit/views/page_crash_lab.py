@@ -37,12 +37,12 @@ LOOK_S = 0.1
 
 
 class CrashLab:
-    """What a session has explored. Any thread asks and reads."""
+    """The explorations of a session. Any thread requests and reads."""
 
     def __init__(self) -> None:
         self.jobs = Jobs("walkit-crash-lab")
         self.explored: Explored | None = None
-        """What was found last."""
+        """The newest result."""
 
     def explore(self, wish: ExploreWish) -> None:
         """Explore in a child, since a mutant is in all logs of its process; returns at once."""
@@ -178,7 +178,7 @@ class CrashLabPage(View):
         }
 
     def restore(self, state: Mapping[str, str]) -> None:
-        """Choose what stood in the URL, the bug first, since it has a scenario of its own."""
+        """Choose the state of the URL, the bug first, since it has a scenario of its own."""
         choices: tuple[tuple[str, Any, Mapping[str, object]], ...] = (
             ("mutant", self.mutant, MUTANTS),
             ("scenario", self.scenario, SCENARIOS),
@@ -237,7 +237,7 @@ def verdict_html(explored: Explored) -> str:
         ("explored whole", f"{found.whole_points:,}", "points of which every state was judged"),
         ("possible states", large(found.possible), "states that a power cut may leave, over all points"),
         ("judged", f"{found.states:,}", "with those that have the same bytes and promises as a judged one"),
-        ("distinct", f"{found.distinct:,}", "that differ in a byte or in what was promised"),
+        ("distinct", f"{found.distinct:,}", "that differ in a byte or in a promise"),
         (
             "coverage",
             f"{found.coverage:.0%}",
@@ -286,9 +286,7 @@ def _violation_html(violation: FoundViolation, *, is_open: bool) -> Markup:
     return tag(
         "details",
         tag("summary", tag("b", violation.rule), f" at point {violation.point}: {violation.text}"),
-        tag(
-            "p", f"The power was cut at point {violation.point}: {violation.operation}. What did not arrive:"
-        ),
+        tag("p", f"The power was cut at point {violation.point}: {violation.operation}. Lost writes:"),
         tag("ul", *lost),
         tag(
             "pre",

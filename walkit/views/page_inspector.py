@@ -55,7 +55,7 @@ from walkit.views.pick_table import PagedTable, PickTable
 from walkit.views.workspace import LogPath, Workspace
 
 ABOUT = (
-    "Here are the segments, frames and bytes of a log, and what is damaged in it. Choose a known log, or type its "
+    "Here are the segments, frames and bytes of a log, and its damage. Choose a known log, or type its "
     "path or URL; scratch is the log that the Live page writes."
 )
 
@@ -255,7 +255,7 @@ class InspectorPage(View):
         try:
             wanted = wanted_of(by, text)
         except (ValueError, OverflowError) as error:
-            self._problem = f"{text[:80]!r} is no {by}: {str(error) or HINTS[by]}."
+            self._problem = f"{text[:80]!r} is not a valid {by}: {str(error) or HINTS[by]}."
             self.refresh()
             return
         self.search = None
@@ -329,7 +329,7 @@ class InspectorPage(View):
             self.check.disabled = self.session.busy or self._path is None
 
     def _show_all(self) -> None:
-        """Show the log, its segments, the page of frames, the frame and what was found."""
+        """Show the log, its segments, the page of frames, the frame and the search results."""
         outline, page = self.outline, self.page
         self.body.visible = outline is not None
         self.numbers.object = "" if outline is None else numbers_html(numbers_of(outline))
@@ -367,7 +367,7 @@ class InspectorPage(View):
         return ({"log": text} if self._path is not None else {}) | at
 
     def restore(self, state: Mapping[str, str]) -> None:
-        """Look at the log and the frame that stood in a URL."""
+        """Open the log and the frame of a URL."""
         position = state.get("position", "")
         at = int(position) if position.isascii() and position.isdigit() and len(position) < 20 else None
         if "log" in state:

@@ -1,4 +1,4 @@
-"""The Live page: a load on a scratch log, a modelled volume or both, and what it does, as it happens."""
+"""The Live page: a load on a scratch log, a modelled volume or both, and its effects as they happen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FRAMES = {"of the newest interval": "newest", "around the slowest in view": "slo
 CHOSEN_CSS = """
 .bk-btn.bk-active { background-color: var(--accent) !important; color: var(--on-accent) !important; box-shadow: none; }
 """
-"""What is chosen shows in either theme."""
+"""The chosen button is visible in either theme."""
 
 
 class LivePage(View):
@@ -103,7 +103,7 @@ class LivePage(View):
 
     def _inspect(self, place: str, position: int) -> None:
         if place != "this disk":
-            self.session.refuse(f"A log on {place} is in its writers' memory: there is no file to inspect.")
+            self.session.refuse(f"A log on {place} is in its writers' memory, without a file to inspect.")
             self.refresh()
             return
         self._go("inspector", {"log": "scratch", "position": str(position)})
@@ -123,11 +123,11 @@ class LivePage(View):
             button.disabled = disabled
 
     def state(self) -> dict[str, str]:
-        """Return the load that is asked for, and what is looked at."""
+        """Return the chosen load, and the chosen view."""
         return {**self.controls.state(), "window": self.window.value, "frames": self.frames.value}
 
     def restore(self, state: Mapping[str, str]) -> None:
-        """Set what stood in the URL."""
+        """Set the controls from a URL."""
         self.controls.restore(state)
         if state.get("window") in WINDOWS:
             self.window.value = state["window"]

@@ -1,4 +1,4 @@
-"""The Recovery page: a fault that is really done, the log opened again, and what was decided about it."""
+"""The Recovery page: a real fault, the log opened again, and the decisions of its recovery."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ APPLIED = "font-weight:bold;background:color-mix(in srgb, var(--accent, #0072b2)
 
 
 class RecoveryView(ReportView):
-    """Shows the newest FaultReport beside the earlier ones, and what a sweep measured. Used by one thread."""
+    """Shows the newest FaultReport beside the earlier ones, and the results of a sweep. Used by one thread."""
 
     def __init__(self) -> None:
         self.strip = html_pane()
@@ -142,7 +142,7 @@ class SweepView(View):
 
 
 def verdict_html(report: FaultReport) -> str:
-    """Return what was done and what came of it, and the numbers that rests on."""
+    """Return the fault, its outcome, and the numbers behind both."""
     done = tag("p", tag("b", f"{FAULTS[report.fault].label}: "), f"{report.place}. ", " ".join(report.steps))
     failed = Markup() if report.failure is None else refusal_html("The writer got", report.failure)
     parts = [done, failed]
@@ -191,7 +191,7 @@ def _numbers_html(report: FaultReport, recovery: RecoveryReport) -> str:
 
 
 def _scrolled(content: object, label: str, class_: str) -> Markup:
-    """Return content that is scrolled where it is wider than the page, by the keyboard too."""
+    """Return content that can be scrolled, also by keyboard, if it is wider than the page."""
     return tag("div", content, class_=class_, style=SCROLLED, tabindex="0", role="region", aria_label=label)
 
 
@@ -230,7 +230,7 @@ def strip_html(outcome: Outcome) -> str:
     said = ", ".join(f"{fate} {size:,} bytes" for fate, size in known.items())
     return tag(
         "section",
-        tag("h2", "What was kept, cut, lost"),
+        tag("h2", "Kept, cut and lost"),
         bar(parts, label=f"the log by its bytes: {said}"),
         tag("ul", *(join([each, " "]) for each in legend), style="list-style:none;padding:0"),
         class_="strip",
@@ -298,7 +298,7 @@ def cuts_html(recovery: RecoveryReport) -> str:
     )
     words = (
         "Nothing promised these bytes: no later frame, no seal, and not the durable slot. They were "
-        "acknowledged to no writer, and they are no part of the log."
+        "acknowledged to no writer, and do not belong to the log."
     )
     return _scrolled(shown, "what was cut", "cuts") + tag("p", words)
 
@@ -364,7 +364,7 @@ def healing_html(report: FaultReport) -> str:
 
 
 def hex_html(frame: CutFrame) -> str:
-    """Return the bytes of a frame as a hex dump; those that were changed stand in brackets."""
+    """Return the bytes of a frame as a hex dump; changed ones are in brackets."""
     lines = []
     for start in range(0, len(frame.data), HEX_COLUMNS):
         row = frame.data[start : start + HEX_COLUMNS]
@@ -399,7 +399,7 @@ def sweep_html(sweep: RecoverySweep) -> str:
     early = " The time was over before more rounds were done." if sweep.ended_early else ""
     said = (
         f"Measured here just now: a child process puts {sweep.operations:,} records and is killed, for each bar; then "
-        f"in {counted(sweep.rounds, 'round')}, bar by bar in turns, a fresh copy of what it left is opened with a warm "
+        f"in {counted(sweep.rounds, 'round')}, bar by bar in turns, a fresh copy of its log is opened with a warm "
         f"cache: a Store, over the age of its checkpoint, and a log, over the size of its segments.{early}"
     )
     return tag("p", *red, said)
@@ -407,7 +407,7 @@ def sweep_html(sweep: RecoverySweep) -> str:
 
 SWEEP_WORDS = (
     f"Two sweeps, over {len(CHECKPOINT_AGES)} checkpoint intervals and {len(SEGMENT_BYTES_MEASURED)} segment sizes: "
-    f"medians of {ROUNDS} rounds in turns. It takes about half a minute on a quiet machine, and seldom more than two "
+    f"medians of {ROUNDS} rounds in turns. It takes about half a minute on a quiet machine, and rarely more than two "
     "minutes on a busy one; it can be cancelled."
 )
 
@@ -492,6 +492,6 @@ class RecoveryPage(View):
         return {"fault": str(self.fault.value)}
 
     def restore(self, state: Mapping[str, str]) -> None:
-        """Choose the fault that stood in the URL."""
+        """Choose the fault of the URL."""
         if state.get("fault") in FAULTS:
             self.fault.value = state["fault"]

@@ -45,7 +45,7 @@ class ReplicationView(View):
         )
 
     def tell(self, picture: Picture) -> None:
-        """Show a moment; figures are hidden where there is nothing to draw."""
+        """Show a moment; figures without data are hidden."""
         shown = members_html(picture.members)
         self.members.object = shown
         drawn = bool(picture.bars)
@@ -109,7 +109,7 @@ def members_html(members: tuple[Member, ...]) -> str:
 
 
 def _by_path(one: Member) -> tuple[str, str, str]:
-    """Return bytes by delta, bytes from the log, and the delta's part of them; "-" of who is no delta reader."""
+    """Return bytes by delta, bytes from the log, and the delta's part of them; "-" if it is not a delta reader."""
     taken, loaded = one.delta_bytes, one.loaded_bytes
     if taken is None or loaded is None:
         return "-", "-", "-"
@@ -122,7 +122,7 @@ CODECS = {"zstd": "zstd", "snappy": "snappy", "none": ""}
 UNITS: dict[str, LagUnit] = {"in records": "records", "in bytes": "bytes", "in time": "ms"}
 LINKS: dict[str, LinkState] = {"Cut": "cut", "Slow": "slow", "Heal": "open"}
 DRAW_S = 1.0
-"""Time between two drawings: the figures are drawn anew."""
+"""Seconds between two drawings of the figures."""
 RESTING = "The log has its size: nothing more is appended."
 ABOUT = (
     "Each is a process of its own: Kill is SIGKILL, and Restart recovers the files that are left. Each replica "
@@ -243,7 +243,7 @@ class ReplicationPage(View):
         return {"rate": str(self.rate.value), "codec": self.codec.value or "none", "unit": self.unit.value}
 
     def restore(self, state: Mapping[str, str]) -> None:
-        """Choose what stood in the URL."""
+        """Choose the state of the URL."""
         rate, codec = state.get("rate", ""), state.get("codec")
         if rate.isdecimal() and int(rate) in RATES.values():
             self.rate.value = int(rate)

@@ -119,7 +119,7 @@ POLICIES = ["take-all", "one-record", "adaptive", "capped:4", "linger:1000"]
 
 
 class LoadControls(View):
-    """What is measured: a short closed loop on a new log of this disk."""
+    """The load to measure: a short closed loop on a new log of this disk."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class LoadControls(View):
             "writers": IntInput(label="writers or tasks", value=usual.writers, start=1, end=1024, width=120),
             "style": Select(label="who appends", options=["threads", "tasks"], width=110),
             "record_bytes": IntInput(
-                label="bytes a record", value=usual.record_bytes, start=1, end=2**20, width=120
+                label="bytes per record", value=usual.record_bytes, start=1, end=2**20, width=120
             ),
             "durability": Select(label="durability", options=["sync", "interval", "none"], width=110),
             "in_flight": IntInput(
@@ -144,7 +144,7 @@ class LoadControls(View):
 
     @property
     def load(self) -> MeasuredLoad:
-        """What is asked for. OptionsError: it cannot be."""
+        """The chosen load. OptionsError if invalid."""
         return MeasuredLoad(**{name: widget.value for name, widget in self.widgets.items()})
 
 
@@ -156,12 +156,12 @@ class RunsPage(View):
         self.session, self._root = workspace.session, workspace.root
         self.looking = Looking(workspace.looks, soon(self.refresh))
         self.measured: tuple[Entry, ...] = ()
-        """Of this page, in the order in which they were measured; a new tuple where there are more."""
+        """Those of this page, in the order of measurement; replaced when more come."""
         self.read: tuple[Entry, ...] = ()
         """Of the folder that was read last, and those that the server was started with."""
         self.ticked: list[str] = []
         self._wanted: list[str] = []
-        """What stood in a URL and is ticked once it has been read."""
+        """Runs of a URL, to be ticked once they are read."""
         self._shown: object = None
         self._job: Job | None = None
         self._problem: str | None = None
@@ -388,7 +388,7 @@ class RunsPage(View):
         return ({"folder": self._folder_text} if self._folder_text else {}) | ticked
 
     def restore(self, state: Mapping[str, str]) -> None:
-        """Read the folder, and tick what stood in a URL."""
+        """Read the folder, and tick the Runs of a URL."""
         self._wanted = [state[name] for name in "ab" if name in state]
         if "folder" in state:
             self.folder.value = state["folder"]

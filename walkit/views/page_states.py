@@ -125,7 +125,7 @@ class KeyHistory(View):
         try:
             key = wanted_of("key", text)
         except ValueError as error:
-            self.words.object = sentence_html("", problem=f"{text[:80]!r} is no key: {error}.")
+            self.words.object = sentence_html("", problem=f"{text[:80]!r} is not a key: {error}.")
             return
         if isinstance(key, bytes):
             self._search(key, None)
@@ -231,7 +231,7 @@ def _side_cells(
 
 
 def history_rows(found: Sequence[tuple[str, KeySearch]]) -> list[Row]:
-    """Return a row for each record of a key; `found` has the name of each log and what was found in it."""
+    """Return a row for each record of a key; `found` has the name of each log and its search result."""
     return [row for name, search in found for row in _history_of(name, search)]
 
 
@@ -263,7 +263,7 @@ def _history_of(name: str, search: KeySearch) -> list[Row]:
 
 
 def times_html(times: Sequence[Compared]) -> Markup:
-    """Return a table of what the comparisons took, the newest first; nothing before there is one."""
+    """Return a table of the comparisons' times, the newest first; empty before the first."""
     if not times:
         return Markup("")
     rows = [
@@ -281,7 +281,7 @@ def times_html(times: Sequence[Compared]) -> Markup:
 
 
 def lanes_of(sides: Sequence[tuple[str, Outline, int]]) -> list[StateLane]:
-    """Return the lines of a timeline for (name, log, LSN) of both sides; one line where they are of one log."""
+    """Return the lines of a timeline for (name, log, LSN) of both sides; one line if both are the same log."""
     marks = [(side, lsn) for side, (_, _, lsn) in zip(("left", "right"), sides, strict=True)]
     if sides[0][1] is sides[1][1]:
         return [StateLane(sides[0][0], _segments(sides[0][1]), tuple(marks))]
@@ -399,7 +399,7 @@ class StatesPage(View):
     # -- what a person asks for
 
     def open(self) -> None:
-        """Look at the log that is chosen, and at the second one where it is named."""
+        """Open the chosen log, and the second one if it is named."""
         self._problem, self._paths, self.outlines = None, None, None
         self._forget()
         try:
@@ -587,7 +587,7 @@ class StatesPage(View):
         return {"log": self.chooser.text, **({"second": second} if second else {}), **lsns}
 
     def restore(self, state: Mapping[str, str]) -> None:
-        """Choose the logs and LSNs that stood in the URL."""
+        """Choose the logs and LSNs of the URL."""
         if "log" not in state:
             return
         left, right = (

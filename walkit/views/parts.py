@@ -1,4 +1,4 @@
-"""What every view is made of: Panel itself, set up to work without a network, and the clock that refreshes a view."""
+"""Parts of every view: Panel, set up to work without a network, and the clock that refreshes a view."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ td, th { padding: 1px 14px 1px 2px; }
 """
 """Columns of a table have room between them, and what follows it is clear of it."""
 RED = "var(--bad, #d9534f)"
-"""What is wrong; on a page of the dashboard in the colour of its theme."""
+"""The colour of problems; on a page of the dashboard that of its theme."""
 logger = logging.getLogger("walkit")
 
 
@@ -60,13 +60,13 @@ class Refreshing(Protocol):
     """What `tick` keeps moving."""
 
     def refresh(self) -> bool:
-        """Show what is new; False where nothing more will come."""
+        """Show the new data; False if nothing more will come."""
 
 
 class View(pn.viewable.Viewer):
-    """A part of a page: what it lays out in `_layout` is shown, in a cell and in a served session alike.
+    """A part of a page: its `_layout` is shown, in a cell and in a served session alike.
 
-    A refresh may set everything anew: what is set to the value that it has sends nothing to the browser.
+    A refresh may set everything again: setting an unchanged value sends nothing to the browser.
     """
 
     _layout: pn.viewable.Viewable
@@ -84,7 +84,7 @@ FOCUS_CSS = """
   outline: 2px solid var(--accent, Highlight) !important; outline-offset: 1px;
 }
 """
-"""What has the focus is seen in either theme: Panel's own outline is thin and grey, and plotly's buttons have none."""
+"""The focus is visible in either theme: Panel's own outline is thin and grey, and plotly's buttons have none."""
 
 
 class Select(pn.widgets.Select):
@@ -206,8 +206,8 @@ def ready() -> None:
     pn.extension("plotly", inline=True)
     document = served_document()
     if document is not None:
-        # Panel learns where its styles are when it renders the page. A session that a browser comes back to after the
-        # server had given it up is made without a page, and would send it to the CDN.
+        # Panel learns the place of its styles when it renders the page. If a browser returns to a session that the
+        # server has dropped, the new one is made without a page, and would use the CDN.
         document.template_variables.setdefault("dist_url", f"{pn.state.rel_path or '.'}/{LOCAL_DIST}")
         logging.getLogger("asyncio").addFilter(is_news)  # adding it again does nothing
 
@@ -286,7 +286,7 @@ def soon(refresh: Callable[[], None]) -> Callable[[], None]:
 
 
 def sentence_html(text: str, *, warnings: Iterable[str] = (), problem: str | None = None) -> str:
-    """Return a status sentence; what makes the numbers mean less, and what went wrong, stand in red."""
+    """Return a status sentence; warnings about the numbers, and the problem, are red."""
     red = [f"<b style='color:{RED}'>{escape(warning)}</b>" for warning in warnings]
     if problem:
         red.append(f"<b role='alert' style='color:{RED}'>{escape(problem)}</b>")

@@ -25,7 +25,7 @@ class Row:
     """Unique in the table; "" for a row that cannot be chosen."""
     cells: tuple[str, ...]
     label: str = ""
-    """What the row's button is called for those who do not see the table; the first cell where it is empty."""
+    """Name of the row's button for screen readers; if empty, the first cell."""
     on: bool = False
     tone: Tone = ""
 
@@ -54,7 +54,7 @@ class PickTable(JSComponent):
         )
 
     def tell(self, rows: Sequence[Row]) -> None:
-        """Show these rows in place of the ones before; without one the table is hidden."""
+        """Show these rows instead of the earlier ones; without one the table is hidden."""
         told = [
             {"id": r.id, "cells": list(r.cells), "label": r.label or r.cells[0], "on": r.on, "tone": r.tone}
             for r in rows
@@ -65,12 +65,12 @@ class PickTable(JSComponent):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """What is shown, as JSON has it."""
+        """The shown rows, as in JSON."""
         found: list[dict[str, Any]] = self.shown["rows"]
         return found
 
     def pick(self, row_id: str, on: bool = True) -> None:
-        """Choose a row, as a person does. A row that is not shown any more is ignored."""
+        """Choose a row, as a person does. A row that is no longer shown is ignored."""
         if row_id and any(row["id"] == row_id for row in self.rows):
             self._on_pick(row_id, on)
 

@@ -21,7 +21,7 @@ REPORTS_MAX = 8
 OPERATIONS_MEASURED = 60_000
 FRAME_RECORDS_MEASURED = 200
 CHECKPOINT_AGES = (0.02, 0.1, 0.25, 0.5, 1.0)
-"""Shares of the operations after the checkpoint; 1: there is none."""
+"""Shares of the operations after the checkpoint; 1 means no checkpoint."""
 SEGMENT_BYTES_MEASURED = (256 << 10, 1 << 20, 4 << 20, 16 << 20)
 ROUNDS = 5
 SWEEP_S_MAX = 90.0
@@ -39,7 +39,7 @@ class Killed(NamedTuple):
 
 
 class RecoveryLab:
-    """What a session has broken and opened again. Any thread asks and reads; the work is done by the session's jobs."""
+    """The faults and reopenings of a session. Any thread requests and reads; the session's jobs do the work."""
 
     def __init__(
         self, folder: str, jobs: Jobs, kill: Callable[[ContinuousLoad], Killed], events: EventCallback
@@ -48,7 +48,7 @@ class RecoveryLab:
         self.reports: tuple[FaultReport, ...] = ()
         """The newest last; at most REPORTS_MAX."""
         self.sweep: RecoverySweep | None = None
-        """What was measured last."""
+        """The newest measurement."""
         self._folder = folder
         self._jobs = jobs
         self._kill = kill
@@ -67,7 +67,7 @@ class RecoveryLab:
         return newest is not None and self._faults.refused_log(newest) is not None
 
     def do(self, fault: FaultName, load: ContinuousLoad | None = None) -> None:
-        """Do a fault and open the log again; `load` is of the writers that are started where none are at work."""
+        """Do a fault and open the log again; `load` is used to start writers if none run."""
         self._jobs.start(FAULTS[fault].job, lambda job: self._do(fault, load or ContinuousLoad(), job))
 
     def salvage(self) -> None:
@@ -98,7 +98,7 @@ class RecoveryLab:
             steps.append(f"Half a frame ({torn:,} bytes) was written after the end of the log.")
         elif fault == "half-frame":
             steps.append(
-                "There was no room for half a frame after the end of the log, or one was there already."
+                "No half frame was written: no room after the end of the log, or one was there already."
             )
         return FaultReport(
             fault=fault,
@@ -107,7 +107,7 @@ class RecoveryLab:
             steps=tuple(steps),
             acked_lsn=killed.acked_lsn,
             promise=f"SIGKILL shows the crash of a process only: the page cache survives it. With durability "
-            f"{killed.load.durability} a killed process loses {kill} of what was acknowledged, a power cut {power}.",
+            f"{killed.load.durability} a killed process loses {kill} of the acknowledged records, a power cut {power}.",
             outcome=outcome,
             frame=cut_frame(storage, outcome.recovery),
         )
@@ -121,9 +121,9 @@ class RecoveryLab:
     def _complete(
         self, more: Callable[[FaultReport], FaultReport], what: str, option: str, wanted: str
     ) -> None:
-        """Put the newest report with more in it in its place. OptionsError where there is none."""
+        """Replace the newest report by one with more in it. OptionsError without a report."""
         if not self.reports:
-            refuse(option, wanted, f"there is no refused log to {what}")
+            refuse(option, wanted, f"no refused log to {what}")
         *earlier, newest = self.reports
         self.reports = (*earlier, more(newest))
         self._check()

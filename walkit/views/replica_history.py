@@ -1,4 +1,4 @@
-"""What a session has seen of one process of its primary and replicas: points and states of a bounded past. No panel."""
+"""A session's history of one process of a primary or replica: points and states, bounded. No panel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from walkit.plots import LagSeries, StateBar
 
 POINTS_MAX = 480
-"""Two minutes of four lines a second."""
+"""Two minutes of four lines per second."""
 SPANS_MAX = 120
 NAN = float("nan")
 
@@ -40,7 +40,7 @@ class ReplicaHistory:
             self._check_locked()
 
     def note_lag(self, clock_s: float, follower: dict[str, Any] | None) -> None:
-        """Take a lag: the primary says a replica's, a delta reader its own; None where it is not known."""
+        """Take a lag: the primary reports a replica's, a delta reader its own; None if unknown."""
         with self._lock:
             found = follower or {}
             values = [found.get(name) for name in ("lag_records", "lag_bytes", "lag_ms")]
@@ -49,7 +49,7 @@ class ReplicaHistory:
 
     @property
     def newest(self) -> tuple[float | None, float | None, float | None]:
-        """The newest lag in records, bytes and milliseconds; None where it is not known."""
+        """The newest lag in records, bytes and milliseconds; None if unknown."""
         with self._lock:
             records, size, ms = self._points[-1][1:] if self._points else (NAN, NAN, NAN)
         return (

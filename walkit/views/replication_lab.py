@@ -32,13 +32,13 @@ PRIMARY = "primary"
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One process as it is now. What is not known is None."""
+    """One process as it is now. Unknown values are None."""
 
     name: str
     state: str
-    """As the process says; "killed", "ended" or "stopped" where there is none."""
+    """As the process reports; "killed", "ended" or "stopped" without one."""
     link: str
-    """State of its link; "" of the primary."""
+    """State of its link; "" for the primary."""
     pid: int | None
     lsn: int | None
     lag_records: int | None
@@ -63,7 +63,7 @@ class Picture:
 
 
 class _Seat:
-    """One member: its folder, its link, its process of the moment, and what was seen of it."""
+    """One member: its folder, its link, its current process, and its history."""
 
     def __init__(self, name: str, zero_s: float) -> None:
         self.name = name
@@ -71,7 +71,7 @@ class _Seat:
         self.child: ReplicatedChild | None = None
         self.link: TcpLink | None = None
         self.ended = ""
-        """How its last process ended, while there is none."""
+        """How its last process ended, until the next one starts."""
         self.error = ""
 
     def take_own(self, line: dict[str, Any]) -> None:
@@ -115,9 +115,9 @@ class _Belongings:
 
 
 class ReplicationLab:
-    """Starts, cuts, kills and restarts a primary and its replicas. What is asked for is done by a job, one at a time.
+    """Starts, cuts, kills and restarts a primary and its replicas. A job does each request, one at a time.
 
-    Any thread asks and reads; nothing waits but the jobs and `close`. The end of this process ends its children too.
+    Any thread requests and reads; only the jobs and `close` wait. The end of this process ends its children too.
     """
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ class ReplicationLab:
         return tuple(name for name in list(self._belongings.seats) if name.startswith(f"{kind} "))
 
     def start(self, load: PacedLoad, codec: str, replicas: int = 2) -> None:
-        """Begin anew: a primary under this load, and so many replicas that take this codec."""
+        """Start again: a primary under this load, and so many replicas that take this codec."""
         self.jobs.start("starting the processes", lambda job: self._start(load, codec, replicas, job.step))
 
     def add(self) -> None:
@@ -185,7 +185,7 @@ class ReplicationLab:
                 raise OptionsError("the session has ended")
             seat = self._belongings.seats.get(name)
             if seat is None:
-                raise OptionsError(f"there is no {name or 'replica'}; press Start")
+                raise OptionsError(f"no {name or 'replica'} yet; press Start")
             yield seat
 
     def _start(self, load: PacedLoad, codec: str, replicas: int, step: Callable[[int, int], object]) -> None:
@@ -266,7 +266,7 @@ class ReplicationLab:
                 seat.history.note_lag(line["clock_s"], followers.get(name))
 
     def _lose_sight(self) -> None:
-        """There is no primary: no lag is known."""
+        """Without a primary no lag is known."""
         for name in self.replicas:
             self._belongings.seats[name].history.note_lag(time.time(), None)
 
@@ -317,7 +317,7 @@ class ReplicationLab:
             return "Nothing runs yet: press Start."
         load = self._load
         return (
-            f"A primary that is written {load.records_per_s:,} records of {load.record_bytes:,} bytes a second, and "
+            f"A primary that takes {load.records_per_s:,} records per second of {load.record_bytes:,} bytes, and "
             f"{len(self.replicas)} of {REPLICAS_MAX} replicas, "
             f"{len(self.readers)} of {READERS_MAX} delta readers; codec {self._codec or 'none'}."
         )
@@ -360,7 +360,7 @@ class ReplicationLab:
         )
 
     def _note_end(self, seat: _Seat, child: ReplicatedChild) -> None:
-        """A process has ended by itself: say why, and release what it had."""
+        """Note why a process has ended by itself, and release its resources."""
         if not self._belongings.lock.acquire(blocking=False):
             return  # a job is at it
         try:
@@ -376,7 +376,7 @@ class ReplicationLab:
             self._belongings.lock.release()
 
     def close(self) -> None:
-        """Kill all processes and remove the files; waits for what is under way. Closing twice does nothing."""
+        """Kill all processes and remove the files; waits for a running job. Closing twice does nothing."""
         self._belongings.gone = True
         self.jobs.close()
         self._finalizer()

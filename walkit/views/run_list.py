@@ -1,4 +1,4 @@
-"""The Runs that the dashboard can compare: of this page and of a folder. Of each a row is kept; the Run is on disk.
+"""The Runs that the dashboard can compare: of this page and of a folder. Only a row of each is kept in memory.
 
 No panel in here.
 """
@@ -70,7 +70,7 @@ class Entry:
     problem: str = ""
     """Why it holds no Run that can be read."""
     measured: MeasuredLoad | None = None
-    """What was measured, where this page did it."""
+    """The measured load, if this page measured it."""
     pair: str = ""
     """Equal to that of a Run of another load that was measured right before or after it."""
 
@@ -105,7 +105,7 @@ def read_folder(folder: Path, job: Job, *, origin: str) -> list[Entry]:
 
 
 def entry_at(path: Path, entry_id: str, origin: str) -> Entry:
-    """Return the entry of a file; one that says why, where it holds no Run that can be read."""
+    """Return the entry of a file; one with a problem if it holds no readable Run."""
     try:
         return Entry.of(load(path), id=entry_id, path=path, origin=origin)
     except (WalkitError, OSError) as error:
@@ -132,7 +132,7 @@ class Comparison:
 
 
 def compared(entries: Sequence[Entry], first: Entry, second: Entry) -> Comparison:
-    """Compare two Runs. WalkitError or OSError where one cannot be read any more."""
+    """Compare two Runs. WalkitError or OSError if one can no longer be read."""
     runs = (load(first.path), load(second.path))
     sides = [[e for e in entries if not e.problem and _repeats(e, one)] for one in (first, second)]
     by_pair = [{e.pair: e for e in side if e.pair} for side in sides]
@@ -141,7 +141,7 @@ def compared(entries: Sequence[Entry], first: Entry, second: Entry) -> Compariso
     if paired:
         sides = [[known[key] for key in pairs] for known in by_pair]
     elif first.settings == second.settings:
-        sides = [[first], [second]]  # two of the same repeats: what is left is how far they lie apart
+        sides = [[first], [second]]  # two of the same repeats: only their difference is shown
     ratios = {}
     for name, column in METRICS:
         one, other = ([v for e in side if (v := e.summary.get(column))] for side in sides)
@@ -155,7 +155,7 @@ def _repeats(entry: Entry, one: Entry) -> bool:
 
 
 def differences(runs: Iterable[Run]) -> list[tuple[str, str, str]]:
-    """Return the settings in which two Runs differ, and what each has."""
+    """Return the settings that differ between two Runs, and both values."""
     frame = compare(runs)
     names = [c for c in frame.columns if c not in NOT_SETTINGS and not c.endswith("_us")]
     rows = [(name, *(_plain(value) for value in frame[name])) for name in names]
@@ -207,7 +207,7 @@ def banner_of(found: Comparison) -> list[str]:
 
 
 def ratios_html(found: Comparison) -> Markup:
-    """Return the ratios with their intervals as a table, and what they are."""
+    """Return the ratios with their intervals as a table, and their meaning."""
     one, other = found.runs
     rows = [
         (

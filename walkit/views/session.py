@@ -1,7 +1,7 @@
 """One person's scratch log and the writers on it, as the dashboard has one for each browser session. No panel in here.
 
-What takes time runs on a worker thread of the session, one thing after the other; a view asks `read()` and
-never waits. What goes wrong is a sentence.
+Slow work runs on a worker thread of the session, one job at a time; a view calls `read()` and never waits. An error is
+shown as a sentence.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _Belongings:
 
 
 class Session:
-    """A scratch log, child processes that write when asked, and what they show, by place: each is a `Source`.
+    """A scratch log, child processes that write on request, and their sources by place: each is a `Source`.
 
     A load on this disk writes to the scratch log, one on a modelled volume to memory of its own. `start`, `stop` and
     the others return at once. `close` ends the children and removes the log; so does the end of this process,
@@ -87,12 +87,12 @@ class Session:
         self.path = os.path.join(self.folder, "log")
         """The scratch log that is written to, or was last."""
         self.step_report: StepReport | None = None
-        """Of the last step on the session's store."""
+        """The report of the last step on the session's store."""
         self.jobs = Jobs("walkit-session")
         self.recovery = RecoveryLab(self.folder, self.jobs, self._kill, self._event)
-        """Faults, and what recovery made of them."""
+        """Faults, and their recoveries."""
         self.runs: tuple[Entry, ...] = ()
-        """What the writers that have ended did, the newest last; a new tuple where there are more."""
+        """The Runs of ended writers, the newest last; replaced when more come."""
         self._runs_made = 0
         self._writers: list[SteadyWriter] = []
         self._records: list[SteadyRecord] = []
@@ -123,12 +123,12 @@ class Session:
 
     @property
     def activity(self) -> str:
-        """What the session does when no job is under way, in a word or two."""
+        """The session's activity when no job is under way, in a word or two."""
         return "writing" if self.writing else "idle"
 
     @property
     def log_name(self) -> str:
-        """What the scratch log is called on the page, as on the Inspector; empty before there is one."""
+        """The scratch log's name on the page, as on the Inspector; empty before there is one."""
         name = os.path.basename(self.path).removeprefix("log")
         return f"scratch{name}" if self._start_ns is not None else ""
 
@@ -234,7 +234,7 @@ class Session:
         self.runs = kept[-RUNS_MAX:]
 
     def _reap(self) -> None:
-        """Free the children after one has ended by itself; raises ChildWriterError where it ended badly."""
+        """Free the children after one has ended by itself; raises ChildWriterError if it failed."""
         try:
             for writer in self._writers:
                 if not writer.talking:
@@ -257,7 +257,7 @@ class Session:
         self._event("new log", {"name": self.log_name})
 
     def _kill(self, load: ContinuousLoad) -> Killed:
-        """Kill the writers of the scratch log; where none are at work, some with `load` are started first."""
+        """Kill the writers of the scratch log; if none run, start some with `load` first."""
         if not self._writers:
             self._start(load)
         writer = self._writers[0]
@@ -330,14 +330,14 @@ class Session:
         return events
 
     def close(self) -> None:
-        """Kill the child, wait for what is under way, and remove the log. Closing twice does nothing."""
+        """Kill the child, wait for a running job, and remove the log. Closing twice does nothing."""
         self._belongings.remove()
         self.jobs.close()
         self._finalizer()  # once more: what was under way may have written into the folder
 
 
 def _failure_of(writer: SteadyWriter) -> str | None:
-    """Return why a child that has ended failed; None where it did not."""
+    """Return why a child that has ended failed; None if it did not."""
     try:
         writer.wait()
     except ChildWriterError as error:

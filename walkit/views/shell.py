@@ -1,7 +1,7 @@
-"""The dashboard's frame: a header with facts, a rail of pages, one page at a time, and what is shown in the URL.
+"""The dashboard's frame: a header with facts, a rail of pages, one page at a time, and its state in the URL.
 
-The rail, the header and the theme are plain HTML of a template of our own, which stands before Panel has connected;
-a page is built when it is first chosen.
+The rail, the header and the theme are plain HTML of a template of our own, which shows before Panel has connected; a
+page is built when it is first chosen.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Page(Protocol):
         """Show what is new. Called twice a second; of a page that is not shown only to take in what would be lost."""
 
     def state(self) -> dict[str, str]:
-        """Return what of the page stands in the URL, beside its name."""
+        """Return the page's state for the URL, besides its name."""
 
     def restore(self, state: Mapping[str, str]) -> None:
-        """Take up what stood in a URL. Text that means nothing is ignored, or shown as a problem; it never raises."""
+        """Restore the state of a URL. Invalid text is ignored, or shown as a problem; it never raises."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class Shell(View):
         self.slug = self.home
         """Name in the URL of the page that is shown."""
         self.wanted = pn.widgets.TextInput(visible=False)
-        """What the browser asks for: the query of a URL, and a number that makes each question a new one."""
+        """The browser's request: the query of a URL, and a number that makes each request differ."""
         self.query = pn.widgets.TextInput(visible=False)
-        """What the browser's URL is to say."""
+        """The state to show in the browser's URL."""
         self.facts = pn.pane.HTML("", sizing_mode="stretch_width")
         self.column = pn.Column(sizing_mode="stretch_width", margin=0)
         self._pages: dict[str, Page] = {}
@@ -75,7 +75,7 @@ class Shell(View):
         return self._pages[self.slug]
 
     def __panel__(self) -> pn.viewable.Viewable:
-        """Return all of it for a notebook's cell, where there is no template."""
+        """Return all of it for a notebook's cell, which has no template."""
         rail = pn.widgets.RadioButtonGroup(
             options={kind.title: slug for slug, kind in self.kinds.items()}, value=self.slug
         )
@@ -83,7 +83,7 @@ class Shell(View):
         return pn.Column(rail, self.facts, self.column, sizing_mode="stretch_width")
 
     def go(self, slug: str, state: Mapping[str, str] | None = None) -> None:
-        """Turn to a page, which is built where it was not before, and hand it what stood in the URL."""
+        """Show a page, built at its first visit, and restore the state of the URL in it."""
         if slug not in self.kinds:
             return
         self.slug = slug

@@ -23,26 +23,26 @@ from walkit.workload.steady import SteadyLine, SteadyWriter
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What a source has to tell since it was asked last, and how things stand now."""
+    """The news of a source since its last read, and its state now."""
 
     status: str
-    """One sentence: what is being shown, and what it is doing."""
+    """One sentence: the source, and its activity."""
     points: list[Point] = field(default_factory=list)
     events: list[RunEvent] = field(default_factory=list)
     details: list[Detail] = field(default_factory=list)
     """Of the points, where single latencies and frames are seen."""
     bands: list[Band] = field(default_factory=list)
-    """Configurations that have begun."""
+    """Configurations that were started."""
     raw: str = ""
-    """What the bare device did, how that was found, and when. Empty: not known."""
+    """The bare device's rate, its measurement, and when. Empty: not known."""
     statistics: LogStatistics | None = None
-    """The newest metrics of the log; None: none are known."""
+    """The newest metrics of the log; None if unknown."""
     latency: LatencyHistogram | None = None
-    """Of all records that are known of; None: single records are not seen."""
+    """Latencies of all known records; None: single records are not seen."""
     totals: Point | None = None
-    """Of a Run that is over: its own numbers, in place of those of its last interval."""
+    """The numbers of a finished Run, instead of those of its last interval."""
     warnings: tuple[str, ...] = ()
-    """What a reader must know before believing the numbers."""
+    """Caveats about the numbers."""
     problem: str | None = None
     """A sentence on what went wrong, and what can be done."""
     ended: bool = False
@@ -166,7 +166,7 @@ class ChildSource:
 
     def read(self) -> Reading:
         """Return a point for each line that has come."""
-        writing = self.writer.talking  # before the lines: after the last one there are none
+        writing = self.writer.talking  # before the lines: no line follows the last one
         points: list[Point] = []
         details: list[Detail] = []
         bands: list[Band] = []

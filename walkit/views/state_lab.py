@@ -1,7 +1,6 @@
 """Two states of logs compared for the States page, in this process or by Spark: counts, first rows, and the time.
 
-What is kept of a comparison is bounded: so many rows of each change, with the beginnings of their values. No panel in
-here.
+A kept comparison is bounded: so many rows of each change, with the beginnings of their values. No panel in here.
 """
 
 from __future__ import annotations
@@ -58,17 +57,17 @@ class DiffRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """What a comparison found, and how long it took."""
+    """The result of a comparison, and its duration."""
 
     left: StateSide
     right: StateSide
     engine: Engine
     counts: DiffCounts
     rows: tuple[DiffRow, ...]
-    """In order of change, then key; the first of each change where there are more."""
+    """In order of change, then key; only the first ones of each change."""
     seconds: float
     session_s: float | None = None
-    """How long Spark's session took to begin; None where it was there, or was not needed."""
+    """How long Spark's session took to begin; None if it was there, or not needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ class RecordPlace:
 
 
 def spark_missing() -> str | None:
-    """Return why Spark cannot be chosen, as a sentence; None where it can."""
+    """Return why Spark cannot be chosen, as a sentence, or None."""
     if find_spec("pyspark") is not None:
         return None
     return "Spark cannot be chosen: pyspark is not installed (pip install walkit[spark])."
@@ -178,7 +177,7 @@ def spark_words(error: Exception) -> str:
 
 
 def places_of(outlines: Iterable[tuple[Outline, Iterable[int]]], job: Job) -> list[dict[int, RecordPlace]]:
-    """Return for each log where the records of its LSNs stand; one that is in no frame any more is left out."""
+    """Return the places of each log's records by LSN, without those that are no longer in a frame."""
     found = []
     for outline, lsns in outlines:
         places: dict[int, RecordPlace] = {}

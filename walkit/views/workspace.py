@@ -1,4 +1,4 @@
-"""What the pages of one dashboard session share: scratch logs, writers, jobs, and which files may be read."""
+"""Shared by the pages of one dashboard session: scratch logs, writers, jobs, and the files that may be read."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class DataRoot:
         self.also = tuple(Path(os.path.realpath(each)) for each in also)
 
     def resolve(self, text: str) -> Path:
-        """Return the real path that `text` means, relative to the root where it is no absolute path.
+        """Return the real path of `text`; a relative one starts at the root.
 
-        Symbolic links are resolved first. OptionsError where that is outside the root, or does not exist.
+        Symbolic links are resolved first. OptionsError if that is outside the root, or does not exist.
         """
         if not text.strip():
             refuse("path", text, "name a log or run below the data root")
@@ -77,7 +77,7 @@ class DataRoot:
         return f"{FILES}{path}" if text.startswith(FILES) else path
 
     def check_links(self, folder: Path) -> None:
-        """OptionsError for a folder in which a symbolic link leads out of the root; OSError where it cannot be read."""
+        """OptionsError for a folder with a symbolic link out of the root; OSError if it cannot be read."""
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.is_symlink() and not self.holds(Path(os.path.realpath(entry.path))):
