@@ -153,7 +153,7 @@ def test_refusals(logs: Path, run: Run) -> None:
     past = run("diff", f"{logs}/a@5", logs / "b")
     assert (past.code, past.err) == (2, f"walkit diff: lsn=5: the log {logs}/a ends at LSN 4\n")
     inside = run("diff", logs / "a", logs / "b", "--out", logs / "b" / "x.csv")
-    assert inside.code == 2 and "lies in the log's own folder" in inside.err
+    assert inside.code == 2 and "is in the log's own folder" in inside.err
     assert run("diff", logs / "a").code == 2
     missing = run("diff", logs / "a", logs / "none")
     assert missing.code == 3 and "no log at" in missing.err
@@ -173,13 +173,13 @@ def test_refusals(logs: Path, run: Run) -> None:
 @pytest.mark.parametrize(
     ("place", "why"),
     [
-        ("a@x", "'x' in 'LOGS/a@x' is no LSN"),
-        ("a@-1", "'-1' in 'LOGS/a@-1' is no LSN"),
-        ("a@1.5", "'1.5' in 'LOGS/a@1.5' is no LSN"),
-        ("a@", "'' in 'LOGS/a@' is no LSN"),
-        ("a@\u0661", "'\u0661' in 'LOGS/a@\u0661' is no LSN"),
-        (f"a@{1 << 63}", f"'{1 << 63}' in 'LOGS/a@{1 << 63}' is no LSN"),
-        ("none@x", "'x' in 'LOGS/none@x' is no LSN"),
+        ("a@x", "'x' in 'LOGS/a@x' is not an LSN"),
+        ("a@-1", "'-1' in 'LOGS/a@-1' is not an LSN"),
+        ("a@1.5", "'1.5' in 'LOGS/a@1.5' is not an LSN"),
+        ("a@", "'' in 'LOGS/a@' is not an LSN"),
+        ("a@\u0661", "'\u0661' in 'LOGS/a@\u0661' is not an LSN"),
+        (f"a@{1 << 63}", f"'{1 << 63}' in 'LOGS/a@{1 << 63}' is not an LSN"),
+        ("none@x", "'x' in 'LOGS/none@x' is not an LSN"),
     ],
 )
 def test_what_is_no_lsn_is_said_to_be_none(place: str, why: str, logs: Path, run: Run) -> None:

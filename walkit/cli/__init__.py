@@ -1,7 +1,7 @@
 """The `walkit` command: `walkit.cli:main` is its entry point.
 
 Exit codes: 0 fine; 1 found a problem; 2 bad arguments; 3 could not run; 130 interrupted. A command imports its packages
-when it runs, so that `walkit --help` stays quick.
+when it runs, so that `walkit --help` stays fast.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         drop_stdout()  # a reader that has stopped reading would keep the last flush waiting
         say("interrupted")
         return INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - every failure has an exit code, and a traceback only where it helps
+    except Exception as error:  # noqa: BLE001 - every failure has an exit code, and a traceback only if it helps
         expected = isinstance(error, WalkitError | UsageError | OSError)
         if args.debug or not expected:
             traceback.print_exc()

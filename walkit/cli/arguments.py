@@ -53,7 +53,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(given)
     out = getattr(args, "out", None)
     if out is not None and any(_is_inside(out, log) for log in _logs_of(args)):
-        parser.error(f"--out {out} lies in the log's own folder; give a place outside it")
+        parser.error(f"--out {out} is in the log's own folder; give a place outside it")
     return args
 
 
@@ -114,9 +114,9 @@ def _add_repair(commands: Any) -> None:
     parser = add_command(
         commands,
         "repair",
-        "bring a damaged log into order",
-        "; keeps what it removes in lost+found; exits 1 where something promised is given up, or the policy refuses. "
-        "With --from, damaged ranges get a peer's frames, and nothing else is changed; exits 1 where damage is left",
+        "repair a damaged log",
+        "; keeps what it removes in lost+found; exits 1 if promised records are given up, or the policy refuses. "
+        "With --from, damaged ranges get a peer's frames, and nothing else is changed; exits 1 if damage is left",
         "walkit repair orders.log --policy salvage --dry-run",
         run,
     )
@@ -128,7 +128,7 @@ def _add_repair(commands: Any) -> None:
         help="what to do with damage; only salvage gives up what was promised (default: prefix)",
     )
     network.add_heal_options(parser)
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show the changes, and make none")
     add_report_options(parser)
 
 
@@ -177,8 +177,8 @@ def _add_dump(commands: Any) -> None:
     parser = add_command(
         commands,
         "dump",
-        "print the records of a log, one a line",
-        "; bytes that are not UTF-8 become base64 under a name that says so",
+        "print the records of a log, one per line",
+        "; bytes that are not UTF-8 become base64 under a name that shows it",
         "walkit dump orders.log --from 1000 --format csv --out part.csv",
         "walkit.cli.dump:dump",
     )
@@ -222,8 +222,8 @@ def _add_follow(commands: Any) -> None:
         "walkit follow 127.0.0.1:7070 replica.log",
         network.follow,
     )
-    parser.add_argument("address", metavar="HOST:PORT", help="where the log is served")
-    parser.add_argument("folder", metavar="DIR", help="the replica's folder; made where it is missing")
+    parser.add_argument("address", metavar="HOST:PORT", help="address of the primary")
+    parser.add_argument("folder", metavar="DIR", help="the replica's folder; made if it is missing")
     network.add_follow_options(parser)
 
 
@@ -246,8 +246,8 @@ def _add_diff(commands: Any) -> None:
         commands,
         "diff",
         "compare two states, key by key",
-        ": those of two logs, or one log at two LSNs; exit code 1 where they differ, and 3 where a log "
-        "is damaged. I is only right, D only left, C has another value; the LSNs are of the records that set it",
+        ": those of two logs, or one log at two LSNs; exit code 1 if they differ, and 3 if a log "
+        "is damaged. I is only right, D only left, C has another value; the LSNs name the records that set it",
         "walkit diff orders.log@1000 orders.log --out changes.csv",
         "walkit.cli.compare:compare",
     )

@@ -24,7 +24,7 @@ class Measured(Protocol):
         """Return it for a person."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values; `rows`, where it has them, are those of its table."""
+        """Return it as plain values; `rows`, if it has any, are those of its table."""
 
 
 def bench_write(args: argparse.Namespace) -> int:

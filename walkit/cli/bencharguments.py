@@ -33,7 +33,7 @@ def _add_write(kinds: Any) -> argparse.ArgumentParser:
     parser = add_command(
         kinds,
         "write",
-        "measure appending: records a second and latencies",
+        "measure appending: records per second and latencies",
         ", for every combination, beside a raw loop of synced writes in the same run",
         "walkit bench write --writers 1,8,64 --tasks 64 --peers --json",
         "walkit.cli.bench:bench_write",
@@ -57,7 +57,7 @@ def _add_write(kinds: Any) -> argparse.ArgumentParser:
         type=values.counts,
         default=[],
         metavar="N,N",
-        help="records on their way at a time, with tickets from one thread, in place of submit and the bulk calls; "
+        help="records on their way at a time, with tickets from one thread, instead of submit and the bulk calls; "
         "every way is then followed by raw parallel writes of equal frames",
     )
     add_option(parser, "--record-bytes", values.counts, [100], BYTES_OF_A_VALUE)
@@ -65,7 +65,7 @@ def _add_write(kinds: Any) -> argparse.ArgumentParser:
     add_option(parser, "--seconds", values.seconds, 2.0, "time of each way in")
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--path", "--device", metavar="DIR|URL", help=MEASURE_THERE)
-    place.add_argument("--model", metavar="NAME", help="a modelled device in place of a real one")
+    place.add_argument("--model", metavar="NAME", help="a modelled device instead of a real one")
     parser.add_argument(
         "--peers",
         action="store_true",
@@ -76,14 +76,14 @@ def _add_write(kinds: Any) -> argparse.ArgumentParser:
         "--runs",
         values.count,
         None,
-        "measure everything so often and show medians (default: 1; 5 with --peers or a URL)",
+        "repeat everything N times and show medians (default: 1; 5 with --peers or a URL)",
     )
     add_option(
         parser,
         "--crash-states",
         values.number,
         0,
-        "crash states of logs written so that are judged, too: see walkit crashtest",
+        "also judge this many crash states of logs written this way: see walkit crashtest",
     )
     return parser
 
@@ -180,7 +180,7 @@ def _add_recovery(kinds: Any) -> argparse.ArgumentParser:
         "--checkpoint-age",
         _shares,
         [1.0, 0.1],
-        "share of the operations after the checkpoint; 1: there is none",
+        "share of the operations after the checkpoint; 1 means no checkpoint",
         metavar="A,A",
     )
     parser.add_argument(
@@ -191,7 +191,7 @@ def _add_recovery(kinds: Any) -> argparse.ArgumentParser:
         action="store_true",
         help="reopen LevelDB, RocksDB and SQLite after a kill, too, with the same operations",
     )
-    add_option(parser, "--runs", values.count, 1, "open so often and show medians")
+    add_option(parser, "--runs", values.count, 1, "repeat each opening N times and show medians")
     parser.add_argument("--path", metavar="DIR", help=WORK_THERE)
     return parser
 

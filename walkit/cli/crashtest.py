@@ -51,7 +51,7 @@ def add_crashtest(commands: Any) -> None:
     add_option(
         parser, "--jobs", values.count, min(os.cpu_count() or 1, 8), "processes that explore side by side"
     )
-    add_option(parser, "--seed", values.number, 0, "what draws begin with")
+    add_option(parser, "--seed", values.number, 0, "seed of the random draws")
     parser.add_argument(
         "--mutant", metavar="NAME", help="judge walkit with this historic bug put back: 1 is the answer then"
     )

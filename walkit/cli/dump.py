@@ -134,7 +134,7 @@ def _counted(batches: Iterator[pa.RecordBatch], progress: Bar | None, total: int
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[_Row]:
-    """Yield (LSN, kind, key, value, timestamp); a timestamp is ISO 8601, or microseconds where no calendar has it."""
+    """Yield (LSN, kind, key, value, timestamp); a timestamp is ISO 8601, or microseconds if no calendar has it."""
     columns = Batch.from_arrow(batch)
     stamps = columns.timestamps or [None] * len(columns)
     lsns = batch.column("lsn").to_pylist()  # damaged ones need not grow, as a Batch takes for granted

@@ -189,7 +189,7 @@ def add_client_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tls-server-name",
         metavar="NAME",
-        help="the name in the primary's certificate, where it is not HOST",
+        help="the name in the primary's certificate, if it is not HOST",
     )
     parser.add_argument(
         "--insecure", action="store_true", help="off loopback send the token also without TLS, in the clear"
@@ -225,7 +225,7 @@ def add_follow_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rewind",
         action="store_true",
-        help="where the histories differ, cut the replica's log back to where they part; what goes is kept under "
+        help="if the histories differ, cut the replica's log back to the last common record; the rest is kept in "
         "lost+found",
     )
     parser.add_argument(

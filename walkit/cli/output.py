@@ -19,8 +19,8 @@ SCHEMA_VERSION = 1
 def open_streams() -> None:
     """Give the process the standard streams that it was started without, as `>&-` does: the null device.
 
-    Python has None in the place of such a stream. The next file that is opened would get its descriptor, a segment of a
-    log even, and children would print into it; so the descriptor is taken, where it is still free.
+    Python has None instead of such a stream. The next opened file would get its descriptor, even a segment of a log,
+    and children would print into it; so the descriptor is taken if it is still free.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is not None:
@@ -45,13 +45,13 @@ def _is_free(descriptor: int) -> bool:
 
 
 def say(text: str) -> None:
-    """Print one line to standard error; a closed standard error is no error."""
+    """Print one line to standard error; a closed standard error is not an error."""
     with contextlib.suppress(OSError, ValueError):
         print(text, file=sys.stderr, flush=True)
 
 
 class _TextSink:
-    """Standard output where it takes only text, as in a notebook."""
+    """Standard output that takes only text, as in a notebook."""
 
     def write(self, data: bytes) -> None:
         sys.stdout.write(data.decode())

@@ -20,16 +20,16 @@ METAVARS: dict[Callable[[str], Any], str] = {
     values.lsn: "LSN",
     values.seconds: "S",
 }
-"""How the value of an option is named in the help, where the option does not say."""
+"""Names of option values in the help, if the option sets none."""
 
 Handler = Callable[[argparse.Namespace], int]
 
 
 class HelpLines(argparse.RawDescriptionHelpFormatter):
-    """Help that fits the terminal: each line of a text is filled, but for an example, which is there to be copied."""
+    """Help that fits the terminal: each line of a text is filled, except an example, which is there to be copied."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Return the text line by line, none wider than `width` but for examples."""
+        """Return the text line by line, none wider than `width` except examples."""
         return "\n".join(
             indent + line
             if line.startswith("example: ")
@@ -89,7 +89,7 @@ def add_option(
     dest: str | None = None,
     metavar: str | None = None,
 ) -> None:
-    """Add an option with a value, whose default stands in its help where there is one."""
+    """Add an option with a value, whose default, if any, is in its help."""
     parser.add_argument(
         flag,
         type=value,

@@ -17,7 +17,7 @@ class PlaceAt(NamedTuple):
 
 
 def place_at(text: str) -> PlaceAt:
-    """Return the place that LOG or LOG@LSN names. ArgumentTypeError where the text after the last @ is no LSN.
+    """Return the place that LOG or LOG@LSN names. ArgumentTypeError if the text after the last @ is not an LSN.
 
     A folder may have an @ in its name: one that is there is taken as it is, and so is an @ in a folder above it.
     """
@@ -28,6 +28,6 @@ def place_at(text: str) -> PlaceAt:
         return PlaceAt(text, None)
     if not (number.isascii() and number.isdigit()) or int(number) > LSN_MAX:
         raise argparse.ArgumentTypeError(
-            f"{number!r} in {text!r} is no LSN: a whole number, 0 for the state before the first record"
+            f"{number!r} in {text!r} is not an LSN: a whole number, 0 for the state before the first record"
         )
     return PlaceAt(path, int(number))

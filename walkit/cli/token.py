@@ -30,7 +30,7 @@ class _RefuseToken(argparse.Action):
 
 
 def add_token_options(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add `--token-file`, and a `--token` that says why it is not taken."""
+    """Add `--token-file`, and a `--token` that only explains why it is refused."""
     parser.add_argument(
         "--token-file",
         metavar="FILE",
@@ -40,7 +40,7 @@ def add_token_options(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def token_of(args: argparse.Namespace) -> str | None:
-    """Return the token that is asked for; None if there is none. UsageError for a file or a variable without one."""
+    """Return the requested token, or None. UsageError for a file or a variable without one."""
     path = args.token_file
     if path is None:
         token = os.environ.get(TOKEN_VARIABLE)
