@@ -222,7 +222,7 @@ def test_a_modelled_device_is_measured_in_virtual_time() -> None:
             assert row.records_per_s == pytest.approx(2_800, rel=0.01)
     assert "modelled device essd-pl1-20g, in virtual time" in report.text()
     assert all(row.cpu_s and row.times_real == row.seconds / row.cpu_s for row in report.rows)
-    assert "times real time at 10,000 records a second" in report.text()
+    assert "times real time at 10,000 records per second" in report.text()
     assert report.to_dict()["model"] == "essd-pl1-20g"
 
 

@@ -70,7 +70,7 @@ class DeltaBenchRow:
     answers: int
     """Answers with a delta, of all rounds."""
     answer_p50_ms: float | None
-    """From an answer with a delta to its application; None if there was none."""
+    """From an answer with a delta to its application; None without one."""
     answer_p50_low_ms: float | None
     answer_p50_high_ms: float | None
     hit_rate: float
@@ -145,7 +145,7 @@ class DeltaBenchReport(TableReport):
         return found
 
     def row(self, load: str, storage: str, buffer_bytes: int) -> DeltaBenchRow:
-        """Return one row. KeyError if there is none."""
+        """Return one row, or raise KeyError."""
         for row in self.rows:
             if (row.load, row.storage, row.buffer_bytes) == (load, storage, buffer_bytes):
                 return row

@@ -104,13 +104,13 @@ def bench_write(
     `policy_named` knows them.
 
     With `outstanding`, numbers of records that are on their way at the same time, one thread with as many tickets is
-    measured in place of `submit` and the bulk calls, and every way is followed by raw parallel writes of frames as
-    large as its own, as many at a time as frames are in flight.
-    With `model`, the name of a modelled device, `seconds` are virtual ones and there are writers alone.
+    measured instead of `submit` and the bulk calls, and every way is followed by raw parallel writes of frames as large
+    as its own, as many at a time as frames are in flight. With `model`, the name of a modelled device, `seconds` are
+    virtual ones and there are writers alone.
 
     `path` may be the URL of an object store, with credentials from the environment. Then every way is followed by plain
-    PUTs of objects as large as its own, and there are no raw loops. Each measurement has a prefix of its own below the
-    URL and removes its objects. The defaults are 16 frames in flight and "adaptive", in 5 runs; else 1 and "take-all".
+    PUTs of objects as large as its own, without raw loops. Each measurement has a prefix of its own below the URL and
+    removes its objects. The defaults are 16 frames in flight and "adaptive", in 5 runs; else 1 and "take-all".
 
     Raises OptionsError and the errors of the log.
     """

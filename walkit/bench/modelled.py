@@ -29,8 +29,8 @@ def bench_modelled(
     """Drive closed loops of writers on a modelled device, each for `seconds` of virtual time.
 
     `options` go with the names of their policies. Rows of way "append", beside one writer's loop of blocks. Virtual
-    time knows writers and frames, so there are no rows for tasks, tickets and bulk calls. OptionsError for a durability
-    other than "sync" and an unknown device.
+    time knows writers and frames, so tasks, tickets and bulk calls have no rows. OptionsError for a durability other
+    than "sync" and an unknown device.
     """
     device = device_model(model)
     for _, chosen in options:

@@ -85,7 +85,7 @@ class OrderReport(TableReport):
         notes = [
             f"append order over completion order, {self.in_flight} frames in flight, durability sync",
             f"{of}, {way} on {self.machine.where}",
-            "the other columns are of append order; a ratio says nothing where hardly a frame is in flight",
+            "the other columns are of append order; a ratio means little if almost no frame is in flight",
         ]
         if self.machine.in_memory:
             notes.append("tmpfs: sync means nothing here")
@@ -240,7 +240,7 @@ def measured(
 
 
 def mean_in_flight(watch: FrameWatch, start_ns: int, end_ns: int) -> float:
-    """Return how many frames were being written in the mean, over the time from start to end."""
+    """Return the mean number of frames being written between start and end."""
     frames = watch.frames()
     inside = np.minimum(frames.ended_ns, end_ns) - np.maximum(frames.began_ns, start_ns)
     return float(inside.clip(0).sum() / (end_ns - start_ns))

@@ -146,7 +146,7 @@ def require_peers() -> None:
 def measure_peer(name: str, peer: Peer, callers: int, value: bytes, seconds: float) -> BenchRow:
     """`put` by threads, each waiting for its own before the next; the way walkit's `append` is measured.
 
-    It takes `seconds` and a tenth more, and longer where the device is so slow that no record would be counted.
+    It takes `seconds` and a tenth more, and longer if the device is so slow that no record would be counted.
     """
     recorders = [ThreadRecorder() for _ in range(callers)]
     numbers = itertools.count(1)

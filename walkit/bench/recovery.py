@@ -57,9 +57,9 @@ def bench_recovery(
 
     `operations` are puts over `keys` keys (default: a tenth), `frame_records` of them to a frame; `checkpoint_age` is
     the share of them after the checkpoint of a Store (1: none). A cold cache drops the files' pages before. `peers`
-    adds LevelDB, RocksDB and SQLite with the same operations (extra `peers`), where there is no checkpoint. `runs`:
-    medians of so many. Ways of opening: `verify` (walkit.verify), `log` (walkit.open), `clean` (once more, after a
-    close), `store` (Store.open: a keyed replay from the checkpoint).
+    adds LevelDB, RocksDB and SQLite with the same operations (extra `peers`), without checkpoints. `runs`: medians of
+    so many. Ways of opening: `verify` (walkit.verify), `log` (walkit.open), `clean` (once more, after a close), `store`
+    (Store.open: a keyed replay from the checkpoint).
 
     Raises OptionsError, MissingExtraError, ChildWriterError, and what opening raises.
     """
@@ -101,7 +101,7 @@ def bench_recovery(
 
 
 def fill_and_kill(store: str, folder: Path, load: RecoveryLoad) -> None:
-    """Let a child fill the store in a new folder, and kill it. ChildWriterError where it failed."""
+    """Let a child fill the store in a new folder, and kill it. ChildWriterError if it failed."""
     folder.mkdir()
     said: list[dict[str, Any]] = []
     place = str(folder / "peer.db") if store == "sqlite" else str(folder)

@@ -44,7 +44,7 @@ class RecoveryLoad:
     record_bytes: int
     frame_records: int
     checkpoint_age: float = 1.0
-    """Share of the operations after the checkpoint; 1: there is none."""
+    """Share of the operations after the checkpoint; 1 means no checkpoint."""
     seed: int = 0
     segment_bytes: int | None = None
     """Of walkit's segments; None: the default of LogOptions."""
@@ -130,7 +130,7 @@ def fill_sqlite(path: str, load: RecoveryLoad) -> Callable[[], object]:
 
 
 def leveldb(path: str, load: RecoveryLoad) -> Any:
-    """Open LevelDB with a write buffer for everything, of which it takes 1 GiB at the most."""
+    """Open LevelDB with a write buffer for everything, of at most 1 GiB."""
     return _import("plyvel").DB(path, create_if_missing=True, write_buffer_size=load.buffer_bytes)
 
 
@@ -162,7 +162,7 @@ FILLS: dict[str, Callable[[str, RecoveryLoad], Callable[[], object]]] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Fill a store, say so, and wait for the kill."""
+    """Fill a store, report it, and wait for the kill."""
     parser = argparse.ArgumentParser(prog="python -m walkit.bench.recovery_load", description=main.__doc__)
     parser.add_argument("store", choices=sorted(FILLS))
     parser.add_argument("path")

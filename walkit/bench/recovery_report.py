@@ -24,7 +24,7 @@ class RecoveryRow:
     operations: int
     frame_records: int
     checkpoint_age: float
-    """Share of the operations after the checkpoint; 1: there was none."""
+    """Share of the operations after the checkpoint; 1 means no checkpoint."""
     cache: str
     """warm: the files were in the page cache; cold: they were dropped from it before."""
     log_bytes: int

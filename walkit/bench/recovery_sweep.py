@@ -29,7 +29,7 @@ SweepStep = Callable[[int, int, str], object]
 """Called with (steps done, steps in all, what is done now); what it raises ends the sweep."""
 
 CHECKPOINT_SEGMENT_BYTES = 1 << 20
-"""Of the sweep over the checkpoint: little of the log is behind its last seal, so that the replay is seen."""
+"""Segment size of the sweep over the checkpoint: small, so that most of the log is sealed and the replay shows."""
 
 
 class SweepPoint(NamedTuple):
@@ -48,7 +48,7 @@ class RecoverySweep:
     machine: MachineFacts
     operations: int
     rounds: int = 0
-    """Rounds that are done: each point has been opened so often."""
+    """Finished rounds: each opens every point once."""
     ended_early: bool = False
     """Whether the time was over before all rounds were done."""
     whole: bool = True
@@ -111,7 +111,7 @@ def sweep_recovery(
             fill_and_kill("walkit", folder / f"{number}", point.load)
             done += 1
         for first in {point.kind: number for number, point in enumerate(points)}.values():
-            # The first opening of a process imports what opening needs: it is no round.
+            # The first opening of a process imports modules, so it does not count.
             _open_copy(folder / f"{first}", folder / "copy", points[first])
         for turn in range(rounds):
             if turn and monotonic() > deadline:

@@ -204,7 +204,7 @@ def _lags(slices: list[Samples]) -> dict[str, Any]:
 
 
 def _append(log: WriteAheadLog, writers: int, record_bytes: int, seconds: float) -> float:
-    """Append in closed loops for so long; return records a second."""
+    """Append in closed loops for so long; return records per second."""
     over = threading.Event()
     errors: list[WalkitError] = []
 
@@ -287,7 +287,7 @@ def _catch_up(base: str) -> dict[str, Any]:
 
 
 def _read(folder: str) -> float:
-    """Read a whole log twice; return the records a second of the second time, with everything warm."""
+    """Read a whole log twice; return the records per second of the second time, with everything warm."""
     with open_log(folder, "r") as reader:
         for _ in range(2):
             began = time.perf_counter()

@@ -21,9 +21,9 @@ CALL_BYTES_MAX = 64 << 20
 KEY_BYTES = len(b"key-%012d" % 0)
 WRITTEN_WITH = LogOptions(durability="none")
 HOT_SHARE = 0.9
-"""Share of the records that are of one key, in the skewed log."""
+"""Share of the records with one key, in the skewed log."""
 GROUP_RECORDS = 1 << 18
-"""Of a row group of the Parquet file, about."""
+"""Records of a row group of the Parquet file, about."""
 SEED = 7
 
 
@@ -52,11 +52,11 @@ class BenchLogs:
 
     @property
     def skewed(self) -> str:
-        """A log of as many records, `HOT_SHARE` of which are of one key."""
+        """A log of as many records, `HOT_SHARE` of them with one key."""
         return os.path.join(self.folder, "skewed")
 
     def write(self, *, copy: bool, skewed: bool) -> None:
-        """Write the log and the Parquet file, and the other logs where they are wanted."""
+        """Write the log and the Parquet file, and the other logs on request."""
         os.makedirs(self.folder, exist_ok=True)
         write_log(self.log, self.records, self.record_bytes)
         write_parquet(self.log, self.parquet)
@@ -77,7 +77,7 @@ class BenchLogs:
 
 
 def write_log(path: str, records: int, record_bytes: int, *, hot_share: float = 0.0) -> None:
-    """Write puts and a tenth deletes over a third as many keys; `hot_share` of the records are of one key."""
+    """Write puts and a tenth deletes over a third as many keys; `hot_share` of the records have one key."""
     rng = np.random.default_rng(SEED)
     written = 0
     most = max(min(PUTS_PER_CALL + DELETES_PER_CALL, CALL_BYTES_MAX // record_bytes), 1)

@@ -39,7 +39,7 @@ from walkit.workload.closedloop import WARM_UP_SHARE, appending, drive_threads
 
 Way = Callable[[WriteAheadLog], BenchRow]
 RECORDS_PER_CALL = 10_000
-"""Records of one call of append_many and append_arrow, where they are small."""
+"""Records of one call of append_many and append_arrow, if they are small."""
 CALL_BYTES_MAX = 16 << 20
 SUBMITS_PER_SAMPLE = 100
 """One of so many submitted records is timed."""
@@ -220,8 +220,8 @@ def _outstanding(log: WriteAheadLog, count: int, value: bytes, seconds: float) -
 def raw_frames(log: WriteAheadLog, row: BenchRow, seconds: float) -> tuple[BenchRow, BenchRow]:
     """Return the row with its frames compared, and a row of the raw device writing equal frames, as many in parallel.
 
-    As a frame is written: O_DSYNC, past the page cache where the log does so. A frame's size is the mean of the row,
-    to the next whole block.
+    Like a frame: with O_DSYNC, and past the page cache if the log is. A frame's size is the mean of the row, to the
+    next whole block.
     """
     wanted = row.frame_bytes or DIRECT_BYTES
     direct = log.statistics().alignment == DIRECT_BYTES
@@ -318,7 +318,7 @@ def _arrow(log: WriteAheadLog, value: bytes, seconds: float) -> BenchRow:
 
 
 def records_per_call(record_bytes: int) -> int:
-    """Return how many records a call has: 10,000, or as many as stay within 16 MiB."""
+    """Return the records per call: 10,000, or as many as fit in 16 MiB."""
     return max(1, min(RECORDS_PER_CALL, CALL_BYTES_MAX // record_bytes))
 
 

@@ -24,7 +24,7 @@ class BenchRow:
     way: str
     callers: int
     records: int
-    """Acknowledged within `seconds`. 0 where the device stalled for so long: then there are no percentiles."""
+    """Acknowledged within `seconds`. 0, without percentiles, if the device stalled for so long."""
     seconds: float
     p50_us: float
     p99_us: float
@@ -36,13 +36,13 @@ class BenchRow:
     raw_per_s: float = float("nan")
     """Writes per second of the raw device, just before and just after: their mean. On object storage: plain PUTs."""
     times_raw_bytes: float | None = None
-    """Of calls with many records: their bytes a second, in those of a raw loop that writes a call's bytes at a time."""
+    """For calls with many records: their bytes per second, relative to a raw loop of equal writes."""
     frame_bytes: float | None = None
     """Mean bytes of a frame of this way, padding included."""
     times_raw_frames: float | None = None
-    """Bytes of frames a second, in those of raw parallel writes of equal frames, as many at a time as are in flight.
+    """Bytes of frames per second relative to raw parallel writes of equal frames, as many at a time as are in flight.
 
-    On object storage: in those of plain PUTs of equal objects."""
+    On object storage: relative to plain PUTs of equal objects."""
     all_times_raw_frames: tuple[float, ...] = ()
     """That ratio in every run, each within its own run; `times_raw_frames` is then their median."""
     times_peers: dict[str, float] = field(default_factory=dict)
@@ -174,8 +174,8 @@ class BenchReport(TableReport):
         if self.model is not None and (cpu_s := sum(row.cpu_s or 0 for row in self.rows)):
             pace = sum(row.records for row in self.rows) / cpu_s
             notes.append(
-                f"virtual time: {pace:,.0f} records a second of one processor, "
-                f"{pace / SIMULATED_PER_S:,.1f} times real time at {SIMULATED_PER_S:,} records a second"
+                f"virtual time: {pace:,.0f} records per second of one processor, "
+                f"{pace / SIMULATED_PER_S:,.1f} times real time at {SIMULATED_PER_S:,} records per second"
             )
         if self.machine.in_memory:
             notes.append("tmpfs: sync means nothing here")

@@ -117,7 +117,7 @@ class Evidence:
     joined_state: State
     """The state of a new replica of the compacted primary."""
     joined_bootstraps: int
-    """How often it got a log in the place of its own: once, as the records that it lacked are gone."""
+    """How often its log was replaced: once, as the records that it lacked are gone."""
     first_state: State
     second_state: State
     """The Store's states at the two moments, after compaction."""

@@ -22,8 +22,7 @@ from walkit.store import Store
 from walkit.workload import OperationStream, Workload, drive
 
 KILL_AT, RESTART_AT = 0.4, 0.5
-"""Of the second part of the stream the share that is driven when the replica is killed; of the third one that when it
-is started again."""
+"""Share of the stream's second part at the replica's kill, and of its third part at the restart."""
 
 
 CLOSE_S = 0.1
@@ -61,7 +60,7 @@ class Followed:
 def caught_up_at(samples: npt.NDArray[np.float64], from_s: float) -> float:
     """Return when, from `from_s` on, the replica first has what the primary had CLOSE_S before.
 
-    The last sample counts where no other does.
+    If no sample qualifies, the last one counts.
     """
     at, _, replica = samples[samples[:, 0] >= from_s].T
     close = replica >= np.interp(at - CLOSE_S, samples[:, 0], samples[:, 1])
@@ -115,7 +114,7 @@ def follow_while_driven(
     """Drive the second and the third part of the stream while a replica follows; fill `told` as it happens.
 
     The replica is killed in the middle of the second part and started again in the middle of the third. Raises
-    KeyboardInterrupt where a drive was interrupted; no process is left then.
+    KeyboardInterrupt if a drive was interrupted; no process is left then.
     """
     _, second, third = parts.streams
     replica_path = out / "replica-log"

@@ -32,9 +32,9 @@ class Parts:
 def cut(stream: OperationStream) -> Parts:
     """Cut a stream where most is deleted from one LSN to the other.
 
-    A flight is deleted when it is cancelled, a day after it was scheduled, and that is seldom: at most moments
-    a handful waits for it. The first cut is where most keys are live that the second part deletes; in 300,000
-    operations that is the afternoon of 8 February 2013, when a blizzard came.
+    A flight is deleted when it is cancelled, a day after it was scheduled, which is rare: at most moments a handful
+    waits for it. The first cut is where most keys are live that the second part deletes; in 300,000 operations that is
+    the afternoon of 8 February 2013, when a blizzard came.
     """
     size = len(stream)
     second = _group_end(stream, int(size * SECOND_AT))

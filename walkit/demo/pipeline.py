@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 OPERATIONS_DEFAULT = 300_000
 OPERATIONS_MIN = 5_000
-"""With fewer, hardly a flight is cancelled, and there is nothing to compact."""
+"""With fewer, almost no flight is cancelled, and there is nothing to compact."""
 WRITERS_DEFAULT = 64
 KILL_AT = 0.45
 """Part of the operations after which the child is killed."""
@@ -82,8 +82,8 @@ def tell(
     """Run the whole story in the folder `out` (default: walkit-demo) and return what was found.
 
     The report is `out`/report.html; logs and Runs stay beside it. `progress=False` prints nothing. Raises OptionsError
-    for a folder that holds something else, MissingExtraError and JavaNotFoundError before anything is begun. Ctrl-C
-    leaves what was made so far, a partial Run too, and no process.
+    for a folder that holds something else, MissingExtraError and JavaNotFoundError before any work. Ctrl-C leaves what
+    was made so far, a partial Run too, and no process.
     """
     from walkit.demo.report import write_report
 
@@ -226,7 +226,7 @@ def _drive(
     progress: bool,
 ) -> dict[str, Any]:
     stream = parts.streams[0]
-    with printer.part(f"the raw device alone, {RAW_BLOCK_BYTES} bytes a write"):
+    with printer.part(f"the raw device alone, {RAW_BLOCK_BYTES} bytes per write"):
         baseline = raw_baseline(result.out, block_bytes=RAW_BLOCK_BYTES, seconds=BASELINE_S)
     with Store.open(result.out / "log", options, mode="x") as store:
         with printer.part("writing", bar=True):

@@ -1,4 +1,4 @@
-"""A replica in another process, and a watch on how far it is behind its primary."""
+"""A replica in another process, and a watch on its lag."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def _compacted(result: DemoResult) -> str:
         f"<p>The checkpoint saved {saved.records:,} keys in {saved.duration_s * 1e3:,.0f} ms; nothing was trimmed. "
         f"Compaction took {report.duration_s * 1e3:,.0f} ms. It rewrote only the first part of the stream, so that "
         f"every state from LSN {report.exact_from_lsn:,} on is still known, and dropped "
-        f"{report.tombstones_dropped:,} tombstones. Opening replays only what the snapshot does not have. A replica "
+        f"{report.tombstones_dropped:,} tombstones. Opening replays only the records after the snapshot. A replica "
         "that had nothing joined then: it got snapshot, compacted segments and tail by itself.</p>"
     )
     return (

@@ -52,16 +52,16 @@ def read_runs(folder: str | os.PathLike[str]) -> pd.DataFrame:
 
     Columns: `file` (its name in the folder), `started_at` (UTC), summary(), `raw_ratio`, `label.<name>`, every option
     as `option.<path>` and the machine as `machine.<path>`. `n` counts the runs of the folder with the same settings:
-    name, durability, arrival, version of walkit, machine, options but for seeds, and labels but for `round` and those
-    with a fraction, which are measured; `median_records_per_s`, `median_p50_us` and `median_p99_us` are over
-    these n runs.
+    name, durability, arrival, version of walkit, machine, options except seeds, and labels except `round` and those
+    with a fraction, which are measured; `median_records_per_s`, `median_p50_us` and `median_p99_us` are over these n
+    runs.
 
-    A file that ends in .parquet or .json and holds no Run that can be read has a row too: `problem` says why, and all
-    else is empty. `problem` is None for a Run. One Run at a time is in memory. FileNotFoundError or NotADirectoryError
-    where `folder` is no folder; MissingExtraError without pandas or hdrhistogram.
+    A file that ends in .parquet or .json and holds no Run that can be read has a row too: `problem` has the reason, and
+    all else is empty. `problem` is None for a Run. One Run at a time is in memory. FileNotFoundError or
+    NotADirectoryError if `folder` is not a folder; MissingExtraError without pandas or hdrhistogram.
     """
     pandas = require_pandas()
-    LatencyHistogram()  # what is not installed is no problem of a file
+    LatencyHistogram()  # a missing package is not a problem of a file
     rows: list[dict[str, Any]] = []
     repeats: dict[str, list[dict[str, Any]]] = {}
     names = {name for name in os.listdir(folder) if name.endswith(ENDINGS)}

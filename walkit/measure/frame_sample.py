@@ -110,7 +110,7 @@ class FrameSampler:
     def take(self, frames_max: int = SAMPLE_FRAMES_MAX) -> FrameSample | None:
         """Return the frames around the slowest one since the last call, from sealing to acknowledgement.
 
-        Frames without records are left out. None if there were none.
+        Frames without records are left out. None if nothing remains.
         """
         rows = [self._frames.popleft() for _ in range(len(self._frames))]
         syncs = [self._syncs.popleft() for _ in range(len(self._syncs))]

@@ -94,7 +94,7 @@ def split_latency(
     at, began, ended, weight = at[known], began_ns[known], ended_ns[known], records[known]
     written_from, written_to = frames.began_ns[at], frames.ended_ns[at]
     parts = {
-        # A call of several frames may have begun its last one late: nothing is below 0 but clock jitter.
+        # A call of several frames may start its last one late; only clock jitter makes a value negative.
         "queue": np.maximum(written_from - began, 0),
         "write": written_to - written_from,
         "callback": np.maximum(ended - written_to, 0),

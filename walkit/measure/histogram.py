@@ -84,7 +84,7 @@ class LatencyHistogram:
         if values.size == 0:
             return histogram
         if values.min() < 0 or values.max() > HIGHEST_NS:
-            raise ValueError(f"latencies must lie in 0..{HIGHEST_NS} ns: {values.min()}..{values.max()}")
+            raise ValueError(f"latencies must be in 0..{HIGHEST_NS} ns: {values.min()}..{values.max()}")
         if weights is not None and weights.min() < 1:
             raise ValueError("counts must be at least 1")
         histogram._add(_bucket_index(histogram._hdr, values.astype(np.int64, copy=False)), weights)
@@ -146,7 +146,7 @@ class LatencyHistogram:
         """Return percentile -> latency in ns, in the order asked for."""
         wanted = tuple(which)
         if any(not 0 <= p <= 100 for p in wanted):
-            raise ValueError(f"percentiles lie in 0..100: {wanted}")
+            raise ValueError(f"percentiles must be in 0..100: {wanted}")
         if not self.count:
             return dict.fromkeys(wanted, float("nan"))
         found = self._hdr.get_percentile_to_value_dict(list(wanted))

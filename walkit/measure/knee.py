@@ -11,7 +11,7 @@ KEPT_UP = 0.95
 
 
 def offered_per_s(run: Run) -> float | None:
-    """Return the calls a second that an open loop asked for; None for a closed loop."""
+    """Return the calls per second that an open loop offered; None for a closed loop."""
     rate = run.labels.get("offered_per_s")
     return float(rate) if run.arrival == "open" and isinstance(rate, int | float) else None
 

@@ -30,7 +30,7 @@ class FileSystemFacts:
     """Name of the block device below, as in /sys/block; of a partition, the whole disk."""
     rotational: bool | None = None
     write_cache: str | None = None
-    """The kernel's view: "write back" (a sync flushes a cache) or "write through" (there is none)."""
+    """The kernel's view: "write back" (a sync flushes a cache) or "write through" (no cache)."""
     tmpfs: bool | None = None
     """True: it lives in memory, and sync means nothing here."""
 

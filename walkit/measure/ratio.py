@@ -27,7 +27,7 @@ class Ratio:
 
     @property
     def differs(self) -> bool | None:
-        """Whether the interval leaves out 1; None if there is no interval."""
+        """Whether the interval excludes 1; None without an interval."""
         return None if self.low is None or self.high is None else not self.low <= 1.0 <= self.high
 
 

@@ -31,7 +31,7 @@ class RecordFunction(Protocol):
     """Takes one measurement; see ThreadRecorder."""
 
     def __call__(self, start_ns: int, end_ns: int, records: int = 1) -> None:
-        """Say that `records` records begun at `start_ns` were acknowledged together at `end_ns`."""
+        """Record that `records` records started at `start_ns` were acknowledged together at `end_ns`."""
 
 
 class TickFunction(Protocol):
@@ -44,9 +44,9 @@ class TickFunction(Protocol):
 class ThreadRecorder:
     """The measurements of one thread, made by `RunRecorder.thread()`. Only that thread may record.
 
-    `record(start_ns, end_ns, records=1)` says that `records` records were begun at `start_ns` (in an open
-    loop: were meant to begin) and acknowledged together at `end_ns`, both of the recorder's clock. It is a
-    closure, not a method, because that is a tenth faster; keep it in a local variable in a hot loop.
+    `record(start_ns, end_ns, records=1)` records that `records` records started at `start_ns` (in an open loop: their
+    intended start) and were acknowledged together at `end_ns`, both of the recorder's clock. It is a closure, not a
+    method, because that is a tenth faster; keep it in a local variable in a hot loop.
 
     Where calls of one record follow each other at once, the end of one is the beginning of the next: `tick(now_ns)`,
     before the first call and after each, takes one reading of the clock a call and a third of the time. 64 tasks
@@ -67,8 +67,8 @@ class ThreadRecorder:
         self.tick = self._ticks.append
 
         def record(start_ns: int, end_ns: int, records: int = 1) -> None:
-            # Few samples are batches where it is hot, so their sizes are kept apart, with where they belong.
-            # They go first: a snapshot taken in between then sees a size without a sample, and drops it.
+            # A hot loop records few batches, so their sizes are kept apart, with their index. They go first: a snapshot
+            # taken in between then sees a size without a sample, and drops it.
             if records != 1:
                 if records < 1:
                     raise ValueError(f"a measurement is of at least one record, not {records}")
@@ -145,7 +145,7 @@ class RunRecorder:
         machine: MachineFacts | None = None,
         clock: Callable[[], int] = perf_counter_ns,
     ) -> None:
-        """Begin. `path` is where the log is, for the facts of its file system; `machine` replaces them.
+        """Begin. `path` is the log's folder, for the facts of its file system; `machine` replaces them.
 
         `clock` gives the nanoseconds that everything is recorded in.
         """
@@ -270,7 +270,7 @@ class RecorderTail:
         self._seen: dict[int, int] = {}
 
     def read(self) -> LatencyHistogram | None:
-        """Return the latencies recorded since the last call, nanoseconds; None if there are none."""
+        """Return the latencies recorded since the last call, nanoseconds, or None."""
         parts = []
         for number, thread in enumerate(self.recorder.named(self._name)):
             began, ended, records = thread.samples(self._seen.get(number, 0))
@@ -298,5 +298,5 @@ def publishing(target: object, recorder: RunRecorder) -> Iterator[None]:
 
 
 def recorder_of(target: object) -> RunRecorder | None:
-    """Return the recorder of what drives this log just now; None if nothing says that it does."""
+    """Return the recorder of the drive that uses this log now, or None."""
     return _driven.get(target)

@@ -35,7 +35,7 @@ from walkit.measure.timeline import Timeline
 def load(path: str | os.PathLike[str]) -> Run:
     """Return the Run saved at `path` (with the ending .parquet, or without it); pairs of an earlier walkit load too.
 
-    FileNotFoundError if there is none, or only half of a pair; FormatVersionError if a newer walkit wrote it,
+    FileNotFoundError if it is missing, or half of a pair is; FormatVersionError if a newer walkit wrote it,
     CorruptionError if it is damaged or something else. Nothing larger than a Run can be is read.
     """
     target, asked = parquet_path(path), Path(path)

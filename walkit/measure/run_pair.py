@@ -1,7 +1,7 @@
 """Runs as walkit saved them at first, to be read only: a JSON file of facts beside a Parquet file of numbers.
 
 The Parquet file is one table: `part` is "timeline", "latency" or "baseline", `name` that of the histogram, and the
-other columns are filled where they apply. The JSON file names the checksum of its Parquet file, so that halves of two
+other columns are filled if they apply. The JSON file names the checksum of its Parquet file, so that halves of two
 different runs are noticed.
 """
 

@@ -41,7 +41,7 @@ LATENCY_COLUMNS = ("name", "low_us", "high_us", "records", "share")
 
 
 def series_table(line: Timeline, started_at: datetime, record_bytes: float) -> pa.Table:
-    """Return a timeline as SERIES_SCHEMA says; `record_bytes` are a record's, in the mean, or nan."""
+    """Return a timeline in SERIES_SCHEMA; `record_bytes` is the mean size of a record, or nan."""
     started_us = round(started_at.timestamp() * 1_000_000)
     columns = {
         **line.columns(),

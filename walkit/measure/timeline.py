@@ -35,11 +35,11 @@ class Timeline:
     records: Int64Array
     """Records acknowledged in it."""
     p50_us: Float64Array
-    """Median latency of those records, microseconds; nan if there are none."""
+    """Median latency of those records, microseconds; nan without records."""
     p99_us: Float64Array
-    """99th percentile of their latency, microseconds; nan if there are none."""
+    """99th percentile of their latency, microseconds; nan without records."""
     max_us: Float64Array
-    """Their longest latency, microseconds; nan if there are none."""
+    """Their longest latency, microseconds; nan without records."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -192,7 +192,7 @@ class StateMachineTests(StateMachineHooks):
             assert keys == sorted(set(keys), key=lambda key: key or b"")
             assert all(0 <= lsn <= machine.applied_lsn for lsn, *_ in rows)
 
-    def test_a_snapshot_is_of_the_moment_of_the_call(self) -> None:
+    def test_a_snapshot_shows_the_moment_of_the_call(self) -> None:
         """Records applied after `snapshot` was called are not in what its iterator yields."""
         batch = self.records(6)
         half = len(batch) // 2

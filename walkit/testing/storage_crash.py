@@ -50,7 +50,7 @@ class CrashTests:
         for seed in SEEDS:
             assert content(storage.crash(keep="random", seed=seed))[:6] == b"before"
 
-    def test_a_sync_covers_only_what_was_there_when_it_began(self, tmp_path: Path) -> None:
+    def test_a_sync_covers_only_the_writes_before_it(self, tmp_path: Path) -> None:
         """A sync hangs, a write happens meanwhile, the sync returns: the write is not durable by it."""
         storage, file = self.with_durable(tmp_path)
         file.write(0, [b"1111"])

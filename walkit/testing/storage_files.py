@@ -227,7 +227,7 @@ class FileTests(StorageHooks):
         assert self.raw_read(storage, "file") == b"kept"
 
     def test_threads_write_their_own_ranges(self, tmp_path: Path) -> None:
-        """Eight threads write, sync and read disjoint ranges of one file at once; every byte is where it belongs."""
+        """Eight threads write, sync and read disjoint ranges of one file at once; every byte is in its place."""
         storage, file = self.with_file(tmp_path)
         wrong: list[str] = []
 
@@ -248,7 +248,7 @@ class FileTests(StorageHooks):
         assert self.raw_read(storage, "file") == b"".join(bytes([i + 1]) * 100 for i in range(8)) * 20
 
     def test_errors_are_data(self, tmp_path: Path) -> None:
-        """An error says what, where and why, and keeps errno and name through a pickle."""
+        """An error has operation, file and reason, and keeps errno and name through a pickle."""
         storage = self.created(tmp_path)
         with Refused(errno.ENOENT) as caught:
             storage.open("missing", "read")

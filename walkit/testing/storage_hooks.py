@@ -55,7 +55,7 @@ class StorageHooks(ABC):
 
     @contextlib.contextmanager
     def small_storage(self, place: Path) -> Iterator[Storage]:
-        """Give a created storage on a device of at most 4 MiB; skip where none can be had."""
+        """Give a created storage on a device of at most 4 MiB, or skip."""
         skip("this backend has no limit of space")
         yield self.make_storage(place)
 

@@ -172,7 +172,7 @@ class StorageComparison(RuleBasedStateMachine):
 
     @invariant()
     def same_names_and_sizes(self) -> None:
-        """Both list the same names, and open files are of the same size."""
+        """Both list the same names, and open files have the same size."""
         if hasattr(self, "both"):
             for folder in FOLDERS:
                 self.compare(partial(_names_of, self.both, folder))

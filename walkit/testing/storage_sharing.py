@@ -86,7 +86,7 @@ class LockTests(StorageHooks):
         assert len(holders) == 7
         assert all(holder.same_process for holder in holders)
 
-    def test_asking_disturbs_nobody(self, tmp_path: Path) -> None:
+    def test_asking_does_not_disturb_a_taking(self, tmp_path: Path) -> None:
         """While a thread asks without pause, every taking succeeds and every asked-for answer is true."""
         if not self.asks_without_disturbing:
             skip("this way of locking can only ask by trying")

@@ -67,11 +67,11 @@ class ChildWriter(TalkingChild):
         stream: OperationStream | None = None,
         options: LogOptions | None = None,
     ) -> None:
-        """Prepare; `stream` gives the workload's operations where they have been made already.
+        """Prepare; `stream` gives the workload's operations if they have been made already.
 
-        Where operations are generated, a key belongs to no writer: after a kill there is no single order to check.
-        OptionsError for a workload that a child does not drive: tasks, whose loop cannot wait for an announcement,
-        and reads, from which a kill takes nothing.
+        Generated operations have keys of no single writer: after a kill no order could be checked. OptionsError for a
+        workload that a child does not drive: tasks, whose loop cannot wait for an announcement, and reads, from which a
+        kill takes nothing.
         """
         self.stream = workload.stream() if stream is None else stream
         _require_possible(workload, self.stream)
@@ -143,7 +143,7 @@ class ChildWriter(TalkingChild):
     def outcome(self) -> ChildOutcome:
         """Wait for the child's end, read its pipe to the end, and return what is known.
 
-        Waits as long as the child works, where it was not killed. Raises ChildWriterError where it failed.
+        Waits until the child ends, if it was not killed. Raises ChildWriterError if it failed.
         """
         killed = self.wait()
         bounds = [min(b, part.group_count) for b, part in zip(self._announced, self.parts, strict=True)]

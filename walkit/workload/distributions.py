@@ -116,7 +116,7 @@ ValueBytes: TypeAlias = "int | UniformBytes | EmpiricalBytes"
 
 
 def check_value_bytes(value: object) -> None:
-    """Refuse what is no size and no distribution of sizes."""
+    """Refuse a value that is neither a size nor a distribution of sizes."""
     if not isinstance(value, UniformBytes | EmpiricalBytes):
         check_whole(value, "value_bytes", 0, VALUE_BYTES_MAX)
 

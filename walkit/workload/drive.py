@@ -59,9 +59,9 @@ def drive(
     Interrupting (Ctrl-C, a stopped cell) lets each writer finish its group: the Run is marked `interrupted`, and
     the log is as usable as before. An error ends the run and is raised: what was acknowledged until then is in the log,
     and the Run of that part, with its `failure`, is the error's attribute `run`.
-    `stream` gives the workload's operations where they have been made already. The Run holds the log's events of this
-    time. Records that others write meanwhile count in the Run's bytes, frames and syncs only.
-    A log in a folder gets a raw baseline of equal frames right after the run, unless `baseline` is one, False or None.
+    `stream` gives the workload's operations if they have been made already. The Run holds the log's events of this
+    time. Records that others write meanwhile count in the Run's bytes, frames and syncs only. A log in a folder gets a
+    raw baseline of equal frames right after the run, unless `baseline` is one, False or None.
 
     OptionsError for reads of a log, and for what tasks cannot do; nothing was written then. Warns without a baseline.
     """
@@ -210,8 +210,8 @@ def frame_latency(
 ) -> dict[str, LatencyHistogram]:
     """Return the histograms "queue", "write", "sync" and "callback" of the calls that ended within the run.
 
-    queue: from the begin of a call, in an open loop the intended one, to the write of its frame; write: that, its sync
-    included where it is synced; callback: from there until the caller continues. "sync" has the syncs made apart.
+    queue: from the begin of a call, in an open loop the intended one, to the write of its frame; write: that, with its
+    sync if it has one; callback: from there until the caller continues. "sync" has the syncs made apart.
     """
     rows = [np.stack(t.samples()) for t in recorder.named("total")]
     # A thread that still runs after an interrupt may have noted an LSN and not yet its times.
@@ -233,7 +233,7 @@ def with_run(error: BaseException, run: Run) -> BaseException:
 
 
 def kinds_done(parts: Sequence[OperationStream], groups: Sequence[int]) -> dict[str, int]:
-    """Count the operations in the first `groups[i]` groups of `parts[i]` by kind; reads only where there are any."""
+    """Count the operations in the first `groups[i]` groups of `parts[i]` by kind; reads only if there are any."""
     counts = {"put": 0, "delete": 0}
     for part, done in zip(parts, groups, strict=True):
         kinds = part.kinds[: len(part.numbers_of(done))]

@@ -174,7 +174,7 @@ def _scheduled_minutes(flights: pd.DataFrame) -> tuple[Int64s, Int64s]:
     hour_utc = pd.to_datetime(flights["time_hour"], utc=True)
     since_1970 = (hour_utc - pd.Timestamp(0, tz="UTC")) // pd.Timedelta(minutes=1)
     scheduled = (since_1970 + flights["minute"]).to_numpy(dtype=np.int64)
-    # New York is 4 or 5 hours behind UTC; the file says which by giving each hour in both clocks.
+    # New York is 4 or 5 hours behind UTC; the file shows which by giving each hour in both clocks.
     here = (flights["hour"] - hour_utc.dt.hour + 12) % 24 - 12
     there = flights["dest_offset_hours"] + (flights["dest_daylight"] & (here == -4)).astype("int64")
     clock = _minute_of_day(flights["sched_arr_time"]) - _minute_of_day(flights["sched_dep_time"])

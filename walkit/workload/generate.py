@@ -71,7 +71,7 @@ def _values(rng: np.random.Generator, value_bytes: ValueBytes, wanted: Mask) -> 
     probe = value_sizes(value_bytes, np.linspace(0, 1, 1000, endpoint=False))
     count = int(np.clip(VALUES_BYTES // (probe.mean() + 1), VALUES_MIN, VALUES_MAX))
     sizes = value_sizes(value_bytes, (np.arange(count) + 0.5) / count)
-    # Slices of one random block: the same bytes lie in many values, but nothing repeats within one.
+    # Slices of one random block: many values share bytes, but nothing repeats within one.
     block = rng.bytes(int(sizes.max()) + count)
     pool = [block[at : at + size] for at, size in enumerate(sizes.tolist())]
     index = np.where(wanted, rng.integers(0, count, len(wanted)), -1).tolist()

@@ -31,7 +31,7 @@ class FlippedBit(NamedTuple):
 
 
 def flip_a_bit(path: str | os.PathLike[str]) -> FlippedBit:
-    """Flip one bit in the body of a frame in the midst of the newest segment that has several; say which.
+    """Flip one bit in the body of a middle frame of the newest segment that has several; return which.
 
     OptionsError if no segment has three frames: then nothing is changed. The log must not be open.
     """
@@ -50,7 +50,7 @@ def flip_a_bit(path: str | os.PathLike[str]) -> FlippedBit:
 
 
 def remove_the_oldest_segment(path: str | os.PathLike[str]) -> str:
-    """Remove the file of a log's oldest segment, and return its name. OptionsError if there is none."""
+    """Remove the file of a log's oldest segment, and return its name. OptionsError without a segment."""
     files = sorted(Path(path).glob("*.segment"))
     if not files:
         refuse("path", os.fspath(path), "a log with a segment")

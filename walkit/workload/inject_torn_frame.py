@@ -1,7 +1,7 @@
 """The remains of a write that was cut short: the first half of a frame, at the end of a log whose writer is dead.
 
-A killed process seldom leaves one, because the kernel finishes the system call under way; a power cut does. For
-showing and testing what recovery makes of it.
+A killed process rarely leaves one, because the kernel finishes the system call under way; a power cut does. For showing
+and testing its recovery.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ BODY_BYTES = 1_500
 def leave_half_a_frame(path: str | os.PathLike[str]) -> int:
     """Write the first half of the frame that would come next, unsynced; return its bytes.
 
-    0, and nothing is written, where there is no frame to follow, no room, or something torn already. The log must not
-    be open.
+    0, and nothing is written, without a frame to follow, without room, or after a torn write. The log must not be open.
     """
     for name in sorted((p.name for p in Path(path).glob("*.segment")), reverse=True):
         data = (Path(path) / name).read_bytes()

@@ -1,7 +1,7 @@
 """The child's end of the protocol whose parent's end is `process.TalkingChild`: whole JSON lines on standard output.
 
-A line is an object. One with the key "error" is the last, and says why the child ends; all others are the program's
-own. Standard input is the parent's: see `parent_watch`.
+A line is an object. One with the key "error" is the last, and has the reason for the child's end; all others are the
+program's own. Standard input is the parent's: see `parent_watch`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LineReporter:
         return taken(self._events)
 
     def write(self, **values: Any) -> None:
-        """Write one line, whole. BrokenPipeError where the parent reads no more."""
+        """Write one line, whole. BrokenPipeError if the parent no longer reads."""
         if self._log is not None:
             values["statistics"] = asdict(self._log.statistics())
         self._out.write(json.dumps(values) + "\n")
@@ -61,7 +61,7 @@ def report_lines(
     """Run `work(reporter)` with standard output for its lines alone; return the exit status of the child.
 
     What a library prints goes to standard error meanwhile. Of `errors` the parent gets a line, and 1 is returned; any
-    other is raised. Where the parent reads no more, the process ends at once, as if it had been killed.
+    other is raised. If the parent no longer reads, the process ends at once, as if it had been killed.
     """
     out, sys.stdout = sys.stdout, sys.stderr
     try:

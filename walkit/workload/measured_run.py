@@ -85,8 +85,7 @@ class MeasuredLoad:
 def measured_run(load: MeasuredLoad, folder: Path, saved: Path, check: Callable[[], object]) -> Run:
     """Measure a load on a new log in `folder`, save its Run, and return it; the log is removed.
 
-    `check` is called several times a second, and ends the child where it raises. ChildWriterError where the child
-    fails.
+    `check` is called several times per second; if it raises, the child ends. ChildWriterError if the child fails.
     """
     place = folder / "measured-log"
     shutil.rmtree(place, ignore_errors=True)

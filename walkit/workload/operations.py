@@ -59,8 +59,7 @@ class OperationStream:
 
     Iterating gives `OperationGroup`s; a driver in a hurry walks `bounds()` over the columns instead. A group
     never crosses a route, and the maker promises that a key never does, so each key has exactly one order
-    (but for generated streams, which say so).
-    Raises OptionsError when the columns do not fit together.
+    (except in generated streams, which are marked). Raises OptionsError when the columns do not fit together.
     """
 
     kinds: npt.NDArray[np.int8]

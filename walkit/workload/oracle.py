@@ -46,7 +46,7 @@ Fault: TypeAlias = Literal["missing", "invented", "different", "torn"]
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One key whose state is wrong. `expected` says what would be right; None as `found` is an absent key."""
+    """One key whose state is wrong. `expected` is the right value; None as `found` is an absent key."""
 
     fault: Fault
     key: bytes
@@ -210,7 +210,7 @@ def expected_changes(left: Mapping[bytes, bytes], right: Mapping[bytes, bytes]) 
 
 
 def change_counts(changes: Changes) -> dict[str, int]:
-    """Return how many keys were inserted (I), deleted (D) and changed (C); all three are there, also where none was."""
+    """Return how many keys were inserted (I), deleted (D) and changed (C); all three are there, even if 0."""
     counts = Counter(change for change, _, _ in changes.values())
     return {change: counts[change] for change in ("I", "D", "C")}
 

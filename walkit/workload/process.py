@@ -55,7 +55,7 @@ class TalkingChild:
     """Starts `python -m ARGUMENTS` and calls `hear(line)` for each of its lines, on another thread.
 
     `hear` is called with `changed` held; it is notified after each line and at the end. An object with
-    the key "error" is the child's own word of why it ends. Used by one thread, but for `hear` and `kill`.
+    the key "error" is the child's own reason for its end. Used by one thread, except `hear` and `kill`.
 
     A context manager: `with` starts the child, and no child outlives it. If this process itself dies, the child ends
     too.
@@ -87,7 +87,7 @@ class TalkingChild:
     def start(self) -> None:
         """Start the child, begin to read its lines, and hand over what it works on.
 
-        ChildWriterError: it cannot be started. One that ends before it has read everything is no error here.
+        ChildWriterError: it cannot be started. One that ends before it has read everything is not an error here.
         """
         command, environment = python_child(*self._arguments)
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
@@ -124,7 +124,7 @@ class TalkingChild:
             while left:
                 left = left[pipe.write(left) :]
         except BrokenPipeError:
-            return  # wait() and failure() say why
+            return  # wait() and failure() have the reason
 
     def _read(self) -> None:
         process = self._running()
@@ -165,9 +165,9 @@ class TalkingChild:
                 self.changed.wait(POLL_S)
 
     def wait(self) -> bool:
-        """Wait for the child's end and for its last line; True where `kill` ended it while it was still at work.
+        """Wait for the child's end and for its last line; True if `kill` ended it during its work.
 
-        Raises ChildWriterError where it failed.
+        Raises ChildWriterError if it failed.
         """
         process = self._running()
         assert self._reader is not None

@@ -16,7 +16,7 @@ RATE_MAX = 20_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PacedLoad:
-    """So many records a second, in an open loop, until the log has its size."""
+    """So many records per second, in an open loop, until the log has its size."""
 
     records_per_s: int = 500
     record_bytes: int = 512
@@ -64,7 +64,7 @@ class ReplicatedChild(TalkingChild):
         return cls(["delta", path, address, name, log], on_line)
 
     def start_and_hear(self, timeout_s: float) -> None:
-        """Start it and wait for its first line. ChildWriterError where none comes: nothing of it is left then."""
+        """Start it and wait for its first line. ChildWriterError if none comes: nothing of it is left then."""
         self.start()
         if self.wait_until(lambda: self.newest is not None, timeout_s):
             return
@@ -76,7 +76,7 @@ class ReplicatedChild(TalkingChild):
             self.close()
 
     def stop(self, timeout_s: float) -> None:
-        """Ask it to close its log and end; it is killed where it has not after so long. Releases what it had."""
+        """Let it close its log and end; it is killed if it has not after so long. Releases its resources."""
         self.send(b"stop\n")
         self.wait_until(lambda: not self.talking, timeout_s)
         self.close()

@@ -97,7 +97,7 @@ def _write(
 def follow(
     path: str, address: str, name: str, codec: str, lines: LineReporter, stop: threading.Event
 ) -> None:
-    """Follow a primary into the folder `path` until `stop`; a replica that has failed says so and remains."""
+    """Follow a primary into the folder `path` until `stop`; a replica that has failed reports it and remains."""
     with Replica(path, address, codec or None, name=name) as replica:
         while True:
             over = stop.wait(LINE_S)

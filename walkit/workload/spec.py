@@ -85,10 +85,10 @@ class Workload:
     writers: int = 64
     """Writers, each with one group under way: threads."""
     tasks: int = 0
-    """Asyncio tasks in place of the threads; they take puts and reads, one a group. 0: threads."""
+    """Asyncio tasks instead of the threads; they take puts and reads, one per group. 0: threads."""
     arrival: Literal["closed"] | OpenLoop = "closed"
     """closed: a writer begins its next group when the last one is done. In an open loop each call has a time and a
-    writer; it waits where the writer is late, and its latency counts that."""
+    writer; it waits if the writer is late, and its latency counts that."""
     keys: str | KeyChoice | None = None
     """"uniform" (default), "zipfian", "latest", "sequential", or a KeyChoice with their parameters."""
     value_bytes: ValueBytes | None = None

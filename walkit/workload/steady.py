@@ -45,7 +45,7 @@ class ContinuousLoad:
     style: Style = "threads"
     """Each writer is a thread that calls `append`, or an asyncio task that awaits `append_async`."""
     record_bytes: int = 100
-    """Bytes of each value; there is no key."""
+    """Bytes of each value; records have no key."""
     durability: Durability = "sync"
     in_flight: int = 1
     """Frames written at the same time."""
@@ -129,7 +129,7 @@ class ContinuousLoad:
         """Say it in words, for the status line."""
         who = f"{self.writers} {'writer thread' if self.style == 'threads' else 'asyncio task'}"
         many = "" if self.writers == 1 else "s"
-        said = f"{who}{many}, {self.record_bytes:,} bytes a record, durability {self.durability}"
+        said = f"{who}{many}, {self.record_bytes:,} bytes per record, durability {self.durability}"
         if self.in_flight > 1 or self.ack_order != "append":
             said += f", {self.in_flight} frames in flight, acknowledged in {self.ack_order} order"
         if self.policy != "take-all":
@@ -150,11 +150,11 @@ class SteadyLine:
     statistics: LogStatistics
     """Of the log, since the child opened it."""
     latency: LatencyHistogram | None
-    """Of the records acknowledged since the line before; None if there were none."""
+    """Latencies of the records acknowledged since the line before, or None."""
     events: tuple[tuple[int, str, dict[str, Any]], ...]
     """(time, name, attributes) of the log's events since the line before."""
     frames: FrameSample | None = None
-    """The frames around the slowest one since the line before; None if there were none."""
+    """The frames around the slowest one since the line before, or None."""
     raw: RawRate | None = None
     """The rate of the bare device, in the line after its measurement."""
 
@@ -162,7 +162,7 @@ class SteadyLine:
 class SteadyWriter(TalkingChild):
     """A child process that drives a ContinuousLoad into the log at `path`.
 
-    Used by one thread, but for `read`, `statistics`, `talking` and `kill`, which any thread may call.
+    Used by one thread, except `read`, `statistics`, `talking` and `kill`, which any thread may call.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class SteadyWriter(TalkingChild):
         return lines
 
     def wait_for(self, records: int, timeout: float) -> bool:
-        """Wait until the child's log has so many records acknowledged; False where it ended or time ran out."""
+        """Wait until the child's log has so many records acknowledged; False if it ended or time ran out."""
 
         def there() -> bool:
             return self._statistics is not None and self._statistics.records_acked >= records

@@ -53,7 +53,7 @@ class SteadyWriters:
 
     def __init__(self, log: WriteAheadLog, load: ContinuousLoad) -> None:
         self.latencies_ns: deque[int] = deque(maxlen=LATENCIES_MAX)
-        """Of the records acknowledged since it was last emptied."""
+        """Latencies of the records acknowledged since it was last emptied."""
         self.errors: list[BaseException] = []
         self.stopped = threading.Event()
         self._log, self._load = log, load
@@ -191,7 +191,7 @@ def raw_of(path: str, load: ContinuousLoad) -> RawRate | None:
     try:
         return raw_rate(path, block_bytes=size, threads=threads, direct=load.direct_io)
     except StorageError:
-        return None  # a full disk: the log says so itself, where it is one
+        return None  # the log itself reports a full disk
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -25,10 +25,10 @@ def sweep(
     past_the_knee: int = 1,
     progress: bool = True,
 ) -> list[Run]:
-    """Drive the workload in an open loop at each rate (calls a second, rising), for about `seconds`; return the Runs.
+    """Drive the workload in an open loop at each rate (calls per second, rising), for about `seconds`; return the Runs.
 
     `make()` gives a log or Store for each, as a context manager: an empty one, so that no run meets another's segments.
-    Ends after `past_the_knee` rates that were not kept up with. The arrival process is the workload's where it has one,
+    Ends after `past_the_knee` rates that were not kept up with. The arrival process is the workload's if it has one,
     else Poisson. Draw them with `walkit.plots.latency_over_load`. OptionsError for rates that do not rise; otherwise
     raises what `drive` raises.
     """

@@ -36,7 +36,7 @@ def trace_operations(path: str | os.PathLike[str], *, seed: int = 0) -> Operatio
     100 bytes. Every operation of a key goes to one writer, in its order; a group goes with its first key, so two groups
     that share a later key may go to two writers.
 
-    OptionsError for other columns and for rows that are no operation; StorageError if the file cannot be read.
+    OptionsError for other columns and for rows that are not an operation; StorageError if the file cannot be read.
     """
     frame = _read(Path(path))
     other = sorted(set(frame.columns) - set(COLUMNS))
@@ -72,7 +72,7 @@ def _read(path: Path) -> pd.DataFrame:
     reader = readers.get(path.suffix)
     if reader is None:
         refuse("path", str(path), "*.csv or *.parquet")
-    # Text stays text: a key 007 is no number, and a value NA is there.
+    # Text stays text: a key 007 is not a number, and a value NA is not missing.
     text = {"dtype": {"key": str, "value": str}, "keep_default_na": False} if path.suffix == ".csv" else {}
     try:
         frame: pd.DataFrame = reader(path, **text)

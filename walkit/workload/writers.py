@@ -48,7 +48,7 @@ class Writers:
 
     `done[w]` counts the groups of part w that were acknowledged; it is written by writer w alone. `lsns[w]` holds the
     last LSN of each of its groups that made records, in the order in which they were recorded. `may_begin(w, group)`
-    is asked before each group and may wait; where it says False, the writer ends. With `due`, a group waits for its
+    is called before each group and may wait; if it returns False, the writer ends. With `due`, a group waits for its
     time and is measured from it. The first error of any kind ends all writers and is in `errors`.
     """
 
@@ -168,7 +168,7 @@ class Writers:
         began: int,
         record_read: RecordFunction,
     ) -> tuple[int, AppendResult | None]:
-        """Do the reads of a group, then its changes in one transaction; return (records, where they are)."""
+        """Do the reads of a group, then its changes in one transaction; return (records, their result)."""
         reads = [i for i in rows if kinds[i] == READ]
         if reads:
             for i in reads:
