@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-if not __package__:  # run as a script: the checkout is what it is about, installed or not
+if not __package__:  # run as a script: use the checkout, installed or not
     sys.path.insert(0, str(ROOT))
 
 import psutil  # noqa: E402
@@ -23,11 +23,11 @@ import psutil  # noqa: E402
 from scripts.browsing import APP, Seen, find_browser, look_at, open_browser, serve  # noqa: E402
 
 WATCHED_S = 20.0
-"""How long an open page is watched for what it costs."""
+"""How long an open page's cost is measured."""
 
 
 def bytes_of(seen: Seen) -> int:
-    """Return the bytes that the page and what it loads are on the wire, read again without a cache."""
+    """Return the bytes on the wire of the page and all that it loads, without a cache."""
     client = seen.page.context.new_cdp_session(seen.page)
     sizes: list[int] = []
     client.on("Network.loadingFinished", lambda told: sizes.append(int(told["encodedDataLength"])))
@@ -59,7 +59,7 @@ def one_round(app: Path, browser_path: str, warm: int) -> tuple[float, list[floa
 
 
 def costs(browser_path: str) -> dict[str, Any]:
-    """Return what an open Live page costs: idle, and an update while it shows writers that hardly write."""
+    """Return the cost of an open Live page: idle, and per update while its writers barely write."""
     with serve() as server, open_browser(browser_path) as browser:
         seen = look_at(browser, server.url + "?page=live&arrivals=100&writers=2", width=1440, height=900)
         process = psutil.Process(server.process.pid)
@@ -96,7 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     browser = find_browser()
     if browser is None:
-        print("there is no Chromium on this machine: install it first", file=sys.stderr)
+        print("no Chromium on this machine: install it first", file=sys.stderr)
         return 1
     cold: list[float] = []
     warm: list[float] = []

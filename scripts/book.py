@@ -4,8 +4,8 @@
     python scripts/book.py [--out build/book] [--notebook PATH ...] [--executed FOLDER] [--no-execute]
 
 The site is an index, a page for each notebook, plotly.js once as a file that all pages share, and the data of each
-figure as CSV and Parquet. It needs no network and no server: open index.html. A figure is a picture where no script
-runs; pages are light or dark as the system is. `--executed` is where notebooks with their outputs are kept, or taken
+figure as CSV and Parquet. It needs no network and no server: open index.html. A figure is a picture if scripts do not
+run; pages are light or dark as the system is. `--executed` is where notebooks with their outputs are kept, or taken
 from with `--no-execute`.
 
 It is a script that uses nbconvert, which JupyterLab brings, and no generator of sites: a book of six pages needs no
@@ -33,7 +33,7 @@ from nbconvert import HTMLExporter
 from traitlets.config import Config
 
 ROOT = Path(__file__).resolve().parent.parent
-if not __package__:  # run as a script: the checkout is what it is about, installed or not
+if not __package__:  # run as a script: use the checkout, installed or not
     sys.path.insert(0, str(ROOT))
 
 from walkit import plots  # noqa: E402
@@ -46,7 +46,7 @@ CELL_TIMEOUT_S = 900
 SCRIPT = "plotly.min.js"
 WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 BESIDE = ("*.ipynb", "*.svg")
-"""What a notebook finds in its folder, and so in the one where it is executed."""
+"""Files of a notebook's folder that are also put where it is executed."""
 STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.6 system-ui, sans-serif; max-width: 46rem; margin: 3rem auto; padding: 0 1rem; }
@@ -137,10 +137,10 @@ def write_page(
 
 
 def draw_still(notebook: Any, name: str, data: Path) -> int:
-    """Make the outputs of an executed notebook what a page without a kernel can show; return how many figures it has.
+    """Change an executed notebook's outputs for a page without a kernel; return how many figures it has.
 
-    A figure becomes a picture that is drawn anew where scripts run, with links to its data, which is written to the
-    folder `data` beside the page; controls become words. The notebook itself is changed.
+    A figure becomes a picture that scripts redraw, with links to its data, which is written to the folder `data` beside
+    the page; controls become words. The notebook itself is changed.
     """
     found = figures_of(notebook)
     _still_widgets(notebook)
@@ -159,7 +159,7 @@ def draw_still(notebook: Any, name: str, data: Path) -> int:
 
 
 def _still_widgets(notebook: Any) -> None:
-    """Put words in the place of controls, which need a kernel, and nothing in that of bars of progress.
+    """Replace controls, which need a kernel, by words, and remove progress bars.
 
     The script that would draw them comes from elsewhere.
     """

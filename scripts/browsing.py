@@ -41,7 +41,7 @@ CHROMIUM_ARGUMENTS = (
 
 
 def find_browser() -> str | None:
-    """Return the path of a Chromium or Chrome on PATH; None where there is none."""
+    """Return the path of a Chromium or Chrome on PATH, or None."""
     return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
@@ -122,7 +122,7 @@ def open_browser(path: str) -> Iterator[Browser]:
 
 @dataclass(kw_only=True)
 class Seen:
-    """A page, and what it asked for and complained of since it was opened."""
+    """A page, and its requests and errors since it was opened."""
 
     page: Page
     host: str
@@ -151,7 +151,7 @@ class Seen:
         options: dict[str, object] = {"resultTypes": ["violations"], "preload": False}
         for more in ({}, {"runOnly": OF_COLOUR}):
             theme = self.page.evaluate("document.documentElement.dataset.theme")
-            # The first run takes axe-core into the page; its report is of what a person can do something about.
+            # The first run loads axe-core into the page.
             results = Axe().run(self.page, options=options | more).response["violations"]
             found += [
                 f"{theme}: {violation['id']}: {node['html'][:200]}"
@@ -163,7 +163,7 @@ class Seen:
         return found
 
     def controls(self) -> list[str]:
-        """Return role and name of each control of the page that is shown, in their order, but for figures' toolbars."""
+        """Return role and name of each control of the shown page, in their order, except figures' toolbars."""
         tree = self.page.locator("#main").aria_snapshot()
         return [f"{role} {name}" for role, name in CONTROL.findall(tree) if not name.startswith(OF_PLOTLY)]
 
@@ -204,7 +204,7 @@ def look_at(
 ) -> Seen:
     """Open `url` in a window of its own (a session of its own) and wait until the Start button can be pressed.
 
-    `scheme` is what the system prefers.
+    `scheme` is the system's preference.
     """
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
     page = context.new_page()

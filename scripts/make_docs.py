@@ -3,11 +3,10 @@
 
     python scripts/make_docs.py [--out build/docs] [--no-execute] [--executed build/executed]
 
-The site needs no network and no server: open build/docs/index.html. Its source is a tree that is put together anew
-each time: the Markdown of docs/, FORMAT.md, the changelog and others, the notebooks with their outputs, and what these
-show or lead to; links are set to where a page is in the site. Sphinx builds the tree with docs/conf.py, and a warning
-is an error. With `--no-execute` the notebooks are those in the folder `--executed` where they are there, else as they
-are committed, without outputs.
+The site needs no network and no server: open build/docs/index.html. Its source is a tree that is rebuilt each time: the
+Markdown of docs/, FORMAT.md, the changelog and others, the notebooks with their outputs, and the files that these show
+or link to; links are rewritten for the site. Sphinx builds the tree with docs/conf.py, and a warning is an error. With
+`--no-execute` the notebooks come from the folder `--executed` if it has them, else as committed, without outputs.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from time import monotonic
 import nbformat
 
 ROOT = Path(__file__).resolve().parent.parent
-if not __package__:  # run as a script: the checkout is what it is about, installed or not
+if not __package__:  # run as a script: use the checkout, installed or not
     sys.path.insert(0, str(ROOT))
 
 from scripts import book  # noqa: E402
@@ -49,7 +48,7 @@ ELSEWHERE = {
 INDEX, FIRST = "00-index", "01-one-record-on-disk"
 """The notebook that lists the others, and the one that is the tutorial and stands by itself."""
 CONTENTS = {"docs/decisions/README.md": "\n```{toctree}\n:hidden:\n:glob:\n\n0*\n```\n"}
-"""What a page gets at its end: the pages that follow it, where its own tables list them."""
+"""Text added at the end of a page: the pages that its own tables list."""
 PROSE_OR_CODE = re.compile(
     r"(^(`{3,}|~{3,}).*?^\2[ \t]*$|(`+)(?!`).+?(?<!`)\3(?!`))", re.MULTILINE | re.DOTALL
 )
@@ -121,7 +120,7 @@ class Tree:
         target.write_text(text, encoding="utf-8")
 
     def copy_files(self) -> None:
-        """Put in what the pages show or lead to."""
+        """Copy the files that the pages show or link to."""
         for name in sorted(self.files):
             target = self.source / "files" / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -129,7 +128,7 @@ class Tree:
 
 
 def outside_code(text: str, change: Callable[[str], str]) -> str:
-    """Return Markdown with `change` made to what is not code."""
+    """Return Markdown with `change` made outside code."""
     parts, at = [], 0
     for match in PROSE_OR_CODE.finditer(text):
         parts += [change(text[at : match.start()]), match[0]]
@@ -246,7 +245,7 @@ TOCTREE = re.compile(r"(^```\{toctree\}\n(?::\w+:.*\n)*\n)((?:[^`\n]+\n)+)(?=```
 
 
 def gather(source: Path, executed: Path | None = None, root: Path = ROOT) -> Tree:
-    """Put the source of the site together in the folder `source`, with the outputs of `executed` where they are."""
+    """Put the source of the site together in the folder `source`, with the outputs of `executed` if they exist."""
     shutil.rmtree(source, ignore_errors=True)
     tree = Tree(root, source)
     (source / "extra" / "notebooks" / "data").mkdir(parents=True)
@@ -267,7 +266,7 @@ def gather(source: Path, executed: Path | None = None, root: Path = ROOT) -> Tre
 
 
 def add_notebook(tree: Tree, notebook: Path, executed: Path | None) -> int:
-    """Put one notebook into the tree, with what it shows; return how many figures it has."""
+    """Put one notebook into the tree, with its files; return how many figures it has."""
     path = f"notebooks/{notebook.name}"
     ran = executed / notebook.name if executed is not None else notebook
     content = nbformat.read(ran if ran.is_file() else notebook, as_version=4)
@@ -298,7 +297,7 @@ def build(source: Path, out: Path) -> None:
         raise RuntimeError("Sphinx warned: its words are above")
     shutil.rmtree(doctrees, ignore_errors=True)
     (out / "_static" / "webpack-macros.html").unlink(missing_ok=True)  # a template of the theme, and no page
-    for page in out.rglob("*.html"):  # where no script runs the theme would be neither light nor dark
+    for page in out.rglob("*.html"):  # without scripts the theme would be neither light nor dark
         html = page.read_text("utf-8").replace('data-theme="auto"', 'data-theme="light"', 1)
         html = NUMBER.sub(r'<td class="number">\1</td>', PARAMETERS.sub(parameters, html))
         page.write_text(html, encoding="utf-8")
@@ -311,7 +310,7 @@ PARAMETERS = re.compile(r"<dl>\s*((?:<dd>(?:(?!</?d[dlt]\b).)*</dd>\s*)+)</dl>",
 
 
 def parameters(match: re.Match[str]) -> str:
-    """Return the parameters of a signature as lines that are no list."""
+    """Return the parameters of a signature as lines instead of a list."""
     lines = match[1].replace("<dd>", '<span class="sig-line">').replace("</dd>", "</span>")
     return f'<span class="sig-lines">{lines}</span>'
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make the golden files of the format anew, and the worked example of FORMAT.md from them.
+"""Rebuild the golden files of the format, and the worked example of FORMAT.md from them.
 
 `python scripts/make_golden.py` writes; `--check` writes nothing, names what differs, and exits 1 if anything does.
 Everything in them is fixed here: ids, times, records. A difference means that the format, or this file, has changed.
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-if not __package__:  # run as a script: the checkout is what it is about, installed or not
+if not __package__:  # run as a script: use the checkout, installed or not
     sys.path.insert(0, str(ROOT))
 
 from walkit.format import layout  # noqa: E402
@@ -59,7 +59,7 @@ class Row:
 
     @property
     def kind_byte(self) -> int:
-        """The kind with the bits that say what the record has."""
+        """The kind with the bits for the record's parts."""
         bits = (self.key is not None) * layout.HAS_KEY | (self.value is not None) * layout.HAS_VALUE
         return (
             self.kind | bits | (self.stamp is not None) * layout.HAS_TIMESTAMP | self.joined * layout.JOINED
@@ -229,7 +229,7 @@ def golden_log() -> tuple[SegmentMaker, SegmentMaker]:
 
 
 def single_segments() -> dict[str, SegmentMaker]:
-    """Return the segments that stand alone: direct I/O with a gap before it, compacted, compressed."""
+    """Return the segments that are in no log: direct I/O with a gap before it, compacted, compressed."""
     direct = SegmentMaker(
         header(
             4,

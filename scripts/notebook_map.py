@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-if not __package__:  # run as a script: the checkout is what it is about, installed or not
+if not __package__:  # run as a script: use the checkout, installed or not
     sys.path.insert(0, str(ROOT))
 
 from walkit._internal.html import BLUE, GREEN, PURPLE, Markup, join, tag  # noqa: E402
@@ -47,7 +47,7 @@ PATHS = {
 }
 """Of each reader: a colour, and the notebooks in the order to read them."""
 ENDS = {"Student": "02", "Storage engineer": "walkit bench write", "Spark user": "docs/spark.md"}
-"""What comes after these notebooks."""
+"""The next step after these notebooks."""
 STYLE = """
 text { font-family: system-ui, "DejaVu Sans", Helvetica, Arial, sans-serif; font-size: 14px; fill: #1b2733; }
 .name { font-weight: 600; } .small { font-size: 12px; fill: #43525f; }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make the screenshots of README.md anew: `make screenshots`. Real pages of the dashboard in a real browser.
+"""Retake the screenshots of README.md: `make screenshots`. Real pages of the dashboard in a real browser.
 
 Beside them it records the names of the controls of each page: where a page has others today, a test says that the
 pictures are not current.
@@ -12,18 +12,18 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-if not __package__:  # run as a script: the checkout is what it is about, installed or not
+if not __package__:  # run as a script: use the checkout, installed or not
     sys.path.insert(0, str(ROOT))
 
 from scripts.browsing import Seen, find_browser, look_at, open_browser, serve  # noqa: E402
 
 FOLDER = ROOT / "dashboards" / "screenshots"
 RECORD = FOLDER / "controls.txt"
-"""What the pages were called and offered when the pictures were taken."""
+"""Names and controls of the pages when the pictures were taken."""
 WRITING_S = 12.0
 """How long the writers are watched before the picture of the Live page is taken."""
 TRIES = 5
-"""Times that the Live page is begun anew where its raw device was measured at a slower time."""
+"""Most attempts with the Live page, as its raw device may be measured at a slow time."""
 
 
 def take(seen: Seen, name: str) -> None:
@@ -39,7 +39,7 @@ def controls_of_pages(seen: Seen) -> str:
     for link in seen.page.locator("nav a").all():
         name, slug = link.inner_text(), link.get_attribute("data-page")
         seen.turn_to(name)
-        # What is in the address was written after the page was there.
+        # The address changes after the page is there.
         seen.page.wait_for_function("slug => location.search.includes(`page=${slug}`)", arg=slug)
         said.append("\n".join([name, *(f"  {control}" for control in seen.settled_controls())]))
     return "\n".join(said).replace(str(ROOT), "the data root") + "\n"
@@ -49,7 +49,7 @@ def main() -> int:
     """Serve the dashboard, press its buttons, take a picture of each page."""
     browser = find_browser()
     if browser is None:
-        print("there is no Chromium on this machine: install it first", file=sys.stderr)
+        print("no Chromium on this machine: install it first", file=sys.stderr)
         return 1
     FOLDER.mkdir(exist_ok=True)
     with serve() as server, open_browser(browser) as running:
