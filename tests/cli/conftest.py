@@ -15,7 +15,7 @@ from walkit.cli import main
 
 @dataclass(frozen=True)
 class Ran:
-    """What one command did."""
+    """The result of one command."""
 
     code: int
     out: str

@@ -51,15 +51,15 @@ def test_a_claim_is_dropped(log: Path, run: Run) -> None:
         assert again.trim(20) == 11
 
 
-def test_there_is_no_log(tmp_path: Path, run: Run) -> None:
-    """Ask where there is no log, and to drop a claim there: 3, and nothing is made."""
+def test_a_missing_log(tmp_path: Path, run: Run) -> None:
+    """List claims without a log, and drop one there: 3, and nothing is made."""
     for arguments in ((), ("--drop", "c")):
         assert run("claims", tmp_path / "none", *arguments).code == 3
     assert not (tmp_path / "none").exists()
 
 
 def test_a_log_without_claims(tmp_path: Path, run: Run) -> None:
-    """List a log without claims: 0, and it says so."""
+    """List a log without claims: 0, and a line for it."""
     walkit.open(tmp_path / "log").close()
     listed = run("claims", tmp_path / "log")
     assert listed.code == 0 and listed.out.startswith("0 claims on ")

@@ -170,7 +170,7 @@ def test_bad_arguments_exit_2_with_a_sentence(arguments: list[str], run: Run, or
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "dump"])
-def test_what_is_no_log_exits_3_with_one_sentence(command: str, run: Run, tmp_path: Path) -> None:
+def test_a_missing_log_exits_3_with_one_sentence(command: str, run: Run, tmp_path: Path) -> None:
     """Point commands at nothing and at a file: one line on standard error, no traceback unless --debug asks for it."""
     (tmp_path / "file").write_text("text")
     for path in (tmp_path / "nothing", tmp_path / "file"):
@@ -224,7 +224,7 @@ def test_a_reader_that_goes_away_ends_a_dump_quietly(originals: Path) -> None:
 
 
 def test_an_interrupt_exits_130(originals: Path) -> None:
-    """Interrupt a dump that waits for its reader: exit 130 and one word, although nobody reads on."""
+    """Interrupt a dump that waits for its reader: exit 130 and one word, although the reader has stopped."""
     dump = child("dump", originals / "closed")
     assert dump.stdout is not None and dump.stderr is not None
     assert dump.stdout.readline()
@@ -238,7 +238,7 @@ def test_an_interrupt_exits_130(originals: Path) -> None:
 def test_a_full_disk_under_standard_output_exits_3(originals: Path) -> None:
     """Send a dump to the device that is always full: one sentence and exit 3."""
     if not os.path.exists("/dev/full"):
-        pytest.skip("there is no /dev/full here")
+        pytest.skip("no /dev/full here")
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "walkit", "dump", str(originals / "closed")],
@@ -361,7 +361,7 @@ def test_the_bench_saves_its_rows_for_pandas(run: Run, tmp_path: Path) -> None:
 
 
 def test_the_bench_of_replication_tells_both_ratios(run: Run, tmp_path: Path) -> None:
-    """Measure for moments: JSON alone on standard output, saved as well; the ratios are of what stands beside them."""
+    """Measure for moments: JSON alone on standard output, saved as well; the ratios match the columns beside them."""
     work, saved = tmp_path / "work", tmp_path / "saved.json"
     work.mkdir()
     ran = run(

@@ -1,4 +1,4 @@
-"""`walkit diff`: exit codes, the printed rows, JSON, files, and what it refuses."""
+"""`walkit diff`: exit codes, the printed rows, JSON, files, and refusals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
-    """Two logs "a" and "b" that differ in four keys; "b" is at the end what it was at LSN 6, but for one key."""
+    """Two logs "a" and "b" that differ in four keys; "b" ends as it was at LSN 6, except for one key."""
     write(
         str(tmp_path / "a"),
         [(1, b"same", b"1"), (1, b"changed", b"1"), (1, b"deleted", b"\xff"), (1, b"none", None)],
@@ -67,7 +67,7 @@ def test_at_an_lsn(logs: Path, run: Run) -> None:
 
 
 def test_json(logs: Path, run: Run) -> None:
-    """JSON on standard output: sides, counts, every row; bytes that are no text under a name that says so."""
+    """JSON on standard output: sides, counts, every row; bytes that are not text under a marked name."""
     ran = run("diff", f"{logs}/a@3", logs / "b", "--json")
     report = json.loads(ran.out)
     assert (ran.code, ran.err) == (1, "")
@@ -182,8 +182,8 @@ def test_refusals(logs: Path, run: Run) -> None:
         ("none@x", "'x' in 'LOGS/none@x' is not an LSN"),
     ],
 )
-def test_what_is_no_lsn_is_said_to_be_none(place: str, why: str, logs: Path, run: Run) -> None:
-    """Give something else after the @: exit 2, and a sentence with what was given, not that there is no such log."""
+def test_text_that_is_not_an_lsn_is_refused_as_such(place: str, why: str, logs: Path, run: Run) -> None:
+    """Give something else after the @: exit 2, and a sentence with the given text, not about a missing log."""
     for places in ((f"{logs}/{place}", logs / "b"), (logs / "b", f"{logs}/{place}")):
         ran = run("diff", *places)
         assert (ran.code, ran.out) == (2, "")
@@ -205,7 +205,7 @@ def test_an_at_in_a_folder_above_is_part_of_the_path(logs: Path, run: Run) -> No
 
 
 def test_a_folder_with_an_at_in_its_name(logs: Path, run: Run) -> None:
-    """A folder that is really named so is that folder; with another @LSN behind it, at this LSN."""
+    """A folder that is really named so is that folder; with another @LSN after it, at this LSN."""
     os.rename(logs / "a", logs / "a@2")
     assert run("diff", logs / "a@2", f"{logs}/a@2@4").code == 0
     assert run("diff", logs / "a@2", f"{logs}/a@2@3").code == 1

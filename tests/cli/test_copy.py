@@ -28,7 +28,7 @@ def test_a_live_log_is_copied(tmp_path: Path, run: Run) -> None:
 
 
 def test_what_cannot_be_copied(tmp_path: Path, run: Run) -> None:
-    """Copy where there is no log: 3. Copy a damaged log: 1. Nothing that opens as a log is made."""
+    """Copy a missing log: 3. Copy a damaged log: 1. Nothing that opens as a log is made."""
     assert run("copy", tmp_path / "none", tmp_path / "copy").code == 3
     assert list(tmp_path.iterdir()) == []
     with walkit.open(tmp_path / "log") as log:

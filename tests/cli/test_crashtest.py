@@ -1,4 +1,4 @@
-"""`walkit crashtest`: what it prints where every rule holds, where a bug is put back, and what it saves."""
+"""`walkit crashtest`: its output if every rule holds, and with a bug put back, and its files."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_a_bug_that_is_put_back_exits_with_1_and_leaves_its_files(run: Run, tmp_
     assert (again.code, again.out) == (2, "") and "is there already" in again.err
 
 
-def test_where_nothing_is_violated_nothing_is_saved(run: Run, tmp_path: Path) -> None:
-    """Ask for a violation's files where no rule is broken: 0, a sentence, and no folder."""
+def test_without_a_violation_nothing_is_saved(run: Run, tmp_path: Path) -> None:
+    """Ask for a violation's files without one: 0, a sentence, and no folder."""
     ran = run(
         "crashtest",
         "--scenario",

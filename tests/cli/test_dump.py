@@ -68,7 +68,7 @@ def from_parquet(path: Path) -> list[Record]:
 
 @pytest.fixture(scope="module")
 def odd_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Absent and empty keys and values, tombstones, text of every sort, bytes that are no text, timestamps."""
+    """Absent and empty keys and values, tombstones, text of every sort, bytes that are not text, timestamps."""
     path = tmp_path_factory.mktemp("odd") / "log"
     with walkit.open(path) as log:
         log.append(b"")
@@ -86,7 +86,7 @@ def odd_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_format_round_trips_to_equal_records(odd_log: Path, tmp_path: Path, run: Run) -> None:
-    """Dump records with every oddity as JSON, CSV and Parquet and read them back: equal to what the log reads."""
+    """Dump records with every oddity as JSON, CSV and Parquet and read them back: equal to the log's own records."""
     with walkit.open(odd_log, mode="r") as log:
         records = list(log.read())
     assert len(records) == 10
@@ -102,8 +102,8 @@ def test_every_format_round_trips_to_equal_records(odd_log: Path, tmp_path: Path
         assert (tmp_path / form).read_bytes().decode() == run("dump", odd_log, "--format", form).out
 
 
-def test_bytes_that_are_no_text_are_marked(odd_log: Path, run: Run) -> None:
-    """Look at the third record: base64 under a name that says so, and no plain name beside it."""
+def test_bytes_that_are_not_text_are_marked(odd_log: Path, run: Run) -> None:
+    """Look at the third record: base64 under a marked name, and no plain name beside it."""
     plain = json.loads(run("dump", odd_log, "--from", 3, "--to", 3).out)
     assert plain == {
         "lsn": 3,

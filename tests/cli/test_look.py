@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def test_exit_codes_and_output_for_every_damage(
     damage: Damage, originals: Path, tmp_path: Path, run: Run
 ) -> None:
-    """Damage a copy in each way: both commands exit as the table says, print JSON that says why, and change nothing."""
+    """Damage a copy in each way: both commands exit as in the table, print JSON with the reason, and change nothing."""
     shutil.copytree(originals / damage.base, tmp_path / "log")
     copy = Copy(tmp_path / "log")
     damage.do(copy)
@@ -76,7 +76,7 @@ def test_a_live_log_can_be_looked_at(tmp_path: Path, run: Run) -> None:
 
 
 def test_a_long_report_is_shortened_for_people_only(tmp_path: Path, run: Run) -> None:
-    """Inspect a log of a hundred segments: text stays short and says what it leaves out, JSON has all."""
+    """Inspect a log of a hundred segments: text stays short and counts its omissions, JSON has all."""
     options = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=56 * 1024)
     with walkit.open(tmp_path / "log", options=options) as log:
         for _ in range(100):
@@ -87,7 +87,7 @@ def test_a_long_report_is_shortened_for_people_only(tmp_path: Path, run: Run) ->
 
 
 def test_repair_from_the_command_line(originals: Path, tmp_path: Path, run: Run) -> None:
-    """Repair a damaged copy, dry, refused, by salvage and again: exit codes 1, 1, 1, 0; JSON says what is lost."""
+    """Repair a damaged copy, dry, refused, by salvage and again: exit codes 1, 1, 1, 0; JSON has the losses."""
     shutil.copytree(originals / "closed", tmp_path / "log")
     copy = Copy(tmp_path / "log")
     copy.flip_in_frame(1, 4, "body")

@@ -1,4 +1,4 @@
-"""`walkit serve` and `walkit follow` at the command line: addresses, tokens, and what is on standard error."""
+"""`walkit serve` and `walkit follow` at the command line: addresses, tokens, and standard error."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_an_address_is_a_host_and_a_port(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", NO_ADDRESSES)
-def test_what_is_no_address_is_refused_in_words(text: str) -> None:
+def test_an_invalid_address_is_refused_in_words(text: str) -> None:
     """Give texts that gRPC takes for addresses of its own, or cuts into them: OptionsError, listening or not."""
     for option, listening in (("listen", True), ("source", False)):
         with pytest.raises(OptionsError) as refused:
@@ -117,7 +117,7 @@ except walkit.OptionsError:
 
 
 def test_a_folder_that_standard_output_cannot_spell_is_followed_all_the_same(tmp_path: Path) -> None:
-    """Follow into a folder whose name is no ASCII, and no UTF-8, with output in ASCII: lines with escapes, exit 0."""
+    """Follow into a folder whose name is neither ASCII nor UTF-8, with output in ASCII: lines with escapes, exit 0."""
     folder = tmp_path / os.fsdecode("dü".encode() + b"\xff")
     process = subprocess.Popen(
         [sys.executable, "-m", "walkit", "follow", "127.0.0.1:1", folder],
@@ -136,7 +136,7 @@ def test_a_folder_that_standard_output_cannot_spell_is_followed_all_the_same(tmp
 
 
 def test_a_replica_asks_no_proxy_of_the_environment(log: Path, tmp_path: Path) -> None:
-    """Follow with an http_proxy in the environment at which nobody serves: the replica has all, by its own way."""
+    """Follow with an http_proxy in the environment that does not answer: the replica has all, by its own way."""
     with walkit.replication.Primary(log) as primary, socket.create_server(("127.0.0.1", 0)) as proxy:
         proxied = {**os.environ, "http_proxy": f"http://127.0.0.1:{proxy.getsockname()[1]}"}
         proxied["grpc_proxy"] = proxied["https_proxy"] = proxied["http_proxy"]

@@ -1,4 +1,4 @@
-"""scripts/browser.sh: it installs a browser where it can and there is none, says so where it cannot, never fails."""
+"""scripts/browser.sh: it installs a missing browser if it can, else reports it, and never fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     ],
     ids=["there", "another", "installed", "no-network", "no-root", "no-apt"],
 )
-def test_a_browser_is_installed_where_it_can_be(
+def test_a_browser_is_installed_if_possible(
     checkout: Checkout, tmp_path: Path, tools: dict[str, str], user: str, calls: list[str], words: str
 ) -> None:
     """Tools on an otherwise empty PATH note how they are called: the right calls and words, always exit code 0."""

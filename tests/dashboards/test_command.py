@@ -39,7 +39,7 @@ def things(tmp_path: Path) -> Path:
 
 @contextmanager
 def served(folder: Path, *arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Run the command in a folder that is no checkout; its address and process."""
+    """Run the command in a folder outside a checkout; its address and process."""
     scratch = folder / "scratch"
     scratch.mkdir()
     variables = {"PYTHONPATH": str(ROOT), "TMPDIR": str(scratch)}
@@ -100,7 +100,7 @@ def test_a_service_manager_ends_it_cleanly(things: Path) -> None:
 
 
 def test_paths_are_checked_before_anything_is_served(things: Path) -> None:
-    """No log, a damaged Run, nothing at all: typed errors; links are followed, and what comes twice is there once."""
+    """No log, a damaged Run, nothing at all: typed errors; links are followed, and a repeated path is there once."""
     (things / "link").symlink_to("orders")
     found = given(str(things / name) for name in ("orders", "link", "run", "run.parquet", "orders"))
     assert [(what.kind, what.path) for what in found] == [

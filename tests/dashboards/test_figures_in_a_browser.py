@@ -1,4 +1,4 @@
-"""Figures on a page, in a headless Chromium: drawn where plotly.js is, pictures where it is not, light and dark."""
+"""Figures on a page, in a headless Chromium: drawn with plotly.js, pictures without it, light and dark."""
 
 from __future__ import annotations
 

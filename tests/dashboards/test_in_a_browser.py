@@ -1,4 +1,4 @@
-"""The dashboard in a headless Chromium: it works without a network, does what its buttons say, and mixes nobody up."""
+"""The dashboard in a headless Chromium: it works without a network, its buttons work, and sessions are apart."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ UNDRAWN = """async () => {
     }
     return wrong;
 }"""
-"""What fails where a model of each kind on the page changes between the making of its view and its drawing."""
+"""Finds errors if a model of each kind on the page changes between the making of its view and its drawing."""
 TEXTS_BELOW = """elements => elements.map(element => {
     const found = [];
     const look = root => { for (const each of root.childNodes) {
@@ -140,7 +140,7 @@ def test_the_screenshots_are_current(browser: Browser, server: Server, windows: 
 
 
 def eventually(what: Callable[[], Any], seconds: float = 90.0) -> Any:
-    """What `what` returns once that is true; AssertionError where it never is."""
+    """Return the first true result of `what`; AssertionError without one."""
     deadline = time.monotonic() + seconds
     while not (found := what()):
         assert time.monotonic() < deadline, f"never true within {seconds} s"
@@ -300,7 +300,7 @@ def test_two_sessions_do_not_mix(browser: Browser, server: Server, windows: list
 
 
 def test_what_goes_wrong_is_a_sentence(browser: Browser, server: Server, windows: list[Seen]) -> None:
-    """A file where the next log should be: the page says so, and writes once it is gone."""
+    """A file where the next log should be: the page reports it, and writes once it is gone."""
     with looking(browser, server, windows) as seen:
         (folder,) = server.folders()
         before = on_live(seen)
@@ -348,9 +348,7 @@ def check_memory(seen: Seen, server: Server, *redraws: int) -> None:
     assert grown[1] < 40
 
 
-def test_what_is_chosen_stands_in_the_url_and_the_theme_is_remembered(
-    browser: Browser, server: Server
-) -> None:
+def test_choices_are_in_the_url_and_the_theme_is_remembered(browser: Browser, server: Server) -> None:
     """On a dark system: turn to a page and back by the browser's button, one session; load again in the theme."""
     theme = "document.documentElement.dataset.theme"
     before = set(server.folders())
@@ -482,8 +480,8 @@ def test_object_storage_is_compared_on_the_models(
         )
 
 
-def test_without_scripts_the_page_says_so(browser: Browser, server: Server) -> None:
-    """Open the page where no script runs: a sentence says why it is empty, and what shows a log all the same."""
+def test_without_scripts_the_page_explains_itself(browser: Browser, server: Server) -> None:
+    """Open the page without scripts: a sentence explains why it is empty, and names commands that show a log."""
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(server.url)
@@ -491,7 +489,7 @@ def test_without_scripts_the_page_says_so(browser: Browser, server: Server) -> N
     context.close()
 
 
-def test_what_changes_before_it_is_drawn_is_no_error(
+def test_a_change_before_the_drawing_is_not_an_error(
     browser: Browser, server: Server, windows: list[Seen]
 ) -> None:
     """Change the values of widgets that are made and not drawn, of each kind on two pages: none throws."""

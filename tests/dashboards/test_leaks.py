@@ -22,7 +22,7 @@ GUARD_S = 90.0
 
 
 class Holds(NamedTuple):
-    """What a server holds when no session is left."""
+    """The resources of a server without a session."""
 
     descriptors: int
     threads: int
@@ -46,7 +46,7 @@ def visit(url: str) -> None:
 
 
 def held_by(server: Server) -> Holds:
-    """What the server holds once its last session has ended."""
+    """The server's resources once its last session has ended."""
     deadline = time.monotonic() + GUARD_S
     process = psutil.Process(server.process.pid)
     while server.folders() or any(c.status == psutil.CONN_ESTABLISHED for c in process.net_connections()):
@@ -58,7 +58,7 @@ def held_by(server: Server) -> Holds:
 @pytest.mark.parametrize("sessions", [6, pytest.param(30, marks=pytest.mark.slow)])
 @pytest.mark.slow
 def test_a_session_that_has_ended_leaves_nothing(server: Server, sessions: int) -> None:
-    """Sessions, and as many again: then there are no more descriptors and threads than before, and memory is flat."""
+    """Sessions, and as many again: descriptors and threads do not grow, and memory is flat."""
     held = []
     # On a thread: where a test before has used the browser, this one has an event loop of playwright's.
     with ThreadPoolExecutor(1) as another:
@@ -73,7 +73,7 @@ def test_a_session_that_has_ended_leaves_nothing(server: Server, sessions: int) 
     assert after.rss_mib - before.rss_mib < 15
 
 
-def test_a_window_that_has_closed_is_no_news() -> None:
+def test_a_closed_window_is_not_logged() -> None:
     """Records of the event loop: a message for a closed window is dropped from the server's log, all else stays."""
 
     def record(error: Exception | None) -> logging.LogRecord:

@@ -1,4 +1,4 @@
-"""`panel serve` of the app from elsewhere and for others: who may come in, and what it leaves."""
+"""`panel serve` of the app from elsewhere and for others: access, and cleanup."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def states(stream: OperationStream, ends: set[int]) -> dict[int, dict[bytes, byt
 
 
 def test_the_parts_are_the_stream(stream: OperationStream) -> None:
-    """Put together the parts are the stream, no group is split, and the cuts lie where they are said to lie."""
+    """Put together the parts are the stream, no group is split, and the cuts are at their reported places."""
     parts = cut(stream)
     assert np.concatenate([part.numbers for part in parts.streams]).tolist() == stream.numbers.tolist()
     groups = [set(part.groups.tolist()) for part in parts.streams]

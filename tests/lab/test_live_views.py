@@ -64,7 +64,7 @@ def percentiles(page: Page) -> list[list[float]]:
 
 
 def check_run_all(page: Page, complaints: list[str], folder: Path) -> None:
-    """Run All: the view moves while a later cell writes; what it shows at the end is what the log and the Run say."""
+    """Run All: the view moves while a later cell writes; its last numbers equal those of the log and the Run."""
     page.evaluate(RUN_ALL)
     states = moved(page, 6)
     assert len(states[-1][0]) > len(states[0][0]), "the curves grow"

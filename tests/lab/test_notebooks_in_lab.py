@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 SLIDERS = "06-group-commit.ipynb"
 NEEDED = ("import", "LATENCY_US", "WRITERS =", "def simulated", "sliders =", "POLICIES =")
-"""What the cells contain that the sliders need; none of them measures on the disk."""
+"""Text of the cells that the sliders need; none of them measures on the disk."""
 TURNS = ("00", "01", "03", "04", "05", "06", "01", "05", "06", "00")
 DRAWN = """() => {
     const figure = document.querySelector('.widget-interact .js-plotly-plot');

@@ -1,4 +1,4 @@
-"""The raw-device loop: what it writes, how, and what it leaves."""
+"""The raw-device loop: its writes, their flags, and its cleanup."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Spy:
 
 
 def test_it_writes_what_it_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """50 operations are 50 O_DSYNC writes one behind the other on space zeroed before; no file stays."""
+    """50 operations are 50 consecutive O_DSYNC writes on space zeroed before; no file stays."""
     spy = Spy(monkeypatch)
     found = raw_baseline(tmp_path, block_bytes=4096, operations=50)
     assert spy.sizes[-50:] == [4096] * 50
@@ -87,7 +87,7 @@ def test_a_full_disk_leaves_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def test_no_such_place(tmp_path: Path) -> None:
-    """A folder that is absent is a StorageError that says so."""
+    """An absent folder is a StorageError that names it."""
     with pytest.raises(StorageError, match="absent"):
         raw_baseline(tmp_path / "absent")
 

@@ -64,7 +64,7 @@ def test_a_frame_is_durable_with_the_first_sync_that_begins_after_it() -> None:
 
 
 def test_memory_is_bounded_and_marks_are_left_out() -> None:
-    """More frames than are kept: the newest stay; a frame without records is none."""
+    """More frames than are kept: the newest stay; a frame without records is left out."""
     sampler = FrameSampler()
     for number in range(FRAMES_KEPT_MAX + 10):
         sampler.wrote(frame(number), number, number + 1)

@@ -70,7 +70,7 @@ def test_extras_are_those_of_the_metadata() -> None:
 
 
 def test_missing_and_old_packages_have_advice(tmp_path: Path) -> None:
-    """Metadata that asks for what is not there: core is a problem, an extra a note, another version a problem."""
+    """Metadata that requires absent packages: core is a problem, an extra a note, another version a problem."""
     info = tmp_path / "walkit-9.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(
@@ -127,7 +127,7 @@ def test_an_object_store_honours_conditional_puts_or_is_a_problem(tmp_path: Path
 
 @pytest.mark.skipif(not file_system(MEMORY).tmpfs, reason="no file system in memory at /dev/shm")
 def test_memory_is_named_plainly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command on a folder of /dev/shm: exit 1, JSON says what tmpfs means and what to do; saved as a file, too."""
+    """The command on a folder of /dev/shm: exit 1, JSON explains tmpfs and the remedy; also saved as a file."""
     out = tmp_path / "report.json"
     with tempfile.TemporaryDirectory(dir=MEMORY) as place:  # others write to the folder itself
         assert main(["doctor", "--path", place, "--json", "--out", str(out)]) == 1
@@ -163,7 +163,7 @@ def test_the_report_says_the_same_everywhere() -> None:
 
 
 def test_the_report_is_there_in_python(tmp_path: Path) -> None:
-    """walkit.doctor on a folder: parts in order, progress told; what is no folder is refused."""
+    """walkit.doctor on a folder: parts in order, progress reported; a file is refused."""
     told: list[str] = []
     report = walkit.doctor([tmp_path], progress=told.append)
     parts = list(dict.fromkeys(finding.part for finding in report.findings))

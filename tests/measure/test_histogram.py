@@ -137,7 +137,7 @@ def test_impossible_samples_are_refused(samples: list[float], counts: list[int] 
 
 @pytest.mark.parametrize("payload", ["", "no histogram", HdrHistogram(1, 1000, 2).encode()])
 def test_foreign_payloads_are_refused(payload: str | bytes) -> None:
-    """What is not a payload, or is one of another range and precision, raises ValueError."""
+    """Another text, or a payload of another range and precision, raises ValueError."""
     with pytest.raises(ValueError, match="histogram"):
         LatencyHistogram.decode(payload)
 
@@ -149,7 +149,7 @@ def test_impossible_percentiles_are_refused(p: float) -> None:
         LatencyHistogram.from_samples([1]).percentile(p)
 
 
-def test_folding_a_million_is_quick() -> None:
+def test_folding_a_million_is_fast() -> None:
     """A million samples fold in far less than the second that recording one by one takes."""
     samples = np.random.default_rng(7).lognormal(12, 1, 1_000_000).astype(np.int64)
     started = time.thread_time()
@@ -157,7 +157,7 @@ def test_folding_a_million_is_quick() -> None:
     assert time.thread_time() - started < 0.7
 
 
-def test_missing_package_says_which_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without hdrhistogram, making a histogram raises the error that names the extra."""
     monkeypatch.setitem(sys.modules, "hdrh.histogram", None)
     with pytest.raises(MissingExtraError, match=r"walkit\[measure\]") as caught:

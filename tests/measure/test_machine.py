@@ -35,7 +35,7 @@ def test_a_file_system_in_memory_is_known() -> None:
     assert (place.type, place.tmpfs, place.device) == ("tmpfs", True, None)
 
 
-def test_nothing_fails_where_nothing_can_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unreadable_facts_are_unknown_and_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No /proc, no /sys, no sysconf: unknown, never an error."""
 
     def refuse(name: str) -> int:

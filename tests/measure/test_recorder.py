@@ -55,7 +55,7 @@ def test_samples_are_what_was_recorded(
 
 @given(times=st.lists(st.integers(0, 2**40), max_size=20), seen=st.integers(0, 20))
 def test_ticks_are_calls_that_follow_each_other(times: list[int], seen: int) -> None:
-    """Take readings of the clock: each call lasts from one to the next, from any measurement on; none is none."""
+    """Take readings of the clock: each call lasts from one to the next, from any measurement on."""
     recorder = ThreadRecorder()
     for now in times:
         recorder.tick(now)
@@ -90,12 +90,12 @@ def test_threads_are_folded_into_one_run() -> None:
         "total": LatencyHistogram.from_samples(latencies),
         "queue": LatencyHistogram.from_samples(np.full(4000, 500), counts=np.full(4000, 2)),
     }
-    # Completions stand at 1 ms, 2 ms, ...: the one on an edge belongs to the bucket that begins there.
+    # Completions are at 1 ms, 2 ms, ...: the one on an edge belongs to the bucket that begins there.
     assert run.timeline.records.tolist() == [996, 1000, 1000, 1004]
     assert run.timeline.max_us.tolist() == [4.0] * 4
 
 
-def test_warm_up_and_what_comes_later_are_left_out() -> None:
+def test_warm_up_and_later_records_are_left_out() -> None:
     """start() moves time 0: completions before it and after the end are left out; events keep their time."""
     clock = Clock(0)
     recorder = recorder_at(clock)

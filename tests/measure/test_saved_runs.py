@@ -56,7 +56,7 @@ def test_a_bare_run_comes_back_equal(tmp_path: Path) -> None:
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(run=any_run())
 def test_any_run_comes_back_equal(run: Run) -> None:
-    """Runs in which every field varies: saved and loaded, equal, and so is what they hold as plain values."""
+    """Runs in which every field varies: saved and loaded, equal, and so are their plain values."""
     with tempfile.TemporaryDirectory() as folder:
         run.save(Path(folder) / "run")
         back = load(Path(folder) / "run")
@@ -178,13 +178,13 @@ def test_a_run_knows_the_walkit_that_was_measured(tmp_path: Path) -> None:
     assert load(PAIR / "version-2") == load(PAIR / "version-1") == make_run()
     assert make_run().summary()["walkit_version"] is None
     old, new = settings_of(make_run()), settings_of(make_run(walkit_version=here))
-    assert old != new, "another walkit is no repeat"
+    assert old != new, "another walkit is not a repeat"
     assert f"measured: walkit 0.0; drawn: walkit {here}" in run_facts([make_run(walkit_version="0.0")])
     assert f"walkit {here}" in run_facts([run, make_run()])
 
 
 def test_saving_leaves_the_json_of_others(tmp_path: Path) -> None:
-    """A JSON file of the same name that is no half of a Run stays as it is."""
+    """A JSON file of the same name that is not half of a Run stays as it is."""
     (tmp_path / "run.json").write_text("{}")
     make_run().save(tmp_path / "run")
     assert (tmp_path / "run.json").read_text() == "{}"
@@ -201,7 +201,7 @@ def test_other_facts_of_a_pair_are_refused(pair: Path, text: str) -> None:
         load(pair.with_suffix(".json"))
 
 
-def test_newer_damaged_and_half_pairs_are_told_apart(pair: Path) -> None:
+def test_newer_damaged_and_half_pairs_have_different_errors(pair: Path) -> None:
     """A later version asks for a newer walkit; a missing fact is damage, and so is another half; half is not found."""
     facts_path = pair.with_suffix(".json")
     facts = json.loads(facts_path.read_text())
@@ -241,7 +241,7 @@ def resealed(path: Path, **changes: object) -> None:
         ({"series_sha256": "0" * 64}, CorruptionError, "checksum of its columns"),
     ],
 )
-def test_newer_and_other_facts_are_told_apart(
+def test_newer_and_other_facts_have_different_errors(
     tmp_path: Path, changes: dict[str, object], error: type[Exception], words: str
 ) -> None:
     """Facts with a right checksum and a wrong content: each has its typed error."""
@@ -252,7 +252,7 @@ def test_newer_and_other_facts_are_told_apart(
 
 
 def test_foreign_parquet_is_refused(tmp_path: Path) -> None:
-    """A table of something else, a file that is none, and a folder: CorruptionError twice, and what the system says."""
+    """Another table, a file that is not Parquet, and a folder: CorruptionError twice, and the system's error."""
     pq.write_table(pa.table({"x": [1]}), tmp_path / "x.parquet")
     with pytest.raises(CorruptionError, match=r"metadata has no walkit\.run"):
         load(tmp_path / "x")
@@ -267,7 +267,7 @@ def test_foreign_parquet_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_runs_is_one_table(tmp_path: Path) -> None:
-    """Repeats are counted and have medians, seeds apart; all settings are columns; what is no Run says why."""
+    """Repeats are counted and have medians, seeds apart; all settings are columns; another file has a problem."""
     options = {"log": {"in_flight": 1}}
     for number, (records_s, seed) in enumerate([(1.0, 1), (2.0, 2), (4.0, 3)]):
         run = make_run(
@@ -303,7 +303,7 @@ def test_a_folder_of_runs_is_one_table(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_is_an_empty_table_and_no_folder_an_error(tmp_path: Path) -> None:
-    """No file, no row, but columns; what is not there, or a file, is what the system says."""
+    """No file, no row, but columns; a missing path, or a file, is the system's error."""
     assert read_runs(tmp_path)["file"].tolist() == []
     with pytest.raises(FileNotFoundError):
         read_runs(tmp_path / "absent")

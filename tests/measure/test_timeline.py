@@ -104,6 +104,6 @@ def test_impossible_samples_are_refused(
     duration_s: float,
     bucket_s: float | None,
 ) -> None:
-    """Negative times, counts below 1, lengths that differ and widths that are none raise ValueError."""
+    """Negative times, counts below 1, lengths that differ and invalid widths raise ValueError."""
     with pytest.raises(ValueError, match="must"):
         Timeline.from_samples(completed, latency, records=records, duration_s=duration_s, bucket_s=bucket_s)

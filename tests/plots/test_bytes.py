@@ -33,7 +33,7 @@ def cells(drawing: Any, what: str) -> list[Any]:
     return list(np.asarray(getattr(drawing.data[0], what)).ravel())
 
 
-def test_each_byte_stands_in_its_place_under_its_field(seen: walkit.ObservedFrames) -> None:
+def test_each_byte_is_in_its_place_under_its_field(seen: walkit.ObservedFrames) -> None:
     """Read the grid row by row: the frame's bytes in hex, and on hover the field, its value and the offset."""
     drawing = frame_bytes(seen)
     data, fields = seen.data, frame_fields(seen.data)

@@ -46,7 +46,7 @@ POINTS = (
 
 
 def test_each_point_has_its_states_its_kind_and_its_marks() -> None:
-    """Draw four points: bars of possible and judged states by kind, a diamond, a cross, none where none was judged."""
+    """Draw four points: bars of possible and judged states by kind, a diamond, a cross, no bar for unjudged points."""
     drawing = crash_states(explored(*POINTS, broken=3))
     drawn = {trace.name: (list(trace.x), list(trace.y)) for trace in drawing.data}
     assert drawn == {

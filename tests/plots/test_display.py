@@ -72,8 +72,8 @@ def test_a_cell_gets_every_form(drawing: plots.Figure) -> None:
     assert len(drawn) > 5
 
 
-def test_the_picture_stands_where_plotly_would_draw() -> None:
-    """Bars of a known figure: their widths in the picture are in proportion to what they stand for."""
+def test_the_bars_of_the_picture_have_plotlys_proportions() -> None:
+    """Bars of a known figure: their widths in the picture are in proportion to their values."""
     report = Report(phases=(Phase("open", 0.0, 0.1), Phase("scan", 0.1, 0.3), Phase("ready", 0.4, 0.2)))
     svg = ET.fromstring(plots.svg_of(plots.recovery_timeline(report)))
     bars = [e for e in svg.findall(".//{*}rect") if "x" in e.attrib]
@@ -91,7 +91,7 @@ def test_a_figure_comes_back_from_a_notebook() -> None:
     assert plots.svg_of(again) == plots.svg_of(drawing)
 
 
-def test_the_data_is_what_is_drawn(tmp_path: Path) -> None:
+def test_the_data_equals_the_figure(tmp_path: Path) -> None:
     """Curves, whiskers, bars and cells as rows; CSV and Parquet hold them; another suffix is refused."""
     rows = plots.data(plots.replication_lag([(0.5, 10, 0), (1.0, 20, 15)]))
     lag = rows[rows.series == "lag"]

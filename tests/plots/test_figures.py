@@ -201,8 +201,8 @@ def test_recovery_bars_are_the_phases() -> None:
     assert len(bare.x or ()) == 0
 
 
-def test_what_a_recovery_gave_up_is_drawn_by_its_positions() -> None:
-    """Salvage a log with a damaged frame: the lost range is drawn where it is, and told of; so is a hole."""
+def test_losses_of_a_recovery_are_drawn_by_their_positions() -> None:
+    """Salvage a log with a damaged frame: the lost range is drawn in its place, with a text; so is a hole."""
     storage = crash_image(closed=True)
     in_frame(2, 1, 100)(storage)
     _, header = frames_of(storage, segment_name(2))[1]
@@ -247,8 +247,8 @@ def test_figures_read_on_both_pages(drawing: go.Figure) -> None:
     assert len(painted) >= 1
 
 
-def test_warnings_stand_in_the_title() -> None:
-    """A run without durability says so in every figure made of it."""
+def test_warnings_are_in_the_title() -> None:
+    """A run without durability has a warning in each of its figures."""
     for drawing in figures()[:2]:
         assert "sync means nothing" in drawing.layout.title.text
 
@@ -268,7 +268,7 @@ def test_durations_are_readable(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
 
 
-def test_missing_plotly_says_which_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_plotly_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without plotly, importing the room raises the error that names the extra."""
     for name in [name for name in sys.modules if name.split(".")[:2] == ["walkit", "plots"]]:
         monkeypatch.delitem(sys.modules, name)

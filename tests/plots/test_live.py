@@ -75,7 +75,7 @@ def test_the_first_view_is_the_newest_part(window_s: float | None, expected: tup
     assert tuple(drawing.layout.xaxis.range) == expected
 
 
-def test_moving_is_drawing_anew() -> None:
+def test_moving_equals_drawing() -> None:
     """A figure moved from nothing, and from another series, to one is equal to the figure drawn of it."""
     wanted = series(50, events=EVENTS)
     fresh = json.loads(live_timeline(wanted, window_s=5).to_json())

@@ -54,7 +54,7 @@ def test_what_is_not_known_is_not_said() -> None:
 
 
 def test_latency_over_load_draws_every_percentile_of_every_series() -> None:
-    """Two series and a closed run: a line for each percentile, points in order of load, hollow behind the knee."""
+    """Two series and a closed run: a line for each percentile, points in order of load, hollow after the knee."""
     runs = [at_load(40, **LATE), at_load(10), at_load(20), make_run("closed", 2)]
     runs += [at_load(15, name="other", durability="none")]
     drawing = latency_over_load(runs, percentiles=(50, 100))

@@ -35,7 +35,7 @@ def test_overlaid_bars_on_a_logarithmic_axis_begin_at_its_end() -> None:
 
 
 def test_bars_are_stacked_on_those_of_their_own_axes() -> None:
-    """Draw stacked bars in one panel and single ones below: the ones below do not stand on those above."""
+    """Draw stacked bars in one panel and single ones below: the ones below are not stacked on those above."""
     figure = make_subplots(rows=2, cols=1)
     for colour, row in (("#111111", 1), ("#222222", 1), ("#333333", 2)):
         figure.add_trace(go.Bar(x=[0, 1], y=[5, 5], marker={"color": colour}), row=row, col=1)

@@ -15,7 +15,7 @@ from walkit.recovery.scan_report import ScanReport
 
 
 def boxes(drawing: go.Figure, row: str) -> dict[str, list[tuple[int, int]]]:
-    """(start, size) of the boxes in a row, by what they are."""
+    """(start, size) of the boxes in a row, by kind."""
     return {
         trace.name: list(zip(trace.base, trace.x, strict=True))
         for trace in drawing.data
@@ -54,7 +54,7 @@ def test_segments_and_marks_are_those_of_the_report() -> None:
 
 
 def test_a_mark_within_a_segment_is_in_proportion() -> None:
-    """Statistics taken when half of a segment's equal records were there: the mark stands at half of it."""
+    """Statistics taken when half of a segment's equal records were there: the mark is at half of it."""
     with walkit.open(storage=CrashingStorage(), options=walkit.LogOptions(idle_marker_ms=0)) as log:
         for _ in range(5):
             log.append(b"1")
@@ -81,7 +81,7 @@ def torn() -> tuple[ScanReport, ScanReport, walkit.RecoveryReport]:
 
 
 def test_a_torn_tail_and_its_cut_are_drawn() -> None:
-    """Before the opening the tail is a box of its own; after it, its recovery report puts a mark where it was."""
+    """Before the opening the tail is a box of its own; after it, its recovery report puts a mark in its place."""
     before, after, recovery = torn()
     (tail,) = boxes(segments(before), "found")["torn tail"]
     (cut,) = recovery.cuts

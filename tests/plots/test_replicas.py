@@ -39,7 +39,7 @@ NOTHING = [lag_over_time([]), state_lanes([]), sent_by_codec({})]
 
 @pytest.mark.parametrize(("unit", "expected"), [("records", 40.0), ("bytes", 4096.0), ("ms", 0.25)], ids=str)
 def test_a_lag_is_drawn_in_its_unit_and_unknown_is_a_gap(unit: plots.LagUnit, expected: float) -> None:
-    """The values of the unit, a gap where the lag is unknown, and the newest one in words; another unit is refused."""
+    """The values of the unit, a gap for an unknown lag, and the newest one in words; another unit is refused."""
     drawing = lag_over_time([ONE], unit=unit)
     (curve,) = drawing.data
     values = np.asarray(curve.y, dtype=float)

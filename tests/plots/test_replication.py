@@ -26,7 +26,7 @@ def test_both_sides_and_the_lag_are_the_samples() -> None:
     assert tuple(drawing.layout.xaxis2.range) == (0.5, 4.0)
 
 
-def test_marks_stand_at_their_time_inside_the_figure() -> None:
+def test_marks_are_at_their_time_inside_the_figure() -> None:
     """A line for each mark in both panels, words escaped, those at the right end left of their line, on the axis."""
     marks = [(0.25, "started"), (1.25, "<killed>"), (4.0, "caught up")]
     drawing = replication_lag(SAMPLES, marks=marks)
@@ -41,7 +41,7 @@ def test_marks_stand_at_their_time_inside_the_figure() -> None:
 
 
 def test_no_samples_are_an_empty_figure_and_another_shape_is_refused() -> None:
-    """Without samples the figure says so; rows of two numbers are an OptionsError."""
+    """Without samples the figure's title notes it; rows of two numbers are an OptionsError."""
     drawing = replication_lag(np.empty((0, 3)))
     assert drawing.layout.title.text.startswith("Replication lag: no samples<br>")
     with pytest.raises(OptionsError, match="primary's LSN"):

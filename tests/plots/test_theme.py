@@ -106,7 +106,7 @@ def test_counts_are_short(number: float, text: str) -> None:
 
 
 def test_repeated_measurements_have_a_median_and_whiskers() -> None:
-    """One, three and six values: the median of each, least and most of three, quartiles of six; the words say which."""
+    """One, three and six values: the median of each, least and most of three, quartiles of six; the words name each."""
     assert Spread.of([3.0]) == (3, 3, 3, 1)
     assert Spread.of([5.0, 1.0, 2.0]) == (2, 1, 5, 3)
     assert Spread.of([1.0, 2, 3, 4, 5, 100])[1:3] == (2.25, 4.75)
@@ -137,7 +137,7 @@ def test_what_makes_numbers_mean_less_stands_above_them() -> None:
 
 
 def test_each_mark_has_a_row_of_its_own_and_the_axis_spans_what_is_used() -> None:
-    """A log with space made ahead and marks at one place: no two share a row, and the axis ends where the used does."""
+    """A log with space made ahead and marks at one place: no two share a row, and the axis ends with the used space."""
     options = tiny(segment_bytes=1 << 20)
     with walkit.open(storage=MemoryStorage(), options=options) as log:
         log.append_many([bytes(300)] * 20)

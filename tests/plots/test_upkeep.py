@@ -1,4 +1,4 @@
-"""The figure of a log's inventory: what is drawn is what the report says."""
+"""The figure of a log's inventory: the drawing equals the report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from walkit.plots import recovery_over_checkpoint, upkeep
 
 
 def boxes(drawing: go.Figure, row: str, axis: str = "y") -> dict[str, list[tuple[float, float]]]:
-    """(start, size) of the bars in a row, bytes, by what they are."""
+    """(start, size) of the bars in a row, bytes, by kind."""
     return {
         trace.name: list(zip(trace.base, trace.x, strict=True))
         for trace in drawing.data
@@ -85,7 +85,7 @@ def test_live_keys_of_a_store_before_and_after() -> None:
 
 @pytest.mark.parametrize("wrong", [None, "log", 3])
 def test_only_an_inventory_is_drawn(wrong: Any) -> None:
-    """Draw something else: a TypeError that says what to give; an empty log is drawn."""
+    """Draw something else: a TypeError that names the right type; an empty log is drawn."""
     with pytest.raises(TypeError, match="inventory"):
         upkeep(wrong)
     with walkit.open(storage=CrashingStorage()) as log:
@@ -93,7 +93,7 @@ def test_only_an_inventory_is_drawn(wrong: Any) -> None:
 
 
 def test_openings_over_the_age_of_the_checkpoint() -> None:
-    """Open a store with and without records behind its checkpoint: every bar is the sum of its report's phases."""
+    """Open a store with and without records after its checkpoint: every bar is the sum of its report's phases."""
     reports = {}
     for behind in (0, 20):
         storage = CrashingStorage()

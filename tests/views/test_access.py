@@ -1,4 +1,4 @@
-"""Who may see the dashboard: the decision as a table, and the sockets that it rests on, which are real ones."""
+"""Access to the dashboard: the decision as a table, and the real sockets that it uses."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NEAR, FAR = ("127.0.0.1",), ("127.0.0.1", "192.0.2.7")
     ],
 )
 def test_what_reaches_this_machine_alone(address: str, near: bool) -> None:
-    """Addresses of both families, mapped ones, and text that is none."""
+    """Addresses of both families, mapped ones, and other text."""
     assert is_loopback(address) is near
 
 

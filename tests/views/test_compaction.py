@@ -66,7 +66,7 @@ def test_a_trim_is_previewed_and_then_does_that(shelf: Shelf) -> None:
 
 
 def test_amplification_is_counted_after_each_step(shelf: Shelf) -> None:
-    """Write twice, checkpoint, compact: writes go up by what upkeep wrote, space comes down by what it saved."""
+    """Write twice, checkpoint, compact: maintenance adds to the writes, and reduces the space."""
     reports = [shelf.do(step) for step in ("write", "write", "checkpoint", "compact")]
     history = reports[-1].history
     assert [each.step for each in history] == ["write", "write", "checkpoint", "compact"]
@@ -114,7 +114,7 @@ def test_the_buttons_of_the_page_work_on_one_store_of_its_own() -> None:
         assert page.session.read().problem is None
         assert (folder / "store").is_dir()
         page.new_log.clicks += 1
-        wait_until(lambda: not page.session.busy, "the new store is begun")
+        wait_until(lambda: not page.session.busy, "the new store is made")
         page.refresh()
         assert "No store yet" in page.compaction.text.object and not page.compaction.figure.visible
         assert not (folder / "store").exists()

@@ -1,4 +1,4 @@
-"""The Crash lab page without a browser: explorations in real child processes, and what the page says of them."""
+"""The Crash lab page without a browser: explorations in real child processes, and their texts on the page."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_an_exploration_that_is_cancelled_ends_at_once(page: CrashLabPage) -> No
 
 
 def test_the_url_chooses_and_nonsense_is_ignored(page: CrashLabPage) -> None:
-    """Take up what stood in a URL: what is known is chosen, a scenario beside a bug too; the rest changes nothing."""
+    """Restore the state of a URL: known values are chosen, a scenario beside a bug too; the rest changes nothing."""
     chosen = {
         "mutant": "promise-first",
         "scenario": "trim",
@@ -130,8 +130,8 @@ def test_the_verdict_says_whose_fault_it_is() -> None:
     assert [key for key, html in said.items() if 'role="alert"' in html] == [("", 1)]
 
 
-def test_what_a_violation_says_is_text() -> None:
-    """Show a violation with markup in its words: it is escaped, and what was lost is a line each."""
+def test_the_text_of_a_violation_is_escaped() -> None:
+    """Show a violation with markup in its words: it is escaped, and each lost write has a line."""
     violation = FoundViolation(
         rule="kept",
         text="<script>",

@@ -1,4 +1,4 @@
-"""What views remember: bounded, in order, and the arithmetic between two snapshots of a log's metrics."""
+"""The memory of views: bounded, in order, and the arithmetic between two snapshots of a log's metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from walkit.views.history import History, detail_of, point_between, points_of_ru
 from walkit.views.overview import Point
 
 
-def test_a_history_is_bounded_and_says_what_it_forgot() -> None:
+def test_a_history_is_bounded_and_counts_what_it_dropped() -> None:
     """Ten times as many points and events as fit: the newest stay, in order, events before the first point go too."""
     history = History(points_max=50, events_max=20)
     for i in range(500):
@@ -108,7 +108,7 @@ def test_between_two_snapshots() -> None:
 
 
 def test_an_idle_interval_has_a_rate_and_no_means() -> None:
-    """Nothing written, and a mark alone: 0 records/s, and nan for what there was none of."""
+    """Nothing written, and a mark alone: 0 records/s, and nan for undefined means."""
     still = LogStatistics(records_acked=100, frames_written=5)
     marked = LogStatistics(
         records_acked=100, frames_written=6, marker_frames=1, frame_bytes=64, write_ns=1_000

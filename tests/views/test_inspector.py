@@ -109,7 +109,7 @@ def test_a_record_is_found_by_its_lsn(log: Path, lsn: int) -> None:
     ],
     ids=["lsn", "position", "time"],
 )
-def test_what_is_not_there_is_an_error_that_says_what_is(
+def test_a_missing_target_is_an_error_with_the_range(
     log: Path, find: Callable[[object, Job], object], why: str
 ) -> None:
     """Beyond the end by LSN, position and time: OptionsError with the reason."""
@@ -300,7 +300,7 @@ UNSEEN = (
     ("empty", "not a walkit log"),
     ("scratch", "not made yet"),
 )
-"""What may not be looked at, or cannot, and what the page says of it."""
+"""Forbidden and unreadable paths, and the page's text for each."""
 
 
 def test_a_path_that_may_not_be_looked_at_is_a_sentence(shell: Shell, log: Path) -> None:
@@ -329,7 +329,7 @@ def test_a_path_that_may_not_be_looked_at_is_a_sentence(shell: Shell, log: Path)
 
 
 def test_text_that_cannot_be_searched_for_is_a_sentence(shell: Shell) -> None:
-    """Words where a number or a time is wanted: the page says so, and goes on showing the log."""
+    """Words instead of a number or a time: the page reports it, and still shows the log."""
     page = inspector(shell, "&log=log&position=nonsense")
     read(page)
     for by, text in (

@@ -1,4 +1,4 @@
-"""Jobs of a page: what an error that nobody foresaw leaves."""
+"""Jobs of a page: the state after an unforeseen error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views from recorded and live sources, without a browser: what they show is what the source told."""
+"""Views from recorded and live sources, without a browser: they show the source's numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from walkit.views.parts import numbers_html, pn, sentence_html
 
 
 def curves(view: LiveView) -> dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]:
-    """What the figure's pane has, by curve."""
+    """The values of the figure's pane, by curve."""
     return {trace.name: np.asarray(trace.y, dtype=float) for trace in view.figure.object.data}
 
 
@@ -63,7 +63,7 @@ def test_a_live_log_is_shown_through_its_statistics() -> None:
 
 
 def test_a_store_is_shown_through_its_log() -> None:
-    """`live` takes a Store, and says where its log is."""
+    """`live` takes a Store, and names its log's place."""
     with walkit.Store.open("memory://live-store") as store:
         view = live(store)
         assert store.log.location in view.status.object
@@ -90,7 +90,7 @@ def test_events_of_a_live_log_are_on_the_clock(tmp_path: Path) -> None:
 
 
 def test_a_view_does_not_keep_a_log_open() -> None:
-    """A log that is dropped while a view shows it closes itself; the view says that it is closed."""
+    """A log that is dropped while a view shows it closes itself; the view shows that it is closed."""
     log: walkit.WriteAheadLog | None = walkit.open("memory://live-dropped")
     assert log is not None
     view = LiveView(LogSource(log))
@@ -128,8 +128,8 @@ def test_a_change_reaches_what_the_browser_has() -> None:
         assert model.data_sources[0].data["y"][0].tolist() == [float(i) for i in range(1, steps + 1)]
 
 
-def test_what_nobody_sees_is_not_drawn() -> None:
-    """While the figure is hidden its data stands still; shown again, it has everything."""
+def test_a_hidden_figure_is_not_drawn() -> None:
+    """While the figure is hidden its data does not change; shown again, it has everything."""
     view = LiveView(Steps())
     view.shown = False
     for _ in range(5):
@@ -170,7 +170,7 @@ def test_views_load_on_first_use() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_missing_panel_says_which_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_panel_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without panel, importing the room raises the error that names the extra."""
     for name in [name for name in sys.modules if name.split(".")[:2] == ["walkit", "views"]]:
         monkeypatch.delitem(sys.modules, name)

@@ -1,4 +1,4 @@
-"""The Live page without a browser: what its controls ask for, and what it draws of what a session tells."""
+"""The Live page without a browser: its controls' loads, and its drawings of a session's readings."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_both_volumes_have_one_seed(shell: Shell) -> None:
 
 
 def test_a_url_sets_the_controls_and_what_means_nothing_is_ignored() -> None:
-    """Every control there and back; text that is no choice leaves what stands there."""
+    """Every control there and back; text that is not a choice changes nothing."""
     chosen = {
         "style": "asyncio tasks",
         "writers": "3",
@@ -95,7 +95,7 @@ def test_a_url_sets_the_controls_and_what_means_nothing_is_ignored() -> None:
 
 
 class Told(Session):
-    """A session that tells what it is given; it has no children."""
+    """A session with given readings; it has no children."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ def test_axes_have_numbers_once_there_is_a_point(told: Told) -> None:
 
 
 def test_words_of_a_late_configuration_stay_in_the_figure(told: Told) -> None:
-    """Three configurations, the last near the end: words at the left edge, where it begins, at the right edge."""
+    """Three configurations, the last near the end: words at the left edge, at its beginning, at the right edge."""
     view = LoadView(told, lambda place, position: None)
     told.next = {DISK: reading(0, 40)}
     bands = [Band(0.0, "8 threads"), Band(10.0, "9 threads"), Band(38.0, "10 threads")]

@@ -1,4 +1,4 @@
-"""The Recovery page without a browser: each fault is really done, and the page says what became of the log."""
+"""The Recovery page without a browser: each fault is really done, and the page shows the log's fate."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_log_that_another_fault_has_removed_is_not_offered(page: RecoveryPage)
     session = page.session
     page.fault.value = "missing"
     page.do.clicks += 1
-    wait_until(lambda: session.busy, "the fault has begun")
+    wait_until(lambda: session.busy, "the fault is under way")
     session.jobs.cancel()
     wait_until(lambda: not session.busy, "the fault is cancelled")
     page.refresh()
@@ -162,7 +162,7 @@ def test_faults_of_the_place_lose_nothing_acknowledged(
     assert fates(report)["kept"] == report.recovery.end_position
 
 
-def test_earlier_recoveries_stand_beside_the_newest(page: RecoveryPage) -> None:
+def test_earlier_recoveries_are_beside_the_newest(page: RecoveryPage) -> None:
     """Do several faults: the figure has a bar for each, newest last in its order, by the phases of its report."""
     for _ in range(2):
         done(page, "power")
@@ -177,7 +177,7 @@ def test_earlier_recoveries_stand_beside_the_newest(page: RecoveryPage) -> None:
         assert by_phase[phase.name][f"3. {FAULTS['sync'].label}"] == phase.duration_s
 
 
-def test_the_fault_stands_in_the_url_and_salvage_needs_a_refusal(page: RecoveryPage) -> None:
+def test_the_fault_is_in_the_url_and_salvage_needs_a_refusal(page: RecoveryPage) -> None:
     """Restore faults from a URL, nonsense among them; salvage without a refused log is a sentence."""
     cases: tuple[tuple[str, FaultName], ...] = (("bit", "bit"), ("nonsense", "bit"), ("full", "full"))
     for given, wanted in cases:
@@ -214,7 +214,7 @@ def test_recovery_times_are_measured_and_drawn(page: RecoveryPage, monkeypatch: 
 
 
 def test_a_measurement_is_cancelled(page: RecoveryPage) -> None:
-    """Cancel a sweep while it fills its stores: the page says so, nothing is left, and a fault can be done."""
+    """Cancel a sweep while it fills its stores: the page shows it, nothing is left, and a fault can be done."""
     page.measure.clicks += 1
     page.cancel.clicks += 1
     wait_until(lambda: not page.session.busy, "it is cancelled")

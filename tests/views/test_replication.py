@@ -90,8 +90,8 @@ def test_a_slow_link_is_a_lag_that_the_primary_sees(lab: ReplicationLab) -> None
     until(lambda: (member(lab, "replica 2").lag_records or 1_000) < 200, "the lag to fall")
 
 
-def test_a_kill_kills_and_a_restart_goes_on_with_the_files(lab: ReplicationLab) -> None:
-    """Kill -9 the primary: it is gone, the table says so; restart it: another process, nothing of its log is lost."""
+def test_a_kill_kills_and_a_restart_continues_with_the_files(lab: ReplicationLab) -> None:
+    """Kill -9 the primary: it is gone, the table shows it; restart it: another process, nothing of its log is lost."""
     name = PRIMARY
     before = member(lab, name)
     assert before.pid is not None and living(before.pid)
@@ -123,7 +123,7 @@ def test_a_new_replica_comes_to_the_end_of_a_growing_log(lab: ReplicationLab) ->
 
 
 def test_a_process_that_ends_by_itself_is_said(lab: ReplicationLab) -> None:
-    """Kill a replica from outside: the table says that it ended and by which signal, and a restart brings it back."""
+    """Kill a replica from outside: the table shows its end and the signal, and a restart brings it back."""
     pid = member(lab, "replica 1").pid
     assert pid is not None
     os.kill(pid, 9)
@@ -135,7 +135,7 @@ def test_a_process_that_ends_by_itself_is_said(lab: ReplicationLab) -> None:
 
 
 def test_a_delta_reader_whose_link_is_cut_reads_the_log(lab: ReplicationLab) -> None:
-    """Add a reader, cut, heal, kill and restart it: it takes deltas, reads the log while cut, and goes on after it."""
+    """Add a reader, cut, heal, kill and restart it: it takes deltas, reads the log while cut, and continues."""
     lab.add_reader()
     assert done(lab) is None
     until(lambda: (member(lab, "reader 1").delta_bytes or 0) > 0, "bytes by delta")
@@ -193,7 +193,7 @@ def test_closing_the_session_ends_every_process(tmp_path: Path) -> None:
 
 
 def test_a_log_that_has_its_size_rests(tmp_path: Path) -> None:
-    """A primary alone with a log of at most 20 kB: its lines say that it rests; a load out of bounds is refused."""
+    """A primary alone with a log of at most 20 kB: its lines report that it rests; a load out of bounds is refused."""
     lines: list[dict[str, Any]] = []
     load = PacedLoad(records_per_s=500, log_bytes_max=20_000)
     child = ReplicatedChild.primary(str(tmp_path / "p"), load, lines.append)

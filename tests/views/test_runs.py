@@ -25,7 +25,7 @@ ROUNDS = 2
 
 
 def settled(page: RunsPage) -> None:
-    """Wait until nothing is read, measured or compared any more."""
+    """Wait until all reads, measurements and comparisons have ended."""
     page.refresh()
     until(page, lambda: page._job is None and not page.looking.busy)
 
@@ -61,7 +61,7 @@ def recorded(name: str, us: int, **more: object) -> Run:
 
 
 def saved(folder: Path) -> Path:
-    """A folder with three repeats of one Run, one of another, and a file that is none."""
+    """A folder with three repeats of one Run, one of another, and a file that is not a Run."""
     for number, us in enumerate((100, 110, 120), 1):
         run = replace(recorded("fast", 100), latency=recorded("", us).latency, duration_s=us / 1e3)
         run.save(folder / f"fast-{number}")
@@ -193,7 +193,7 @@ def test_what_writers_of_the_live_page_did_is_a_run(shell: Shell) -> None:
 
 
 def test_measuring_can_be_cancelled(shell: Shell) -> None:
-    """A long measurement is given up: the page says so, no Run is kept, and another can be measured."""
+    """A long measurement is given up: the page shows it, no Run is kept, and another can be measured."""
     page = runs_of(shell)
     page.controls.widgets["operations"].value = 1_000_000
     page.controls.measure.clicks += 1

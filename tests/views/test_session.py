@@ -70,7 +70,7 @@ def session() -> Iterator[Session]:
 
 
 def test_writing_is_seen_until_it_is_stopped(session: Session) -> None:
-    """Start, stop, start: points on one clock with a gap between, the sentence says what is going on."""
+    """Start, stop, start: points on one clock with a gap between, the sentence names the activity."""
     history = History()
 
     def seen() -> int:
@@ -99,7 +99,7 @@ def test_writing_is_seen_until_it_is_stopped(session: Session) -> None:
 
 
 def test_frames_in_flight_and_their_order_are_chosen_and_shown() -> None:
-    """Choose frames in flight, an order and a policy on the page: the load has them, and its sentence says so."""
+    """Choose frames in flight, an order and a policy on the page: the load has them, and its sentence names them."""
     shell = make_shell()
     page = live_of(shell)
     try:
@@ -128,8 +128,8 @@ def history_of(page: LivePage, place: str = "this disk") -> History:
     return page.live.histories.get(place, History())
 
 
-def test_kill_and_recover_starts_a_writer_where_none_is(session: Session) -> None:
-    """One press on a new session: a report of a killed child, half a frame cut, nothing lost; the events say so."""
+def test_kill_and_recover_starts_a_writer_if_none_runs(session: Session) -> None:
+    """One press on a new session: a report of a killed child, half a frame cut, nothing lost, with events for each."""
     session.recovery.do("half-frame", LOAD)
     eventually(lambda: not session.busy)
     report, reading = session.recovery.newest, session.read()
@@ -164,7 +164,7 @@ def test_what_cannot_be_done_is_a_sentence(session: Session) -> None:
 
 
 def test_a_child_that_dies_by_itself_is_told(session: Session) -> None:
-    """A child that somebody else kills: the page says so within the next readings, and can start another."""
+    """A child that somebody else kills: the page shows it within the next readings, and can start another."""
     before = children()
     session.start(LOAD)
     eventually(lambda: not session.busy)
@@ -230,8 +230,8 @@ def test_the_page_drives_its_session() -> None:
     assert not Path(page.session.folder).exists()
 
 
-def test_a_new_log_begins_after_one_that_is_none(session: Session) -> None:
-    """Where the log's folder is a file no writer starts; after a new log they do; the old one is gone."""
+def test_a_new_log_replaces_a_broken_one(session: Session) -> None:
+    """If the log's folder is a file, no writer starts; after a new log they do; the old one is gone."""
     old = Path(session.path)
     old.write_text("not a log")
     session.start(LOAD)

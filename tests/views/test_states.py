@@ -146,7 +146,7 @@ def test_a_key_has_its_history_and_each_record_its_frame(shell: Shell) -> None:
 
 
 def test_a_trimmed_history_is_a_sentence(shell: Shell, tmp_path: Path) -> None:
-    """Compare below what a store's trim has left: the page says so, and shows no rows."""
+    """Compare below what a store's trim has left: the page reports it, and shows no rows."""
     with walkit.Store.open(tmp_path / "store", options=OPTIONS) as store:
         for number in range(1_000):
             store.put(b"k%d" % (number % 20), b"v%d" % number)
@@ -160,7 +160,7 @@ def test_a_trimmed_history_is_a_sentence(shell: Shell, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("path", "why"), [("../", "outside the data root"), ("nothing", "no such file")])
 def test_what_may_not_be_looked_at_is_a_sentence(shell: Shell, path: str, why: str) -> None:
-    """Name a path outside the root, and one that is not there, as either log: the page says why."""
+    """Name a path outside the root, and one that is not there, as either log: the page shows the reason."""
     for query in (f"&log={path}", f"&log=log&second={path}"):
         page = states(shell, query)
         assert why in page.status.object
@@ -225,7 +225,7 @@ def test_spark_and_arrow_say_the_same(shell: Shell) -> None:
 
 
 def test_the_timeline_has_both_states() -> None:
-    """Draw two logs, one of more segments than are drawn apart: the marks stand at their LSNs, and words say so."""
+    """Draw two logs, one of more segments than are drawn apart: the marks are at their LSNs, with words."""
     many = tuple((n, n * 10 + 1, n * 10 + 10) for n in range(300))
     drawing = states_timeline(
         [StateLane("one", many[:3], (("left", 7),)), StateLane("<two>", many, (("right", 99),))]

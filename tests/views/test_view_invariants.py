@@ -1,4 +1,4 @@
-"""What the views keep between two steps holds, and each check of it can fail."""
+"""The views' invariants hold between two steps, and each check can fail."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ SPOILED: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
 
 @pytest.mark.parametrize(("make", "spoil"), SPOILED, ids=range(len(SPOILED)))
 def test_a_spoiled_view_is_noticed(make: Callable[[], Any], spoil: Callable[[Any], object]) -> None:
-    """Spoil one field of what a view keeps: its check, which passed before, fails."""
+    """Spoil one field of a view: its check, which passed before, fails."""
     thing = make()
     try:
         thing._check()

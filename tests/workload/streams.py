@@ -1,4 +1,4 @@
-"""Shared by the tests of the drivers: a small seeded stream, and what it must come to, told without walkit."""
+"""Shared by the tests of the drivers: a small seeded stream, and its final state, computed without walkit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def seeded_stream(
 ) -> OperationStream:
     """Return operations in groups of one to four, each group on keys of one route; a fifth of them deletes.
 
-    Each value begins with the operation's number, so that no two records are equal.
+    Each value starts with the operation's number, so no two records are equal.
     """
     rng = np.random.default_rng(seed)
     sizes = rng.integers(1, 5, operations)

@@ -113,7 +113,7 @@ def test_the_raw_loop_writes_frames_of_one_record(report: BenchReport, tmp_path:
 
 
 def test_text_html_and_json_say_the_same(report: BenchReport) -> None:
-    """Every way stands in each form; JSON has the documented keys and survives a round trip; the place is named."""
+    """Every way is in each form; JSON has the documented keys and survives a round trip; the place is named."""
     text, html, plain = report.text(), report._repr_html_(), json.loads(json.dumps(report.to_dict()))
     system = report.machine.file_system
     assert system is not None and str(system.type) in text
@@ -127,7 +127,7 @@ def test_text_html_and_json_say_the_same(report: BenchReport) -> None:
 
 
 def test_what_is_outside_of_the_time_does_not_count() -> None:
-    """A row has only what was acknowledged after its first mark and until its second, also where it began before."""
+    """A row has only records acknowledged after its first mark and until its second, even if they began before."""
     recorder = ThreadRecorder()
     for began, ended, records in ((0, 90, 1), (50, 101, 2), (120, 200, 4), (150, 201, 8)):
         recorder.record(began, ended, records)
@@ -227,7 +227,7 @@ def test_a_modelled_device_is_measured_in_virtual_time() -> None:
 
 
 def test_each_way_with_so_many_on_their_way_is_compared_with_raw_frames(tmp_path: Path) -> None:
-    """4 outstanding, capped at 2 records a frame, past the page cache: a raw row of equal frames follows each way."""
+    """4 outstanding, capped at 2 records per frame, past the page cache: a raw row of equal frames follows each way."""
     report = bench_write(
         writers=[4],
         tasks=[4],
@@ -328,7 +328,7 @@ def test_what_the_place_does_not_know_is_refused(
     assert "secret" not in str(found.value) and list(tmp_path.iterdir()) == []
 
 
-def test_without_sync_the_report_says_so(tmp_path: Path) -> None:
+def test_without_sync_the_report_has_a_note(tmp_path: Path) -> None:
     """Rows of durability none are marked: nothing waited for a sync, and the ratio compares unlike things."""
     report = bench_write(
         writers=[1], tasks=[], seconds=0.02, path=str(tmp_path), durability="none", progress=False
@@ -359,7 +359,7 @@ def test_the_row_of_the_median_is_shown() -> None:
     assert median_row(rows).records == 2
 
 
-def test_a_ratio_to_a_peer_is_of_the_same_run() -> None:
+def test_a_ratio_to_a_peer_comes_from_the_same_run() -> None:
     """Rows as two runs may find them: ratios pair as many callers and the same promise, and the median is of ratios."""
 
     def row(way: str, callers: int, records: int, durability: str = "sync") -> BenchRow:
@@ -383,11 +383,11 @@ def test_a_ratio_to_a_peer_is_of_the_same_run() -> None:
     passes = [run(30, 10), run(80, 20), run(10, 1)]
     found = [median_row(same) for same in zip(*passes, strict=True)]
     assert [r.times_peers for r in found] == [{}, {}, {"leveldb": 4.0}, {"leveldb": 2.0}, {}, {}, {}]
-    assert found[2].records == 30, "the median of the records is of another run than that of the ratios"
+    assert found[2].records == 30, "the median of the records comes from another run than that of the ratios"
     assert run(30, 10)[2].to_dict()["times_peers"] == {"leveldb": 3.0}
 
 
-def test_peers_stand_in_the_same_run(tmp_path: Path) -> None:
+def test_peers_are_in_the_same_run(tmp_path: Path) -> None:
     """Each peer is driven by the threads asked for, synced, and LevelDB once without; each between two raw loops."""
     report = bench_write(
         writers=[2], tasks=[], seconds=0.1, peers=True, runs=1, path=str(tmp_path), progress=False

@@ -139,7 +139,7 @@ def test_a_kill_at_any_moment_loses_nothing_and_invents_nothing(
 
 
 def test_a_child_that_is_left_alone_comes_to_its_end(tmp_path: Path) -> None:
-    """Not killed, it drives everything and closes the log; its Run says what its log's metrics said."""
+    """Not killed, it drives everything and closes the log; its Run equals its log's metrics."""
     stream = seeded_stream(3_000, seed=1)
     shown: list[int] = []
     with writer(tmp_path / "log", stream) as child:
@@ -204,7 +204,7 @@ def test_no_writer_passes_what_was_announced() -> None:
 
 
 def test_a_stream_is_handed_over_byte_for_byte(stream: OperationStream) -> None:
-    """What is read from the bytes is what was written, routes and numbers too, and not one byte more is taken."""
+    """Reading the bytes gives the written stream, routes and numbers too, and takes not one byte more."""
     part = stream.route(3)[1]
     for given in (part, part.select(np.zeros(0, dtype=np.int64))):
         source = io.BytesIO(bytes(stream_to_ipc(given)) + b"what follows")
@@ -233,8 +233,8 @@ def fail(child: ChildWriter) -> ChildWriterError:
     return found.value
 
 
-def test_a_child_that_cannot_open_its_log_says_why(tmp_path: Path, stream: OperationStream) -> None:
-    """A path that is a file, and a log that is locked, are told with the error's name; nobody waits."""
+def test_a_child_that_cannot_open_its_log_reports_the_error(tmp_path: Path, stream: OperationStream) -> None:
+    """A path that is a file, and a log that is locked, are reported with the error's name; nothing waits."""
     (tmp_path / "file").write_text("not a log")
     assert "NotALogError" in str(fail(writer(tmp_path / "file", stream)))
     with walkit.open(tmp_path / "log"):
@@ -244,7 +244,7 @@ def test_a_child_that_cannot_open_its_log_says_why(tmp_path: Path, stream: Opera
 def test_a_child_that_breaks_says_its_last_words(
     tmp_path: Path, stream: OperationStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A child that ends by a traceback gives its exit status and what it wrote to standard error."""
+    """A child that ends by a traceback gives its exit status and its standard error."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("raise SystemExit('no customs here')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
@@ -256,7 +256,7 @@ def test_a_child_that_breaks_says_its_last_words(
 def test_a_program_that_is_not_there_is_one_error(
     tmp_path: Path, stream: OperationStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where Python itself cannot be started, start() says so."""
+    """If Python itself cannot be started, start() raises."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
     with pytest.raises(ChildWriterError, match="did not start"):
         writer(tmp_path / "log", stream).start()
@@ -349,8 +349,8 @@ def test_the_child_ends_with_its_parent(tmp_path: Path, parent: subprocess.Popen
         assert 100 <= log.acked_lsn < 100_000
 
 
-def test_a_child_with_nobody_to_talk_to_ends(tmp_path: Path, stream: OperationStream) -> None:
-    """When only the pipe of its lines is closed, the child ends by itself with the status that says so."""
+def test_a_child_without_a_reader_ends(tmp_path: Path, stream: OperationStream) -> None:
+    """When only the pipe of its lines is closed, the child ends by itself with the status for it."""
     command = [sys.executable, "-m", "walkit.workload", str(tmp_path / "log"), "--operations-on-stdin"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(

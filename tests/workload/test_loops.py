@@ -36,7 +36,7 @@ def percentile_ns(run: Run, name: str, p: float = 50) -> float:
 
 
 def test_the_parts_of_a_call_are_joined_by_lsn() -> None:
-    """Two frames and five calls, one of a frame nobody saw: queue, write and callback add up to each call's time."""
+    """Two frames and five calls, one of an unobserved frame: queue, write and callback add up to each call's time."""
     frames = FrameTimes(*np.array([[10, 12], [2, 3], [128, 192], [100, 300], [150, 380]], np.int64))
     began, ended = np.array([40, 90, 110, 250, 5]), np.array([160, 155, 400, 385, 9])
     last_lsn, records = np.array([10, 11, 14, 13, 9]), np.array([1, 1, 2, 1, 1])
@@ -92,7 +92,7 @@ def run_of_memory(**changes: Any) -> Run:
 
 
 def test_an_open_loop_counts_from_the_intended_start() -> None:
-    """Hang one write of a fixed-rate run of one writer: calls due meanwhile have waited, though none was begun."""
+    """Hang one write of a fixed-rate run of one writer: calls due meanwhile have waited, though none was started."""
     storage = FaultyStorage(CrashingStorage())
     with walkit.open(storage=storage, options=SMALL) as log:
         log.append(b"first")
@@ -188,7 +188,7 @@ def test_an_error_ends_the_tasks() -> None:
 
 @pytest.mark.parametrize("letter", ["A", "C", "D", "E", "F"])
 def test_ycsb_runs_on_a_store(letter: str) -> None:
-    """Drive a preset: every key is there before, reads stand apart from what was written, and the Run can be told."""
+    """Drive a preset: every key is there before, reads and writes are counted apart, and the Run has its summary."""
     workload = ycsb(letter, key_count=200, operations=600, writers=3, seed=1)
     stream = workload.stream()
     with walkit.Store.open(storage=CrashingStorage()) as store:

@@ -18,7 +18,7 @@ class EnoughError(Exception):
 
 @pytest.mark.parametrize("style", ["threads", "tasks"])
 def test_a_run_is_measured_and_saved(tmp_path: Path, style: str) -> None:
-    """By threads and by tasks: the Run says what was driven, is the one that was saved, and the log is gone."""
+    """By threads and by tasks: the Run has the driven load, equals the saved one, and the log is gone."""
     wanted = MeasuredLoad(operations=500, writers=3, style=style, record_bytes=50)  # type: ignore[arg-type]
     saved = tmp_path / "runs" / "one.parquet"
     run = measured_run(wanted, tmp_path, saved, lambda: None)

@@ -277,7 +277,7 @@ def test_an_acknowledged_operation_that_is_lost_is_noticed(
 def test_an_operation_never_submitted_is_noticed(
     small: tuple[pd.DataFrame, OperationStream], seed: int, data: st.DataObject
 ) -> None:
-    """Let one operation take effect that nobody submitted: one fault, and it names that key."""
+    """Let one unsubmitted operation take effect: one fault, and it names that key."""
     table, stream = small
     run = Killed(stream, 3, seed)
     never = [i for i in np.flatnonzero(~run.sent).tolist() if stream.values[i] is not None]
@@ -292,7 +292,7 @@ def test_an_operation_never_submitted_is_noticed(
 
 
 def test_a_torn_transaction_is_noticed(small: tuple[pd.DataFrame, OperationStream]) -> None:
-    """Of each submitted departure keep only the flight, or only the leg: allowed key by key, and still torn."""
+    """Keep only the flight or only the leg of each submitted departure: allowed key by key, and still torn."""
     table, stream = small
     firsts = np.flatnonzero(np.diff(stream.groups) == 0)
     for first in firsts[:: len(firsts) // 20].tolist():
@@ -383,7 +383,7 @@ def test_a_wrong_diff_is_noticed(found: Changes, fault: str) -> None:
 
 
 def test_comparing_nothing_is_not_ok(small: tuple[pd.DataFrame, OperationStream]) -> None:
-    """Two empty states, or a kill before the first acknowledgement, prove nothing and say so."""
+    """Two empty states, or a kill before the first acknowledgement, prove nothing, and are not ok."""
     table, _ = small
     nothing = np.zeros(len(table), dtype=np.bool_)
     for report in (compare_states({}, {}), check_recovered(table, nothing, ~nothing, {})):

@@ -1,4 +1,4 @@
-"""`walkit bench recovery`: writers that are really killed, and what each way of opening brings back."""
+"""`walkit bench recovery`: writers that are really killed, and the records that each way of opening recovers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WAYS = ["verify", "log", "clean", "store"]
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> RecoveryBenchReport:
-    """One run with peers and a checkpoint; nothing is left where it worked."""
+    """One run with peers and a checkpoint; its folder is empty afterwards."""
     folder = tmp_path_factory.mktemp("recovery")
     found = bench_recovery(
         operations=[200],
@@ -40,13 +40,13 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> RecoveryBenchReport:
 
 
 def test_every_way_is_opened_after_a_kill(report: RecoveryBenchReport) -> None:
-    """Log, Store and three peers of killed writers: all is there, also behind a checkpoint, where less is replayed."""
+    """Log, Store and three peers of killed writers: all is there, also after a checkpoint, with less replayed."""
     assert [row.way for row in report.rows] == [*WAYS, "leveldb", "rocksdb", "sqlite", *WAYS]
     assert report.ok and all(row.complete and row.open_ms > 0 for row in report.rows)
     rows = {(row.way, row.checkpoint_age): row for row in report.rows}
     assert rows["verify", 1.0].records == rows["log", 1.0].records == rows["store", 1.0].records == 200
     assert rows["store", 0.25].records == 50
-    assert rows["verify", 1.0].frames in (4, 5)  # with a mark, where the writer was idle for long enough
+    assert rows["verify", 1.0].frames in (4, 5)  # with a mark, if the writer was idle for long enough
     assert rows["clean", 1.0].frames == 0
     assert {"scan", "apply", "replay", "ready"} <= set(rows["store", 1.0].phases)
     assert set(rows["log", 1.0].all_ms) == {rows["log", 1.0].open_ms}
@@ -90,7 +90,7 @@ def test_the_operations_repeat() -> None:
     assert {len(value) for _, values in batches for value in values} == {20}
 
 
-def test_a_child_that_fails_says_why(tmp_path: Path) -> None:
+def test_a_failed_child_reports_its_error(tmp_path: Path) -> None:
     """A load that no store takes: the child's own words come as an error, and no child is left."""
     with pytest.raises(ChildWriterError, match="ValueError"):
         fill_and_kill("walkit", tmp_path / "image", replace(LOAD, frame_records=0))

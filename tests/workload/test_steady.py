@@ -1,4 +1,4 @@
-"""The steady load in a child process: it writes until it is told to stop, says what it does, and leaves no process."""
+"""The steady load in a child process: it writes until it is stopped, reports its work, and leaves no process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PATIENCE_S = 60.0
     ids=["threads", "tasks", "in flight"],
 )
 def test_a_steady_load_is_written_until_it_is_stopped(tmp_path: Path, load: ContinuousLoad) -> None:
-    """What the lines call acknowledged is in the log, of the size asked for, with a latency for each record."""
+    """Records that the lines call acknowledged are in the log, of the wanted size, each with a latency."""
     with SteadyWriter(tmp_path / "log", load) as writer:
         assert writer.wait_for(500, PATIENCE_S)
         writer.stop()
@@ -112,7 +112,7 @@ def test_a_load_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
     assert refused.value.option in wrong
 
 
-def test_a_child_that_cannot_write_says_why(tmp_path: Path) -> None:
+def test_a_child_that_cannot_write_reports_the_error(tmp_path: Path) -> None:
     """A path that is a file ends the child with the error's name, in whatever is asked of it."""
     (tmp_path / "file").write_text("not a log")
     with SteadyWriter(tmp_path / "file") as writer:
@@ -149,7 +149,7 @@ def test_the_child_ends_with_its_leash(tmp_path: Path) -> None:
         assert log.acked_lsn > 0
 
 
-def test_lines_that_nobody_reads_are_bounded() -> None:
+def test_unread_lines_are_bounded() -> None:
     """A parent that does not read keeps the newest lines and no more."""
     writer = SteadyWriter("nowhere")
     statistics = {"acked_lsn": 0}

@@ -1,4 +1,4 @@
-"""The Run of a steady load from its lines, without a child: sums, bounds, and what is no Run."""
+"""The Run of a steady load from its lines, without a child: sums, bounds, and lines that make no Run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_long_load_is_a_run_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -
     assert run.walkit_version is not None
 
 
-def test_lines_without_records_are_no_run() -> None:
+def test_lines_without_records_make_no_run() -> None:
     """No line, one line, and two without a record between them: None. Then a failure is in the Run's words."""
     record = SteadyRecord("nowhere", ContinuousLoad(device="gp3"))
     assert record.run() is None
