@@ -38,7 +38,7 @@ ROOMS = (
 )
 UPSTAIRS = ("testing", "__main__")  # may import every room; no room imports them
 THROUGH_THE_FRONT_DOOR = ("demo", "cli", *UPSTAIRS)
-# Within a room the same: a sub-package knows only itself and those before it. What lies beside them may know them all.
+# Within a room the same: a sub-package knows only itself and those before it. Modules beside them may know them all.
 SUB_PACKAGES = {
     "walkit.replication": ("protocol", "core", "transport", "logs", "delta", "primary", "replica", "healing"),
 }
@@ -46,7 +46,7 @@ DELTA_CORES = tuple(
     f"walkit/replication/delta/{name}.py" for name in ("polls", "session", "buffer", "poller", "replayer")
 )
 CORES = ("walkit/replication/core/", *DELTA_CORES)
-"""State machines of replication: they are told the time and what came, and say what is to be done."""
+"""State machines of replication: they take the time and events, and return steps."""
 NO_CORE_HAS = (
     *("asyncio", "grpc", "os", "queue", "selectors", "socket", "subprocess", "threading", "time"),
     *("walkit._internal.threads", "walkit.storage", "walkit.replication.transport"),
@@ -86,7 +86,7 @@ def misdirected(files: Mapping[str, str]) -> list[str]:
         if room is None:
             continue
         if room not in (*ROOMS, *UPSTAIRS):
-            found.append(f"{path}:1: walkit/{room} is none of the rooms")
+            found.append(f"{path}:1: walkit/{room} is not a room")
             continue
         known = ROOMS if room in UPSTAIRS else ROOMS[: ROOMS.index(room) + 1]
         for line, name in imported(path, source):
@@ -103,14 +103,14 @@ def misdirected(files: Mapping[str, str]) -> list[str]:
 
 
 def misdirected_within(files: Mapping[str, str], room: str, order: tuple[str, ...]) -> list[str]:
-    """Imports of a room's sub-packages that go back up, or to what lies beside them, as "file:line: what"."""
+    """Imports of a room's sub-packages that go back up, or to modules beside them, as "file:line: what"."""
     folder, found = room.replace(".", "/") + "/", []
     for path, source in files.items():
         own, slash, _ = path.removeprefix(folder).partition("/")
         if not path.startswith(folder) or not slash:
             continue
         if own not in order:
-            found.append(f"{path}:1: {own} is none of the sub-packages of {room}")
+            found.append(f"{path}:1: {own} is not a sub-package of {room}")
             continue
         for line, name in imported(path, source):
             if not f"{name}.".startswith(f"{room}."):
@@ -217,7 +217,7 @@ def too_long(files: Mapping[str, str]) -> list[str]:
 
 
 def without_docstring(files: Mapping[str, str]) -> list[str]:
-    """Modules that do not say what they are."""
+    """Modules without a docstring."""
     return [path for path, source in files.items() if not BEGINS_WITH_WORDS.match(source)]
 
 
@@ -253,7 +253,7 @@ def test_an_import_that_goes_up_is_named_however_it_is_written() -> None:
         "walkit/format/frame.py:2: format imports log",
         "walkit/state/table.py:2: state imports plots",
         "walkit/spark/source.py:1: spark imports walkit.open through the front door",
-        "walkit/attic/__init__.py:1: walkit/attic is none of the rooms",
+        "walkit/attic/__init__.py:1: walkit/attic is not a room",
     ]
 
 
@@ -277,7 +277,7 @@ def test_each_sub_package_knows_only_those_before_it(room: str, checkout: Checko
 
 
 @pytest.mark.parametrize("room", SUB_PACKAGES)
-def test_a_room_says_what_its_sub_packages_are(room: str, checkout: Checkout) -> None:
+def test_a_room_describes_its_sub_packages(room: str, checkout: Checkout) -> None:
     """The docstring has the sub-packages in order, and files and names that are there; theirs name each module."""
     folder = room.replace(".", "/") + "/"
     files = python_files(checkout, folder)
@@ -356,8 +356,8 @@ def test_each_lock_has_a_comment_at_its_field(checkout: Checkout) -> None:
     assert not found, "\n".join(found)
 
 
-def test_every_module_says_what_it_is(checkout: Checkout) -> None:
-    """Every module of the package, and every file of tests, begins with a docstring."""
+def test_every_module_has_a_docstring(checkout: Checkout) -> None:
+    """Every module of the package, and every file of tests, has a docstring at its top."""
     found = without_docstring(python_files(checkout, *MEASURED, "tests/"))
     assert not found, "\n".join(found)
 

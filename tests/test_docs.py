@@ -1,4 +1,4 @@
-"""What the documents say is there: links, names, commands, targets, and an example that runs."""
+"""The documents match the code: links, names, commands, targets, and an example that runs."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ ARCHITECTURE_WORDS_MAX = 2_500
 
 
 def words_in(text: str) -> int:
-    """How many words a reader sees: the bars and rules of tables, marks of lists and targets of links are none."""
+    """How many words a reader sees: without bars and rules of tables, marks of lists and targets of links."""
     shown = re.sub(r"\]\([^)]*\)", "", text)
     return sum(any(letter.isalnum() for letter in word) for word in shown.split())
 
@@ -173,7 +173,7 @@ def foreign_citations(files: Mapping[str, str]) -> list[str]:
 
 
 def test_no_page_cites_what_a_reader_does_not_have(checkout: Checkout) -> None:
-    """Code, tests, documents and notebooks, but for this file: none cites a note that is not in the repository."""
+    """Code, tests, documents and notebooks, except this file: none cites a note that is not in the repository."""
     files = checkout.files(".py", ".md", ".toml", ".ipynb", ".sh", "Makefile")
     del files["tests/test_docs.py"]
     found = foreign_citations(files)
@@ -222,7 +222,7 @@ def test_commands_of_the_documents_exist(
 
 
 def helped(capsys: pytest.CaptureFixture[str], *command: str) -> str:
-    """What a command prints with --help; it exits with 0."""
+    """The help of a command; it exits with 0."""
     assert main([*command, "--help"]) == 0
     return capsys.readouterr().out
 
@@ -274,7 +274,7 @@ def test_make_targets_of_the_documents_exist(checkout: Checkout) -> None:
     assert named <= targets
 
 
-def test_the_readme_opens_with_what_it_is_and_two_commands(readme: str) -> None:
+def test_the_readme_opens_with_a_sentence_and_two_commands(readme: str) -> None:
     """The first block of code is the two commands, in the first 25 lines, after the sentence on what walkit is."""
     first = FENCE.search(readme)
     assert first is not None
@@ -311,7 +311,7 @@ def printed(example: str, folder: Path) -> list[str]:
 
 
 def test_each_example_of_the_readme_runs_by_itself(readme: str, tmp_path: Path) -> None:
-    """Each Python block of README.md alone in an empty folder, but for Spark's: it runs, and prints what it says."""
+    """Each Python block of README.md alone in an empty folder, except Spark's: it runs, and prints the output shown."""
     anywhere, with_spark = examples(readme)
     assert (len(anywhere), len(with_spark)) == (3, 1)
     log, simulated, crashed = (printed(example, tmp_path / f"{n}") for n, example in enumerate(anywhere))

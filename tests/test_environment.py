@@ -1,4 +1,4 @@
-"""pyproject.toml, environment.yml, requirements.lock and what is installed here say the same."""
+"""pyproject.toml, environment.yml, requirements.lock and the installed packages agree."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ FROM_PYPI = {
         "not there in this range",
     ),
 }
-"""What stands in environment.yml's pip section, and why."""
+"""The packages of environment.yml's pip section, and why."""
 
 # Written in two parts, so that this file does not hold what it looks for.
 INDEX = re.compile(
@@ -96,7 +96,7 @@ def conda_specifiers(environment: Mapping[str, Any]) -> Specifiers:
 
 
 def differences(pip: Specifiers, conda: Specifiers) -> list[str]:
-    """What the two ask for differently, the reasoned exceptions aside."""
+    """The differences of the two, without the reasoned exceptions."""
     names = (pip.keys() - PIP_ALONE.keys()) | (conda.keys() - CONDA_ALONE.keys())
     return [
         f"{n}: pip {pip.get(n)}, conda {conda.get(n)}" for n in sorted(names) if pip.get(n) != conda.get(n)
@@ -204,7 +204,7 @@ def test_environment_yml_has_condas_shape(environment: Any) -> None:
 
 
 def conda_faults(specs: Iterable[str], versions: Mapping[str, str]) -> list[str]:
-    """What conda's own parser and order of versions say against specifications; `versions` are those tested here.
+    """The faults of specifications by conda's own parser and order of versions; `versions` are those tested here.
 
     A specification has to parse strictly, to have the tested version in its range, and to keep its own upper bound out.
     """

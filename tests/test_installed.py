@@ -25,7 +25,7 @@ try:
 except walkit.MissingExtraError as error:
     print(error.extra)
 from walkit.cli import main
-assert main(["demo"]) == 3  # and says which one extra brings all that it needs
+assert main(["demo"]) == 3  # and names the one extra that it needs
 assert "walkit" in importlib.metadata.entry_points(group="pytest11").names
 """
 PLUGIN = '''

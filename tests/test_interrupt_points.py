@@ -59,8 +59,8 @@ def once(act):
     return act()
 
 def interrupt(number, frame):
-    # Only within `once`: the test's own steps are not what is tested. At most `most` for each: a shot meant for the
-    # step before comes late at times, and a second interrupt ends the waiting for what the first has interrupted.
+    # Only within `once`: the test's own steps are not under test. At most `most` for each: a shot meant for the step
+    # before comes late at times, and a second interrupt ends the wait for the interrupted work.
     global struck
     while frame is not None:
         if frame.f_code is once.__code__:
@@ -135,7 +135,7 @@ STEPS = {
     "stop a new one": 23,
     "close a replica's log": 23,
 }
-"""Of what has many points, or shares most of them with another, only some are struck; of what is not named, each."""
+"""Number of points to strike of a call that has many, or shares most with another; all points of any other."""
 Log = walkit.WriteAheadLog
 
 
@@ -153,12 +153,12 @@ def made(killed: bool) -> CrashingStorage:
 
 @dataclass
 class Scene:
-    """What one strike meets: a storage, and the log or store that is open on it, if any."""
+    """The scene of one strike: a storage, and the log or store that is open on it, if any."""
 
     storage: ShootingStorage
     opened: Any = None
     made: object = None
-    """What the call has returned: an opened log is not to be dropped before it has been looked at."""
+    """The result of the call: an opened log must not be dropped before its check."""
 
     @property
     def log(self) -> Log:
@@ -168,7 +168,7 @@ class Scene:
         return log
 
     def end(self) -> None:
-        """Close what is open; no interrupt comes any more."""
+        """Close the log or store; no further interrupt comes."""
         self.storage.arm(0)
         opened: Any = self.opened or self.made
         opened.close()
@@ -278,7 +278,7 @@ def ready(name: str) -> tuple[Act, Scene]:
 
 
 def in_time(work: Callable[[], object], where: str) -> None:
-    """Do it on another thread; where it hangs, the stacks of all threads are the failure."""
+    """Do it on another thread; if it hangs, fail with the stacks of all threads."""
     errors: list[BaseException] = []
 
     def guarded() -> None:
@@ -333,7 +333,7 @@ def check(scene: Scene, where: str, expected: int) -> None:
 
 @pytest.fixture(autouse=True)
 def plain_handler() -> Iterator[None]:
-    """Interrupts are Python's own in these tests, and a log that an interrupt dropped on its way may say so."""
+    """Interrupts are Python's own in these tests, and a log that an interrupt dropped on its way may warn."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -344,7 +344,7 @@ def plain_handler() -> Iterator[None]:
 def struck(
     name: str, call: Callable[[Callable[[], object]], object], shoot_at: int = 0
 ) -> tuple[Scene, BaseException | None]:
-    """Do it with an interrupt on its way; return where it was done, and the interrupt if it came through."""
+    """Do it with an interrupt on its way; return the scene, and the interrupt if it came through."""
     act, scene = ready(name)
     scene.storage.arm(shoot_at)
     try:
@@ -360,7 +360,7 @@ def expected_of(name: str) -> int:
 
 
 def strike_at(name: str, numbers: Iterator[int]) -> int:
-    """Strike at these points, until there is none any more; return how many were struck."""
+    """Strike at these points, to the last; return how many were struck."""
     for number in numbers:
         strike = Strike(number)
         scene, interrupt = struck(name, strike.run)
@@ -369,7 +369,7 @@ def strike_at(name: str, numbers: Iterator[int]) -> int:
             return number
         assert strike.swallowed or interrupt is not None, f"the interrupt at {strike.where} was lost"
         check(scene, f"{name}, point {number}: {strike.where}", expected_of(name))
-    raise AssertionError("there is no end")
+    raise AssertionError("no end")
 
 
 @pytest.mark.parametrize("name", [*OPENING, *WORKING])
@@ -384,7 +384,7 @@ def test_an_interrupt_at_points_of_the_main_thread(name: str) -> None:
 @pytest.mark.slow  # some 3,500 points, a minute; each way is struck at some of them by default
 @pytest.mark.parametrize("name", [*OPENING, *WORKING])
 def test_an_interrupt_at_each_point_of_the_main_thread(name: str) -> None:
-    """Strike at one point after the other, till there is none: see above."""
+    """Strike at one point after the other, to the last: see above."""
     assert strike_at(name, count(1)) > 2
 
 
@@ -402,7 +402,7 @@ def test_an_interrupt_at_each_operation_of_the_storage(name: str) -> None:
 
 @cache
 def imported() -> tuple[CrashingStorage, int]:
-    """What a killed replica of that store has left, with half of its records; and the last LSN that it has."""
+    """The storage of a killed replica of that store, with half of its records; and its last LSN."""
     storage, manifest = CrashingStorage(), load_manifest(made(False))
     log = replica_on(storage, manifest)
     runs = list(runs_after(made(False), log.end, 1))
@@ -415,7 +415,7 @@ def imported() -> tuple[CrashingStorage, int]:
 
 @dataclass
 class Following:
-    """What one strike meets: a storage, the address of a primary, and what is open on the storage, if anything."""
+    """The scene of one strike: a storage, the address of a primary, and the log or replica open on it, if any."""
 
     storage: ShootingStorage
     address: str
@@ -461,12 +461,12 @@ def primary() -> Iterator[Primary]:
 
 
 def check_following(scene: Following, name: str, where: str) -> None:
-    """What is open is usable, or was to end and ends now; of what is not, the lock is free. Nothing is lacking."""
+    """An open log is usable, or was to end and ends now; a closed one has a free lock. No record is missing."""
     if isinstance(scene.opened, Replica) and name == "start":
         replica = scene.opened
         in_time(lambda: replica.start().wait_for(RECORDS, GUARD_S), where)
     in_time(scene.end, where)
-    gc.collect()  # what the interrupt has thrown away may stand in a cycle with its frames
+    gc.collect()  # objects that the interrupt dropped may be in a cycle with its frames
     wait_until(
         lambda: not scene.storage.is_locked(LOCK_NAME), f"the lock, which an interrupt at {where} left taken"
     )
@@ -476,7 +476,7 @@ def check_following(scene: Following, name: str, where: str) -> None:
 
 
 def strike_following(name: str, address: str, numbers: Iterator[int]) -> int:
-    """Strike at these points, until there is none any more; return how many were struck."""
+    """Strike at these points, to the last; return how many were struck."""
     begin, act = FOLLOWING[name]
     for number in numbers:
         scene, strike = Following(ShootingStorage(imported()[0].process_kill()), address), Strike(number)
@@ -492,7 +492,7 @@ def strike_following(name: str, address: str, numbers: Iterator[int]) -> int:
         assert strike.swallowed or interrupted, f"the interrupt at {strike.where} was lost"
         del done
         check_following(scene, name, f"{name}, point {number}: {strike.where}")
-    raise AssertionError("there is no end")
+    raise AssertionError("no end")
 
 
 SEEN_EACH_TIME = ("open a replica's log", "open a replica", "start")
@@ -508,7 +508,7 @@ def test_an_interrupt_at_points_of_who_opens_a_replica(name: str, primary: Prima
 @pytest.mark.slow  # minutes, since a replica is started for most points; three ways are struck at some by default
 @pytest.mark.parametrize("name", FOLLOWING)
 def test_an_interrupt_at_each_point_of_who_opens_a_replica(name: str, primary: Primary) -> None:
-    """Strike at one point after the other, till there is none: see above."""
+    """Strike at one point after the other, to the last: see above."""
     assert strike_following(name, primary.address, count(1)) > 2
 
 

@@ -400,7 +400,7 @@ def _stored() -> StoredSource:
 def _replica_loop() -> ReplicaLoop:
     store = _replica_store()
     opened = Opened(store.log, store, Subscriber("replica"))
-    return ReplicaLoop(opened, None, Destination("127.0.0.1:1"))  # type: ignore[arg-type]  # it is not begun
+    return ReplicaLoop(opened, None, Destination("127.0.0.1:1"))  # type: ignore[arg-type]  # it is not started
 
 
 def _replica_store() -> ReplicaStore:

@@ -1,4 +1,4 @@
-"""The pages of docs/ say what the code does: examples run; tables of errors, metrics, events and words are whole."""
+"""The pages of docs/ match the code: examples run; tables of errors, metrics, events and words are whole."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def operations(checkout: Checkout) -> str:
     return (checkout.root / "docs" / "operations.md").read_text()
 
 
-def test_every_error_says_what_to_do(operations: str) -> None:
+def test_every_error_has_a_next_step(operations: str) -> None:
     """The table of the site has one row per class of walkit.errors, with code, meaning and next step."""
     classes = {
         name: value
@@ -164,7 +164,7 @@ class Carried(ast.NodeVisitor):
 
 def test_every_event_has_the_attributes_that_are_declared(checkout: Checkout) -> None:
     """Read what each call that emits passes, in every module: events.CARRIES says all of it, and no more."""
-    # Of the keywords that a function takes from its callers and passes on, an event may have a part.
+    # An event may have a part of the keywords that a function passes on from its callers.
     modules = [
         Carried(source) for path, source in checkout.files(".py").items() if path.startswith("walkit/")
     ]

@@ -87,7 +87,7 @@ def test_what_opening_verifying_and_repairing_say_is_text(tmp_path: Path) -> Non
     )
 
 
-def test_an_observation_says_whom_it_calls() -> None:
+def test_an_observation_names_its_callback() -> None:
     """Print an observation that is open, and after its close: the callback's name, the state, the errors."""
 
     def watch(_: walkit.ObservedFrames) -> None:

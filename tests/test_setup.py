@@ -1,4 +1,4 @@
-"""scripts/setup.sh: when it makes the environment, when it mends it, when it leaves it, and what it says.
+"""scripts/setup.sh: when it makes, repairs or keeps the environment, and its messages.
 
 Only what would need a network or another machine is replaced: the interpreters and tools on PATH are small scripts
 that write down how they were called. The set-up script itself is the real one.
@@ -81,7 +81,7 @@ class Machine:
         return path
 
     def setup(self, **variables: str) -> tuple[int, list[str], str]:
-        """Exit code, what was called, and what was said."""
+        """Exit code, calls, and output."""
         calls = self.folder / "calls"
         calls.write_text("")
         self.tool("id", f"#!/bin/sh\necho {self.user}\n")
@@ -146,15 +146,15 @@ def test_an_environment_without_pip_gets_it(machine: Machine) -> None:
     assert machine.setup(NO_PIP="1")[:2] == (0, ["python -m ensurepip", *MENDED])
 
 
-def test_what_the_cache_lacks_is_fetched(machine: Machine) -> None:
-    """Where uv cannot install offline it is asked again online, after a line that says what is coming."""
+def test_packages_that_the_cache_lacks_are_fetched(machine: Machine) -> None:
+    """If uv cannot install offline it is called again online, after a line that announces it."""
     code, calls, said = machine.setup(NO_CACHE="1")
     assert (code, calls) == (0, [VENV, PIP, f"{INSTALL} --offline", INSTALL, WALKIT, COMPILED]), said
     assert "fetching packages" in said
 
 
 @pytest.mark.parametrize("name", ["requirements.lock", "pyproject.toml", "scripts/setup.sh"])
-def test_a_change_of_what_it_depends_on_brings_it_up_to_date(machine: Machine, name: str) -> None:
+def test_a_change_of_a_dependency_updates_it(machine: Machine, name: str) -> None:
     """One more line in the lock, the metadata or the script: installed again into the same environment, once."""
     machine.setup()
     with (machine.checkout / name).open("a") as file:
@@ -165,7 +165,7 @@ def test_a_change_of_what_it_depends_on_brings_it_up_to_date(machine: Machine, n
 
 
 def test_an_interrupted_setup_is_done_again(machine: Machine) -> None:
-    """A first set-up whose network fails says so and is begun anew, as is a later one cut short."""
+    """A first set-up whose network fails reports it and is done again, as is a later one cut short."""
     code, calls, said = machine.setup(NO_NETWORK="1")
     assert code == 1
     assert calls == [VENV, PIP, f"{INSTALL} --offline", INSTALL]
@@ -177,8 +177,8 @@ def test_an_interrupted_setup_is_done_again(machine: Machine) -> None:
     assert machine.setup() == (0, [], "")
 
 
-def test_a_moved_checkout_is_set_up_anew(machine: Machine) -> None:
-    """The scripts of an environment name its old place, so it is made anew in the new one."""
+def test_a_moved_checkout_is_set_up_again(machine: Machine) -> None:
+    """The scripts of an environment name its old place, so it is rebuilt in the new one."""
     machine.setup()
     machine.checkout = machine.checkout.rename(machine.folder / "elsewhere")
     assert machine.setup()[:2] == (0, FROM_CACHE)
@@ -220,7 +220,7 @@ def test_an_index_known_to_pip_alone_reaches_uv(machine: Machine) -> None:
 
 @pytest.mark.parametrize("given", [{}, {"PYTHON": "python3.9"}])
 def test_an_old_python_is_refused_in_one_sentence(machine: Machine, given: dict[str, str]) -> None:
-    """With no interpreter of 3.11 or newer, found or named, one line says so and nothing is made."""
+    """With no interpreter of 3.11 or newer, found or named, one line reports it and nothing is made."""
     for name in (*PYTHON_NAMES, "python3.9"):
         machine.tool(name, TOO_OLD)
     code, calls, said = machine.setup(**given)
@@ -250,7 +250,7 @@ def test_root_gets_the_venv_module(machine: Machine) -> None:
 def test_others_are_told_to_get_the_venv_module(
     machine: Machine, user: str, variables: dict[str, str]
 ) -> None:
-    """Without ensurepip, a user who is not root, or whose apt-get did not help, is told what to install."""
+    """Without ensurepip, a user who is not root, or whose apt-get did not help, gets the command to run."""
     (machine.folder / "has-venv").unlink()
     machine.user = user
     code, calls, said = machine.setup(**variables)

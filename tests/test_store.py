@@ -131,7 +131,7 @@ def test_many_puts_at_once() -> None:
 
 
 def test_each_thread_reads_its_own_writes() -> None:
-    """Eight threads put, submit, delete, transact, and look at once: each finds what it was just told of."""
+    """Eight threads put, submit, delete, transact, and look at once: each finds the records just reported to it."""
     with memory_store() as store:
 
         def work(thread: int) -> None:
@@ -239,7 +239,7 @@ def test_asyncio_puts() -> None:
         assert len(store) == 200
 
 
-def test_frames_do_not_pile_up_where_nobody_reads() -> None:
+def test_frames_do_not_pile_up_without_a_reader() -> None:
     """Submitting alone, putting alone, transactions alone, appending past the store: few frames wait at any time."""
     with memory_store() as store:
         most = 0

@@ -103,7 +103,7 @@ threading.Event().wait()
 
 
 def test_a_killed_process_loses_nothing_acknowledged(tmp_path: Path) -> None:
-    """SIGKILL while four threads write: every put told of is there, or a later one of its key; no half transaction."""
+    """SIGKILL while four threads write: every reported put is there, or a later one of its key; no half transaction."""
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(tmp_path / "s")], stdout=subprocess.PIPE, text=True, cwd=Path.cwd()
     )
@@ -155,7 +155,7 @@ def test_the_recovery_report_has_the_replay() -> None:
         assert store.log.recovery.phases == store.recovery.phases[:-2]
 
 
-def test_a_snapshot_while_writers_go_on_is_of_one_moment() -> None:
+def test_a_snapshot_beside_writers_shows_one_moment() -> None:
     """Snapshots among transactions of four writers: each restores to the state of the log at its very LSN."""
     storage = CrashingStorage()
     with memory_store(storage) as store:
@@ -274,7 +274,7 @@ def test_a_log_that_ends_before_its_snapshot_is_corrupt() -> None:
 
 
 def test_a_snapshot_of_another_history_is_passed_over() -> None:
-    """The log was cut and went on otherwise: record 10 is of another epoch now, and the snapshot is not believed."""
+    """The log was cut and written otherwise: record 10 has another epoch now, and the snapshot is not used."""
     image = behind_its_snapshot()
     with walkit.open(storage=image) as log:
         for i in range(10):
@@ -286,7 +286,7 @@ def test_a_snapshot_of_another_history_is_passed_over() -> None:
 
 
 def test_a_snapshot_of_another_log_is_passed_over() -> None:
-    """A file copied from another store is told by its log id."""
+    """A file copied from another store is recognised by its log id."""
     one, other = CrashingStorage(), CrashingStorage()
     filled(one, 5, (5,))
     filled(other, 5)
@@ -297,7 +297,7 @@ def test_a_snapshot_of_another_log_is_passed_over() -> None:
         assert len(store) == 5
 
 
-def test_an_opening_that_fails_half_way_lets_go() -> None:
+def test_an_opening_that_fails_half_way_frees_the_lock() -> None:
     """The replay meets damage, or the progress callback raises: the error comes out, and the lock is free."""
     storage = CrashingStorage()
     filled(storage, 30)

@@ -150,7 +150,7 @@ def fill(folder: str, size: int) -> None:
 
 
 def catch_up_mb_per_s(base: str) -> float:
-    """MB of frames a second that a new replica of a finished log takes in, durably."""
+    """MB of frames per second that a new replica of a finished log imports, durably."""
     folder = os.path.join(base, "log")
     fill(folder, CATCH_UP_BYTES)
     return _follow_mb_per_s(base, folder)
@@ -290,7 +290,7 @@ IDLE_S = 10.0
 
 
 def idle_percent(base: str) -> float:
-    """What twenty replicas that have nothing to do take of a core of their primary's process, in percent."""
+    """The CPU of a primary's process for twenty idle replicas, in percent of a core."""
     with walkit.open(os.path.join(base, "log"), "x") as log, Primary(log) as primary:
         log.append(b"first")
         copies = os.path.join(base, "copy")

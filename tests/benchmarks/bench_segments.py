@@ -10,7 +10,7 @@ Last comes a floor: what the growth would be if nothing were done for a segment 
 close it, once by the driver (its header) and once by one of two readers (all of it), and to parse the manifest as JSON
 in each of the three processes. No check, no frame, no object of walkit is in it.
 
-Numbers are of this machine as it is now. Exit 1 above the growth, or where a count is not what was written.
+Numbers hold for this machine as it is now. Exit 1 above the growth, or if a count is wrong.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from walkit.spark.source import WalkitReader
 SEGMENT_HEADER_BYTES = 4096
 SEGMENT_BYTES_MIN = 64 << 10
 RECORD_BYTES = 210
-"""What a record takes in its frame, about: a value of 180 bytes, and a key."""
+"""Bytes of a record in its frame, about: a value of 180 bytes, and a key."""
 
 
 def make(path: Path, records: int, segments: int) -> int:

@@ -109,7 +109,7 @@ def by_submits(log: Any, seconds: float) -> float:
 
 
 def by_calls(call: Callable[[], object], records: int, seconds: float) -> float:
-    """Call again and again; return the records a second, of as many as a call goes through."""
+    """Call again and again; return the records per second; a call handles `records`."""
     count, spent = 0, 0.0
     while spent < seconds:
         began = time.perf_counter()
@@ -120,7 +120,7 @@ def by_calls(call: Callable[[], object], records: int, seconds: float) -> float:
 
 
 def by_openings(image: Path, folder: Path, seconds: float) -> float:
-    """Open copies of a killed writer's log; return the records a second of the openings alone."""
+    """Open copies of a killed writer's log; return the records per second of the openings alone."""
     import walkit
 
     count, spent = 0, 0.0

@@ -85,11 +85,11 @@ def test_a_stopped_drive_returns_the_partial_run(kernel: Kernel) -> None:
     """Press stop while 16 writers drive: the cell ends in order with a Run of that part, and the log takes the next."""
     sent = kernel.begin(
         """
-        begun = log.observe(lambda frames: (begun.close(), print("begun", flush=True)))
+        started = log.observe(lambda frames: (started.close(), print("first", flush=True)))
         run = drive(log, Workload(source=stream, writers=16), progress=False)
         """
     )
-    kernel.until("begun")
+    kernel.until("first")
     kernel.manager.interrupt_kernel()
     status, printed = kernel.end(sent)
     assert status == "ok", printed

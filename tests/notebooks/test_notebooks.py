@@ -39,11 +39,11 @@ PARTS = (
     r"## Summary",
     r"\*\*Next\*\*: ",
 )
-"""What each notebook has, in this order: it begins with a question, and is held to a prediction."""
+"""The parts of each notebook, in this order: a question first, then a prediction."""
 FIGURE = 'class="plotly-graph-div"'
 CELL_TIMEOUT_S = 500
 IMPORTED_WHERE_THERE = {"googleapis-common-protos", "grpcio-tools", "protobuf"}
-"""What another package imports if it is installed, and does without: grpc does that, and Spark (the module google)."""
+"""Packages that another one imports only if installed: grpc does that, and Spark (the module google)."""
 
 
 def cells_of(name: str, kind: str = "code") -> list[Any]:
@@ -53,7 +53,7 @@ def cells_of(name: str, kind: str = "code") -> list[Any]:
 
 
 def marks_of_running(notebook: Any) -> list[str]:
-    """What running a notebook adds to its file."""
+    """The marks that running a notebook adds to its file."""
     found = []
     for cell in notebook["cells"]:
         if cell.get("outputs") or cell.get("execution_count") is not None:
@@ -103,13 +103,13 @@ def missing_parts(text: str) -> list[str]:
 
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_notebooks_ask_predict_and_answer(name: str) -> None:
-    """Question, prediction, answer, limits, summary and what is next, in this order, in 15 to 30 cells."""
+    """Question, prediction, answer, limits, summary and the next step, in this order, in 15 to 30 cells."""
     words = cells_of(name, "markdown")
     assert missing_parts("\n".join(cell["source"] for cell in words)) == []
     assert CELLS_MIN <= len(words) + len(cells_of(name)) <= CELLS_MAX
 
 
-def test_the_map_is_current_and_says_what_the_index_says() -> None:
+def test_the_map_is_current_and_matches_the_index() -> None:
     """Draw the map again: the committed one, with every notebook; its reading paths are those of the index's text."""
     assert TARGET.read_text(encoding="utf-8") == drawn_map(), "python scripts/notebook_map.py"
     ET.fromstring(drawn_map())
@@ -122,7 +122,7 @@ def test_the_map_is_current_and_says_what_the_index_says() -> None:
 
 
 def test_the_index_knows_every_notebook_and_what_needs_spark() -> None:
-    """The index has one row for each other notebook, with a link that leads there; Spark is said where it is used."""
+    """The index has one row for each other notebook, with a link that leads there; Spark is noted if it is used."""
     text = "".join(cell["source"] for cell in cells_of("00-index.ipynb", "markdown"))
     rows = re.findall(
         r"^\| \[([^\]]+)\]\(([^)]+)\) \|.*\| (\d+) \| (\d+) \| (yes|no) \|$", text, re.MULTILINE
@@ -216,7 +216,7 @@ def with_constant(source: str, name: str, value: str) -> str:
     return source
 
 
-def test_a_constant_is_set_where_it_stands() -> None:
+def test_a_constant_is_set_in_its_place() -> None:
     """Alone, in a tuple, over several lines: the new value follows the old one, and other cells stay as they are."""
     assert with_constant("A = 1\nA + B", "A", "7") == "A = 1\nA = 7\nA + B"
     assert with_constant("A, B = (\n    1,\n    5,\n)\nprint(B)", "B", "range(2)") == (
@@ -228,8 +228,8 @@ def test_a_constant_is_set_where_it_stands() -> None:
 def run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **constants: object) -> None:
     """Run a copy of a notebook in a copy of the folder, with other constants; nothing of walkit's is left behind.
 
-    What its kernel imports is what the extras bring that the notebook says it needs.
-    A kernel that a busy machine ends late is killed by its client: then the next scratch log's sweep finds the rest.
+    Its kernel imports only packages of the extras that the notebook names. A kernel that a busy machine ends late is
+    killed by its client: then the next scratch log's sweep finds the rest.
     """
     folder, temporary = tmp_path / "notebooks", tmp_path / "tmp"
     shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns(".*"))

@@ -44,7 +44,7 @@ LOADS = {("script", "src"), ("img", "src"), ("link", "href"), ("iframe", "src"),
 
 @dataclass
 class Links(HTMLParser):
-    """The anchors of a page, what it loads, and where it leads."""
+    """The anchors of a page, its files, and its links."""
 
     html: str
     ids: set[str] = field(default_factory=set)
@@ -220,7 +220,7 @@ def look(browser: Browser, site: Site, name: str, **settings: Any) -> tuple[Page
 
 
 def complaints(browser: Browser, site: Site, name: str, scheme: str) -> list[str]:
-    """What is wrong with a page at 390 pixels: its width, what it says and asks for, what axe calls serious."""
+    """Faults of a page at 390 pixels: its width, its errors and requests, and axe's serious findings."""
     from axe_playwright_python.sync_playwright import Axe
 
     page, said = look(browser, site, name, viewport={"width": 390, "height": 844}, color_scheme=scheme)
@@ -253,7 +253,7 @@ def test_pages_fit_a_phone_and_are_accessible(site: Site, browser: Browser, sche
 @pytest.mark.timeout(3_000)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_fits_a_phone_and_is_accessible(site: Site, browser: Browser, scheme: str) -> None:
-    """The same of every page that there is, but for the list of all names, which the theme makes."""
+    """The same of every page, except the list of all names, which the theme makes."""
     names = sorted(path.removesuffix(".html") for path in site.pages)
     assert len(names) > 150
     assert [each for name in names for each in complaints(browser, site, name, scheme)] == []
@@ -279,7 +279,7 @@ def test_the_keyboard_is_enough(site: Site, browser: Browser, width: int, name: 
     for _ in range(30):
         page.keyboard.press("Tab")
         stops.append(page.evaluate(FOCUSED))
-    stops = [stop for stop in stops if stop["tag"] != "BODY"]  # past the last one it begins anew
+    stops = [stop for stop in stops if stop["tag"] != "BODY"]  # past the last one it starts again
     assert stops[0]["name"] == "Skip to main content"
     assert [stop for stop in stops if not (stop["on_screen"] and stop["marked"])] == []
     assert {stop["tag"] for stop in stops} >= {"A", "BUTTON"}

@@ -28,7 +28,7 @@ def recovered_rows(image: Storage, options: walkit.LogOptions = SMALL) -> list[R
 
 @dataclass
 class Script:
-    """Operations on a log, with what was appended and how much of it was acknowledged."""
+    """Operations on a log, with the appended records and how many of them were acknowledged."""
 
     appended: list[Row] = field(default_factory=list)
     acknowledged: int = 0

@@ -38,7 +38,7 @@ log.close()
 
 
 def value_of(i: int) -> bytes:
-    """The value of record i + 1: about 3,000 bytes that are no multiple of the alignment."""
+    """The value of record i + 1: about 3,000 bytes that are not a multiple of the alignment."""
     return b"%05d" % i * 600 + b"end"
 
 
@@ -173,7 +173,7 @@ class Copy:
         (self.path / MANIFEST_NAME).write_bytes(encode_base(change(self.manifest())))
 
     def newer_manifest(self) -> None:
-        """Say in the manifest, with a right checksum, that it is of a newer version."""
+        """Give the manifest a newer version, with a right checksum."""
         data = bytearray((self.path / MANIFEST_NAME).read_bytes())
         data[8] = 9
         end = MANIFEST_HEADER.size + int.from_bytes(data[20:24], "little")
@@ -194,7 +194,7 @@ class Copy:
 
 @dataclass(frozen=True, kw_only=True)
 class Damage:
-    """One way to damage a copy, and what the tools say of it."""
+    """One way to damage a copy, and the tools' reports."""
 
     name: str
     base: Literal["closed", "killed", "power cut"]
@@ -204,7 +204,7 @@ class Damage:
     codes: tuple[str, ...] = ()
     """Codes of the problems, without repetition, in order."""
     note: str = ""
-    """What one of the notes says."""
+    """Text of one of the notes."""
     only_bodies: bool = False
     """Whether only reading frame bodies shows it: `inspect` does not."""
     only_verify: bool = False
@@ -223,7 +223,7 @@ def _foreign(copy: Copy, index: int) -> None:
 
 
 def _older_manifest(copy: Copy) -> None:
-    """The log goes on after its manifest was saved; then the old one is put back."""
+    """Write the log after a copy of its manifest; then put the old one back."""
     saved = (copy.path / MANIFEST_NAME).read_bytes()
     close_log(copy.path, 10)
     (copy.path / MANIFEST_NAME).write_bytes(saved)
@@ -237,7 +237,7 @@ def _recount(manifest: Manifest) -> Manifest:
 
 
 def _no_cell(copy: Copy) -> None:
-    """What the durable slot said is gone, as after a power cut."""
+    """The durable slot is gone, as after a power cut."""
     copy.remove(DURABLE_NAME)
 
 
@@ -356,7 +356,7 @@ DAMAGES: tuple[Damage, ...] = (
         verdicts=OK, codes=("corruption",),
     ),
     Damage(
-        name="closed: bytes behind the end", base="closed",
+        name="closed: bytes after the end", base="closed",
         do=lambda c: c.patch(c.used(1), (c.path / c.used(1)).stat().st_size + 100, b"late write"),
         verdicts=STALE, note="after its end",
     ),

@@ -80,7 +80,7 @@ def opened(storage: Storage, policy: str = "prefix") -> walkit.WriteAheadLog:
 
 
 def contents(storage: CrashingStorage) -> dict[str, bytes]:
-    """Return the bytes of every file, those in lost+found too, but for those of the locks and the durable slot."""
+    """Return the bytes of every file, those in lost+found too, except the locks and the durable slot."""
     names = [
         n for n in (*storage.names(), *(f"{n}" for n in storage.names("lost+found"))) if not n.endswith("/")
     ]
@@ -117,14 +117,14 @@ def shorten(storage: Storage, name: str, size: int) -> None:
 
 
 def wipe(storage: Storage, name: str, size: int) -> None:
-    """Put zeros in the place of all that stands behind `size`, as where writes never came to the disk."""
+    """Replace all bytes after `size` by zeros, as if writes never came to the disk."""
     file = storage.open(name, "write")
     file.write(size, [bytes(file.size() - size)], sync=True)
     file.close()
 
 
 def overwrite(storage: Storage, name: str, data: bytes) -> None:
-    """Put other bytes in the place of a file."""
+    """Replace a file by other bytes."""
     storage.remove(name)
     file = storage.open(name, "create")
     file.write(0, [data], sync=True)
@@ -154,9 +154,9 @@ class Damage:
     """Rows of the decision table that apply."""
     closed: bool = True
     mended: bool = False
-    """Whether a segment gets a header made anew."""
+    """Whether a segment's header is rebuilt."""
     given_again: int = 0
-    """The first LSN that a new record gets, where the tail was never promised; 0 for the one after all."""
+    """The first LSN of a new record if the tail was never promised; 0 for the one after all."""
 
 
 def _frame(storage: CrashingStorage, number: int, index: int) -> tuple[str, int, FrameHeader]:
@@ -166,7 +166,7 @@ def _frame(storage: CrashingStorage, number: int, index: int) -> tuple[str, int,
 
 
 def in_frame(number: int, index: int, within: int) -> Callable[[CrashingStorage], None]:
-    """Return what flips a bit in a frame of a segment; `within` counts from the frame's end where it is negative."""
+    """Return a function that flips a bit in a frame of a segment; a negative `within` counts from the frame's end."""
 
     def do(storage: CrashingStorage) -> None:
         name, offset, header = _frame(storage, number, index)
@@ -201,7 +201,7 @@ def gone(number: int) -> Callable[[CrashingStorage], None]:
 
 
 def foreign(storage: CrashingStorage) -> None:
-    """Put a segment of another log in the place of the second one."""
+    """Replace the second segment by one of another log."""
     other = CrashingStorage()
     with walkit.open(storage=other, options=OPTIONS) as log:
         for lsn in range(1, 5):

@@ -167,7 +167,7 @@ class DriverHarness:
         return ticket
 
     def in_flight(self, count: int) -> list[SealedFrame]:
-        """Queue so many records, one to a frame where the policy says so; return the frames, all being written."""
+        """Queue so many records, one per frame if the policy allows it; return the frames, all being written."""
         tickets = [self.queued(b"%d" % n) for n in range(count)]
         place = self.place
         assert isinstance(place, GatedSink)

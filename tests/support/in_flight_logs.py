@@ -36,10 +36,10 @@ WINDOW = 8 * 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Flight:
-    """A log of `base` durable frames and `flying` ones behind them, of two records each.
+    """A log of `base` durable frames and `flying` ones after them, of two records each.
 
-    Frames from number `second` on (base included) stand in a second segment; those in `marks` hold no record.
-    `promises` gives the number of frames that a frame says are durable; the base by default.
+    Frames from number `second` on (base included) are in a second segment; those in `marks` hold no record. `promises`
+    gives the number of frames that a frame says are durable; the base by default.
     """
 
     order: str = "append"

@@ -18,14 +18,14 @@ from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import Operation
 
 LOOKS = 20
-"""The main thread stands where it was seen so often, one after the other."""
+"""The main thread has stopped if it was seen this many times in one place."""
 
 
 def interrupt_in(*names: str) -> Task:
-    """Send SIGINT to the main thread once it stands in functions of all these names; returns when it has left.
+    """Send SIGINT to the main thread once it waits in functions of all these names; returns when it has left.
 
     A signal that comes just before a lock is waited for does not end the waiting, and is handled when another one does:
-    who stands there still is shot at again, and gets one KeyboardInterrupt.
+    a thread that still waits is shot at again, and gets one KeyboardInterrupt.
     """
     main = threading.main_thread().ident
     assert main is not None

@@ -37,7 +37,7 @@ def check_log(log: walkit.WriteAheadLog) -> None:
 
 
 def check_store(store: walkit.Store) -> None:
-    """Assert that, and what the table and the journal promise."""
+    """Assert that, and the invariants of table and journal."""
     check_log(store.log)
     len(store)  # applies what is acknowledged
     store._table._check()

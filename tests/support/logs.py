@@ -1,4 +1,4 @@
-"""Logs for tests: on memory that can be failed and held up, with short names for what is looked at most."""
+"""Logs for tests: on memory that can be failed and held up, with short names for the parts used most."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def manifest_store(log: walkit.WriteAheadLog) -> ManifestStore:
 
 
 def headers(log: walkit.WriteAheadLog) -> list[FrameHeader]:
-    """Return the headers of all frames with records, as they stand in the files."""
+    """Return the headers of all frames with records, as they are in the files."""
     return [header for header, _, _ in view_of(log).frames(1)]
 
 

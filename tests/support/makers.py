@@ -57,7 +57,7 @@ def kind_byte(row: PlainRecord) -> int:
 
 
 def joined_flags(columns: DecodedColumns) -> npt.NDArray[np.bool_]:
-    """Say for each record whether it is of one transaction with the next."""
+    """Return for each record whether it shares a transaction with the next."""
     return np.broadcast_to((np.asarray(columns.kinds) & JOINED) != 0, (columns.count,))
 
 
@@ -126,7 +126,7 @@ def forged(frame: bytes, body: bytes | None = None, /, **fields: int) -> bytes:
 def judged(
     frame: bytes, *, alignment: int = 64, frame_bytes_max: int = FRAME_BYTES_MAX
 ) -> FrameFault | pa.RecordBatch:
-    """What a reader says to these bytes: a fault, or the records. The same calls as `FrameWalk` and `LogView`."""
+    """A reader's verdict on these bytes: a fault, or the records. The same calls as `FrameWalk` and `LogView`."""
     header, fault = check_header(frame, 0, alignment, frame_bytes_max)
     if header is None:
         assert fault is not None

@@ -1,4 +1,4 @@
-"""`make quick`: the tests that the changed files reach, the nearest first, for a minute.
+"""Runs `make quick`: the tests that the changed files reach, the nearest first, for a minute.
 
 Reach follows the imports. Tests that need a JVM, a browser or JupyterLab are left out. The run counts the files beyond
 the nearest and the tests that have not started after a minute; `make test` runs all of them.
