@@ -101,7 +101,7 @@ class AcknowledgesAhead(OrderingCore[Piece]):
 
 
 class PromisesTooMuch(OrderingCore[Piece]):
-    """Wrong: a frame promises what is written instead of what is on stable storage."""
+    """Wrong: a frame promises written frames instead of frames on stable storage."""
 
     def seal(self, *arguments: Any, **named: Any) -> SealedFrame:
         true, self.durable_position = self.durable_position, self.written_position
@@ -132,7 +132,7 @@ class ForgetsWhatIsBefore(OrderingCore[Piece]):
 
 
 class LeavesTheSuffix(OrderingCore[Piece]):
-    """Wrong (AutoMQ's head-of-line fault): a failed frame fails alone, and those behind it wait for ever."""
+    """Wrong (AutoMQ's head-of-line fault): a failed frame fails alone, and those after it wait forever."""
 
     def fail(
         self, cause: BaseException, frame: SealedFrame | None = None, *, unsealed: bool = False
@@ -161,7 +161,7 @@ class LosesItsPlace(OrderingCore[Piece]):
 
 
 class NeverStopsAsking(OrderingCore[Piece]):
-    """Wrong: a mark that nobody needs is asked for again and again."""
+    """Wrong: an unneeded mark is requested again and again."""
 
     @property
     def needs_marker(self) -> bool:

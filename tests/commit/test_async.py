@@ -75,8 +75,8 @@ def test_awaiting_what_is_done_already() -> None:
         assert (third.first_lsn, third.last_lsn) == (2, 11)
 
 
-def test_a_cancelled_await_leaves_the_log_fine() -> None:
-    """Cancel waits for a ticket and for append_async behind a hung write: what was queued is written all the same."""
+def test_a_cancelled_await_leaves_the_log_intact() -> None:
+    """Cancel waits for a ticket and for append_async while a write hangs: the queued records are written anyway."""
     storage, log = faulty_log()
     hang = storage.hang("synced_write", SEGMENTS)
     ticket = log.submit(b"ticket")
@@ -100,7 +100,7 @@ def test_a_cancelled_await_leaves_the_log_fine() -> None:
 
 
 def test_a_full_queue_on_a_loop_raises_for_submit_and_is_waited_for_by_append_async() -> None:
-    """Fill the queue behind a hung write on a loop: submit raises at once, append_async waits and gets through."""
+    """Fill the queue while a write hangs, on a loop: submit raises at once, append_async waits and gets through."""
     storage, log = faulty_log(queue_bytes_max=4096)
     hang = storage.hang("synced_write", SEGMENTS)
     log.submit(b"hangs")
@@ -162,7 +162,7 @@ def test_a_loop_that_ends_while_it_waits_for_room_breaks_nothing() -> None:
     log.close()
 
 
-def test_waiters_on_a_loop_are_told_of_poison_and_close() -> None:
+def test_waiters_on_a_loop_get_poison_and_close() -> None:
     """Fail the write that tasks wait for: unknown for its frame, not written for the others."""
     storage, log = faulty_log(queue_bytes_max=4096)
     hang = storage.hang("synced_write", SEGMENTS)

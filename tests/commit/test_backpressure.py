@@ -16,7 +16,7 @@ from walkit.storage.interface import BACK_PRESSURE
 
 
 def test_a_full_queue_blocks_until_there_is_room() -> None:
-    """Fill the queue behind a hung write: append and submit wait, and go through when it moves."""
+    """Fill the queue while a write hangs: append and submit wait, and go through when it moves."""
     storage, log = faulty_log(queue_bytes_max=4096)
     hang = storage.hang("synced_write", SEGMENTS)
     first = Task(log.append, b"hangs")
@@ -49,7 +49,7 @@ def test_the_queue_never_holds_more_than_its_limit() -> None:
         assert log.acked_lsn == 480
 
 
-def test_on_full_raise_says_so_at_once() -> None:
+def test_on_full_raise_refuses_at_once() -> None:
     """Fill the queue of a log that raises: append, delete, transaction, submit and many at once are refused whole."""
     storage, log = faulty_log(queue_bytes_max=4096, on_full="raise")
     hang = storage.hang("synced_write", SEGMENTS)
@@ -115,7 +115,7 @@ def test_room_is_waited_for_until_the_log_is_closed() -> None:
 
 @pytest.mark.parametrize("operation", ["create", "allocate", "synced_write"])
 @pytest.mark.parametrize("code", BACK_PRESSURE, ids=errno.errorcode.get)
-def test_a_full_disk_is_no_poison(operation: walkit.models.faults.OperationName, code: int) -> None:
+def test_a_full_disk_does_not_poison(operation: walkit.models.faults.OperationName, code: int) -> None:
     """Refuse a resource for a new segment: LogFullError with a reason, no LSN lost, and it works again with room."""
     events: list[str] = []
     storage = FaultyMemory()
@@ -206,8 +206,8 @@ def test_a_disk_that_is_full_for_the_manifest_is_the_same() -> None:
     assert values(reopened(storage.inner)) == [b"2"]
 
 
-def test_append_many_on_a_full_disk_says_how_far_it_came() -> None:
-    """Fill the disk while a long call runs: LogFullError with the acknowledged prefix, which is what is there."""
+def test_append_many_on_a_full_disk_reports_its_prefix() -> None:
+    """Fill the disk while a long call runs: LogFullError with the acknowledged prefix, and the log holds that."""
     storage, log = faulty_log()
     storage.fail("allocate", SEGMENTS, errno=errno.ENOSPC, times=None)
     with pytest.raises(LogFullError) as full:

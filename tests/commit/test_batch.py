@@ -71,13 +71,13 @@ JOINING = {
 
 
 @pytest.mark.parametrize("case", JOINING)
-def test_what_joins_a_submission(case: str) -> None:
-    """Queue records of several ways behind a write: which of them share a submission is as the table says."""
+def test_records_that_join_a_submission(case: str) -> None:
+    """Queue records of several ways during a write: the table gives those that share a submission."""
     ways, counts = JOINING[case]
     harness, leader = held(frame_bytes_max=1 << 20)
     tasks: list[Task] = []
     loops = {other: asyncio.new_event_loop() for other in (False, True)}
-    # One thread for all: a batch is of the thread that runs the loop, and the next thread may have another number.
+    # One thread for all: a batch belongs to the thread that runs the loop, and the next thread may have another number.
     others = ThreadPoolExecutor(1)
     for way in ways:
         if way.endswith("task"):
@@ -107,7 +107,7 @@ def test_what_joins_a_submission(case: str) -> None:
         loop.close()
 
 
-def test_a_batch_that_was_taken_grows_no_more() -> None:
+def test_a_batch_that_was_taken_no_longer_grows() -> None:
     """Submit while the frame before is being written and again while the own one is: two submissions, two frames."""
     harness, leader = held()
     first = harness.putted(b"a")
@@ -140,8 +140,8 @@ class Meddled(list[bytes]):
 MEDDLING = {
     "it ends before": ("end", "", 2),
     "it ends after": ("", "end", 1),
-    "it is written and let go before": ("write", "", 2),
-    "it is written and let go after": ("", "write", 1),
+    "it is written and released before": ("write", "", 2),
+    "it is written and released after": ("", "write", 1),
     "it ends before, and is written after": ("end", "write", 2),
     "who ends it is interrupted before": ("half", "", 1),
     "who ends it is interrupted after": ("", "half", 1),
@@ -183,7 +183,7 @@ def test_a_batch_that_ends_while_its_owner_appends_to_it(case: str, key: bytes |
         elif what == "write":
             harness.place.release()
             wait_until(
-                lambda: not batch.attached and first.done() and not batch.values, "the batch to be let go"
+                lambda: not batch.attached and first.done() and not batch.values, "the batch to be released"
             )
         else:
             stopping.append(Task(harness.driver.stop, LogClosedError()))
@@ -219,7 +219,7 @@ def test_a_batch_that_ends_while_its_owner_appends_to_it(case: str, key: bytes |
 
 
 @pytest.mark.parametrize("way", ["submits", "awaits"])
-def test_a_key_of_a_caller_that_was_interrupted_is_no_record_s(way: str) -> None:
+def test_a_key_of_an_interrupted_caller_joins_no_record(way: str) -> None:
     """Leave a key without a value, as an interrupt may, before a record and before the frame: neither gets it."""
     seen: list[Any] = []
     harness, leader = held(ack_sink=lambda frame: seen.append(frame.columns))
@@ -238,7 +238,7 @@ def test_a_key_of_a_caller_that_was_interrupted_is_no_record_s(way: str) -> None
 
 
 def test_a_second_loop_of_a_thread_joins_what_the_first_has_left() -> None:
-    """Leave a loop whose task waits behind a hung write, and run another in the thread: its records share the batch."""
+    """Leave a loop whose task waits for a hung write, and run another in the thread: its records share the batch."""
     harness, leader = held()
 
     async def append(*values: bytes) -> list[int]:
@@ -266,8 +266,8 @@ def test_a_second_loop_of_a_thread_joins_what_the_first_has_left() -> None:
     harness.driver.stop(LogClosedError())
 
 
-def test_everybody_who_waits_for_a_record_is_told() -> None:
-    """Wait for records of one batch by call, future, loop and callback: each is told of its own, callbacks in order."""
+def test_every_waiter_of_a_record_gets_it() -> None:
+    """Wait for records of one batch by call, future, loop and callback: each gets its own, callbacks in order."""
     harness, leader = held()
     tickets = [harness.putted(b"%d" % n) for n in range(6)]
     waiting = [Task(tickets[n].result) for n in (3, 0, 3)]
@@ -366,7 +366,7 @@ def test_callers_of_a_batch_let_each_other_through() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_an_exception_in_a_caller_of_a_batch_strands_nobody(fails: bool) -> None:
+def test_an_exception_in_a_caller_of_a_batch_strands_no_other(fails: bool) -> None:
     """Raise an exception of another thread in nine of ten callers of a batch, then end the write: all return."""
     harness, leader = held()
     tasks = harness.waiting(10)
@@ -388,7 +388,7 @@ def test_an_exception_in_a_caller_of_a_batch_strands_nobody(fails: bool) -> None
 
 
 def test_a_policy_sees_every_record_as_a_submission() -> None:
-    """Queue nine puts under a policy of four records a frame: it cuts between them, as no batch could be cut."""
+    """Queue nine puts under a policy of four records per frame: it cuts between them, which a batch forbids."""
     harness = DriverHarness(policy=CappedFrames(records=4))
     leader = harness.leader_in_write()
     loop = asyncio.new_event_loop()
@@ -421,7 +421,7 @@ def test_a_full_queue_takes_no_part_of_a_record() -> None:
 
 
 def test_a_lone_caller_and_the_main_thread_have_a_submission_of_their_own() -> None:
-    """Append from a thread with nobody beside it, and from the main thread: one frame each, and no batch is made."""
+    """Append from a lone thread, and from the main thread: one frame each, and no batch is made."""
     harness = DriverHarness()
     batches: list[Any] = []
     join = harness.driver.batches.join

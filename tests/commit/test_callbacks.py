@@ -1,4 +1,4 @@
-"""What the commit path calls and did not write: what a sink, an observer or a policy raises keeps none waiting."""
+"""Foreign code on the commit path: an error of a sink, an observer or a policy leaves no caller waiting."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ CALLS: dict[str, Callable[[walkit.WriteAheadLog], object]] = {
 def test_an_observer_of_writes_that_would_wait_for_itself_is_refused(
     name: str, moment: Moment, in_flight: int
 ) -> None:
-    """Wait for the log on the thread that writes a frame: CallbackError in place of a hang, and the frame lands."""
+    """Wait for the log in the thread of a frame's write: CallbackError instead of a hang, and the frame lands."""
     log = memory_log(in_flight=in_flight)
     observer = Asking(moment, lambda: CALLS[name](log))
     log.observe_writes(observer)
@@ -129,7 +129,7 @@ def test_an_observer_of_a_sync_may_not_sync() -> None:
 
 @pytest.mark.parametrize("in_flight", [1, 4])
 def test_an_observer_of_writes_may_close_the_log(in_flight: int) -> None:
-    """Close the log on the thread that writes a frame: the call returns, the frame lands, and the log closes."""
+    """Close the log in the thread of a frame's write: the call returns, the frame lands, and the log closes."""
     storage = CrashingStorage()
     log = walkit.open(storage=storage, options=tiny(in_flight=in_flight))
     log.observe_writes(Asking("writing", log.close))
@@ -139,7 +139,7 @@ def test_an_observer_of_writes_may_close_the_log(in_flight: int) -> None:
 
 
 class Leaving:
-    """A policy that raises what is no Exception, once so many questions were asked."""
+    """A policy that raises a BaseException after so many questions."""
 
     def __init__(self, questions: int) -> None:
         self.left = questions
@@ -152,7 +152,7 @@ class Leaving:
 
 
 @pytest.mark.parametrize("in_flight", [1, 4])
-def test_a_policy_may_raise_what_is_no_exception(in_flight: int) -> None:
+def test_a_policy_may_raise_a_base_exception(in_flight: int) -> None:
     """Raise a CancelledError at each of the first questions: the policy is dropped, all is written, closing ends."""
     for questions in range(1, 12):
         log = memory_log(in_flight=in_flight, policy=Leaving(questions))
@@ -166,7 +166,7 @@ def test_a_policy_may_raise_what_is_no_exception(in_flight: int) -> None:
 
 
 class StubbornLoop(asyncio.SelectorEventLoop):
-    """A loop of another make, which cannot be woken once the test says so."""
+    """A foreign loop, which cannot be woken once the test sets `broken`."""
 
     broken = False
 
@@ -209,7 +209,7 @@ def test_a_loop_that_cannot_be_woken_keeps_no_caller_waiting() -> None:
     loop.close()
 
 
-def test_what_takes_events_may_append_where_a_loop_is_closed() -> None:
+def test_an_event_callback_may_append_when_a_loop_is_closed() -> None:
     """Close a loop whose task waits for a record, and append in the callback of that event: no thread hangs."""
     storage, log = faulty_log()
     appended: list[int] = []

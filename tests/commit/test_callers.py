@@ -1,4 +1,4 @@
-"""Callers that wait for one frame: they let each other through, and an exception in one of them strands nobody."""
+"""Callers that wait for one frame: they let each other through, and an exception in one of them strands no other."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from walkit.errors import LogClosedError, LogPoisonedError
 
 
 class StruckError(Exception):
-    """What a test raises in a thread that waits."""
+    """Raised by a test in a thread that waits."""
 
 
 def waiting_callers(harness: DriverHarness, count: int) -> list[Task]:
-    """Start a leader that hangs in its write, and `count` callers who wait behind it for one frame."""
+    """Start a leader that hangs in its write, and `count` callers that wait for the next frame."""
     tasks = [harness.leader_in_write()]
     for number in range(count):
         tasks.append(Task(harness.append, b"%d" % number))
@@ -45,7 +45,7 @@ def test_callers_of_one_frame_let_each_other_through() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_an_exception_in_a_waiting_caller_strands_nobody(fails: bool) -> None:
+def test_an_exception_in_a_waiting_caller_strands_no_other(fails: bool) -> None:
     """Raise an exception of another thread in each of nine waiting callers but one, then end the write: all return."""
     harness = DriverHarness()
     leader, *tasks = waiting_callers(harness, 9)
@@ -67,7 +67,7 @@ def test_an_exception_in_a_waiting_caller_strands_nobody(fails: bool) -> None:
 
 
 class SinkError(Exception):
-    """What a sink raises, which never should."""
+    """Raised by a sink, which never should."""
 
 
 @pytest.mark.parametrize("in_flight_max", [1, 2])
@@ -127,8 +127,8 @@ def test_a_loop_that_is_not_asyncio_s_is_woken_by_the_delivery_thread(kind: type
     harness.driver.stop(LogClosedError())
 
 
-def test_a_ticket_says_how_it_stands() -> None:
-    """Show a ticket that waits, is on the way, is acknowledged, has failed and was refused: each says which."""
+def test_a_ticket_shows_its_state() -> None:
+    """Show a ticket that waits, is on the way, is acknowledged, has failed and was refused: each shows its state."""
     place = GatedSink()
     harness = DriverHarness(place=place)
     assert repr(harness.ticket()) == "<Ticket: 1 record, waiting>"

@@ -163,7 +163,7 @@ def test_hundreds_of_segments_under_load(on: str, tmp_path: Path) -> None:
 
 
 def test_close_while_threads_append() -> None:
-    """Close in the midst of appends: each call has a result or LogClosedError, and every result is there afterwards."""
+    """Close during appends: each call has a result or LogClosedError, and every result is there afterwards."""
     for round_ in range(5):
         storage = CrashingStorage()
         log = walkit.open(storage=storage, options=tiny())
@@ -189,7 +189,7 @@ def test_close_while_threads_append() -> None:
 
 
 def test_closing_from_many_threads_and_from_a_callback() -> None:
-    """Close on four threads and in a callback at once: it is closed once, nobody waits for anybody for ever."""
+    """Close on four threads and in a callback at once: it is closed once, no thread waits forever."""
     events: list[str] = []
     storage = CrashingStorage()
     log = walkit.open(storage=storage, options=tiny(), events=lambda name, _: events.append(name))
@@ -284,7 +284,7 @@ def test_a_block_that_raises_closes_too() -> None:
 
 
 def test_trimming_reading_following_and_appending_at_once() -> None:
-    """Trim behind a follower while others append and read: it misses nothing, readers see whole ranges or GapError."""
+    """Trim after a follower while others append and read: it misses nothing, readers see whole ranges or GapError."""
     with memory_log() as log:
         log.append(b"0")
         hold = log.hold("follower", 1)
@@ -325,7 +325,7 @@ def test_trimming_reading_following_and_appending_at_once() -> None:
         assert log.first_lsn == 301 and log.statistics().segments < 10
 
 
-def test_an_error_of_one_caller_is_nobody_elses() -> None:
+def test_an_error_of_one_caller_reaches_no_other() -> None:
     """Refuse some callers (type, size, full queue) among others that append: only they are told."""
     storage, log = faulty_log(queue_bytes_max=8100, on_full="raise")
     told: list[str] = []

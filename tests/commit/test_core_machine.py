@@ -161,7 +161,7 @@ class CoreMachine(RuleBasedStateMachine):
         return [f for f in self.frames if f.position >= self.core.written_position]
 
     def on_stable_storage(self, frame: SealedFrame) -> bool:
-        """Whether the books say so: written durably, or covered by a sync that began later and has ended."""
+        """Whether the frame is: written durably, or covered by a sync that began later and has ended."""
         written = self.written_at.get(id(frame))
         return written is not None and (
             self.durable_writes or any(began > written for began in self.synced_from)
@@ -232,7 +232,7 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(data=st.data(), one=st.booleans())
     @precondition(lambda self: self.frames and self.step > 6)
     def fail(self, data: Any, one: bool) -> None:
-        """Fail one write under way, and all behind it, or a sync, and all that is not told."""
+        """Fail one write under way and all after it, or a sync and all unacknowledged frames."""
         under_way = [f for f in self.frames if f.state == "sealed" and id(f) not in self.written_at]
         if (one and not under_way) or (self.failed and not one):
             return
@@ -289,7 +289,7 @@ class CoreMachine(RuleBasedStateMachine):
                 break
             self.now_us += wake
         else:
-            raise AssertionError("the core goes on asking although the log is idle")
+            raise AssertionError("the core keeps asking although the log is idle")
         written = [f for f in self.frames if f.count]
         if self.core.interval_us:
             assert self.core.durable_position == self.core.written_position, "an idle tail was not synced"

@@ -1,4 +1,4 @@
-"""The ordering core by tables: what time asks for, what a frame takes, and what each mark does."""
+"""The ordering core by tables: the work that time makes due, the content of a frame, the effect of each mark."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_a_frame_takes_no_more_records_than_it_may_hold() -> None:
 
 
 def test_frames_never_leave_their_segment() -> None:
-    """Seal until a segment is full: the core says so before, refuses to seal across, and goes on after a new one."""
+    """Seal until a segment is full: reported before, sealing across is refused, a new one continues."""
     core = make_core()
     core.segment_ready(core.position + 4096)
     ends = []

@@ -1,4 +1,4 @@
-"""A crowd of callers: the writer thread leads for them, from frame to frame, and nobody is left behind."""
+"""A crowd of callers: the writer thread leads for them, from frame to frame, and no caller is left waiting."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NamedPlace(Sink):
 
 
 def crowd(harness: DriverHarness, callers: int = WRITER_THREAD_MIN_WAITERS) -> list[Task]:
-    """Return a caller that hangs in its write, and so many who wait behind it."""
+    """Return a caller that hangs in its write, and so many that wait after it."""
     return [harness.leader_in_write(), *harness.waiting(callers)]
 
 
@@ -46,7 +46,7 @@ def with_writer() -> tuple[DriverHarness, NamedPlace]:
     "callers", [WRITER_THREAD_MIN_WAITERS - 1, WRITER_THREAD_MIN_WAITERS, 3 * WRITER_THREAD_MIN_WAITERS]
 )
 def test_the_writer_thread_leads_for_a_crowd(callers: int) -> None:
-    """Let callers wait behind a write: the writer thread writes their frame, or one of them where they are few."""
+    """Let callers wait for a write: the writer thread writes their frame, or one of them if they are few."""
     harness, place = with_writer()
     tasks = crowd(harness, callers)
     harness.place.release()
@@ -75,7 +75,7 @@ def test_the_first_crowd_has_the_writer_thread_started() -> None:
     harness.driver.stop(LogClosedError())
 
 
-def test_a_crowd_is_led_by_callers_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crowd_is_led_by_callers_if_no_thread_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Refuse every new thread, as a system does that has none left: two crowds are served all the same."""
     start = EndingThread.start
 
@@ -97,7 +97,7 @@ def test_a_crowd_is_led_by_callers_where_no_thread_can_be_started(monkeypatch: p
 
 
 @pytest.mark.parametrize("fails", ["the write before", "its own write"])
-def test_a_crowd_is_told_of_a_failure(fails: str) -> None:
+def test_a_crowd_gets_a_failure(fails: str) -> None:
     """Fail the write before that of a crowd, or its own, which the writer thread makes: every caller gets the error."""
     harness, place = with_writer()
     leader, *tasks = crowd(harness)
@@ -121,8 +121,8 @@ def test_a_crowd_is_told_of_a_failure(fails: str) -> None:
     Task(harness.driver.stop, LogClosedError()).result()
 
 
-def test_a_log_that_is_closed_while_a_crowd_waits_writes_what_was_queued() -> None:
-    """Close while callers wait behind a write: they are acknowledged before closing returns, and no thread is left."""
+def test_closing_while_a_crowd_waits_writes_the_queue() -> None:
+    """Close while callers wait for a write: they are acknowledged before closing returns, and no thread is left."""
     harness, place = with_writer()
     tasks = crowd(harness)
     stopping = Task(harness.driver.stop, LogClosedError())

@@ -79,7 +79,7 @@ def test_a_callback_that_raises_is_an_event_and_nothing_else(
 
 
 def test_a_callback_that_blocks_delays_no_append(harness: DriverHarness) -> None:
-    """Block the delivery thread: appends, waits and syncs go on, and what was held up is delivered afterwards."""
+    """Block the delivery thread: appends, waits and syncs continue, and delayed callbacks are called afterwards."""
     entered, go_on, seen = threading.Event(), threading.Event(), list[Any]()
 
     def block(_: Ticket) -> None:
@@ -102,7 +102,7 @@ def test_a_callback_that_blocks_delays_no_append(harness: DriverHarness) -> None
     wait_until(lambda: seen == [12])
 
 
-def test_a_callback_added_to_what_is_done_is_called_soon(harness: DriverHarness) -> None:
+def test_a_callback_added_after_the_end_is_called_soon(harness: DriverHarness) -> None:
     """Add a callback after the acknowledgement: it is called on the delivery thread, not on the caller's."""
     ticket = harness.queued()
     ticket.result(GUARD_S)
@@ -216,7 +216,7 @@ def test_a_bell_rings_after_each_frame_and_needs_no_thread(in_flight_max: int, c
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_a_loop_that_is_closed_hurts_nobody(harness: DriverHarness, cancelled: bool) -> None:
+def test_a_closed_loop_hurts_no_other(harness: DriverHarness, cancelled: bool) -> None:
     """Close a loop whose task awaits a ticket, cancelled before or not: only the second is an event; others go on."""
     leader = harness.leader_in_write()
     ticket = harness.queued()
@@ -264,9 +264,7 @@ def test_a_delivered_frame_is_not_kept_alive(harness: DriverHarness) -> None:
     ("in_flight_max", "completion", "waits"),
     [(1, False, False), (1, True, True), (3, False, True), (3, True, False)],
 )
-def test_a_frame_that_everybody_was_told_of_is_not_kept(
-    in_flight_max: int, completion: bool, waits: bool
-) -> None:
+def test_a_fully_delivered_frame_is_not_kept(in_flight_max: int, completion: bool, waits: bool) -> None:
     """Append and submit under each order of acknowledgement: nothing of the log keeps the frames."""
     harness = DriverHarness(in_flight_max=in_flight_max, completion_order=completion)
     frames: list[weakref.ref[Any]] = []
@@ -300,7 +298,7 @@ def test_many_threads_wait_for_one_ticket(harness: DriverHarness) -> None:
     assert ticket.exception() is None
 
 
-def test_many_threads_are_told_of_one_failure(harness: DriverHarness) -> None:
+def test_many_threads_get_one_failure(harness: DriverHarness) -> None:
     """Fail a write that eight threads wait for: each gets an error object of its own, with the cause."""
     harness.place.hold()
     ticket = harness.queued()
@@ -315,8 +313,8 @@ def test_many_threads_are_told_of_one_failure(harness: DriverHarness) -> None:
     assert len({id(e) for e in errors}) == 8
 
 
-def test_an_interrupt_of_who_waits_for_deliveries_stops_none() -> None:
-    """Strike a wait for what is delivered at each point where a signal may come: what comes next is delivered."""
+def test_an_interrupted_wait_for_deliveries_stops_none() -> None:
+    """Strike a wait for deliveries at each point of a possible signal: the next callback is delivered."""
     for number in count(1):
         harness, go_on, called = DriverHarness(), threading.Event(), list[object]()
 

@@ -45,7 +45,7 @@ def test_a_caller_that_is_handed_the_lead_leads_until_its_own_record_is_written(
     assert [f.first_lsn for f in harness.place.frames] == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_a_sync_that_fails_between_taking_and_sealing_leaves_nobody_waiting(
+def test_a_failed_sync_between_taking_and_sealing_ends_all_waits(
     harnesses: list[DriverHarness],
 ) -> None:
     """Fail a sync in the very moment before a frame is sealed: its caller is told the outcome is unknown."""
@@ -99,7 +99,7 @@ def busy(harness: DriverHarness) -> bool:
     return harness.core.acked_lsn > 20
 
 
-def test_failing_syncs_under_load_leave_nobody_waiting() -> None:
+def test_failing_syncs_under_load_end_all_waits() -> None:
     """Fail the sync of a busy log in many rounds: every caller is told something, and stopping never hangs."""
     for _ in range(30):
         harness = DriverHarness(sync_writes=False)
@@ -138,7 +138,7 @@ def test_no_lead_is_lost_when_another_leader_takes_the_record_of_a_successor(com
         assert harness.driver.election.leaders == 0
 
 
-def test_an_error_that_is_no_storage_error_poisons_too(harnesses: list[DriverHarness]) -> None:
+def test_an_unforeseen_error_poisons_too(harnesses: list[DriverHarness]) -> None:
     """Raise something unforeseen in the write: the caller is not left waiting, and the log takes no more."""
     harness = DriverHarness()
     harnesses.append(harness)
@@ -165,7 +165,7 @@ def test_a_sync_covers_what_was_written_before_it_began(harnesses: list[DriverHa
     assert harness.core.durable_lsn == 2
 
 
-def test_waiting_for_what_was_queued_does_not_wait_for_what_comes_later(
+def test_waiting_for_the_queue_ignores_later_records(
     harnesses: list[DriverHarness],
 ) -> None:
     """Keep the queue from ever being empty: `wait_acked` returns once the records of its moment are acknowledged."""
@@ -193,7 +193,7 @@ def test_waiting_for_what_was_queued_does_not_wait_for_what_comes_later(
 def test_a_full_queue_takes_no_more_and_one_record_always_fits_an_empty_one(
     harnesses: list[DriverHarness],
 ) -> None:
-    """Fill the queue behind a held write: False for callers and tickets, room is told when the frame is taken."""
+    """Fill the queue during a held write: False for callers and tickets, room is told when the frame is taken."""
     harness = DriverHarness(queue_bytes_max=100)
     harnesses.append(harness)
     leader = harness.leader_in_write()
@@ -212,8 +212,8 @@ def test_a_full_queue_takes_no_more_and_one_record_always_fits_an_empty_one(
     wait_until(lambda: told == ["room"])
 
 
-def test_room_is_told_when_a_frame_is_taken_not_when_it_has_landed(harnesses: list[DriverHarness]) -> None:
-    """Wait for room behind a full queue whose frame is then taken and hangs: the waiter goes on all the same."""
+def test_room_is_reported_when_a_frame_is_taken(harnesses: list[DriverHarness]) -> None:
+    """Wait for room in a full queue whose frame is then taken and hangs: the waiter continues anyway."""
     place = GatedSink()
     harness = DriverHarness(place=place, queue_bytes_max=100)
     harnesses.append(harness)
@@ -277,7 +277,7 @@ def test_observers_that_come_between_two_frames_of_one_landing_miss_none_after(
     seen: list[int] = []
 
     class Gate:
-        """Stands in for a waiter's lock: opening it adds the observer in the midst of the release."""
+        """Replaces a waiter's lock: opening it adds the observer during the release."""
 
         def release(self) -> None:
             harness.driver.delivery.add_observer(lambda frame: seen.append(frame.first_lsn))
@@ -355,8 +355,8 @@ def test_a_tail_that_somebody_synced_is_promised_too(harnesses: list[DriverHarne
     wait_until(lambda: harness.driver.counters.marker_frames == 1, "the mark")
 
 
-def test_a_lead_that_comes_to_a_caller_who_is_done_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Promote a caller and let another leader write its record before it looks: append returns, and nobody leads."""
+def test_a_lead_for_a_finished_caller_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promote a caller and let another leader write its record before it looks: append returns, and no one leads."""
     place = GatedSink()
     harness = DriverHarness(place=place, in_flight_max=2, policy=OneRecordPerFrame())
     driver = harness.driver

@@ -1,7 +1,7 @@
 """A sync or a synced write that fails beside the frames: the file is never believed again, and nothing durable is lost.
 
-Linux tells a failed writeback once to a handle, to whichever call syncs next; the pages look clean, and the next sync
-of the handle succeeds. `Writeback` is that error on memory: all that was unsynced in the file is gone, whoever hears.
+Linux reports a failed writeback once to a handle, to whichever call syncs next; the pages look clean, and the next sync
+of the handle succeeds. `Writeback` is that error on memory: all unsynced bytes of the file are gone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STEPS_OF_ZEROING = 3
 
 
 class Writeback(FaultyMemory):
-    """Memory where the n-th operation that `matches` hears of a writeback that failed before: that of all its file."""
+    """Memory whose n-th operation that `matches` gets the error of an earlier writeback of its whole file."""
 
     def __init__(self, matches: Callable[[Operation], bool], nth: int = 1) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def waits_for(event: threading.Event) -> Callable[[], None]:
 
 
 def is_zeroing(operation: Operation) -> bool:
-    """Whether this is a step of zeroing ahead, behind the first, which is done before the file has frames."""
+    """Whether this is a step of zeroing ahead after the first, which is done before the file has frames."""
     whole = operation.name == "synced_write" and operation.size in (ZERO_STEP_BYTES, ZERO_STEP_BYTES - 4096)
     return whole and operation.offset > 4096
 
@@ -90,7 +90,7 @@ def fill(log: walkit.WriteAheadLog, stop: Callable[[], object], size: int = 4000
 
 
 def check_the_rule(storage: FaultyMemory, log: walkit.WriteAheadLog, durable: int | None = None) -> None:
-    """The log has failed, says what is durable and no more, closes, and opens with that after a power cut."""
+    """The log has failed, reports exactly the durable part, closes, and opens with that after a power cut."""
     wait_until(lambda: log.statistics().poisoned, "the poison")
     durable = log.durable_lsn if durable is None else durable
     for attempt in (log.sync, lambda: log.append(b"refused"), lambda: log.submit(b"refused")):
@@ -121,7 +121,7 @@ def test_a_write_beside_a_failed_sync_is_not_believed(in_flight: int) -> None:
 @pytest.mark.parametrize("durability", LEVELS)
 @pytest.mark.parametrize("nth", range(1, STEPS_OF_ZEROING + 1))
 def test_a_failed_zeroing_poisons(durability: str, in_flight: int, nth: int) -> None:
-    """Let each step of zeroing hear of a lost writeback: poison, nothing durable that is not, a cut leaves all told."""
+    """Lose a writeback before each step of zeroing: poison, `durable_lsn` is right, a cut leaves all acknowledged."""
     storage = Writeback(is_zeroing, nth)
     log = walkit.open(storage=storage, options=options_of(durability, in_flight, **WIDE))
     fill(log, lambda: log.acked_lsn >= 20)
@@ -166,7 +166,7 @@ def first_segment_is_full(
 
 @pytest.mark.parametrize("durability", ["none", "interval"])
 def test_a_failed_sync_of_a_seal_poisons(durability: str) -> None:
-    """Let the sync of a seal hear of a lost writeback: poison, no seal then or at the close, a cut leaves all told."""
+    """Lose a writeback before the sync of a seal: poison, no seal, even at the close, a cut leaves all acknowledged."""
     storage = Writeback(is_sync, 2)
     log = walkit.open(storage=storage, options=options_of(durability, 8, reorder_window_bytes=1 << 20))
     first_segment_is_full(log, 5, poisons=True)
@@ -196,10 +196,8 @@ def test_a_seal_that_waits_while_a_sync_fails_is_skipped(durability: str) -> Non
 
 @pytest.mark.parametrize("durability", ["none", "interval"])
 @pytest.mark.parametrize("in_flight", [1, 8])
-def test_a_failed_sync_of_the_last_seal_is_raised_and_believed_by_nobody(
-    durability: str, in_flight: int
-) -> None:
-    """Let the sync of the close hear of a lost writeback: raised, nothing is counted as durable, the log opens."""
+def test_a_failed_sync_of_the_last_seal_is_raised_and_not_counted(durability: str, in_flight: int) -> None:
+    """Lose a writeback before the sync of the close: raised, nothing is counted as durable, the log opens."""
     storage = Writeback(is_sync, 2)
     log = walkit.open(storage=storage, options=options_of(durability, in_flight))
     log.append(b"first")
@@ -228,8 +226,8 @@ def test_a_failed_file_is_not_synced_again() -> None:
     assert [o.name for o in storage.trace if o.file.endswith(".segment")].count("sync") == 1 <= asked
 
 
-def test_a_full_disk_beside_the_frames_is_no_poison(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fill the disk, or break it, while a spare segment is made: no poison; who needs it is told, and goes on later."""
+def test_a_full_disk_for_a_spare_segment_does_not_poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fill or break the disk while a spare segment is made: no poison; the caller gets the error, and continues."""
     for code, told in ((errno.ENOSPC, 0), (errno.EDQUOT, 0), (errno.EIO, 1)):
         seen: list[str] = []
         storage = FaultyMemory()
@@ -270,7 +268,7 @@ def only_a_first_step(fault: Fault) -> Callable[[Operation], bool]:
 
 
 def stands_in(task: Task, name: str, looks: int = 20) -> Callable[[], bool]:
-    """Return a question whether the thread of a task is over, or was seen so often at one place of a function."""
+    """Return a predicate: the thread of a task is over, or was seen `looks` times at one place of a function."""
     before: list[tuple[object, int]] = []
 
     def is_there() -> bool:
@@ -348,7 +346,7 @@ class Handles(FaultyMemory):
 
 
 def test_no_two_synced_writes_share_a_handle() -> None:
-    """Hold four frames of one segment in their writes at once: each has a handle of its own, and all are let go of."""
+    """Hold four frames of one segment in their writes at once: each has a handle of its own, and all are released."""
     storage = Handles()
     log = walkit.open(
         storage=storage, options=tiny(in_flight=4, policy=OneRecordPerFrame(), segment_bytes=1 << 20)

@@ -40,7 +40,7 @@ POLICIES: dict[str, Any] = {
 
 
 def stands_at_the_window(log: walkit.WriteAheadLog) -> bool:
-    """Whether one frame is being written, what stands behind it has landed, and nobody leads any more."""
+    """Whether one frame is being written, those after it have landed, and no leader remains."""
     core = log.parts.core
     return (
         len(core.in_flight) > 1
@@ -130,7 +130,7 @@ def test_a_sync_covers_only_the_contiguous_prefix_that_was_written(durability: s
     gates = Gates(2)
     Held(log, gates)
     tickets = [log.submit(b"%d" % n) for n in range(4)]
-    wait_until(lambda: log.parts.core.landed == 2, "the two behind it")
+    wait_until(lambda: log.parts.core.landed == 2, "the two after it")
     log.parts.driver.sync()
     assert (log.acked_lsn, log.durable_lsn) == (1, 1)
     assert lsns(reopened(storage.crash(keep="none")))[:1] == [1]
@@ -174,7 +174,7 @@ def test_a_hung_write_fails_everybody_and_is_never_seen_when_it_lands(in_flight:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_slow_write_is_no_hung_one(order: str) -> None:
+def test_a_slow_write_is_not_a_hang(order: str) -> None:
     """Hold a write for less than the limit: nothing fails, and the watch finds nothing when all is quiet again."""
     with walkit.open(
         storage=CrashingStorage(), options=one_per_frame(ack_order=order, write_timeout_ms=60_000)
@@ -190,7 +190,7 @@ def test_a_slow_write_is_no_hung_one(order: str) -> None:
 
 
 @pytest.mark.parametrize("in_flight", [1, 3])
-def test_what_a_timed_append_raises_says_what_became_of_it(in_flight: int) -> None:
+def test_errors_of_timed_appends_tell_the_outcome(in_flight: int) -> None:
     """Let the time of appends end in flight, in the queue, and before it: three errors, two of them TimeoutErrors."""
     storage = FaultyMemory()
     log = walkit.open(storage=storage, options=one_per_frame(in_flight=in_flight, queue_bytes_max=8192))
@@ -216,7 +216,7 @@ def test_what_a_timed_append_raises_says_what_became_of_it(in_flight: int) -> No
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_window_is_stored_before_it_matters_and_is_kept(order: str) -> None:
-    """Hold a frame under a small window, then reopen with a larger one: never more behind it than the header says."""
+    """Hold a frame under a small window, then reopen with a larger one: never more after it than the header allows."""
     storage = CrashingStorage()
     for round_, window in enumerate((16 * 1024, 32 * 1024)):
         options = one_per_frame(ack_order=order, reorder_window_bytes=window)
@@ -274,7 +274,7 @@ def test_a_full_disk_refuses_all_that_is_not_sealed_and_the_log_goes_on() -> Non
 
 
 def test_a_store_refuses_completion_order() -> None:
-    """Open a store on a log of completion order: OptionsError says why, and the lock is free."""
+    """Open a store on a log of completion order: OptionsError with the reason, and the lock is free."""
     storage = CrashingStorage()
     for _ in range(2):
         with pytest.raises(OptionsError, match="LSN order") as refused:

@@ -24,7 +24,7 @@ from walkit.commit.latches import CommitSignal, SealSequencer
 
 CORE = ["submit", "submit_and_take", "take", "withdraw", "flush", "tick", "written"]
 CORE += ["seal_marker", "sync_begin", "synced", "begin_failure", "refuse"]
-"""What the driver may ask of the ordering core under its lock only."""
+"""The calls of the ordering core that the driver makes only under its lock."""
 
 FIELDS: list[tuple[type, str, str]] = [
     (CommitFailure, "lock", "refusal poisoned"),
@@ -39,7 +39,7 @@ FIELDS: list[tuple[type, str, str]] = [
 
 
 class Watched:
-    """What was called and set, what of it without its lock, and the driver's lock once it is there."""
+    """The calls and settings, those without their lock, and the driver's lock once it exists."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.lock: Any = None

@@ -1,4 +1,4 @@
-"""A system that has no thread to give: what is queued is refused with the cause, and no caller waits for ever."""
+"""A system that has no thread to give: queued records are refused with the cause, and no caller waits forever."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def no_threads() -> Iterator[None]:
         threading.stack_size(before)
 
 
-def test_no_thread_starts_where_there_is_none() -> None:
+def test_no_thread_starts_without_one_left() -> None:
     """Start a thread where the helper of these tests leaves none: RuntimeError; afterwards one starts."""
     with no_threads(), pytest.raises(RuntimeError, match="new thread"):
         threading.Thread(target=print).start()
@@ -35,7 +35,7 @@ def test_no_thread_starts_where_there_is_none() -> None:
 
 @pytest.mark.parametrize("in_flight", [1, 4])
 def test_a_ticket_that_no_thread_can_write_is_refused(in_flight: int) -> None:
-    """Submit where no writer thread can be started: the ticket says why, and syncing and stopping end."""
+    """Submit when no writer thread can be started: the ticket has the reason, and syncing and stopping end."""
     harness = DriverHarness(in_flight_max=in_flight)
     with no_threads():
         ticket = harness.queued()
@@ -65,8 +65,8 @@ def test_a_ticket_that_waits_for_a_leader_is_refused(in_flight: int) -> None:
 
 
 @pytest.mark.parametrize("in_flight", [1, 4])
-def test_a_task_is_woken_where_no_thread_can_make_a_callback(in_flight: int) -> None:
-    """Have a callback and a task wait for one ticket, and no thread for the callback: the task goes on all the same."""
+def test_a_task_is_woken_without_a_thread_for_callbacks(in_flight: int) -> None:
+    """Have a callback and a task wait for one ticket, and no thread for the callback: the task continues anyway."""
     harness = DriverHarness(in_flight_max=in_flight)
     leading = harness.leader_in_write()
     wait_until(lambda: harness.core.in_flight, "the frame")
@@ -96,7 +96,7 @@ class Patient:
 
 
 def test_a_policy_whose_time_cannot_be_waited_for_is_dropped() -> None:
-    """Hold a record back where no timer can be started: the policy is dropped, and the record is written at once."""
+    """Hold a record back when no timer can be started: the policy is dropped, and the record is written at once."""
     harness = DriverHarness(policy=Patient())
     harness.clock = lambda: 1
     with no_threads():

@@ -1,6 +1,6 @@
 """Every order in which frames can land: the pure core and the thread driver acknowledge by the same rule.
 
-What AutoMQ never tested (reference, 4.1): the order of callbacks under shuffled completions, and a failure among them.
+AutoMQ never tested this (reference, 4.1): the order of callbacks under shuffled completions, and a failure among them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def acknowledged_by(landed: set[int], count: int, completion: bool) -> set[int]:
 @pytest.mark.parametrize("completion", ORDERS)
 @pytest.mark.parametrize("count", range(1, MOST + 1))
 def test_the_core_acknowledges_by_the_rule_in_every_order(count: int, completion: bool) -> None:
-    """Land up to six frames in all orders: after each, those are told that the rule names; marks as the prefix."""
+    """Land up to six frames in all orders: after each, the frames of the rule are acknowledged; marks as the prefix."""
     for order in itertools.permutations(range(count)):
         core = make_core(in_flight_max=count, completion_order=completion)
         frames = [seal_next(core) for _ in range(count)]
@@ -119,7 +119,7 @@ def test_the_driver_acknowledges_by_the_rule_in_every_order(completion: bool) ->
 @pytest.mark.parametrize("completion", ORDERS)
 @pytest.mark.parametrize("bad", range(4))
 def test_a_failed_frame_fails_its_suffix_at_once_on_threads(bad: int, completion: bool) -> None:
-    """Fail one of four held frames: those behind it fail although their writes hang, those before land and are told."""
+    """Fail one of four held frames: those after it fail while their writes hang, those before are acknowledged."""
     harness, place = gated(completion, 4)
     frames = harness.in_flight(4)
     tickets: list[Any] = [f.submissions[0] for f in frames]

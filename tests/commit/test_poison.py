@@ -1,4 +1,4 @@
-"""A failed write or sync: who is told what, that nobody waits for ever, and that reopening is right."""
+"""A failed write or sync: each caller's error, no caller waits forever, and reopening is right."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_the_timers_failed_sync_poisons_as_well() -> None:
     log.close()
 
 
-def test_a_failing_write_in_a_busy_log_leaves_nobody_waiting() -> None:
+def test_a_failing_write_in_a_busy_log_ends_all_waits() -> None:
     """Fail one write among 16 appending threads, many times over: all are told, acknowledged records survive."""
     for nth in range(1, 16):
         storage, log = faulty_log()
@@ -123,7 +123,7 @@ def test_a_failing_write_in_a_busy_log_leaves_nobody_waiting() -> None:
         assert found == list(range(1, len(found) + 1)) and set(acknowledged) <= set(found)
 
 
-def test_a_follower_is_told_that_the_log_has_failed() -> None:
+def test_a_follower_gets_the_failure_of_the_log() -> None:
     """Poison a log with a follower waiting: it raises the cause after the acknowledged records, without any close."""
     storage, log = faulty_log()
     seen: list[int] = []
@@ -209,7 +209,7 @@ def test_a_seal_takes_those_before_it_along() -> None:
     assert len(reopened(storage.inner)) == log.acked_lsn
 
 
-def test_closing_lets_go_of_every_file_where_the_device_fails_for_good() -> None:
+def test_closing_frees_every_file_of_a_failed_device() -> None:
     """Keep three segments open, let every call fail from then on, and close: the error is told, no file stays open."""
     storage = FaultyMemory()
     log = walkit.open(storage=storage, options=tiny())

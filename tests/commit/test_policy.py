@@ -1,4 +1,4 @@
-"""Policies: what each decides, what the core makes of any decision, and that none of them can hold anybody for ever."""
+"""Policies: the decisions of each, the core's answer to any decision, and no policy can hold a caller forever."""
 
 from __future__ import annotations
 
@@ -135,21 +135,21 @@ class Raises:
 
 
 class Nonsense:
-    """A policy that answers what nobody can act on."""
+    """A policy whose answer makes no sense."""
 
     def decide(self, queue: QueueState) -> Take | Wait:
         return 3  # type: ignore[return-value]
 
 
 class WaitsForAWord:
-    """A policy whose time is no number."""
+    """A policy whose time is not a number."""
 
     def decide(self, queue: QueueState) -> Take | Wait:
         return Wait("soon")  # type: ignore[arg-type]
 
 
 class TakesAWord:
-    """A policy whose number of records is none."""
+    """A policy whose number of records is not a number."""
 
     def decide(self, queue: QueueState) -> Take | Wait:
         return Take("some")  # type: ignore[arg-type]

@@ -112,7 +112,7 @@ def test_a_task_that_is_woken_may_cancel_the_next() -> None:
 
 
 def test_a_wait_that_was_over_before_it_began() -> None:
-    """Wake a wait that nobody awaits yet, then await it: it ends, and cannot be cancelled any more."""
+    """Wake a wait before it is awaited, then await it: it ends, and can no longer be cancelled."""
 
     async def main() -> None:
         wait = TaskWait(asyncio.get_running_loop())
@@ -164,7 +164,7 @@ def test_tasks_that_share_a_wait_are_cancelled_one_by_one(debug: bool) -> None:
 
 
 def test_a_cancellation_as_the_wait_ends() -> None:
-    """Cancel a task in the step in which its wait ends, before and behind that: it is cancelled once, and goes on."""
+    """Cancel a task in the step that ends its wait, before and after that: it is cancelled once, and continues."""
 
     async def main() -> list[int]:
         loop = asyncio.get_running_loop()
@@ -259,8 +259,8 @@ def test_tasks_of_every_make_append(factory: Any, debug: bool) -> None:
         assert all(written[lsn - 1] == b"%d" % n for n, pair in enumerate(got) for lsn in pair)
 
 
-def test_what_asyncio_offers_for_waiting_works_with_append_async() -> None:
-    """Time out, shield and group appends behind a hung write: all are written, and what waits on gets its result."""
+def test_waits_of_asyncio_work_with_append_async() -> None:
+    """Time out, shield and group appends during a hung write: all are written, and each waiter gets its result."""
     storage, log = faulty_log()
     hang = storage.hang("synced_write", SEGMENTS)
     leader = Task(log.append, b"leads")
@@ -338,7 +338,7 @@ def test_a_wait_does_not_rest_on_the_futures_of_its_loop() -> None:
 
 
 def test_a_wait_that_is_woken_twice_wakes_its_task_once() -> None:
-    """Wake a wait when its task waits for another already: that one waits on, and goes on once when its time comes."""
+    """Wake a wait when its task waits for another already: that wait lasts, and its task continues once."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()

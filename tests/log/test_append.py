@@ -1,4 +1,4 @@
-"""One record: what is accepted, where it goes, and what is refused before anything is written."""
+"""One record: the accepted values, its place, and the refusals before anything is written."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_tombstone_has_a_key_and_no_value(log: walkit.WriteAheadLog) -> None:
 
 
 def test_text_gets_a_hint(log: walkit.WriteAheadLog) -> None:
-    """Offer text: the message says what to do with it."""
+    """Offer text: the message names the remedy."""
     with pytest.raises(RecordTypeError, match=r"\.encode\(\)") as caught:
         log.append(b"v", key="text")
     assert caught.value.what == "key"

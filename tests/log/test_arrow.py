@@ -1,4 +1,4 @@
-"""Records from Arrow: what comes in by `append_arrow` is what is read, whatever shape its columns have; and bundles."""
+"""Records from Arrow: `append_arrow` and reading give the same rows, whatever shape the columns have; and bundles."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def tables(draw: st.DrawFn) -> tuple[list[tuple[Any, ...]], pa.Table]:
 
 
 @given(tables(), st.integers(1, 64))
-def test_what_is_appended_is_read(given: tuple[list[tuple[Any, ...]], pa.Table], part_bytes: int) -> None:
-    """Append random tables, packed in parts of random size, after one record: the same rows, LSNs dense."""
+def test_appended_tables_are_read(given: tuple[list[tuple[Any, ...]], pa.Table], part_bytes: int) -> None:
+    """Append random tables, packed into parts of random size, after one record: the same rows, LSNs dense."""
     plain, table = given
     whole = packing.PART_BYTES
     packing.PART_BYTES = part_bytes
@@ -241,7 +241,7 @@ def test_a_call_that_fits_a_frame_is_one_frame_and_a_long_one_many(log: walkit.W
 
 
 def test_packed_tickets_that_share_a_frame_keep_their_records() -> None:
-    """Queue packed, timed, keyed and single records behind a hung write: one frame, every record as it was given."""
+    """Queue packed, timed, keyed and single records during a hung write: one frame, every record as given."""
     storage, log = faulty_log()
     hang = storage.hang("synced_write", SEGMENTS)
     first = log.submit(b"hangs")
@@ -330,7 +330,7 @@ def test_a_bundle_comes_back_as_it_was(log: walkit.WriteAheadLog, name: str) -> 
     assert next(log.follow(1)).arrow().equals(batch)
 
 
-def test_what_is_no_batch_is_no_bundle(log: walkit.WriteAheadLog) -> None:
+def test_only_a_batch_is_a_bundle(log: walkit.WriteAheadLog) -> None:
     """Tables, lists, and batches over the frame limit are refused with a typed error, and nothing is written."""
     for wrong in (pa.table({"x": [1]}), [1, 2], None):
         with pytest.raises(RecordTypeError, match="RecordBatch"):
@@ -342,7 +342,7 @@ def test_what_is_no_batch_is_no_bundle(log: walkit.WriteAheadLog) -> None:
 
 @pytest.mark.parametrize("damage", ["noise", "empty", "absent", "short", "two batches", "no batch"])
 def test_a_bundle_that_cannot_be_decoded_names_its_record(damage: str) -> None:
-    """Decode values that are no stream of one batch: CorruptionError with the LSN, chained to what Arrow said."""
+    """Decode values other than a stream of one batch: CorruptionError with the LSN, chained to Arrow's error."""
     batch = pa.record_batch({"x": list(range(100))})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:

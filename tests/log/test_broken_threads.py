@@ -1,4 +1,4 @@
-"""Errors that nobody has thought of on the log's own threads: they poison with their cause, and nobody hangs."""
+"""Unforeseen errors on the log's own threads: they poison with their cause, and no call hangs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def check_poisoned(log: walkit.WriteAheadLog, storage: FaultyMemory | CrashingSt
 @pytest.mark.parametrize("error", [MemoryError("none left"), ZeroDivisionError("a fault"), SystemExit(3)])
 @pytest.mark.parametrize("job", ["seal", "prepare", "zero", "index", "retain", "of the device"])
 def test_error_of_a_job_poisons(job: str, error: BaseException) -> None:
-    """Raise in each kind of job what is no WalkitError: poison with its cause, and the job after it is done."""
+    """Raise an error outside WalkitError in each kind of job: poison with its cause, and the job after it is done."""
     storage, log = faulty_log()
     parts, done = log.parts, list[str]()
     on_device = job == "of the device"
@@ -87,7 +87,7 @@ def test_an_error_of_the_periodic_retention_poisons(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("in_flight", [1, 8])
 @pytest.mark.parametrize("step", ["sync", "start of a thread"])
 def test_error_of_the_timer_poisons(monkeypatch: pytest.MonkeyPatch, step: str, in_flight: int) -> None:
-    """Raise in the sync of the interval, or where it is begun: poison, and no sync, append or close hangs."""
+    """Raise in the sync of the interval, or at its start: poison, and no sync, append or close hangs."""
     storage = FaultyMemory()
     options = tiny(durability="interval", interval_ms=1, in_flight=in_flight)
     log = walkit.open(storage=storage, options=options)
@@ -123,6 +123,6 @@ def test_an_error_of_the_delivery_thread_poisons(monkeypatch: pytest.MonkeyPatch
     monkeypatch.undo()
     called: list[Any] = []
     log.parts.driver.delivery.put_callback(object(), called.append)  # type: ignore[arg-type]
-    wait_until(lambda: called, "the callback behind it")
+    wait_until(lambda: called, "the callback after it")
     assert log.parts.driver.delivery.waiting_bytes == 0
     check_poisoned(log, storage, "none left")

@@ -1,4 +1,4 @@
-"""A log that refuses at its capacity: at its edges, over a reopening, and what makes room again."""
+"""A log that refuses at its capacity: at its edges, over a reopening, and with room made again."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fill(log: walkit.WriteAheadLog) -> LogFullError:
 
 
 @pytest.mark.parametrize("segments", [2, 3, 5])
-def test_the_edge_is_where_no_further_segment_fits(segments: int) -> None:
+def test_the_edge_leaves_no_room_for_a_further_segment(segments: int) -> None:
     """Fill logs of some capacities: each holds as many whole segments, its files never more, and nothing is dropped."""
     with opened(CrashingStorage(), segments=segments) as log:
         full = fill(log)
@@ -71,7 +71,7 @@ def test_one_byte_less_is_a_segment_less() -> None:
 
 
 @pytest.mark.parametrize("in_flight", [1, 8])
-def test_every_way_of_appending_is_refused_and_goes_on_after_a_trim(in_flight: int) -> None:
+def test_every_way_of_appending_is_refused_until_a_trim(in_flight: int) -> None:
     """Refuse append, delete, transaction, submit and many at once: typed, nothing written; a trim lets all through."""
     options = tiny(retention=refusing(), in_flight=in_flight)
     with walkit.open(storage=CrashingStorage(), options=options) as log:
@@ -134,7 +134,7 @@ def test_a_consumer_that_moves_on_makes_room_by_itself() -> None:
         assert log.first_lsn == 17
 
 
-def test_a_full_log_opens_is_read_and_goes_on_once_it_is_trimmed() -> None:
+def test_a_full_log_opens_is_read_and_works_after_a_trim() -> None:
     """Reopen a full log, with the same and a smaller capacity: it opens, refuses the first append, and a trim helps."""
     storage = CrashingStorage()
     events: Events = []
@@ -155,7 +155,7 @@ def test_a_full_log_opens_is_read_and_goes_on_once_it_is_trimmed() -> None:
         assert log.acked_lsn == 24 + 16
     with walkit.open(storage=storage, options=tiny()) as log:
         log.append_many([VALUE] * 100)
-        assert log.first_lsn == 25, "without the option there is no capacity"
+        assert log.first_lsn == 25, "without the option the capacity is unlimited"
 
 
 def put_many(store: walkit.Store) -> None:

@@ -27,7 +27,7 @@ from walkit.segments.manifest_store import load_manifest
 from walkit.storage import FileStorage, Storage
 
 WANTED = 20
-"""What the claims of these tests ask for: in the midst of what is dropped."""
+"""The LSN that the claims of these tests ask for: in the middle of the dropped records."""
 
 
 class Interleaved(FaultyStorage):

@@ -35,7 +35,7 @@ def test_what_is_drained_goes_when_the_last_record_has_been_taken() -> None:
 
 @pytest.mark.parametrize("taken", [0, 1, 19, 20])
 def test_a_drain_that_is_left_alone_removes_nothing(taken: int) -> None:
-    """Take some records, all but the end too, and let go: nothing has gone, draining again yields all again."""
+    """Take some records, or all without the end, and stop: all remain, and draining again yields all again."""
     with forty() as log:
         drained = log.drain(20)
         for _ in range(taken):
@@ -53,8 +53,8 @@ def test_what_comes_after_the_call_is_not_touched() -> None:
         assert lsns(drained) == list(range(2, 41)) and lsns(log.read()) == [41]
 
 
-def test_holds_and_states_keep_what_was_yielded() -> None:
-    """Drain past a hold, and a store's log: everything is yielded, and what is claimed stays."""
+def test_holds_and_states_keep_yielded_records() -> None:
+    """Drain past a hold, and a store's log: everything is yielded, and claimed records stay."""
     with forty() as log:
         log.hold("reader", 12)
         assert lsns(log.drain(30)) == list(range(1, 31)) and log.first_lsn == 12

@@ -1,4 +1,4 @@
-"""Logs that nobody closed: dropped, collected in cycles, or still open when the process ends."""
+"""Logs that were not closed: dropped, collected in cycles, or still open when the process ends."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_what_still_needs_the_log_keeps_it_open(tmp_path: Path) -> None:
 
 
 def test_a_log_in_a_cycle_is_collected_wherever_the_collector_runs() -> None:
-    """Collect a dropped log on its own committer in the midst of a commit: it closes, and nothing waits for ever."""
+    """Collect a dropped log on its own committer during a commit: it closes, and no thread waits forever."""
 
     class Owner:
         """Holds a log, and itself."""
@@ -233,7 +233,7 @@ def test_a_process_that_ends_with_an_exception_says_only_that(tmp_path: Path) ->
 
 
 def is_gone(place: str) -> bool:
-    """Whether nothing stands there."""
+    """Whether nothing is at this place."""
     return not os.path.exists(place)
 
 

@@ -54,8 +54,8 @@ def test_the_other_levels_acknowledge_before_they_sync(level: dict[str, object])
     log.close()
 
 
-def test_sync_waits_for_what_was_submitted() -> None:
-    """Submit behind a hung write and call sync: it returns when all of it is durable, not before."""
+def test_sync_waits_for_submitted_records() -> None:
+    """Submit during a hung write and call sync: it returns when all of it is durable, not before."""
     storage, log = faulty_log(durability="none")
     hang = storage.hang("write", SEGMENTS)
     tickets = [log.submit(b"x") for _ in range(5)]
@@ -102,7 +102,7 @@ def test_a_busy_log_is_synced_by_the_timer_too() -> None:
         assert 0 < statistics.syncs < statistics.frames_written
 
 
-def test_at_level_none_nobody_syncs_but_rotation_and_the_caller() -> None:
+def test_level_none_syncs_only_at_rotation_and_on_request() -> None:
     """Append within one segment and over several at level none: no sync within, and one at each rotation."""
     storage = FaultyMemory()
     with walkit.open(storage=storage, options=tiny(durability="none")) as log:

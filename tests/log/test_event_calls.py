@@ -1,4 +1,4 @@
-"""Callbacks of `events=` that call the log they are told of: nobody waits for ever."""
+"""Callbacks of `events=` that call the log of their event: no thread waits forever."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def test_what_is_submitted_while_a_segment_begins_comes_behind(in_flight: int) -
 
 
 @pytest.mark.parametrize("call", OTHERS)
-def test_who_is_told_of_an_expired_claim_may_call_the_log(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a lease run out, and call back what replaces the manifest from its event: no lock is held by then."""
+def test_claim_expiry_callback_may_use_log(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a lease run out, and call each method that replaces the manifest from its event: no lock is held by then."""
     done: list[str] = []
 
     def called_back(name: str, _: dict[str, Any]) -> None:

@@ -67,7 +67,7 @@ WAYS: dict[str, Way] = {
 
 @pytest.mark.parametrize("in_flight", [1, 8])
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_the_last_lsn_is_given_and_none_behind_it(
+def test_the_last_lsn_is_given_and_none_after_it(
     way: Callable[[walkit.WriteAheadLog], object], in_flight: int
 ) -> None:
     """Append three at a time until six LSNs are gone, by each way: then a typed error; all that was told is there."""
@@ -117,7 +117,7 @@ def test_append_many_says_how_much_was_written_before_the_end() -> None:
 
 @pytest.mark.parametrize("durability", ["sync", "none"])
 @pytest.mark.parametrize("in_flight", [1, 8])
-def test_the_last_position_is_used_and_none_behind_it(in_flight: int, durability: str) -> None:
+def test_the_last_position_is_used_and_none_after_it(in_flight: int, durability: str) -> None:
     """Append until the space of positions is full: a typed error before a segment is made for it, the log opens."""
     storage = near_the_end(position=(POSITION_MAX & -64) - 100 * 1024)
     options = tiny(in_flight=in_flight, durability=durability, idle_marker_ms=5)
@@ -157,8 +157,8 @@ def test_a_log_whose_positions_are_all_given_makes_no_segment() -> None:
         assert not [n for n in storage.names() if n.endswith(".segment")]
 
 
-def test_the_last_epoch_begins_and_none_behind_it() -> None:
-    """Open for writing in the last epoch, then again: a typed error that changes nothing; reading goes on."""
+def test_the_last_epoch_begins_and_none_after_it() -> None:
+    """Open for writing in the last epoch, then again: a typed error that changes nothing; reading continues."""
     before = EpochRecord(number=EPOCH_MAX - 1, id=9, first_lsn=1, position=0, chain=0)
     storage = near_the_end(lineage=(before,))
     with walkit.open(storage=storage, options=tiny()) as log:
@@ -176,7 +176,7 @@ def test_the_last_epoch_begins_and_none_behind_it() -> None:
         assert [r.value for r in reader.read()] == [b"of the last epoch"]
 
 
-def test_the_last_segment_number_is_given_and_none_behind_it() -> None:
+def test_the_last_segment_number_is_given_and_none_after_it() -> None:
     """Leave one segment number and write more than it takes: a typed error, no poison, all that was told is there."""
     storage = near_the_end(next_segment=SEGMENT_NUMBER_MAX)
     with walkit.open(storage=storage, options=tiny()) as log:

@@ -1,4 +1,4 @@
-"""A device that hangs away from the path of a record: nobody waits for ever, and everybody is told the cause."""
+"""A device that hangs away from the path of a record: no caller waits forever, and each gets the cause."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def fill(log: walkit.WriteAheadLog) -> None:
     [(walkit.WriteAheadLog.sync, {}), (fill, {"queue_bytes_max": 8192, "frame_bytes_max": 8192})],
 )
 def test_hung_sync_keeps_no_caller(call: Callable[[walkit.WriteAheadLog], None], options: Any) -> None:
-    """Hang a sync that a caller, or room behind a rotation, waits for: the cause comes within the limit."""
+    """Hang a sync that a caller, or room after a rotation, waits for: the cause comes within the limit."""
     storage, log = hung_log(durability="none", **options)
     hang = storage.hang("sync", SEGMENTS)
     with pytest.raises(LogPoisonedError, match="write_timeout_ms"):
@@ -125,7 +125,7 @@ def test_a_hung_seal_does_not_keep_who_closes_and_keeps_the_lock() -> None:
     log.close()
 
 
-def test_who_trims_behind_a_hung_upkeep_job_is_told() -> None:
+def test_a_trim_during_a_hung_upkeep_job_gets_the_cause() -> None:
     """Hang the making of the next segment on the maintenance thread, and trim: the trim ends with the cause."""
     storage, log = hung_log()
     hang = storage.hang("allocate", SEGMENTS)

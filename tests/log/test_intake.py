@@ -1,4 +1,4 @@
-"""What callers give: no buffer, however it looks from outside, can mis-frame the records around it."""
+"""Values of callers: no buffer, however it looks from outside, can mis-frame the records around it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Shorter(bytes):
 
 
 class ShorterArray(bytearray):
-    """A bytearray that says that it is empty."""
+    """A bytearray whose length is 0."""
 
     def __len__(self) -> int:
         return 0
@@ -105,7 +105,7 @@ def log() -> Iterator[walkit.WriteAheadLog]:
 
 
 def contents(log: walkit.WriteAheadLog) -> list[tuple[bytes | None, bytes | None]]:
-    """(key, value) of every record, the last one appended here: it must be found whole behind the others."""
+    """(key, value) of every record, the last one appended here: it must be found whole after the others."""
     log.append(b"after", key=b"last")
     rows = [(r.key, r.value) for r in log.read()]
     assert rows[0] == (b"first", b"before") and rows[-1] == (b"last", b"after")
@@ -145,7 +145,7 @@ def test_a_transaction(log: walkit.WriteAheadLog, name: str) -> None:
 
 
 def test_all_buffers_in_one_frame(log: walkit.WriteAheadLog) -> None:
-    """F-5.7: all kinds of buffers together, in one call, stand in one frame and come back in order."""
+    """F-5.7: all kinds of buffers together, in one call, share one frame and come back in order."""
     made = [make() for make in BUFFERS.values()]
     log.append_many(made, [b"k%d" % i for i in range(len(made))])
     assert [value for _, value in contents(log)] == [plain(b) for b in made]

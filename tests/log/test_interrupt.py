@@ -215,7 +215,7 @@ def test_an_interrupt_while_waiting_for_room_queues_nothing() -> None:
 
 
 def test_an_interrupted_close_keeps_the_lock_and_can_be_called_again() -> None:
-    """Interrupt a close that waits for a hung write: nothing is let go of; the next close ends it."""
+    """Interrupt a close that waits for a hung write: nothing is released; the next close ends it."""
     storage, log = faulty_log()
     hang = storage.hang("synced_write", SEGMENTS)
     leader = Task(log.append, b"hangs")

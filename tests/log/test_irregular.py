@@ -46,7 +46,7 @@ FILES = (
 
 
 def names_of(whole: Path) -> dict[str, str]:
-    """The names of the log's files, by what they are."""
+    """The names of the log's files, by kind."""
     manifest = load_manifest(FileStorage(whole))
     sealed = manifest.sealed[-1].name
     snapshot = next(n for n in os.listdir(whole) if n.startswith("snapshot-"))
@@ -99,13 +99,13 @@ NEEDED = {
     "open segment": {"read", "cursor", "open", "open a store", "dry repair", "repair"},
     "cursor": {"cursor"},
 }
-"""What cannot be done without which file."""
+"""The uses that need each file."""
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("what", FILES)
 def test_a_pipe_under_a_files_name_hangs_nothing(whole: Path, tmp_path: Path, what: str, way: str) -> None:
-    """Put a pipe in the place of each file and use the log in each way: done, or a typed error; it names the file."""
+    """Replace each file by a pipe and use the log in each way: done, or a typed error; it names the file."""
     name = names_of(whole)[what]
     shutil.copytree(whole, tmp_path / "log")
     place = tmp_path / "log" / name
@@ -138,7 +138,7 @@ def test_a_link_that_leads_nowhere_is_a_typed_error(
     assert place.is_symlink()
 
 
-def test_a_pipe_in_lost_and_found_is_no_place_for_what_is_cut(whole: Path, tmp_path: Path) -> None:
+def test_a_pipe_in_lost_and_found_receives_no_cut_bytes(whole: Path, tmp_path: Path) -> None:
     """Cut a torn tail whose name in lost+found a pipe has already: it is kept under another name, and read back."""
     record = load_manifest(FileStorage(whole)).unsealed[0]
     kept = ""

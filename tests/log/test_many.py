@@ -1,4 +1,4 @@
-"""Many records in one call: lists, generators and Arrow columns, cut into frames; and what an error says of them."""
+"""Many records in one call: lists, generators and Arrow columns, cut into frames; and their errors."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_nothing_gives_an_empty_range(log: walkit.WriteAheadLog) -> None:
 
 
 @pytest.mark.parametrize("keys", [[b"k"], [b"k"] * 4, []])
-def test_keys_and_values_are_of_one_length(log: walkit.WriteAheadLog, keys: list[bytes]) -> None:
+def test_keys_and_values_have_one_length(log: walkit.WriteAheadLog, keys: list[bytes]) -> None:
     """Give more or fewer keys than values: refused before anything is written."""
     for way in (log.append_many, log.submit_many):
         with pytest.raises(ValueError, match="nothing was written"):
@@ -143,8 +143,8 @@ def test_an_error_carries_the_acknowledged_prefix() -> None:
     assert len(reopened(storage.inner)) >= 5
 
 
-def test_the_prefix_is_right_where_the_log_closes_in_the_midst() -> None:
-    """Close while a long call waits for room: what was queued is written, the error says how much that was."""
+def test_the_prefix_is_right_if_the_log_closes_meanwhile() -> None:
+    """Close while a long call waits for room: queued records are written, the error has their number."""
     storage, log = faulty_log(queue_bytes_max=9000)
     hang = storage.hang("synced_write", SEGMENTS)
     call = Task(log.append_many, [bytes(3000)] * 40)
@@ -165,8 +165,8 @@ def test_a_long_call_waits_for_room_also_where_a_full_queue_raises() -> None:
         assert log.append_many([bytes(3000)] * 60).last_lsn == 60
 
 
-def test_a_queue_that_fills_in_the_midst_is_told_by_the_ticket() -> None:
-    """Submit more than the queue holds with on_full="raise": what was queued is written, the ticket has the error."""
+def test_a_ticket_reports_a_queue_that_fills_meanwhile() -> None:
+    """Submit more than the queue holds with on_full="raise": queued records are written, the ticket has the error."""
     storage, log = faulty_log(queue_bytes_max=9000, on_full="raise")
     hang = storage.hang("synced_write", SEGMENTS)
     log.submit(b"hangs")
@@ -233,7 +233,7 @@ def test_a_short_list_makes_the_frame_that_packing_makes(
 
 
 def test_a_short_list_that_changes_while_it_waits_changes_nothing() -> None:
-    """Submit a short list behind a write and change it before its turn: what was given is what is written."""
+    """Submit a short list during a write and change it before its turn: the list as given is written."""
     with memory_log() as log:
         gates = Gates(1)
         Held(log, gates)
@@ -266,7 +266,7 @@ class LateGate:
         if self._calls == 2:
             assert self._queue.queued_lsn() == 1
             self._held.release()
-            wait_until(lambda: self._queue.queued_lsn() == 0, "the refusal of what was queued")
+            wait_until(lambda: self._queue.queued_lsn() == 0, "the refusal of the queue")
             self._no_room.cancel()
         return True
 

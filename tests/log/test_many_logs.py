@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 LOGS, BEFORE, THREADS = 2_000, 500, 8
-"""What is there after the first of the logs is what pools and the allocator keep."""
+"""The growth up to this number of logs belongs to pools and the allocator."""
 GROWTH_MAX = 16 << 20
 """Less than eight kilobytes for each log that comes after them."""
 

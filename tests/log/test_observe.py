@@ -34,8 +34,8 @@ def log() -> Iterator[walkit.WriteAheadLog]:
         yield made
 
 
-def test_observers_see_the_frames_as_they_stand_in_the_files(log: walkit.WriteAheadLog) -> None:
-    """Observe a mixed load: ranges and positions join up, bytes are those of the files."""
+def test_observers_see_the_frames_as_in_the_files(log: walkit.WriteAheadLog) -> None:
+    """Observe a mixed load: ranges and positions join up, bytes equal the files' bytes."""
     log.append(b"before")
     seen: list[ObservedFrames] = []
     observation = log.observe(seen.append)
@@ -110,7 +110,7 @@ def test_an_observer_may_use_the_log(log: walkit.WriteAheadLog) -> None:
     assert done.wait(GUARD_S)
 
 
-def test_followers_begin_where_they_are_told(log: walkit.WriteAheadLog) -> None:
+def test_followers_begin_at_the_given_lsn(log: walkit.WriteAheadLog) -> None:
     """Follow from the middle, from the next record and from one that is not there yet."""
     log.append_many([b"%d" % n for n in range(1, 11)])
     assert values(islice(log.follow(9), 2)) == [b"9", b"10"]

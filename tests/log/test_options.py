@@ -1,4 +1,4 @@
-"""Options: what is refused, what works at its limits, and what the log itself has fixed."""
+"""Options: the refused ones, the limits, and those that the log itself has fixed."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_reading_takes_no_option_that_it_would_ignore(name: str, given: Any) -> 
     ids=str,
 )
 def test_options_at_their_limits_work(options: dict[str, Any]) -> None:
-    """Open, append and read with options at the edges of what is allowed."""
+    """Open, append and read with options at the edges of the allowed range."""
     storage = CrashingStorage()
     for _ in range(2):
         with walkit.open(storage=storage, options=LogOptions(**options)) as log:

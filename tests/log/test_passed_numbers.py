@@ -1,4 +1,4 @@
-"""LSNs and times as callers give them: numpy's whole numbers are taken, what is none never reaches a file."""
+"""LSNs and times as callers give them: numpy's whole numbers are taken, others never reach a file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NO_LSN = (1.5, 2.0, "2", b"2", True, 1 << 64, NUMBER_MAX + 1, np.float64(2), mat
 
 
 def a_log() -> tuple[walkit.WriteAheadLog, CrashingStorage]:
-    """A log of five records, and where it is."""
+    """A log of five records, and its storage."""
     storage = CrashingStorage()
     log = walkit.open(storage=storage, options=TINY)
     log.append_many([b"value"] * 5)
@@ -40,8 +40,8 @@ def a_log() -> tuple[walkit.WriteAheadLog, CrashingStorage]:
 
 
 @pytest.mark.parametrize("name", LOG)
-def test_what_is_no_lsn_is_refused_and_the_log_opens_again(name: str) -> None:
-    """Give each call everything that is no LSN: OptionsError each time, and the log opens with all its records."""
+def test_a_wrong_lsn_is_refused_and_the_log_opens_again(name: str) -> None:
+    """Give each call every wrong LSN: OptionsError each time, and the log opens with all its records."""
     log, storage = a_log()
     for given in NO_LSN:
         with pytest.raises(walkit.OptionsError):
@@ -63,7 +63,7 @@ def test_whole_numbers_of_numpy_are_lsns(name: str) -> None:
 
 
 @pytest.mark.parametrize("timeout", [math.nan, "1", b"1", [1]])
-def test_a_time_that_is_none_is_refused_before_the_record_is_queued(timeout: Any) -> None:
+def test_a_wrong_timeout_is_refused_before_the_record_is_queued(timeout: Any) -> None:
     """Append with each wrong timeout: OptionsError, and no record of it was appended."""
     log, _ = a_log()
     with pytest.raises(walkit.OptionsError, match="timeout"):
@@ -75,7 +75,7 @@ def test_a_time_that_is_none_is_refused_before_the_record_is_queued(timeout: Any
 
 @pytest.mark.parametrize("lsn", [1.5, -1, 1 << 64, "1", None, np.int64(1)])
 def test_a_manifest_that_could_not_be_read_is_not_written(lsn: Any) -> None:
-    """Encode a manifest whose end is no LSN: refused, whoever let it come so far."""
+    """Encode a manifest whose end is a wrong LSN: refused."""
     manifest = Manifest(log_id=1)
     with pytest.raises((TypeError, ValueError)):
         encode_base(replace(manifest, end=LogEnd(last_lsn=lsn)))

@@ -1,4 +1,4 @@
-"""What callers give in the place of a log, a list, a callback, a time: refused by name, with nothing written."""
+"""Wrong values for a log, a list, a callback, a time: refused by name, with nothing written."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from walkit.state import KeyedTable
 
 
 @pytest.mark.parametrize("wrong", [5, "print", object()])
-def test_what_cannot_be_called_is_no_callback(wrong: Any, tmp_path: Path) -> None:
-    """Give it as `events=` and to `observe`: refused at once, no folder is made, and no append tells of it."""
+def test_a_callback_must_be_callable(wrong: Any, tmp_path: Path) -> None:
+    """Give it as `events=` and to `observe`: refused at once, no folder is made, and no append reports it."""
     with pytest.raises(walkit.OptionsError, match="events"):
         walkit.open(tmp_path / "log", events=wrong)
     assert not (tmp_path / "log").exists()
@@ -40,7 +40,7 @@ def test_what_cannot_be_a_path_is_refused_by_name(wrong: Any) -> None:
             call(wrong)
 
 
-def test_an_open_log_is_no_place_and_the_error_says_what_is() -> None:
+def test_an_open_log_is_not_a_place_and_the_error_names_it() -> None:
     """Scan an open log's object: the error names `.location`."""
     with memory_log() as log, pytest.raises(walkit.OptionsError, match=r"\.location"):
         walkit.scan(log)  # type: ignore[arg-type]
@@ -76,7 +76,7 @@ def test_nanoseconds_are_refused_and_never_cut() -> None:
     ],
 )
 def test_many_records_come_in_an_order(wrong: Any) -> None:
-    """Give append_many and submit_many what is no sequence of bytes: RecordTypeError, and no record."""
+    """Give append_many and submit_many a value that is not a sequence of bytes: RecordTypeError, and no record."""
     with memory_log() as log:
         for call in (log.append_many, log.submit_many):
             with pytest.raises(walkit.RecordTypeError):
@@ -96,8 +96,8 @@ def test_a_log_that_is_not_there_is_told_as_files_are(tmp_path: Path) -> None:
             assert (copy.errno, copy.filename) == (code, str(tmp_path / name))
 
 
-def test_replay_says_what_it_takes(tmp_path: Path) -> None:
-    """Replay a path, and into an object: OptionsError that says how to open, and what a machine has."""
+def test_replay_refuses_wrong_arguments_by_name(tmp_path: Path) -> None:
+    """Replay a path, and into an object: OptionsError that names the way to open, and the members of a machine."""
     with pytest.raises(walkit.OptionsError, match="mode='r'"):
         walkit.replay(str(tmp_path), KeyedTable())  # type: ignore[arg-type]
     with memory_log() as log, pytest.raises(walkit.OptionsError, match="applied_lsn"):

@@ -30,7 +30,7 @@ SECOND = 1_000_000
 def facts(
     count: int = 6, *, claims: dict[str, int] | None = None, open_segment: bool = True, **given: Any
 ) -> RetentionFacts:
-    """Facts of a log: segments of ten records, begun ten seconds after each other; the clock shows second 100."""
+    """Facts of a log: segments of ten records, started ten seconds after each other; the clock shows second 100."""
     sealed = tuple(
         SegmentRecord(
             number=n + 1,
@@ -118,8 +118,8 @@ def test_claims_and_the_hard_cap(
     assert (len(plan.segments), plan.dropped_claims, plan.kept_by) == (dropped, lost, kept_by)
 
 
-def test_what_the_slowest_claim_has_passed() -> None:
-    """Plan below_claims: all that every claim has passed goes, nothing if there is none, and no claim is ever lost."""
+def test_plan_below_the_slowest_claim() -> None:
+    """Plan below_claims: records that all claims have passed go, none without a claim, and no claim is lost."""
     for slow, fast in itertools.product((1, 10, 11, 25, 61), (11, 61)):
         plan = plan_retention(Retention(below_claims=True), facts(claims={"slow": slow, "fast": fast}))
         assert plan.up_to_lsn == (min(slow, fast) - 1) // 10 * 10
@@ -128,8 +128,8 @@ def test_what_the_slowest_claim_has_passed() -> None:
         )
 
 
-def test_what_a_state_needs_stays_whatever_the_cap_says() -> None:
-    """Plan over the hard cap with a snapshot, or a durable LSN, in the midst: nothing above it goes, and it is said."""
+def test_records_of_a_state_stay_over_the_cap() -> None:
+    """Plan over the hard cap with a snapshot, or a durable LSN, in the middle: nothing above it goes, as reported."""
     plan = plan_retention(Retention(hard_bytes_max=1), facts(bound_lsn=39))
     assert (plan.up_to_lsn, plan.kept_by) == (30, ("state",))
 
@@ -149,7 +149,7 @@ def test_what_a_state_needs_stays_whatever_the_cap_says() -> None:
 def test_ages_of_segments_that_a_wrong_clock_stamped(
     begun_s: tuple[float, ...], age_s: float, dropped: int
 ) -> None:
-    """Plan age with segments that were begun by a clock ahead or behind: no time counts that has not passed."""
+    """Plan age with segments started by a clock ahead or behind: no time counts that has not passed."""
     made = facts(3, opened_us=80 * SECOND, new_from=4)
     sealed = tuple(
         segment._replace(created_us=int(at * SECOND))
@@ -215,8 +215,8 @@ def test_segments_of_a_wrong_clock_are_one_event(step_s: int, monkeypatch: pytes
     ],
     ids=str,
 )  # fmt: skip
-def test_limits_that_are_none(given: dict[str, Any]) -> None:
-    """Make a Retention of what is no limit: an OptionsError that names it."""
+def test_wrong_limits(given: dict[str, Any]) -> None:
+    """Make a Retention with a wrong limit: an OptionsError that names it."""
     with pytest.raises(OptionsError) as refused:
         Retention(**given)
     assert refused.value.option in given
@@ -260,8 +260,8 @@ def test_by_call_with_progress_and_report() -> None:
         log.enforce_retention()
 
 
-def test_age_is_looked_at_from_time_to_time() -> None:
-    """Ask how often age is looked at; enforce with a clock that has moved on: what is old goes, but for the newest."""
+def test_age_is_checked_periodically() -> None:
+    """Ask how often age is looked at; enforce with a clock that has moved on: old segments go, except the newest."""
     assert period_s(Retention(bytes_max=1)) is None
     assert [period_s(Retention(age_s=s)) for s in (0.5, 100, 1e6)] == [1.0, 10.0, 60.0]
     with memory_log() as log:

@@ -1,4 +1,4 @@
-"""Scratch logs and Stores: a cell run twice, names, options, and who removes the files of whom."""
+"""Scratch logs and Stores: a cell run twice, names, options, and the removal of each log's files."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 @pytest.mark.parametrize("make", [walkit.scratch, walkit.Store.scratch])
 @pytest.mark.parametrize("closed", [False, True])
-def test_a_cell_run_twice_gives_a_new_empty_log_and_says_so(make: Any, closed: bool) -> None:
-    """The same name again, the earlier one open or closed: it ends closed, its files go, and an event tells of it."""
+def test_a_cell_run_twice_gives_a_new_empty_log_and_an_event(make: Any, closed: bool) -> None:
+    """The same name again, the earlier one open or closed: it ends closed, its files go, and an event reports it."""
     told: list[tuple[str, dict[str, Any]]] = []
     earlier = make("cell", events=lambda name, facts: told.append((name, facts)))
     log = getattr(earlier, "log", earlier)
@@ -75,7 +75,7 @@ def test_the_default_logger_says_it(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_options_pass_through_and_refused_ones_leave_the_earlier_log() -> None:
-    """The options are the log's; where they are refused, nothing is left of it and the earlier log works on."""
+    """The options are the log's; if refused, nothing is left of the new log and the earlier one works on."""
     options = walkit.LogOptions(durability="interval", interval_ms=7)
     log = walkit.scratch("cell", options)
     assert log.options == options
@@ -142,7 +142,7 @@ def test_a_forked_child_has_its_own_folder_and_removes_only_that(own_folder: Pat
     assert [name for name in os.listdir(own_folder) if "walkit" in name] == []
 
 
-def test_what_stands_beside_a_scratch_log_goes_with_the_process() -> None:
+def test_files_beside_a_scratch_log_go_with_the_process() -> None:
     """Copy a log next to itself and end the process by an exception: nothing of either is left."""
     script = """
         import shutil, walkit

@@ -1,4 +1,4 @@
-"""A signal handler that raises on the main thread, as one for SIGALRM does: its caller is told, and nobody hangs."""
+"""A signal handler that raises on the main thread, as for SIGALRM: its caller gets the error, and no call hangs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from walkit.models import CrashingStorage
 
 
 class AlarmError(Exception):
-    """What the handler raises."""
+    """Raised by the handler."""
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def alarm() -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore:Exception ignored in.*_remove:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("durability", ["sync", "none"])
 @pytest.mark.parametrize("first", [False, True])
-def test_a_handler_that_raises_in_an_append_leaves_nobody_waiting(durability: str, first: bool) -> None:
+def test_a_handler_that_raises_in_an_append_ends_all_waits(durability: str, first: bool) -> None:
     """Raise at each point of an append on the main thread with 8 in flight: others go on or are told, close ends."""
     nth, went_on = 0, 0
     while True:

@@ -1,4 +1,4 @@
-"""Observers that fall behind: memory stays bounded, nobody else waits, and they see every frame or are told."""
+"""Observers that fall behind: memory stays bounded, no other waits, and they see every frame or get an error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT_BYTES = 64 * 1024
 
 
 class Slow:
-    """An observer that waits at its first frame until it is let go, and keeps all it was given."""
+    """An observer that waits at its first frame until it is released, and keeps all its frames."""
 
     def __init__(self) -> None:
         self.go_on = threading.Event()
@@ -44,7 +44,7 @@ def filled(log: walkit.WriteAheadLog, slow: Slow) -> Observation:
 
 @pytest.mark.parametrize("options", [{}, {"in_flight": 4}, {"in_flight": 4, "ack_order": "completion"}])
 def test_an_observer_that_is_behind_gets_every_frame_once(options: dict[str, Any]) -> None:
-    """Append five times what may wait behind a blocked observer: it sees all, in order, and little is kept."""
+    """Append five times the queue's limit during a blocked observer: it sees all, in order, and little is kept."""
     slow = Slow()
     with memory_log(tiny(queue_bytes_max=LIMIT_BYTES, **options)) as log:
         observation = filled(log, slow)
@@ -88,7 +88,7 @@ def test_an_observer_whose_frames_were_trimmed_is_ended_and_told() -> None:
 
 
 def test_a_callback_that_blocks_holds_no_records() -> None:
-    """Block a callback and submit more with callbacks behind it: all are called, and their tickets hold no bytes."""
+    """Block a callback and submit more with callbacks after it: all are called, and their tickets hold no bytes."""
     slow = threading.Event()
     called: list[int] = []
     with memory_log() as log:

@@ -1,4 +1,4 @@
-"""What people and programs look at: errors as data, named events, statistics, HTML."""
+"""The output for people and programs: errors as data, named events, statistics, HTML."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_life_of_a_log_sends_its_events() -> None:
     assert all(isinstance(facts, dict) and facts for _, facts in seen)
 
 
-def test_events_go_to_logging_without_a_callback_and_a_bad_callback_hurts_nobody(
+def test_events_go_to_logging_and_a_bad_callback_hurts_no_caller(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Open without `events=`, and with one that raises: the logger has them, the log goes on."""

@@ -39,7 +39,7 @@ def joined(log: walkit.WriteAheadLog) -> list[list[bool]]:
 
 
 def test_its_operations_are_one_frame_with_one_result(log: walkit.WriteAheadLog) -> None:
-    """Put, delete and append in one: consecutive LSNs in one frame, joined but for the last, result as of append."""
+    """Put, delete and append in one: consecutive LSNs in one frame, joined except the last, result as of append."""
     log.append(b"before")
     with log.transaction() as tx:
         tx.put(b"k", b"v", timestamp=7)
@@ -72,7 +72,7 @@ def test_one_operation_is_a_transaction_too(log: walkit.WriteAheadLog) -> None:
 
 
 def test_several_share_a_frame_and_stay_apart(log: walkit.WriteAheadLog) -> None:
-    """Queue two transactions and a record behind a held write: one frame, the joins end with each transaction."""
+    """Queue two transactions and a record during a held write: one frame, the joins end with each transaction."""
     storage, log2 = faulty_log()
     hang = storage.hang("synced_write", SEGMENTS)
     log2.submit(b"hangs")
@@ -119,7 +119,7 @@ def test_an_empty_one_gives_none(log: walkit.WriteAheadLog) -> None:
 
 @pytest.mark.parametrize("ending", ["committed", "empty", "failed"])
 def test_it_is_used_once(log: walkit.WriteAheadLog, ending: str) -> None:
-    """Enter a second time after each ending: refused, and what was left in it is never written."""
+    """Enter a second time after each ending: refused, and its remaining operations are never written."""
     tx = log.transaction()
     try:
         with tx:

@@ -1,4 +1,4 @@
-"""`log.wait_idle`: what is true when it returns, and what it raises."""
+"""`log.wait_idle`: the facts that hold when it returns, and its errors."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_device_that_hangs_is_told() -> None:
     log.close()
 
 
-def test_a_log_that_has_failed_or_is_closed_says_so() -> None:
+def test_a_failed_or_closed_log_refuses() -> None:
     """Poison a log, and wait; close it, and wait: the error that refuses work, and for no number OptionsError."""
     storage, log = faulty_log()
     with pytest.raises(OptionsError):

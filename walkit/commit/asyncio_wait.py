@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 Wakeup: TypeAlias = "Callable[[asyncio.Future[None]], object]"
-"""What makes a task take its next step, by what came of the future it is given."""
+"""Makes a task take its next step, given a finished future."""
 Calls: TypeAlias = "Sequence[tuple[Wakeup, Context]]"
 """Wakeups of tasks, each with the context to call it in."""
 
 
 class TaskWait:
-    """What tasks of one loop await, all for the same. Only that loop's thread may touch it, once a task awaits it.
+    """The one event that tasks of one loop await. Only that loop's thread may touch it, once a task awaits it.
 
     Cancelling a task ends its waiting, as a future's would; the record stays on its way.
     """
@@ -39,7 +39,7 @@ class TaskWait:
     that waits costs no function of Python."""
 
     def __init__(self, loop: AbstractEventLoop) -> None:
-        self._loop = loop  # where asyncio looks for the loop of what is awaited
+        self._loop = loop  # asyncio reads the loop of an awaitable here
         self._leaving = False
         self.over = False
         """Whether what is waited for has come."""
@@ -67,7 +67,7 @@ class TaskWait:
     def _wake_cancelled(self) -> None:
         """Let cancelled tasks go on, each of which then finds that it is; the others wait on.
 
-        A task that does not say whether it is cancelled is woken, too, and waits anew if it is not.
+        A task that does not report whether it is cancelled is woken too, and waits again if it is not.
         """
         self._leaving = False
         if self.over:
@@ -85,7 +85,7 @@ class TaskWait:
         return self._kept._callbacks or ()
 
     def end(self) -> Calls:
-        """What is waited for has come: return the calls to make; none where it had come before.
+        """End the wait and return the calls to make; empty if it had already ended.
 
         A task that was woken may wait for something else by now.
         """
@@ -161,8 +161,8 @@ def _first_running_loop() -> AbstractEventLoop:
 
 
 running_loop: Callable[[], AbstractEventLoop] = _first_running_loop
-"""Returns the event loop of this thread; RuntimeError where none runs. Asyncio's own, once it is imported: ask for it
-as an attribute of this module."""
+"""Returns the event loop of this thread; RuntimeError if none runs. It is asyncio's own, once imported: read it as an
+attribute of this module."""
 
 
 def is_woken_at_once(loop: AbstractEventLoop) -> bool:

@@ -64,7 +64,7 @@ class DeviceWorker:
     def do(self, name: str, job: Callable[[], object]) -> bool:
         """Queue a job, which raises nothing; False once it is closed: then it is never done.
 
-        RuntimeError where the system has no thread to give: then it is not queued.
+        RuntimeError if the system has no thread to give: then it is not queued.
         """
         with once(self._guard), self._guard:
             if self._closing:
@@ -109,7 +109,7 @@ class DeviceWorker:
                     self._on_failure(error)
 
     def _check(self) -> None:
-        """Assert that a thread is there for what is queued or under way; needs the guard held."""
+        """Assert that a thread serves the jobs that wait or run; needs the guard held."""
         assert self._thread is not None or not (self._jobs or self._doing), (
             "jobs wait, and no thread does them"
         )
@@ -157,7 +157,7 @@ class BackgroundSyncer:
     def sync(self) -> None:
         """Make everything durable that was written before this call; the caller has waited for its own records.
 
-        Raises what refuses the log, at once where the device is found to hang, and the StorageError of a failed sync.
+        Raises the log's refusal (at once if the device hangs) and the StorageError of a failed sync.
         """
         self._watch.refuse_waiting()
         self.sync_for_leader()
@@ -332,7 +332,7 @@ class AckLimit:
 
 
 class BackgroundWork:
-    """What the timer has done: syncs and marker frames that are due, frames held back or late, hung calls."""
+    """The timer's work: syncs and marker frames that are due, frames held back or late, hung calls."""
 
     def __init__(
         self,

@@ -114,29 +114,29 @@ class OrderingCore(Generic[S]):
         # Written once, by `begin_failure` under the commit lock: then `take` returns nothing, and no sync counts.
         self.failure: BaseException | None = None
         self.failed_from: int | None = None
-        """Position from which on nothing is acknowledged any more."""
+        """Nothing is acknowledged from this position on."""
         self.on_prefix: Callable[[SealedFrame], object] | None = None
         """Completion order: given each frame, marks too, when the contiguous prefix has passed it, in order."""
         self.ack_sink = ack_sink
         """See `commit.ports.AcknowledgementSink`."""
         self.ack_sink_failure: tuple[BaseException, SealedFrame] | None = None
-        """What the sink has raised, and at which frame: that one, and all after it, are to be failed."""
+        """The sink's error, and its frame: that frame and all after it are to be failed."""
 
     # -- the queue
 
     def _begin_queue(self) -> None:
         self.policy_error: BaseException | None = None
-        """What a policy raised, or why its time cannot be waited for; it is not asked any more."""
+        """The policy's error, or why its time cannot be waited for; it is not called again."""
         self.seal_at_us: int | None = None
-        """When `take` is to be asked again, because the policy holds back what waits; None where nothing is held."""
+        """When to call `take` again, because the policy holds frames back; None if it holds none."""
         # Changed under the commit lock only; its order is that of the LSNs to come.
         self.pending: deque[S] = deque()
         self.batch: Any = None
-        """The last of them where it may still grow, which is for the driver to do; None otherwise."""
+        """The last of them, if it may still grow (the driver does that); else None."""
         # Changed under the commit lock, before the call that changes `pending`: an interrupt may leave them too
         # high for a moment, and never too low. `_check` holds them to `pending`.
         self._bytes = self._records = 0
-        """What waits, without `batch`: that grows without a step here, and is counted when it grows no more."""
+        """Totals without `batch`: it grows without a step here, and is counted when it ends."""
         # Appended by threads that may hold any lock, each by one call; moved to `pending` under the commit lock.
         self.inbox: deque[S] = deque()
         """Submissions of foreign code on threads that have locks: one may be inside a step here."""
@@ -219,7 +219,7 @@ class OrderingCore(Generic[S]):
         self.pending.append(batch)
 
     def end_batch(self) -> None:
-        """The last submission grows no more. May be interrupted, and is called again then."""
+        """The last submission no longer grows. May be interrupted, and is called again then."""
         batch = self.batch
         if batch is not None:
             records = batch.end()
@@ -228,7 +228,7 @@ class OrderingCore(Generic[S]):
             self.batch = None
 
     def withdraw(self, submission: S) -> bool:
-        """Take back a submission that no frame has taken yet; False where it is too late."""
+        """Take back a submission that no frame has taken yet; False if it is too late."""
         try:
             index = self.pending.index(submission)
         except ValueError:
@@ -273,7 +273,7 @@ class OrderingCore(Generic[S]):
         return group
 
     def _ask(self, policy: Policy, writing: int, flushing: bool, now_us: int) -> Take | None:
-        """Return what the policy takes now; None where it waits, with `seal_at_us` as the time to ask again."""
+        """Return what the policy takes now; None if it waits, with `seal_at_us` as the time to ask again."""
         queue = QueueState(
             now_us=now_us,
             records=self.pending_records,
@@ -355,7 +355,7 @@ class OrderingCore(Generic[S]):
     def take(self, now_us: int = 0) -> Sequence[S]:
         """Return the submissions of the next frame, oldest first: all that wait, up to the frame limit.
 
-        Empty where nothing waits, as many frames as allowed are in flight, the window is full, or the policy waits.
+        Empty if nothing waits, as many frames as allowed are in flight, the window is full, or the policy waits.
         A group that was taken is sealed, or given up by `refuse` or `fail`.
         """
         if self.inbox:
@@ -373,7 +373,7 @@ class OrderingCore(Generic[S]):
         return group
 
     def submit_and_take(self, submission: S) -> Sequence[S]:
-        """Do what `submit` and `take` do where nothing waits or is in flight and there is no policy."""
+        """Do the work of `submit` and `take` for an empty queue, nothing in flight and no policy."""
         assert not (self.pending or self.in_flight or self.taken_frames) and self.policy is None
         self.taken_frames = 1
         self.taken_records = submission.count
@@ -409,7 +409,7 @@ class OrderingCore(Generic[S]):
         return waiting_bytes >= self.unacked_bytes_max or len(self.unacked) >= UNACKED_FRAMES_MAX
 
     def flush(self) -> None:
-        """A caller waits for what is queued now: no policy holds it back any longer, and it grows no more."""
+        """A caller waits for the queue of now: no policy holds it back, and the last submission no longer grows."""
         self.take_in()
         self.end_batch()
         self.flush_lsn = self.queued_lsn
@@ -503,7 +503,7 @@ class OrderingCore(Generic[S]):
 
     @property
     def needs_marker(self) -> bool:
-        """Whether all records are durable and the last of them stand in frames that nothing has promised yet."""
+        """Whether all records are durable and nothing has promised the frames of the last ones yet."""
         return self.promised_position < self.record_end_position <= self.durable_position
 
     def tick(self, now_us: int) -> Tick:
@@ -668,7 +668,7 @@ class OrderingCore(Generic[S]):
         return self.failed_from is not None and frame.position >= self.failed_from
 
     def _check(self) -> None:
-        """Assert what holds between two steps, where no other thread is in one: for tests and the end of a log."""
+        """Assert what holds between two steps, while no other thread is in one: for tests and the end of a log."""
         counted = [submission for submission in self.pending if submission is not self.batch]
         assert self._bytes == sum(submission.size_bytes for submission in counted)
         assert self._records == sum(submission.count for submission in counted)

@@ -37,7 +37,7 @@ from walkit.events import EventSink
 Observer = Callable[[Any], object]
 """Takes a SealedFrame."""
 Waker = Callable[[], object]
-"""Wakes something, and does no more: it neither waits nor raises, as a committing thread calls it."""
+"""Wakes something; it neither waits nor raises, as a committing thread calls it."""
 
 
 def with_callbacks(submissions: Sequence[Any]) -> list[Ticket]:
@@ -116,7 +116,7 @@ class Delivery:
         self.durable_listeners: tuple[Callable[[int], object], ...] = ()
         """Called on the delivery thread, with the durable LSN, after a sync has moved it."""
         self._lost: dict[Observer, Callable[[Exception], object]] = {}
-        """What to call when an observer cannot be given its frames."""
+        """Called when an observer cannot be given its frames."""
         self._raised: dict[Observer, ErrorCount] = {}
         self.errors = 0
         """How many errors observers and callbacks have raised."""
@@ -201,10 +201,10 @@ class Delivery:
         *,
         callback: object = None,
     ) -> ErrorCount:
-        """Call `observer(frame)` for every frame acknowledged from now on; return the count of what it raises.
+        """Call `observer(frame)` for every frame acknowledged from now on; return the count of its errors.
 
-        Where frames cannot be given to it, because they were trimmed or cannot be read, it is dropped, and
-        `lost(error)` is called. `callback` is what the event of its first error names, where that is another.
+        If frames cannot be given to it, because they were trimmed or cannot be read, it is dropped and `lost(error)` is
+        called. The event of its first error names `callback`, if given.
         """
         raised = ErrorCount(observer if callback is None else callback, self._events)
         with once(self._lock), self._lock:
@@ -243,7 +243,7 @@ class Delivery:
             waker()
 
     def add_durable_listener(self, act: Callable[[int], object]) -> None:
-        """Call `act(durable LSN)` on the delivery thread after each sync that is no frame's own."""
+        """Call `act(durable LSN)` on the delivery thread after each sync that belongs to no frame."""
         with once(self._lock), self._lock:
             self.durable_listeners = (*self.durable_listeners, act)
 
@@ -403,7 +403,7 @@ class Delivery:
         """Deliver what is queued, then end the thread; False where a callback still blocks after `timeout`."""
         self._closing = True
         if self._queue:
-            self._start()  # there may be a thread by now for what was queued when there was none
+            self._start()  # a thread may be available by now for earlier entries
         thread = self._thread
         if thread is None or self.is_current:
             return True
@@ -421,8 +421,8 @@ one that is woken too early only goes to sleep again at the interpreter's lock.
 def open_latches(frame: SealedFrame, waits: Waits) -> bool:
     """Open the latches of what waits for a frame that is done; say whether a callback is to be made.
 
-    Callers that wait in `append` are woken one after the other: each opens its `next_latch`. What tasks await is put to
-    `waits`. Repeated if it finds no memory: what was opened stays open.
+    Callers that wait in `append` are woken one after the other: each opens its `next_latch`. Waits of tasks are added
+    to `waits`. Repeated if it finds no memory: opened latches stay open.
     """
     called = False
     callers: list[Caller] = []

@@ -6,7 +6,8 @@ writer as fast as the device: no other thread is on its path. With `in_flight` f
 time. Callers that do not wait (`submit`, asyncio) are led by the writer threads, and so is a crowd of those that do.
 Callbacks and observers run on the delivery thread.
 
-What is under the lock is small: queueing, taking, marking. Encoding, writing, syncing and completing are not.
+The lock covers only small steps: queueing, taking, marking. Encoding, writing, syncing and completing are
+outside it.
 
 Each part has fields of its own and is handed to those that need it: the core with the queue (`core`), the leader
 election and the writer threads (`election`), callers that wait and lead, and callers that do not (`ways_in`),
@@ -154,7 +155,7 @@ class CommitDriver:
 
     @property
     def refusal(self) -> WalkitError | None:
-        """What refuses all work: the log has failed or is closed. None while it takes some."""
+        """The error that refuses all work once the log has failed or is closed; None before."""
         return self.failure.refusal
 
     @property
@@ -221,7 +222,7 @@ class CommitDriver:
             )
 
     def remove_write_observer(self, observer: FrameObserver) -> None:
-        """Let it see no frame whose write begins from now on; does nothing where it was not added."""
+        """Let it see no frame whose write begins from now on; does nothing if it was not added."""
         with self.lock:
             others = tuple(each for each in self.writer.write_observers if each is not observer)
             self.writer.write_observers = self.syncer.write_observers = others

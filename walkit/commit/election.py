@@ -38,7 +38,7 @@ class WriterPool:
         on_failure: Callable[[BaseException], object] = lambda _: None,
         serving: set[int] | None = None,
     ) -> None:
-        """`on_failure` is called with what a look raised, or why there is no thread to look, and raises nothing.
+        """`on_failure` is called with the error of a look or of a thread's start, and raises nothing.
 
         `serving` gets the numbers of the threads while they run.
         """
@@ -93,7 +93,7 @@ class WriterPool:
             self._on_failure(error)
 
     def prepare(self) -> None:
-        """Start the first thread before it is needed; does nothing where the system has none to give."""
+        """Start the first thread before it is needed; does nothing if the system has none to give."""
         with contextlib.suppress(RuntimeError):
             if not self._threads:
                 self._start()
@@ -136,7 +136,7 @@ class WriterPool:
                 self._on_failure(error)
 
     def close(self, *, wait: bool = True) -> None:
-        """End the threads; `wake` may not be called any more. May be called again where it was interrupted."""
+        """End the threads; `wake` may not be called afterwards. May be called again if it was interrupted."""
         with marked(), self.starting:  # one that runs already, and is about to be noted, counts too
             self._count = 0  # a start that is on its way finds no place
             threads = list(self._threads)
@@ -214,7 +214,7 @@ class LeaderElection:
         return ready
 
     def claim(self) -> bool:
-        """Take a place for a writer thread that looks; False where there is none, or nothing to take."""
+        """Take a place for a writer thread that looks; False without a free place or work."""
         core, leading, thread = self._core, self.leading, get_ident()
         with self.lock:
             self.asked = False
@@ -279,7 +279,7 @@ class LeaderElection:
         return sum(len(s.callers) for s in first if isinstance(s, Batch)) >= WRITER_THREAD_MIN_WAITERS
 
     def elect_locked(self) -> Caller | WriterPool | None:
-        """Return the next leader, to be started without the lock; None where there is no place or nothing to take.
+        """Return the next leader, to be started without the lock; None without a free place or work.
 
         It is the oldest caller that waits and can lead, with a place taken for it; else the writer threads, which take
         one themselves. With one frame in flight and many callers it is the writer thread: its place is taken, and it

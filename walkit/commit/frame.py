@@ -1,4 +1,4 @@
-"""What the ordering core takes and returns: submissions, sealed frames, and what the passing of time asks for."""
+"""The input and output of the ordering core: submissions, sealed frames and ticks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Submission(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """Upper bound of what the records take in a frame's body."""
+        """Upper bound of the records' bytes in a frame's body."""
 
     submitted_us: int
     """When it was queued, on the core's clock; set by the core."""
@@ -34,7 +34,7 @@ class SealedFrame:
     """A frame with its place: LSNs, position and chain are given, its bytes are ready to be written.
 
     `state` moves once from "sealed" to "acked" or "failed" (outcome unknown). A group that was never written gets a
-    frame of state "refused", without LSNs. What the constructor takes stays as it is.
+    frame of state "refused", without LSNs. The constructor's fields do not change.
     """
 
     written = False
@@ -111,7 +111,7 @@ class SyncPoint(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """What the passing of time asks for: a marker frame, a sync, and when to ask again.
+    """The work that is due: a marker frame, a sync, and when to look again.
 
     `wake_in_us` counts from the `now_us` of the question; None: not before new frames. `seal`: what a policy held back
     is due, so `take` has to be asked again. `late`: the time of a frame that waits for replicas is over.

@@ -161,7 +161,7 @@ class CommitFailure:
         # Written under the commit lock, once by `stop` or the first failure. Read under it before anything is
         # queued, so nothing enters a log that refuses.
         self.refusal: WalkitError | None = None
-        """What refuses new work: the log has failed or is closed. None while it takes some."""
+        """The error that refuses new work once the log has failed or is closed; None before."""
         # Written once, under the commit lock, by the first failure.
         self.poisoned: LogPoisonedError | None = None
         """The refusal of a log that has failed."""
@@ -172,7 +172,7 @@ class CommitFailure:
         self.on_poison: Callable[[], object] = lambda: None
         """Called when the log has failed, and when more of it has: it must only wake something."""
         self.sequencer = SealSequencer()
-        """The order of sealing; abandoned where the log has failed, as the leader whose turn it is may hang."""
+        """The order of sealing; abandoned when the log has failed, as the leader whose turn it is may hang."""
         self.completion = completion
         self._core = completion.core
         self._signal = completion.signal
@@ -191,7 +191,7 @@ class CommitFailure:
         return fresh
 
     def refuse_unsealed(self, error: WalkitError) -> None:
-        """Refuse what is not sealed: there is no room or number for it, so later frames must not take its place."""
+        """Refuse every unsealed group: it has no room or number, and later frames must not take its place."""
         with self.lock:
             waiting = [t for group in self.taken.values() for t in group]
             waiting += self._core.waiting()
@@ -253,7 +253,7 @@ class CommitFailure:
     def fail_group_or_raise(self, group: Sequence[Submitted], error: BaseException) -> None:
         """Fail what is not acknowledged of the group of a lone writer, which met this error at any point of its frame.
 
-        Raises the error again where it is no Exception: that one belongs to the thread, and not to the log.
+        Raises the error again if it is not an Exception: that one belongs to the thread, not to the log.
         """
         frame = group[0].frame
         if frame is None or frame.state == "sealed":
@@ -263,14 +263,14 @@ class CommitFailure:
         self.fail_group(group, error)
 
     def fail_group(self, group: Sequence[Submitted], error: BaseException) -> None:
-        """Poison the log where its own code has failed with this group, and complete the group's tickets.
+        """Poison the log because its own code failed with this group, and complete the group's tickets.
 
         A group that the device has refused, or that could not be encoded, is complete by then.
         """
         frame = group[0].frame if group else None
         if self._core.failure is None:
             self.fail(error, frame, unsealed=frame is None)
-        if frame is not None and frame.state == "sealed":  # the core does not hold it any more
+        if frame is not None and frame.state == "sealed":  # the core no longer holds it
             frame.error, frame.state = error, "failed"
         elif group and group[0].frame is None:  # taken, and not noted in `taken` yet
             frame = SealedFrame.refused(group, self.poisoned or error)
@@ -329,7 +329,7 @@ class CommitCounters:
 def publish_locked(core: OrderingCore[Any], frame_sink: FrameSink) -> BaseException | None:
     """Tell other processes how far the log is durable, before anything is acknowledged by it.
 
-    Returns what went wrong instead of raising it: it fails the log, but for what is durable already.
+    Returns an error instead of raising it: it fails the log, except for durable records.
     """
     try:
         frame_sink.publish(core.durable_position, core.durable_lsn)
@@ -354,7 +354,7 @@ class FrameWriter:
         sync_writes: bool,
         codec: str | None,
     ) -> None:
-        """`sync` makes durable what was written before: asked for before a segment is begun, without `sync_writes`."""
+        """`sync` makes all earlier writes durable: called before a new segment, without `sync_writes`."""
         self.core = core
         self.frame_sink = frame_sink
         # The commit lock: see `DeviceWatch.lock`.
@@ -411,7 +411,7 @@ class FrameWriter:
         columns: Columns | None,
         user_bytes: int,
     ) -> SealedFrame | None:
-        """Seal and assign a group whose turn it is; None where its tickets have failed, and are complete."""
+        """Seal and assign a group whose turn it is; None if its tickets have failed and are complete."""
         core = self.core
         if self.queues and self._lacks_replicas():
             self.failure.refuse_unsealed(
@@ -456,7 +456,7 @@ class FrameWriter:
         return True
 
     def make_room(self, body: PreparedBody) -> None:
-        """Begin the segment that a frame of this body needs; refuse what is not sealed where it has no room or LSN."""
+        """Begin the segment that a frame of this body needs; refuse unsealed groups without room or an LSN."""
         core = self.core
         last_lsn = core.appended_lsn + body.count
         if last_lsn > LSN_LAST:
@@ -521,7 +521,7 @@ class FrameWriter:
     def finish(self, frame: SealedFrame, acked: list[SealedFrame], problem: BaseException | None) -> None:
         """Do what follows the write of a frame outside the lock: failures, completion, the timer.
 
-        `acked` are the frames to complete, but for those that are queued; `problem` is what publishing has raised.
+        `acked` are the frames to complete, except the queued ones; `problem` is the error of publishing.
         """
         core = self.core
         if problem is not None:

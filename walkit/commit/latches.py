@@ -28,7 +28,7 @@ def new_latch() -> Any:
 
 
 class CommitSignal:
-    """Notified by the leader, under the driver's lock, after each frame; costs one comparison where no thread waits.
+    """Notified by the leader, under the driver's lock, after each frame; costs one comparison if no thread waits.
 
     A thread waits at a latch of its own and without the lock. A condition variable would take the lock again before it
     raises a KeyboardInterrupt, and a second one in that moment would release what another thread holds.
@@ -70,7 +70,7 @@ class CommitSignal:
             over = not latch.acquire(timeout=left)
 
     def forget_waiters(self) -> None:
-        """Forget what waits: in a forked child, where none of it is."""
+        """Forget all waiters: in a forked child, none of them exists."""
         self._latches, self._callbacks = [], []
         self.wanted = False
 
@@ -161,7 +161,7 @@ class SealSequencer:
             assert all(self._current < number < self._drawn for number in (*self._over, *self._latches))
 
     def abandon(self) -> None:
-        """Let everything pass: nothing is sealed any more, and a number may be held by a thread that hangs."""
+        """Let everything pass: nothing is sealed from now on, and a hung thread may hold a number."""
         with self._lock:
             self._abandoned = True
             for latch in self._latches.values():

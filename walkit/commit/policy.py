@@ -2,7 +2,7 @@
 
 A policy is any object with `decide(queue) -> Take | Wait`. The core asks it whenever something waits and a frame may be
 in flight: after submissions, after each frame that has landed, and when the time of a `Wait` is over. It asks under
-the driver's lock, so a policy is quick, takes no lock, reads no clock (`queue.now_us` is the time, real or virtual) and
+the driver's lock, so a policy is fast, takes no lock, reads no clock (`queue.now_us` is the time, real or virtual) and
 keeps no count of the questions. The core measures how long a write takes (`queue.write_us`), so most policies need no
 state of their own:
 
@@ -10,8 +10,8 @@ state of their own:
         def decide(self, queue):
             return Take() if queue.records % 2 == 0 else Wait(500)
 
-What a policy cannot do: split a submission (a transaction never leaves its frame), pass the limits of a frame or of
-`in_flight`, let a caller wait for ever (a `Wait()` without a time, with no frame in flight, counts as `Take()`, and so
+A policy cannot split a submission (a transaction never leaves its frame), pass the limits of a frame or of
+`in_flight`, let a caller wait forever (a `Wait()` without a time, with no frame in flight, counts as `Take()`, and so
 does any after WAIT_US_MAX), or hold back what `sync` and `close` wait for. One that raises is dropped for `TakeAll`,
 with the event `walkit.policy.fail`.
 """
@@ -23,13 +23,13 @@ from typing import NamedTuple, Protocol
 
 
 class QueueState(NamedTuple):
-    """What a policy is given. Times are microseconds on the core's own clock."""
+    """The input of a policy. Times are microseconds on the core's own clock."""
 
     now_us: int
     records: int
     """Records that wait."""
     size_bytes: int
-    """Upper bound of what they take in a frame's body."""
+    """Upper bound of their bytes in a frame's body."""
     oldest_us: int
     """When the one that waits longest was submitted."""
     in_flight: int
@@ -65,7 +65,7 @@ WAIT_US_MAX = 60_000_000
 
 
 class Policy(Protocol):
-    """When to seal. See the module's docstring for what a policy may do."""
+    """Decides when to seal. See the module's docstring for a policy's limits."""
 
     def decide(self, queue: QueueState) -> Take | Wait:
         """Say what to do with what waits. Called with at least one record waiting and room for one more frame."""

@@ -1,4 +1,4 @@
-"""What a log is given at its opening, and calls on the path of a record: an `ack_sink`, a gate, observers of frames."""
+"""Hooks on the path of a record, given to a log at its opening: an `ack_sink`, a gate, observers of frames."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ records.
 
 
 class GatedQueue(Protocol):
-    """What a gate may ask of the queue that it guards. From any thread."""
+    """The queue as its gate may use it. From any thread."""
 
     events: EventSink
 
     @property
     def refusal(self) -> WalkitError | None:
-        """What refuses all work: the log has failed or is closed. None while it takes some."""
+        """The error that refuses all work once the log has failed or is closed; None before."""
 
     def queued_lsn(self) -> int:
         """Return the LSN that the last record queued by now will have, if nothing is refused."""
@@ -44,11 +44,11 @@ class AdmissionGate(Protocol):
     def admit(self, count: int) -> bool:
         """Let so many records in, all or none; False where the calling thread may wait by `wait` or `on_space`.
 
-        `entered` follows on the same thread where they are let in. Raises what refuses them for good.
+        `entered` follows on the same thread if they are let in. Raises a final refusal.
         """
 
     def entered(self) -> None:
-        """What this thread was let in with is queued now, or was refused by the queue."""
+        """The records that this thread was let in with are queued now, or the queue refused them."""
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until what this thread was not let in with may have room; raises what refuses it after `timeout` s.
@@ -71,7 +71,7 @@ class FrameSink(Protocol):
     """
 
     def begin_segment(self, *, position: int, first_lsn: int, chain: int) -> int:
-        """Make a new segment ready for frames from `position` on; return the position where it ends.
+        """Prepare a new segment for frames from `position` on; return its end position.
 
         Blocks until a segment is there. LogFullError if disk or process has no room for one (`BACK_PRESSURE`),
         LogExhaustedError if no segment number is left: nothing has changed then.
@@ -97,14 +97,14 @@ class FrameObserver(Protocol):
     """Sees each frame written, and each sync apart from a write; for measurement. Times are of `perf_counter_ns`.
 
     Called by the thread that writes or syncs, of which several may do so at once. Whatever it does delays the frame,
-    and what it raises fails it. Calls that wait for the log (`append`, `sync`, `Ticket.result`) raise CallbackError.
+    and its error fails it. Calls that wait for the log (`append`, `sync`, `Ticket.result`) raise CallbackError.
     """
 
     def writing(self, frame: SealedFrame) -> None:
         """The write of a frame begins."""
 
     def wrote(self, frame: SealedFrame, began_ns: int, ended_ns: int) -> None:
-        """A frame was written (and synced, where its write is), and is about to be acknowledged."""
+        """A frame was written (and synced, if its write is), and is about to be acknowledged."""
 
     def synced(self, began_ns: int, ended_ns: int) -> None:
         """A sync that was made apart from a write has ended well."""
@@ -112,7 +112,7 @@ class FrameObserver(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogPorts:
-    """What a log is given at its opening by what builds on it."""
+    """Hooks given to a log at its opening by the parts built on it."""
 
     ack_sink: AcknowledgementSink | None = None
     gate: AdmissionGate | None = None

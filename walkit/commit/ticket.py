@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
 
 class TicketHost(Protocol):
-    """What a ticket asks of the driver that took it."""
+    """The driver, as its tickets use it."""
 
     @property
     def core(self) -> OrderingCore[Any]:
         """The core whose marks an error names."""
 
     def attach_latch(self, ticket: Ticket) -> Any:
-        """Return a lock that is released when the ticket is done; None where it is done already."""
+        """Return a lock that is released when the ticket is done; None if it is done already."""
 
     def attach_task_wait(self, ticket: Ticket, wait: TaskWait) -> bool:
-        """Have a task woken when the ticket is done; False where it is done, or wakes one already."""
+        """Have a task woken when the ticket is done; False if it is done, or wakes one already."""
 
     def attach_callback(self, ticket: Ticket, callback: TicketCallback) -> None:
         """Run the callback on the delivery thread when the ticket is done, or soon when it already is."""
@@ -59,7 +59,7 @@ new_tuple = tuple.__new__
 
 
 class LeaderState(IntEnum):
-    """What the caller of a ticket has to do with leading."""
+    """A ticket's caller, in relation to leading."""
 
     NO_LEADER = 0
     """Never elected: its caller does not wait, or on the main thread, or leads at once."""
@@ -70,7 +70,7 @@ class LeaderState(IntEnum):
     HAS_LED = 3
     """Its caller has led, and waits for its ticket."""
     HAS_LEFT = 4
-    """Its caller waits no more."""
+    """Its caller no longer waits."""
 
 
 NO_LEADER: Final = LeaderState.NO_LEADER
@@ -125,7 +125,7 @@ class Ticket:
         return None if frame is None or frame.state != "refused" else self._error()
 
     def result(self, timeout: float | None = None) -> AppendResult:
-        """Wait until the records are acknowledged and return where they are; raise what became of them otherwise.
+        """Wait until the records are acknowledged and return their position, or raise their error.
 
         WaitTimeoutError after `timeout` seconds: the records are still on their way, and the ticket may be asked again.
         """
@@ -144,7 +144,7 @@ class Ticket:
         )
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait, and return the error of the records, or None where they are acknowledged."""
+        """Wait, and return the error of the records, or None if they are acknowledged."""
         self._wait(timeout)
         return self._error()
 
@@ -326,7 +326,7 @@ class Batch:
         self.keys: list[bytes] = []
         self.values: list[bytes] = []
         self.grown_bytes = 0
-        """What its records take at most in a frame's body, as it grows."""
+        """Upper bound of its records' bytes in a frame's body, as it grows."""
         self.size_bytes = 0
         """The same, once it has ended."""
         # Written once, under the commit lock, by `end`; the owner reads it without the lock after each record.
@@ -336,7 +336,7 @@ class Batch:
         self.first_lsn = 0
         self.frame: SealedFrame | None = None
         self.task_wait = TaskWait(loop) if loop is not None else None
-        """What the tasks await: those of the loop that ran in the owner's thread when it began."""
+        """The wait of tasks of the loop that ran in the owner's thread when it began."""
         self.attached: list[BatchSlot] = []
         """Tickets with a latch, a task or a callback."""
         self.callers: list[WaitingCaller] = []
@@ -348,7 +348,7 @@ class Batch:
         return self._ended_count if self.ended else len(self.values)
 
     def end(self) -> int:
-        """It grows no more: return how many records it has. With the lock; called again where it was interrupted."""
+        """End its growth and return its number of records. With the lock; called again if interrupted."""
         self.ended = True  # before the records are counted: a caller that appends looks at it afterwards
         count = len(self.values)
         self._ended_count = count
@@ -462,7 +462,7 @@ def _ticket_of(batch: Batch, index: int) -> BatchSlot:
 Caller: TypeAlias = SingleTicket | WaitingCaller
 """The ticket of a caller that waits in the queue, and may be elected."""
 Submitted: TypeAlias = SingleTicket | Batch
-"""What the core of a thread driver has in its queue."""
+"""A submission in the queue of a thread driver's core."""
 
 
 class BatchQueue:
@@ -477,13 +477,13 @@ class BatchQueue:
     def join(
         self, ticket: BatchSlot, kind: int, owner: int, key: bytes | None, value: bytes, size_bytes: int
     ) -> Batch | None:
-        """Put one record to those that wait; None, and nothing is done, where no batch of this owner takes it.
+        """Put one record to those that wait; None, with nothing done, if no batch of this owner takes it.
 
         A batch that grows is in the queue, so that the log takes records, the queue has room, and a leader will take
         it: no more needs to be looked at. Without the lock it may end meanwhile: the caller looks afterwards.
 
         As in `OrderingCore.submit`, the call that makes the record part of the queue comes last: an interrupt
-        strikes before it, and what was noted by then is of no record, or after it.
+        strikes before it, with notes that belong to no record, or after it.
         """
         batch: Batch | None = self._core.batch
         if batch is None or batch.owner != owner or batch.kind != kind or batch.task_wait is not None:

@@ -102,7 +102,7 @@ class DeviceWatch:
         return threading.get_ident() in self.leading or self.lock._is_owned() or holds()
 
     def refuse_waiting(self) -> None:
-        """CallbackError where the caller is called back in the log's own work: it must not wait."""
+        """CallbackError if the caller is inside the log's own work: it must not wait."""
         thread = threading.get_ident()
         if thread in self.calls or thread in self.serving or self.is_busy():
             raise CallbackError
@@ -119,7 +119,7 @@ class DeviceWatch:
         return [late[begun] for begun, seen in self._late.items() if now - seen >= self.grace_ns]
 
     def nap_us(self) -> int | None:
-        """Return how long the timer may sleep at most; None, and `asleep`, where nothing was called for a while."""
+        """Return how long the timer may sleep at most; None, and `asleep`, if nothing was called for a while."""
         if not self.limit_ns:
             return None
         calls, now = list(self.calls.values()), perf_counter_ns()
@@ -141,7 +141,7 @@ RETRY_US = 1_000_000
 
 
 class CommitClock(NamedTuple):
-    """The time that frames carry: a clock that never goes back, and what it takes to make wall time of it."""
+    """The time that frames carry: a clock that never goes back, and its conversion to wall time."""
 
     now_ns: Callable[[], int]
     offset_ns: int = 0
@@ -152,7 +152,7 @@ class CommitClock(NamedTuple):
 
 
 class TimedWork(Protocol):
-    """What the timer asks, and has done."""
+    """The timer's questions and tasks."""
 
     def tick(self) -> Tick:
         """Return what the passing of time asks for now."""
@@ -173,7 +173,7 @@ class CommitTimer:
     def __init__(
         self, name: str, *, on_failure: Callable[[BaseException], object], serving: set[int] | None = None
     ) -> None:
-        """`on_failure` is called with what a look or an act raised, and raises nothing.
+        """`on_failure` is called with the error of a look or an act, and raises nothing.
 
         `serving` gets the thread's number while it runs.
         """

@@ -118,9 +118,9 @@ class Leader:
     # -- ways in
 
     def append_put(self, key: bytes | None, value: bytes) -> AppendResult | None:
-        """Append one put and return when it is acknowledged; None where the queue has no room. See `append`.
+        """Append one put and return when it is acknowledged; None if the queue has no room. See `append`.
 
-        Raises RecordTooLargeError, too, and what became of the record.
+        Raises RecordTooLargeError, too, and the record's error.
         """
         if key is None:
             kind, size_bytes = PUT_VALUE, len(value) + COLUMN_BYTES_PER_RECORD
@@ -178,9 +178,9 @@ class Leader:
             self._election.kick()  # it may have queued a record, and not have come to leading for it
 
     def append(self, ticket: SingleTicket) -> bool:
-        """Queue the ticket and return when it is done; False where the queue has no room (nothing was queued).
+        """Queue the ticket and return when it is done; False if the queue has no room (nothing was queued).
 
-        The caller may write its own and others' frames meanwhile. Raises what refuses the log.
+        The caller may write its own and others' frames meanwhile. Raises the log's refusal.
         """
         reserve_stack()
         thread, mark = get_ident(), HERE.__dict__.get(STEP)
@@ -202,7 +202,7 @@ class Leader:
         """See `append`. The main thread gets interrupts, so it is never elected: others would wait for it.
 
         With several frames in flight it does not lead at all: a signal handler of the host's (for SIGALRM, say) may
-        raise between any two calls here, and the leaders of the other frames would wait for what it left half done.
+        raise between any two calls here, and the leaders of the other frames would wait for its half-done work.
         """
         if self._parallel:
             self._watch.refuse_waiting()
@@ -318,7 +318,7 @@ class Leader:
         ticket.lead = HAS_LEFT
 
     def _wait_done(self, ticket: Ticket, entered: object) -> bool:
-        """Wait for the ticket of a caller that has led: another frame may have it. False where the queue was full."""
+        """Wait for the ticket of a caller that has led: another frame may have it. False if the queue was full."""
         if entered is FULL:
             return False
         latch = self._completion.attach_latch(ticket)
@@ -426,7 +426,7 @@ class Leader:
             except BaseException as error:  # noqa: BLE001 - whatever it is, the tickets must be completed
                 if not isinstance(error, Exception):
                     interrupt = (
-                        error  # raised in its thread at the end; tickets of a begun frame are complete
+                        error  # raised in its thread at the end; tickets of a started frame are complete
                     )
                 if interrupt is None or not begun:
                     self._failure.fail_group(group, error)
@@ -440,7 +440,7 @@ class Leader:
             raise interrupt
 
     def lead_for_others(self) -> None:
-        """Write what waits for a writer thread, where a place is free: the work of the writer pool."""
+        """Write the group that waits for a writer thread, if a place is free: the work of the writer pool."""
         try:
             if self._election.claim():
                 self.lead(keep=True)
@@ -480,7 +480,7 @@ class Submitter:
         self._asks_time = election.asks_time
 
     def enqueue(self, ticket: SingleTicket) -> bool:
-        """Queue the ticket and return at once; False where the queue has no room. Raises what refuses the log.
+        """Queue the ticket and return at once; False if the queue has no room. Raises the log's refusal.
 
         An interrupt (Ctrl-C) strikes before the ticket is queued or after it: `OrderingCore.submit` sees to that. So
         the writer threads ask the policy, which may set the timer: that could not be interrupted anywhere.
@@ -494,7 +494,7 @@ class Submitter:
     def enqueue_put(
         self, key: bytes | None, value: bytes, ticket: BatchSlot
     ) -> BatchSlot | SingleTicket | None:
-        """Queue a put that may share a submission with others; None where the queue has no room. See `enqueue`.
+        """Queue a put that may share a submission with others; None if the queue has no room. See `enqueue`.
 
         Returns what to wait for: mostly the new `ticket` that it was given. Raises RecordTooLargeError, too.
         """
@@ -520,7 +520,7 @@ class Submitter:
         """Do what `enqueue_put` does for a task of the loop of this thread; return what it awaits at once.
 
         A batch of this thread's tasks is joined here by the rules of `BatchQueue.join`: a call less for every record.
-        The loop is asked for only where one is begun: up to Python 3.11 asking is a system call. Where another runs in
+        The loop is read only for a new batch: up to Python 3.11 that is a system call. If another runs in
         this thread by now, `put_awaited` sees to it.
         """
         size_bytes = len(value) + COLUMN_BYTES_PER_RECORD

@@ -34,7 +34,7 @@ class Transaction:
     """Operations that are appended together when the `with` or `async with` block ends: all or nothing.
 
     They share one frame, so a crash keeps all of them or none. An exception in the block appends nothing. One thread at
-    a time may use it. After the block `result` says where the operations are (None where there were none). Cancelling
+    a time may use it. After the block `result` says where the operations are (None for an empty block). Cancelling
     the end of an `async with` block stops the waiting: once its frame has its place, it may still become durable.
     """
 
@@ -48,7 +48,7 @@ class Transaction:
 
     def _add(self, kind: int, key: Any, value: Any, timestamp: datetime | int | None) -> None:
         if not self._open:
-            raise LogClosedError("the transaction is over, or was not begun with `with`")
+            raise LogClosedError("the transaction is over, or was not started with `with`")
         self._operations.append(
             (
                 kind,
@@ -114,7 +114,7 @@ class Transaction:
 
 
 class TicketList:
-    """One claim on many records that may stand in several frames: waits for all of them, in order."""
+    """One claim on many records that may be in several frames: waits for all of them, in order."""
 
     def __init__(self, tickets: Sequence[Ticket], last_lsn: int, position: int, epoch_id: int) -> None:
         self._tickets = tickets
@@ -144,7 +144,7 @@ class TicketList:
         return None
 
     def result(self, timeout: float | None = None) -> AppendResult:
-        """Wait until all records are acknowledged and return where they are.
+        """Wait until all records are acknowledged and return their position.
 
         `first_lsn` is that of the first record and `last_lsn` that of the last; records of other callers may stand
         between two frames. With `timeout`, each frame is waited for that long.
@@ -212,7 +212,7 @@ class Appender:
             ) from None
 
     def _make_room(self, size_bytes: int, deadline: float | None) -> None:
-        """Wait for room in the queue, or say that there is none."""
+        """Wait for room in the queue, or raise LogFullError."""
         limit = self._queue_bytes_max
         if self._refuses:
             raise LogFullError(
@@ -287,7 +287,7 @@ class Appender:
         tickets: list[SingleTicket] = []
         for ticket in waiting:
             if tickets:
-                ticket.after = tickets[-1]  # must not be written without it, where the disk is full
+                ticket.after = tickets[-1]  # must not be written without it, if the disk is full
             try:
                 self.enqueue(ticket, wait=wait and bool(tickets))
             except WalkitError as error:

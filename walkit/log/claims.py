@@ -268,7 +268,7 @@ class ClaimTable:
         return judged, new
 
     def _report(self, fact: ClaimFact, now_us: int) -> None:
-        """Send the event of a claim that is seen for the first time, where it is not as it should be."""
+        """Send the event of a claim that is seen for the first time and is damaged or ahead of the log."""
         if fact.mark is None:
             self.events.emit("walkit.claim.damage", name=fact.name, error=fact.fault)
         elif fact.state == "live" and fact.mark.written_us > now_us:
@@ -287,8 +287,8 @@ class ShutClaims:
     def dropping(self, names: Collection[str]) -> Iterator[None]:
         """Drop claims: the manifest that is published in this block no longer has to keep to them.
 
-        Their files go after it, with an event each; where the block fails they stand as before. A crash in between
-        leaves files that the low watermark has passed: they count no more.
+        Their files go after it, with an event each; if the block fails they stay as before. A crash in between leaves
+        files that the low watermark has passed: they no longer count.
         """
         table, before = self._table, self._table._kept
         assert before is not None, "claims are dropped under their lock"

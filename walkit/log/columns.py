@@ -117,7 +117,7 @@ class Packed(NamedTuple):
 
     lengths: Int64s
     present: Mask | None
-    """None where no item is absent."""
+    """None if no item is absent."""
     starts: Int64s
     """Where each item begins in `data`, and the end."""
     data: memoryview
@@ -142,7 +142,7 @@ def packed(items: Items) -> Packed:
     present: Mask | None = None
     if column.null_count:
         present = mask_of(column)
-        # Arrow allows bytes under a null; they are no part of any record.
+        # Arrow allows bytes under a null; they belong to no record.
         column = column if isinstance(items, list) else column.fill_null(b"")
     count = len(column)
     _, offsets, data = column.buffers()
@@ -210,7 +210,7 @@ def _sliced(items: Items, start: int, stop: int) -> Items:
 
 
 def rows_of(values: Values, keys: Values | None, limit_bytes: int) -> Rows:
-    """Return puts from values and, perhaps, keys; RecordTypeError or OptionsError where they cannot be records."""
+    """Return puts from values and, perhaps, keys; RecordTypeError or OptionsError if they cannot be records."""
     value_items = checked(values, "value", limit_bytes)
     if keys is None:
         return Rows(value_items)
@@ -224,7 +224,7 @@ def rows_of(values: Values, keys: Values | None, limit_bytes: int) -> Rows:
 def rows_of_arrow(table: Any) -> Rows:
     """Return the records of a table or batch with the columns value, and perhaps key, kind and timestamp.
 
-    OptionsError for other columns and for rows that are no record; RecordTypeError for columns of another type.
+    OptionsError for other columns and for rows that are not records; RecordTypeError for columns of another type.
     """
     if not isinstance(table, pa.Table | pa.RecordBatch):
         if not hasattr(table, "__arrow_c_stream__"):
@@ -369,7 +369,7 @@ def _few(host: TicketHost, bytes_max: int, rows: Rows, records_max: int) -> Sing
 
 
 def _objects(items: Items) -> list[Any] | None:
-    """Return a list that the caller cannot change; None where there are no objects, or some are absent."""
+    """Return a list that the caller cannot change; None if it has no objects, or some are absent."""
     return items[:] if isinstance(items, list) and None not in items else None
 
 
@@ -430,7 +430,7 @@ def _kind_bytes(rows: Rows, values: Packed, keys: Packed | None) -> int | Kinds:
 
 
 def _borders(sizes: Int64s, goal_bytes: int, records_max: int) -> list[int]:
-    """Return the indexes where parts of at most `goal_bytes` begin, and the end; a larger item stands alone."""
+    """Return the indexes where parts of at most `goal_bytes` begin, and the end; a larger item is a part of its own."""
     ends = np.cumsum(sizes)
     borders = [0]
     while borders[-1] < len(sizes):

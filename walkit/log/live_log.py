@@ -172,7 +172,7 @@ class LogContents:
 
 
 class EndWatcher(Protocol):
-    """What is woken where a log ends: a WakeEvent in most cases."""
+    """Woken when a log ends: a WakeEvent in most cases."""
 
     def set(self) -> None:
         """Look again. Called on any thread; returns at once."""
@@ -188,7 +188,7 @@ class Lifetime:
         self.closed = False
         """Whether it takes no more work. A closing that cannot be done makes it False again."""
         self.ended = False
-        """Whether nothing of it is written any more."""
+        """Whether nothing of it is written from now on."""
 
     def on_close(self, closer: Callable[[], object], *, first: bool = False) -> None:
         """Call back at the beginning of a closing, on its thread, to end what works on the log's files.
@@ -211,7 +211,7 @@ class Lifetime:
             closer()
 
     def end(self) -> None:
-        """Note that nothing of the log is written any more, and wake those that follow it."""
+        """Note that nothing more of the log is written, and wake those that follow it."""
         self.ended = True
         self._check()
         self.wake_end_watchers()

@@ -1,4 +1,4 @@
-"""What observers see: frames that are acknowledged, or on stable storage, in order."""
+"""Shows observers the frames that are acknowledged, or on stable storage, in order."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from walkit.record import Batch, Buffer, Record
 class ObservedFrames:
     """Frames of the positions [position, next_position), holding the records first_lsn to last_lsn.
 
-    Acknowledged, so on stable storage where the log's durability is "sync" or the observer asked for that. `data` is
-    the frames' bytes as they stand in the log.
+    Acknowledged, so on stable storage if the log's durability is "sync" or the observer asked for that. `data` is
+    the frames' bytes as in the log.
     """
 
     __slots__ = ("_data", "first_lsn", "last_lsn", "next_position", "position")
@@ -110,9 +110,9 @@ class Observation:
     """A registered observer; `close()` ends it. After close returns no new call begins.
 
     While a callback is slow, frames of up to `queue_bytes_max` bytes wait for it in memory; those beyond are read from
-    the log when their turn comes. So it is with frames that wait to become durable. An observer so far behind that they
-    were trimmed or compacted, or cannot be read, is ended: `error` says why (a GapError, mostly), the event
-    `walkit.observer.lose` after which LSN. It sees no gap.
+    the log when their turn comes. So it is with frames that wait to become durable. An observer is ended if its next
+    frames were trimmed or compacted, or cannot be read: `error` has the reason (a GapError, mostly), the event
+    `walkit.observer.lose` the last LSN. It sees no gap.
 
     A callback that raises is called for the next frames all the same. Its first error is the event
     `walkit.callback.fail`, which names it; `errors` counts all of them.
@@ -188,7 +188,7 @@ class Observation:
 
 
 def acknowledged_frames(contents: Contents, first_lsn: int, last_lsn: int) -> Iterator[SealedFrame]:
-    """Read the acknowledged frames that hold these LSNs; GapError where they are not as they were written any more."""
+    """Read the acknowledged frames that hold these LSNs; GapError if they are no longer as written."""
     view = contents.view()
     if first_lsn < view.complete_from_lsn:
         raise GapError(first_lsn, view.complete_from_lsn)

@@ -202,10 +202,10 @@ def scratch(
 ) -> WriteAheadLog:
     """Return a new, empty log on real files in the folder for temporary ones. For notebooks; `Store.scratch` likewise.
 
-    A name is one log in a process: the same name again closes the earlier log and removes its files, and the event
-    `walkit.scratch.replace` (a warning in `logging`) says so, so that a cell can be run twice. The files are removed,
+    A name is one log in a process: the same name again closes the earlier log and removes its files, with the event
+    `walkit.scratch.replace` (a warning in `logging`): a cell can be run twice. The files are removed,
     too, when the log is dropped or the process ends, and after a kill by the next process that makes a scratch log.
-    What else is put into the folder that the log's folder is in goes with the process.
+    Other files beside the log's folder go with the process.
 
     Raises what `walkit.open` raises for `options`; the earlier log is then left as it is. Safe from any thread.
     """

@@ -37,7 +37,7 @@ from walkit.storage.interface import DirectStorage, Storage
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogParts:
-    """What an open log consists of. No part knows the log's public object, so that one can be dropped and collected."""
+    """The parts of an open log. No part knows the log's public object, so that one can be dropped and collected."""
 
     storage: Storage
     options: LogOptions

@@ -1,4 +1,4 @@
-"""What an open log holds until it is closed (files, threads, its lock), and how it is closed.
+"""The resources of an open log (files, threads, its lock), and how they are closed.
 
 The user's `WriteAheadLog` holds the resources; the log's threads and its parts know neither. So a log that is dropped
 without close() is collected, and its finaliser closes what it held, with a warning unless the process is ending.
@@ -58,7 +58,7 @@ class LogResources:
         if parts.lifetime.closed and parts.driver.delivery.is_current:
             return  # the closing thread waits for this very callback
         if parts.events.is_calling or parts.driver.watch.is_calling or self._close_lock._is_owned():
-            # The thread is in the midst of the log's own work, and would wait for itself.
+            # The thread runs the log's own work, and would wait for itself.
             with uninterrupted():
                 LogThread(target=self._close, name="walkit-close").start()
             return
@@ -179,7 +179,7 @@ class LogResources:
                 )
 
     def _end(self) -> None:
-        """Free the lock: nothing of this log is written any more."""
+        """Free the lock: nothing of this log is written from now on."""
         _open.discard(self)
         self._lock.release()
         self.parts.lifetime.end()
@@ -191,7 +191,7 @@ class LogResources:
         parts.lifetime.closed = True
         parts.driver.after_fork(
             LogClosedError(
-                "this is a forked child's copy of the log; the parent has it open. Open it anew here"
+                "this is a forked child's copy of the log; the parent has it open. Open it again here"
             )
         )
         parts.lifetime.forget()
@@ -228,7 +228,7 @@ def close_dropped(resources: LogResources) -> None:
 
 
 def report_dropped(what: str, events: EventSink, location: str, *, ending: str = "close") -> None:
-    """Warn that nothing called the method `ending` of what was dropped; silent where the process is ending."""
+    """Warn that an object was dropped without a call of its method `ending`; silent while the process ends."""
     if _exiting.is_set():
         return
     events.emit("walkit.log.drop", location=location)
@@ -244,9 +244,9 @@ def end_dropped(resources: LogResources, then: Callable[[], object] | None = Non
 def run_for_dropped(work: Callable[[], object], may_wait: Callable[[], bool] = lambda: True) -> None:
     """Have another thread do what a finaliser has to do; raises nothing that `work` does not raise at the end.
 
-    The collector may run a finaliser anywhere, also on a thread that holds a lock which closing needs, or in the midst
-    of a commit. So another thread closes, and is waited for only where this one can do without: for a few seconds, not
-    on a thread of walkit's own, and where `may_wait` says so. Where the process is ending it is done here.
+    The collector may run a finaliser anywhere, also on a thread that holds a lock which closing needs, or during a
+    commit. So another thread closes. It is waited for only if this one can do without: for a few seconds, not on a
+    thread of walkit's own, and if `may_wait` allows it. If the process is ending it is done here.
     """
     if _exiting.is_set():
         work()

@@ -4,8 +4,8 @@ A limit of age, bytes or records, or "what every claim has passed", is enough to
 keep it, until the log is over its hard cap. Kevo's retention, which lets age and count
 delete what a replica still needs, is the fault to avoid; Quiver's is the source of the caps.
 
-A log that refuses at its capacity (`Retention.at_capacity`) looks at it when a segment is full and the next one is
-begun: a frame that fits the segment in use costs nothing.
+A log that refuses at its capacity (`Retention.at_capacity`) checks it only when a segment is full and the next one is
+due: a frame that fits the segment in use costs nothing.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ RetentionProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetentionFacts:
-    """What a plan is made of."""
+    """The facts that a plan is made from."""
 
     sealed: tuple[SegmentRecord, ...]
     """In position order."""
     begun_us: int | None
-    """When the segment after them was begun, microseconds since 1970; None where there is none with a frame."""
+    """When the open segment was started, microseconds since 1970; None if it has no frame."""
     open_bytes: int
     """Bytes of the segments that are not sealed, as far as they are used."""
     open_records: int
@@ -70,7 +70,8 @@ class RetentionPlan:
     """Of "age", "bytes", "records", "claims" and "hard cap": those that ask for any of the segments."""
     dropped_claims: tuple[str, ...] = ()
     kept_by: tuple[str, ...] = ()
-    """What keeps the next segment, which a limit asks for too: "claim NAME", "state"; () where no limit does."""
+    """The reasons to keep the next segment, though a limit wants it gone: "claim NAME", "state"; () if no limit
+    does."""
 
     @property
     def up_to_lsn(self) -> int:
@@ -138,11 +139,11 @@ def _file_bytes(segment: SegmentRecord) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetentionReport:
-    """What one enforcement of retention did."""
+    """The result of one enforcement of retention."""
 
     location: str
     low_watermark: int
-    """LSNs up to here are dropped, by this or by what came before."""
+    """LSNs up to here are dropped, now or earlier."""
     segments: int
     """Segments that were dropped."""
     records: int
@@ -154,8 +155,8 @@ class RetentionReport:
     claims_dropped: tuple[str, ...]
     """Claims that were in the way of the hard cap: their consumers get a GapError."""
     kept_by: tuple[str, ...]
-    """What keeps the next segment though a limit asks for it: "claim NAME", or "state" (its newest snapshot is
-    older)."""
+    """The reasons to keep the next segment though a limit wants it gone: "claim NAME", or "state" (its newest snapshot
+    is older)."""
     duration_s: float
 
     def _repr_html_(self) -> str:
@@ -315,7 +316,7 @@ class Retainer:
     def enforce_beside_frames(self) -> None:
         """Enforce the log's own limits, on the maintenance thread: frames may wait there for a segment.
 
-        So the claims' lock is hardly waited for: where a consumer has it, the next seal tries again.
+        The wait for the claims' lock is short: if a consumer has it, the next seal tries again.
         """
         self.enforce(wait_s=BACKGROUND_WAIT_S)
 
@@ -326,7 +327,7 @@ def period_s(limits: Retention) -> float | None:
 
 
 class BoundedSink:
-    """The segments of a log, of which the next one is begun only where it fits the capacity. A FrameSink."""
+    """The segments of a log; it starts the next one only if that fits the capacity. A FrameSink."""
 
     def __init__(
         self,
@@ -366,7 +367,7 @@ class BoundedSink:
             self._events.emit("walkit.retention.refuse", location=location, bytes=used, limit=limit)
         raise LogFullError(
             f"the log at {location} is at its capacity: its files have {used:,} bytes, a new segment needs {size:,} "
-            f"and bytes_max is {limit:,}; nothing was written. Trim what is not needed any more and append again",
+            f"and bytes_max is {limit:,}; nothing was written. Trim records that are no longer needed and append again",
             reason="retention",
             limit_bytes=limit,
         )

@@ -1,7 +1,7 @@
 """Scratch logs: real files that need no cleaning up, also after a process that was killed.
 
-All scratch logs of one process stand in one folder of its own, whose lock it holds while it lives. The kernel frees
-that lock at the process's death, however it dies: so the next process to make a scratch log can tell what is left over.
+All scratch logs of one process share one folder of its own, whose lock it holds while it lives. The kernel frees
+that lock at the process's death, however it dies: so the next process finds the leftover files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOCK_FILE = "owner"
 
 
 class Owner(Protocol):
-    """What is opened in a scratch place: a log, or a Store over one."""
+    """The object opened in a scratch place: a log, or a Store over one."""
 
     def close(self) -> None:
         """Close the files."""
@@ -152,7 +152,7 @@ def _renew_lock() -> None:
     _lock = threading.RLock()
 
 
-# A child forked while another thread opens a scratch log would find the lock taken for ever.
+# A child forked while another thread opens a scratch log would find the lock taken forever.
 os.register_at_fork(after_in_child=_renew_lock)
 
 

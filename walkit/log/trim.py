@@ -35,13 +35,13 @@ from walkit.storage.interface import BACK_PRESSURE, Storage, StorageFile
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rewritten:
-    """What became of the segment that straddles the low watermark. Bytes are those of files."""
+    """The outcome for the segment that straddles the low watermark. Bytes are those of files."""
 
     waste: float = 0.0
     """Share of the bytes of its frames that were wholly below the low watermark; 0 where none straddles it."""
     bytes_before: int = 0
     bytes_after: int = 0
-    """As before where it stayed as it was."""
+    """Equal to `bytes_before` if the segment was not copied."""
     bytes_written: int = 0
     failure: str | None = None
     """Why it stayed as it was though there was waste enough; the next trim tries again."""
@@ -49,7 +49,7 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True)
 class _Border:
-    """Where the frames that are left begin, and what is before them."""
+    """Where the remaining frames begin, and the totals before them."""
 
     position: int
     next_lsn: int
@@ -73,7 +73,7 @@ _STAYED = Rewritten()
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """What one trim dropped: whole segments."""
+    """The result of one trim: whole segments dropped."""
 
     low_watermark: int
     segments: tuple[SegmentRecord, ...]
@@ -88,16 +88,16 @@ class Trimmed:
 
 @dataclass(frozen=True, slots=True)
 class TrimPreview:
-    """What a trim would do now, by the manifest; nothing was changed."""
+    """The effect of a trim now, by the manifest; nothing was changed."""
 
     low_watermark: int
     """LSNs up to here would be dropped."""
     segments: tuple[SegmentRecord, ...]
     """Segments that would be dropped whole."""
     straddling: SegmentRecord | None
-    """The segment in which the low watermark would stand: copied where enough of it is waste, else it stays."""
+    """The segment with the new low watermark: copied if enough of it is waste, else it stays."""
     limit: str
-    """What keeps the low watermark from what was asked for, see `LIMITS`: "" or "claim NAME"."""
+    """The reason that the low watermark stays below the request, see `LIMITS`: "" or "claim NAME"."""
 
     @property
     def size_bytes(self) -> int:
@@ -111,21 +111,21 @@ LIMITS = {
     "state": "the newest snapshot: a checkpoint moves it",
     "room": "the disk, which is full: a trim that drops a whole segment still works",
 }
-"""What limits a trim, in words; the others are the name of a claim."""
+"""The limits of a trim in words; the others are the name of a claim."""
 
 
 class TrimReport(int):
-    """What one trim did. It is a number, the low watermark, and says what went. Bytes are those of segment files."""
+    """One trim's result: a number, the low watermark, with the totals dropped. Bytes are of segment files."""
 
     segments: int
     """Segments that were dropped whole."""
     bytes_dropped: int
     """Bytes of their files."""
     rewritten: Rewritten
-    """What became of the segment that straddles the low watermark."""
+    """The outcome for the segment that straddles the low watermark."""
     duration_s: float
     limit: str
-    """What kept the low watermark from what was asked for, see `LIMITS`: "" or "claim NAME"."""
+    """The reason that the low watermark stayed below the request, see `LIMITS`: "" or "claim NAME"."""
 
     def __new__(
         cls,
@@ -202,7 +202,7 @@ class Trimmer:
         # Written by the thread that has `state_lock`, once a snapshot is durable; read by trims without it: an older
         # value only keeps more.
         self.state_lsn: int | None = None
-        """LSN of the newest durable snapshot of a state that is made of this log; None where none is kept."""
+        """LSN of the newest durable snapshot of a state made from this log; None if none is kept."""
         self._manifest_store = manifest_store
         self._marks = marks
         self._maintenance = maintenance
@@ -217,7 +217,7 @@ class Trimmer:
         self._ended = False
         self._replacer = SegmentReplacer(storage, manifest_store, orphan_files, TRIM_NEW_NAME)
         self._known: tuple[SegmentRecord, _Border] | None = None
-        """How far the headers of a segment have been looked at, so that many small trims do not begin anew."""
+        """The headers of a segment read so far, which spares many small trims a second reading."""
         lifetime.on_close(self._end)
 
     def bound_lsn(self, checkpoint_lsn: int) -> int:
@@ -233,9 +233,9 @@ class Trimmer:
     def move_watermark(self, up_to_lsn: int, checkpoint_lsn: int = 0) -> Trimmed:
         """Drop records at or below `up_to_lsn` from the manifest; the files go when the orphan files are removed.
 
-        Never past a claim, never what is not durable, and where there is a state, never past its newest
-        snapshot: what would then be needed to tell the state would be gone. `checkpoint_lsn` says that a durable
-        snapshot stands there from now on. Needs the claims shut, the lock of the orphan files held, and events.
+        Never past a claim, never what is not durable, and with a state never past its newest snapshot: the state would
+        need what is gone. `checkpoint_lsn` is the LSN of a snapshot that is durable from now on. Needs the claims shut,
+        the lock of the orphan files held, and events.
         """
         assert self.claims.are_shut, "a claim could come now"
         dropped: list[SegmentRecord] = []
@@ -350,7 +350,7 @@ class Trimmer:
         """Copy what is left of the oldest sealed segment, if at least `waste_ratio` of its frames' bytes are waste.
 
         The newest sealed segment stays as it was written, and a compacted one is compaction's to rewrite. A failure is
-        an event, and in the result: the log is then as it was, and what was trimmed is trimmed.
+        an event, and in the result: the log is then as it was, and the trim stands.
         """
         with self._events.held(), once(self._rewrite_lock), self._rewrite_lock:
             record = straddling(self._manifest_store.current)
@@ -422,7 +422,7 @@ class Trimmer:
         return Rewritten(waste=waste, bytes_before=size, bytes_after=after, bytes_written=after)
 
     def _border(self, file: StorageFile, header: SegmentHeader, record: SegmentRecord) -> _Border:
-        """Return where the last frame wholly at or below the low watermark ends; a gap after it is left where it is."""
+        """Return the end of the last frame wholly at or below the low watermark; a gap after it stays."""
         manifest = self._manifest_store.current
         border = _Border(record.start_position, record.first_lsn, record.start_chain, 0, 0)
         if self._known is not None and self._known[0] == record:

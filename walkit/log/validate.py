@@ -1,4 +1,4 @@
-"""What callers give one by one, made into tickets: types checked, sizes bounded. Writes nothing."""
+"""Turns callers' single records into tickets: types checked, sizes bounded. Writes nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def value_bytes_max(options: LogOptions, key_bytes: int = 0) -> int:
 
 
 def require_fits(option: str, value_bytes: int, options: LogOptions, key_bytes: int = 0) -> None:
-    """OptionsError for values larger than a log with these options takes; for what is asked of it later."""
+    """OptionsError for values larger than a log with these options takes; for later requests."""
     most = value_bytes_max(options, key_bytes)
     if value_bytes > most:
         refuse(
@@ -76,7 +76,7 @@ def as_bytes(value: Any, what: str, limit_bytes: int | None = None) -> bytes:
 
 
 def as_stamp(timestamp: datetime | int | None) -> int | None:
-    """Return microseconds since 1970; RecordTimeError for what is no point in time, TypeError for other types."""
+    """Return microseconds since 1970; RecordTimeError for an invalid point in time, TypeError for other types."""
     stamp = to_microseconds(timestamp)
     if stamp != calendar_us(stamp):
         raise RecordTimeError(
@@ -88,7 +88,7 @@ def as_stamp(timestamp: datetime | int | None) -> int | None:
 def make_ticket(
     host: TicketHost, limit_bytes: int, kind: int, key: Any, value: Any, timestamp: datetime | int | None
 ) -> SingleTicket:
-    """Return the ticket of one record; RecordTypeError or RecordTooLargeError where it cannot be one."""
+    """Return the ticket of one record; RecordTypeError or RecordTooLargeError if it cannot be one."""
     if timestamp is None and type(value) is bytes and (key is None or type(key) is bytes):
         if key is None:
             ticket = SingleTicket(host, kind | HAS_VALUE, b"", value)

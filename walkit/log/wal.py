@@ -98,14 +98,14 @@ class WriteAheadLog(CursorApi):
     """A log that is open for writing. Made by `walkit.open`; a context manager. Safe from any thread.
 
     What an acknowledgement promises is the log's durability level: "sync" (the default) means that the records are on
-    stable storage when `append` returns. Records are acknowledged in LSN order, but for `ack_order="completion"`:
+    stable storage when `append` returns. Records are acknowledged in LSN order, except with `ack_order="completion"`:
     there each frame is as soon as it is written, and `acked_lsn` is the last LSN with everything before it: that far
     readers, observers and other processes see.
     """
 
     def __init__(self, resources: LogResources, recovery: RecoveryReport) -> None:
         self.parts = parts = resources.parts
-        """What the log consists of, for what is built on it."""
+        """The parts of the log, for objects built on it."""
         self._resources = resources
         self._recovery = recovery
         self._opened_at = time.time()
@@ -135,7 +135,7 @@ class WriteAheadLog(CursorApi):
         durable. The last two are TimeoutErrors.
 
         Raises RecordTypeError, RecordTimeError, RecordTooLargeError, OptionsError (no such timeout), LogFullError,
-        LogExhaustedError, LogClosedError, LogPoisonedError, CallbackError (called back in the midst of a frame):
+        LogExhaustedError, LogClosedError, LogPoisonedError, CallbackError (called back during a frame):
         nothing was written; CommitFailedError: outcome unknown.
         """
         if timeout is timestamp is None and type(value) is bytes and (key is None or type(key) is bytes):
@@ -155,7 +155,7 @@ class WriteAheadLog(CursorApi):
     def submit(self, value: Any, key: Any = None, timestamp: datetime | int | None = None) -> Ticket:
         """Queue one record and return its Ticket at once; nothing is durable yet.
 
-        Blocks only where the queue is full and `on_full="block"`; on an event loop's thread a full queue raises
+        Blocks only if the queue is full and `on_full="block"`; on an event loop's thread a full queue raises
         LogFullError instead.
         """
         if timestamp is None and type(value) is bytes and (key is None or type(key) is bytes):
@@ -182,7 +182,7 @@ class WriteAheadLog(CursorApi):
         return await self._appender.append_async(ticket)
 
     def submit_many(self, values: Values, keys: Values | None = None) -> TicketList:
-        """Queue many records and return one ticket for all of them; not atomic where they need several frames.
+        """Queue many records and return one ticket for all of them; not atomic if they need several frames.
 
         Blocks and refuses as `submit` does; once a part is queued, the ticket reports a refusal of the rest.
         """
@@ -193,8 +193,8 @@ class WriteAheadLog(CursorApi):
         """Append many records (a list of bytes, or an Arrow binary array) and return when all are acknowledged.
 
         Not atomic: an error carries `acknowledged_prefix`, the number of records of this call that were acknowledged.
-        The records of other callers may stand between them. Waits for room, but for `on_full="raise"` and a queue that
-        is full before any of these records is in it.
+        The records of other callers may come between them. Waits for room, except with `on_full="raise"` and a queue
+        that is full before any of these records is in it.
         """
         self._refuse_closed()
         return self._appender.append_rows(rows_of(values, keys, self._limit_bytes))
@@ -284,12 +284,12 @@ class WriteAheadLog(CursorApi):
 
     @property
     def first_lsn(self) -> int:
-        """The oldest LSN that can still be read; one more than the last where the log is empty."""
+        """The oldest LSN that can still be read; one more than the last if the log is empty."""
         return self.parts.contents.first_lsn
 
     @property
     def appended_lsn(self) -> int:
-        """The last LSN given to a record; 0 where there is none."""
+        """The last LSN given to a record; 0 in an empty log."""
         return self._core.appended_lsn
 
     @property
@@ -304,7 +304,7 @@ class WriteAheadLog(CursorApi):
 
     @property
     def recovery(self) -> RecoveryReport:
-        """What this opening found and did."""
+        """The findings and actions of this opening."""
         return self._recovery
 
     @property
@@ -332,14 +332,15 @@ class WriteAheadLog(CursorApi):
         return statistics_of(self.parts)
 
     def wait_idle(self, timeout: float | None = None) -> bool:
-        """Wait until the maintenance thread has no job left: True, or False where `timeout` seconds are over first.
+        """Wait until the maintenance thread has no job left: True, or False if `timeout` seconds are over first.
 
-        On return with True each segment that was full is sealed and has its index file, the space that the frames to
-        come were to find prepared and zeroed is there, and what the log's `retention` asked for is dropped. A job that
-        has failed counts as done (event `walkit.upkeep.fail`); what is appended meanwhile is waited for, too.
+        On return with True each segment that was full is sealed and has its index file, the space for the frames to
+        come is prepared and zeroed, and everything is dropped that the log's `retention` allows. A job that
+        has failed counts as done (event `walkit.upkeep.fail`); work for records appended meanwhile is waited for,
+        too.
 
-        LogPoisonedError where the log has failed: what was to be sealed is left to the next opening. LogClosedError;
-        StorageError where the device does not answer within `write_timeout_ms`; CallbackError on the maintenance thread
+        LogPoisonedError if the log has failed: the next opening seals its segments. LogClosedError;
+        StorageError if the device does not answer within `write_timeout_ms`; CallbackError on the maintenance thread
         itself, as from a finaliser.
         """
         maintenance = self.parts.segments.maintenance
@@ -373,10 +374,10 @@ class WriteAheadLog(CursorApi):
 
         Moves the low watermark, and removes the segments that lie wholly below it. Of one that straddles it, the frames
         above are copied as they are into one that takes its place, where those below are at least `waste_ratio` (0 to
-        1) of its bytes; 1 leaves it as it is, and a compacted or the newest sealed segment stays as it is anyway.
-        Returns the new low watermark, with what went. Where a store keeps a state beside the log, never past its newest
-        snapshot either. StorageError: what is not trimmed is by the next trim; the report says so of a copy that fails.
-        It is one with errno ETIMEDOUT where a consumer does not free the claims' lock.
+        1) of its bytes; 1 keeps it, and a compacted or the newest sealed segment stays as it is anyway. Returns the new
+        low watermark, with the totals dropped. If a store keeps a state beside the log, never past its newest snapshot
+        either. StorageError: the next trim drops the rest; the report has the error of a failed copy. errno is
+        ETIMEDOUT if a consumer does not free the claims' lock.
         """
         self._refuse_closed()
         return self.parts.trimmer.trim(as_lsn(up_to_lsn, "up_to_lsn"), waste_ratio)
@@ -385,10 +386,10 @@ class WriteAheadLog(CursorApi):
         """Yield the records up to `up_to_lsn`, and trim up to there once the last of them has been taken.
 
         Not before: an iterator that is left alone, or that an error ends, removes nothing, and draining again yields
-        all of it again. What is acknowledged and not durable is made durable first; what is appended after the call is
-        not touched. Of a log with claims or a store's state, some of what was yielded may stay: see `trim`.
+        all of it again. Acknowledged records are made durable first; records appended after the call stay.
+        With claims or a store's state, some of the yielded records may stay: see `trim`.
 
-        GapError where another trim or compaction takes a segment away meanwhile; StorageError where the trim fails.
+        GapError if another trim or compaction takes a segment away meanwhile; StorageError if the trim fails.
         """
         view, newest = self._now()
         last_lsn = min(as_lsn(up_to_lsn, "up_to_lsn"), newest)
@@ -402,11 +403,10 @@ class WriteAheadLog(CursorApi):
 
         With `LogOptions(retention=...)` that is done after each seal, on the maintenance thread. `progress` is
         called with (files removed, files to remove). Never past a claim, unless the log is over its hard
-        cap: then it is dropped, with the event `walkit.claim.drop`. Never the newest segment that
-        holds a record, never what is not durable, and where a state is kept, nothing that its newest snapshot does
-        not hold.
+        cap: then it is dropped, with the event `walkit.claim.drop`. Never dropped are the newest segment that
+        holds a record, records that are not durable and, with a state, records newer than its newest snapshot.
 
-        StorageError: what was left undone is done by the next call. LogClosedError.
+        StorageError: the next call does the rest. LogClosedError.
         """
         self._refuse_closed()
         return self.parts.retention.enforce(limits, progress=progress)
@@ -417,8 +417,8 @@ class WriteAheadLog(CursorApi):
         """Call `callback(ObservedFrames)` for every frame acknowledged from now on: in order, on the delivery thread.
 
         With `at="durable"` each frame is shown when it is on stable storage with everything before it: at level "sync"
-        that is the same moment, at "interval" after the next sync, at "none" after `sync()`. What only the closing of
-        the log makes durable is not shown.
+        that is the same moment, at "interval" after the next sync, at "none" after `sync()`. Frames that only the
+        closing of the log makes durable are not shown.
 
         No lock is held, and the commit path does not wait; of a callback that raises the first error is an event, all
         are counted. One that is slow gets older frames from the log, not from memory: see Observation.
