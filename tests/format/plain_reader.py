@@ -93,7 +93,7 @@ def read_segment_header(data: bytes) -> dict[str, Any]:
 
 
 def read_frame(data: bytes) -> tuple[dict[str, int], list[PlainRecord]]:
-    """Return (header fields, records) of the frame that `data` begins with."""
+    """Return (header fields, records) of the first frame in `data`."""
     head = numbers_of("frame header", data)
     assert crc(data[:92]) == head["header_crc"] and data[:4] == b"WLKF"
     r = Reader(data)

@@ -53,7 +53,7 @@ def test_the_body_s_columns_are_named() -> None:
 
 
 @given(st.integers(0, 8 * 192 - 1))
-def test_a_flipped_bit_is_told_by_a_checksum_or_a_field(bit: int) -> None:
+def test_a_flipped_bit_shows_in_a_checksum_or_a_field(bit: int) -> None:
     """Flip any bit of a frame: no error, every byte is named, and some value says that something is wrong."""
     frame = flipped(frame_of(ROWS), bit)
     fields = frame_fields(frame)

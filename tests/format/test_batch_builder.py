@@ -19,7 +19,7 @@ from walkit.record import RECORD_SCHEMA
 
 
 def decoded(rows: list[PlainRecord], sparse: bool) -> DecodedColumns:
-    """The columns of a frame of these records; with their LSNs one by one where it is sparse."""
+    """The columns of a frame of these records; with their LSNs one by one if it is sparse."""
     flags, buffers = encode_body(columns_of(rows, sparse=sparse))
     return decode_body(memoryview(b"".join(buffers)), len(rows), flags, rows[-1].lsn - rows[0].lsn + 1)
 
@@ -49,7 +49,7 @@ def test_parts_are_the_records_within_the_bounds(
 def test_what_waits_becomes_batches_of_fewer_than_twice_as_many_records(
     frames: list[list[PlainRecord]], records_max: int
 ) -> None:
-    """Several frames one behind the other: all their rows in order, each batch below twice what was asked for."""
+    """Several frames in sequence: all their rows in order, each batch below twice the size asked for."""
     waiting = BatchBuilder(1, None, records=records_max, whole_bytes=1 << 20)
     expected, lsn = [], 1
     for rows in frames:

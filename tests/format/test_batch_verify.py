@@ -1,4 +1,4 @@
-"""Frames checked many at once: the same verdict as one by one, whatever stands in the file."""
+"""Frames checked many at once: the same verdict as one by one, whatever the file holds."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ALL_KINDS = (MIXED, PACKED, SPARSE, chained(ONE, UNIFORM, UNIFORM, ONE, codec="z
 
 
 def verdict(file: StorageFile, *, rows: bool, **given: Any) -> tuple[object, ...]:
-    """What a walk says in the end, every body taken apart; with `rows` many at once."""
+    """The verdict of a walk, every body taken apart; with `rows` many at once."""
     seen: list[VerifiedFrames] = []
     walk = FrameWalk(
         file,
@@ -62,7 +62,7 @@ def verdict(file: StorageFile, *, rows: bool, **given: Any) -> tuple[object, ...
             walk.fault, walk.at_fault, malformed)  # fmt: skip
 
 
-def test_a_row_tells_what_its_frames_say() -> None:
+def test_a_row_has_the_facts_of_its_frames() -> None:
     """Eight frames of all shapes in one row: ends, LSNs, records, chain and promise are those of the headers."""
     seen: list[VerifiedFrames] = []
     file = segment_file(b"".join(MIXED))
@@ -154,7 +154,7 @@ def test_bodies_that_do_not_decode_are_told_as_one_by_one(
 
 
 def row_of(frames: list[bytes]) -> VerifiedFrames:
-    """The frames as one row, whose bodies nobody has looked at yet."""
+    """The frames as one row, whose bodies are not read yet."""
     rows: list[VerifiedFrames] = []
     end = START + sum(map(len, frames))
     walk = FrameWalk(
@@ -198,7 +198,7 @@ def test_columns_end_where_the_caller_says() -> None:
 
 @given(body=BODIES, flags=st.integers(0, 63), raw_bytes=RAW_BYTES)
 def test_columns_of_a_row_tell_a_malformed_body(body: bytes, flags: int, raw_bytes: int | None) -> None:
-    """Any body under right checksums behind a good frame: the columns, or the error, that the frame alone gives."""
+    """Any body under right checksums after a good frame: the columns, or the error, that the frame alone gives."""
     assume(flags & STAMPS != FrameFlag.UNIFORM_TIMESTAMPS)
     first, second = chained(ONE, ONE)
     second = with_body(second, body, flags, raw_bytes)
@@ -282,8 +282,8 @@ def test_the_last_frame_of_a_segment_is_held_to_its_end() -> None:
     assert verdict(single, rows=True, **wrong) == verdict(single, rows=False, **wrong)
 
 
-def test_a_frame_larger_than_what_is_read_at_once_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reads of 200 bytes: frames that reach beyond them are found all the same."""
+def test_a_frame_larger_than_one_read_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads of 200 bytes: frames that reach beyond them are found anyway."""
     monkeypatch.setattr("walkit.segments.frame_walk.ROW_READ_BYTES", 200)
     file = segment_file(b"".join(MIXED))
     found = verdict(file, rows=True)

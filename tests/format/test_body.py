@@ -130,7 +130,7 @@ def test_a_batch_is_prepared_as_its_columns_are(
     codec=st.sampled_from([None, "zstd"]),
 )
 def test_sparse_round_trip(rows: list[PlainRecord], gaps: list[int], behind: int, codec: str | None) -> None:
-    """F-6.1: records with any gaps between their LSNs keep them, and the frame covers what stands behind the last."""
+    """F-6.1: records with any gaps between their LSNs keep them, and the frame covers the LSNs after the last."""
     lsns = np.cumsum(gaps).tolist()
     rows = [r._replace(lsn=lsn) for r, lsn in zip(rows, lsns, strict=False)]
     span = rows[-1].lsn - rows[0].lsn + 1 + behind
@@ -202,7 +202,7 @@ def test_a_reader_takes_uniform_values_spelled_out() -> None:
 
 
 def test_absence_is_in_the_kind_byte_alone() -> None:
-    """F-5.4: bytes that stand at an absent key are not seen, and do not shift the keys behind it."""
+    """F-5.4: bytes at an absent key are not seen, and do not shift the keys after it."""
     body = struct.pack("<IIIBB", 3, 2, 2, 0x21, 0x31) + b"ghokey" + b"v1v2"
     frame = forged(frame_of(TRANSACTION), body, flags=2)
     batch = judged(frame)
@@ -246,7 +246,7 @@ MALFORMED: dict[str, tuple[bytes, int, int]] = {
 
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed_bodies(name: str) -> None:
-    """F-5.3 to F-5.6, F-6.1, F-7.3: what is no body is a CorruptionError with its place, and allocates nothing."""
+    """F-5.3 to F-5.6, F-6.1, F-7.3: a malformed body is a CorruptionError with its place, and allocates nothing."""
     body, count, flags = MALFORMED[name]
     span = 10 if flags & 32 and count == 2 else count
     frame = forged(frame_of(ONE, position=640), body, records=count, span=span, first_lsn=77, flags=flags)
@@ -276,8 +276,8 @@ BAD_ZSTD: dict[str, bytes] = {
     "a bomb of another size": packed_body(bytes(1 << 20)),
     "a bomb that lies about its size": bytes(LIAR),
     "no size": packed_body(RAW_BODY, write_content_size=False),
-    "bytes behind it": packed_body(RAW_BODY) + b"x",
-    "a frame behind it": packed_body(RAW_BODY) + packed_body(b"y"),
+    "bytes after it": packed_body(RAW_BODY) + b"x",
+    "a frame after it": packed_body(RAW_BODY) + packed_body(b"y"),
     "cut short": packed_body(RAW_BODY)[:-3],
     "a skippable frame": b"\x50\x2a\x4d\x18\x04\0\0\0abcd",
     "a header alone": packed_body(RAW_BODY)[:8],
@@ -286,7 +286,7 @@ BAD_ZSTD: dict[str, bytes] = {
 
 @pytest.mark.parametrize("name", BAD_ZSTD)
 def test_bad_compressed_bodies(name: str) -> None:
-    """F-5.9, F-7.3: zstd data of another size, without a size, with more behind it: refused before it takes memory."""
+    """F-5.9, F-7.3: zstd data of another size, without a size, with more after it: refused before it takes memory."""
     packed = BAD_ZSTD[name]
     header = FrameHeader.parse(frame_of(MANY))
     same = {"records": header.records, "span": header.span, "flags": header.flags}
@@ -303,12 +303,12 @@ def test_bad_compressed_bodies(name: str) -> None:
 
 
 def test_lies_about_the_size_are_found_out() -> None:
-    """F-5.9: the liar of the test above is one: its header says what the frame's does, its content is a mebibyte."""
+    """F-5.9: the test above has a real liar: its header agrees with the frame's, its content is a mebibyte."""
     assert zstandard.frame_content_size(bytes(LIAR)) == len(RAW_BODY)
 
 
 def test_zstd_only_where_smaller() -> None:
-    """F-5.9: what does not get smaller, and what is smaller than a header, is stored as it is."""
+    """F-5.9: bytes that do not get smaller, or are smaller than a header, are stored as they are."""
     noise = np.random.default_rng(7).bytes(2000)
     for value, codec in ((noise, 0), (b"ab" * 8, 0), (b"ab" * 1000, 1)):
         header = FrameHeader.parse(frame_of([PlainRecord(1, 1, None, value, None, False)], codec="zstd"))

@@ -1,4 +1,4 @@
-"""The claim file: two places of 628 bytes that say which records a consumer of another process needs."""
+"""The claim file: two places of 628 bytes with the records that a consumer of another process needs."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_numbers_that_no_claim_has_are_damage(wrong: dict[str, Any]) -> None:
 
 
 def test_names_of_claims_and_of_cursors_are_apart() -> None:
-    """F-18.2: a claim's file is no cursor's, and neither the lock nor a half-written one is a claim."""
+    """F-18.2: a claim's file is not a cursor's, and neither the lock nor a half-written one is a claim."""
     for name in ("a", "new", "x" * 64, "lock", "_-"):
         assert claim_of_name(claim_file_name(name)) == name
         assert cursor_of_name(claim_file_name(name)) is None

@@ -19,7 +19,7 @@ from walkit.objects.layout import BULK_HEADER
 from walkit.state import snapshot
 
 CODEC_SECTIONS = (1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 17, 18)
-"""Sections whose rules are the codec's to keep; those of the others are tested where they are kept."""
+"""Sections with rules of the codec; the rules of the others are tested in their rooms."""
 ELSEWHERE = {
     "F-2.10": "salvage and repair: tests/recovery/test_salvage.py",
     "F-3.3": "recovery decides what damage means: tests/recovery",
@@ -90,7 +90,7 @@ def test_tables_are_the_structs(table: str, code: struct.Struct, behind: list[in
 
 
 def test_field_names_are_those_of_the_code() -> None:
-    """F-2.3, F-4.1: what FORMAT.md calls a field is what the code calls it."""
+    """F-2.3, F-4.1: FORMAT.md and the code use the same names of fields."""
     assert [name for _, _, name in fields_of("frame header")] == list(FrameHeader._fields)
     assert [name for _, _, name in fields_of("durable slot")] == [*DurableSlot._fields[:5], "crc"]
 
@@ -148,7 +148,7 @@ def test_the_worked_example_is_a_golden_frame() -> None:
     assert not isinstance(batch, FrameFault) and batch.column("key").to_pylist() == [b"N14228", b"UA1545"]
 
 
-def test_the_document_is_what_the_script_makes() -> None:
+def test_the_script_makes_the_document() -> None:
     """F-5.1: the worked example in FORMAT.md is the one that scripts/make_golden.py would write."""
     assert make_golden.document_with(make_golden.worked_example(make_golden.build()), DOCUMENT) == DOCUMENT
 

@@ -49,7 +49,7 @@ def test_round_trip(mark: DurableSlot, older: DurableSlot) -> None:
 
 
 def test_slots_alternate() -> None:
-    """F-4.1: over many generations each store goes to the slot that the last one left alone, and is what is found."""
+    """F-4.1: over many generations each store goes to the slot that the last one left alone, and is found."""
     cell, offsets = EMPTY, []
     for generation in range(1, 40):
         offset, slot = encode_slot(mark_of(generation))
@@ -80,7 +80,7 @@ def test_promises_of_the_manifest_have_places_of_their_own() -> None:
 
 @pytest.mark.parametrize("generations", [1, 2, 3, 4])
 def test_a_store_torn_at_every_byte(generations: int) -> None:
-    """F-4.1: a store cut short at any byte shows the mark before it, or the new one where it came whole."""
+    """F-4.1: a store cut short at any byte shows the mark before it, or the new one if it came whole."""
     cell = EMPTY
     for generation in range(1, generations):
         cell = stored(cell, mark_of(generation))

@@ -1,4 +1,4 @@
-"""The frame: damage is noticed, absurd headers are refused, newer formats say so."""
+"""The frame: damage is noticed, absurd headers are refused, newer formats are named."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_every_bit_flip_is_noticed(name: str) -> None:
 
 @pytest.mark.parametrize("name", FRAMES)
 def test_cut_at_every_byte(name: str) -> None:
-    """F-13.1: a frame cut at any byte is SHORT, and with zeros in place of what was cut it is not whole either."""
+    """F-13.1: a frame cut at any byte is SHORT, and with zeros instead of the cut bytes it is not whole either."""
     frame = FRAMES[name]
     alignment = 4096 if name == "direct" else 64
     for size in range(len(frame)):
@@ -80,14 +80,14 @@ def test_cut_at_every_byte(name: str) -> None:
 
 
 def test_zero_is_never_a_frame() -> None:
-    """F-1.5: zeros of any size are END or SHORT, and a zero header with a right checksum is no frame either."""
+    """F-1.5: zeros of any size are END or SHORT, and a zero header with a right checksum is not a frame either."""
     for size in (0, 1, 95, 96, 128, 4096, 1 << 20):
         assert judged(bytes(size)) is (FrameFault.END if size >= 96 else FrameFault.SHORT)
     sealed_zero = bytes(92) + crc32c(bytes(92)).to_bytes(4, "little")
     assert judged(sealed_zero.ljust(128, b"\0")) is FrameFault.MAGIC
 
 
-def test_a_frame_is_judged_where_it_stands() -> None:
+def test_a_frame_is_judged_in_place() -> None:
     """F-2.4: check_header reads at an offset of a longer buffer, bytes and memoryview alike, and not beyond its end."""
     frame = FRAMES["one record"]
     for buffer in (b"\7" * 64 + frame, bytearray(b"\7" * 64 + frame), memoryview(b"\7" * 64 + frame)):
@@ -129,7 +129,7 @@ IMPOSSIBLE: dict[str, dict[str, int]] = {
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)
 def test_impossible_headers(name: str) -> None:
-    """F-7.2: a right checksum over a header that cannot be is LENGTH, and costs no memory to say so."""
+    """F-7.2: a right checksum over an impossible header is LENGTH, and costs no memory."""
     frame = forged(BASE, **IMPOSSIBLE[name])
     assert judged(frame) is FrameFault.LENGTH
     assert makers.peak_bytes(lambda: judged(frame)) < 16_384
@@ -237,7 +237,7 @@ def test_forged_headers(rows: list[PlainRecord], codec: str | None, fields: dict
 
 
 def test_every_header_field_reads_back() -> None:
-    """F-2.3, F-3.1, F-3.2: what seal_frame is given stands in the header, by the codec's names and by plain offsets."""
+    """F-2.3, F-3.1, F-3.2: the header holds the arguments of seal_frame, by the codec's names and by plain offsets."""
     body = prepare_body(makers.columns_of(TRANSACTION))
     buffers, footprint, crc = seal_frame(
         body,

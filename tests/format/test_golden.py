@@ -42,7 +42,7 @@ def data_of(name: str) -> bytes:
 
 
 def expected_of(name: str) -> list[PlainRecord]:
-    """The records that stand in a golden segment, by expected.json."""
+    """The records of a golden segment, by expected.json."""
 
     def unhex(text: str | None) -> bytes | None:
         return None if text is None else bytes.fromhex(text)
@@ -62,7 +62,7 @@ def header_of(data: bytes) -> SegmentHeader:
 
 
 def test_the_codec_writes_the_golden_bytes() -> None:
-    """F-11.1: every golden file made anew is the one on disk; compressed bytes alone depend on zstd (F-5.9)."""
+    """F-11.1: every golden file is made again as on disk; compressed bytes alone depend on zstd (F-5.9)."""
     made = make_golden.build()
     assert sorted(made) == FILES
     for name, data in made.items():
@@ -147,7 +147,7 @@ def test_golden_claim() -> None:
 
 
 def test_a_golden_log_opens(tmp_path: Path) -> None:
-    """F-9, F-11.3: `walkit.open` reads a whole golden log, unknown optional features and all, and goes on in a copy."""
+    """F-9, F-11.3: `walkit.open` reads a whole golden log, with unknown optional features, and continues in a copy."""
     shutil.copytree(FOLDER / "log", tmp_path / "log")
     wanted = makers.plain_rows(expected_of(SEGMENTS_OF_LOG[0]) + expected_of(SEGMENTS_OF_LOG[1]))
     with walkit.open(tmp_path / "log", mode="r") as reader:
@@ -177,10 +177,10 @@ def test_a_golden_log_whose_last_file_was_cut_short(tmp_path: Path, size: int | 
             assert reader.last_lsn == 12
 
 
-def test_one_command_makes_them_anew(
+def test_one_command_makes_them_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The script writes what is missing or differs, names it, and --check only says so, with exit code 1."""
+    """The script writes and names files that are missing or differ; --check only names them, with exit code 1."""
     document = tmp_path / "walkit" / "format" / "FORMAT.md"
     document.parent.mkdir(parents=True)
     document.write_text(

@@ -1,4 +1,4 @@
-"""The index of a segment: it comes back whole, or is none."""
+"""The index of a segment: it comes back whole, or not at all."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_round_trip(steps: list[tuple[int, int]]) -> None:
         assert index.position_after(lsn) == behind
 
 
-def test_every_flip_and_every_cut_is_no_index() -> None:
-    """F-10.1: with any bit changed, cut short at any byte, or with bytes behind it, the file is none."""
+def test_every_flip_and_every_cut_invalidates_the_index() -> None:
+    """F-10.1: with any bit changed, cut short at any byte, or with bytes after it, the file is not an index."""
     assert decode_index(WHOLE, IDENTITY) is not None
     assert [bit for bit in range(8 * len(WHOLE)) if decode_index(flipped(WHOLE, bit), IDENTITY)] == []
     assert [size for size in range(len(WHOLE)) if decode_index(WHOLE[:size], IDENTITY)] == []
@@ -71,7 +71,7 @@ def test_every_flip_and_every_cut_is_no_index() -> None:
 
 
 @pytest.mark.parametrize("fact", IndexIdentity._fields)
-def test_an_index_of_another_segment_is_none(fact: str) -> None:
+def test_an_index_of_another_segment_is_ignored(fact: str) -> None:
     """F-10.4: where any one fact of the manifest differs, the index is not that of the segment."""
     assert decode_index(WHOLE, IDENTITY._replace(**{fact: getattr(IDENTITY, fact) + 1})) is None
 
@@ -92,17 +92,17 @@ def test_an_index_of_another_segment_is_none(fact: str) -> None:
         "twice",
         "falling LSNs",
         "at the end",
-        "LSN behind the end",
+        "LSN after the end",
         "another first LSN",
         "none",
     ],
 )
 def test_entries_that_cannot_be_are_refused(entries: list[IndexEntry]) -> None:
-    """F-10.2: a right checksum over entries that no such segment has is no index either."""
+    """F-10.2: a right checksum over impossible entries is not an index either."""
     assert decode_index(encode_index(IDENTITY, entries), IDENTITY) is None
 
 
-def test_a_newer_index_is_none() -> None:
+def test_a_newer_index_is_ignored() -> None:
     """F-10.1: a version above this one, under a right checksum, is left alone."""
     fields = list(INDEX_HEADER.unpack_from(WHOLE))
     columns = WHOLE[INDEX_HEADER.size :]

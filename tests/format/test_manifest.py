@@ -157,7 +157,7 @@ def test_every_bit_flip_is_noticed() -> None:
 
 
 def test_cut_and_padded_at_every_byte() -> None:
-    """F-12.2: a manifest that is shorter or longer than it says is refused, with zeros behind it too."""
+    """F-12.2: a manifest that is shorter or longer than it says is refused, with zeros after it too."""
     for size in range(len(DATA)):
         for data in (DATA[:size], DATA[:size].ljust(len(DATA), b"\0")):
             with pytest.raises((CorruptionError, NotALogError)):
@@ -225,15 +225,15 @@ NONSENSE: dict[str, bytes] = {
     "no id": with_fields(log_id=...),
     "no end": with_fields(end=...),
     "no low watermark": with_fields(low_watermark=...),
-    "a field nobody knows": with_fields(colour="red"),
-    "an order nobody knows": with_fields(ack_order="alphabetical"),
+    "an unknown field": with_fields(colour="red"),
+    "an unknown order": with_fields(ack_order="alphabetical"),
     "extra is a list": with_fields(extra=[]),
     "segments are a number": with_fields(segments=3),
     "segments are an object": with_fields(segments={"a": 1}),
     "a segment is a number": with_fields(segments=[3]),
-    "a segment in a state nobody knows": with_fields(segments=[{**SEGMENT, "state": "open"}]),
+    "a segment in an unknown state": with_fields(segments=[{**SEGMENT, "state": "open"}]),
     "a segment in a state that is a list": with_fields(segments=[{**SEGMENT, "state": []}]),
-    "a segment with a field nobody knows": with_fields(segments=[{**SEGMENT, "colour": 1}]),
+    "a segment with an unknown field": with_fields(segments=[{**SEGMENT, "colour": 1}]),
     "a sealed segment without a frame": with_fields(segments=[{**SEGMENT, "end_position": 0}]),
     "a sealed segment that ends before it begins": with_fields(
         segments=[{**SEGMENT, "start_position": 4096}]
@@ -263,7 +263,7 @@ NONSENSE: dict[str, bytes] = {
 
 @pytest.mark.parametrize("name", NONSENSE)
 def test_nonsense_under_a_right_checksum(name: str) -> None:
-    """F-12.2, F-12.4, F-13.5: unknown, missing and wrong fields, and what is no JSON, are a CorruptionError."""
+    """F-12.2, F-12.4, F-13.5: unknown, missing and wrong fields, and other bytes than JSON, are a CorruptionError."""
     with pytest.raises(CorruptionError, match="understood") as caught:
         decode_manifest(resealed(NONSENSE[name]), "log")
     assert caught.value.segment == "manifest" and len(str(caught.value)) < 1000
@@ -297,7 +297,7 @@ def test_a_manifest_over_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_holes_of_a_segment() -> None:
-    """F-2.7, F-2.8: a hole is its segment's where frames stand behind it, and its LSNs are no missing records."""
+    """F-2.7, F-2.8: a hole is its segment's if frames follow it, and its LSNs are not missing records."""
     hole = HoleRecord(**HOLE)
     segment = PLAIN.segments[0]._replace(end_position=192, first_lsn=1, last_lsn=3, records=2)
     manifest = replace(
@@ -461,7 +461,7 @@ def test_edits_of_nonsense_under_a_right_checksum(payload: bytes, reason: str) -
 
 
 def test_an_edit_is_small_for_many_segments() -> None:
-    """F-12.3: an edit is as small for 5,000 segments as for 2; without space or for another log there is none."""
+    """F-12.3: an edit is as small for 5,000 segments as for 2; without space or for another log it is refused."""
     many = tuple(
         SEALED_TWO._replace(number=n, start_position=n, end_position=n + 1, first_lsn=n, last_lsn=n)
         for n in range(1, 5001)
@@ -484,7 +484,7 @@ def test_an_edit_is_small_for_many_segments() -> None:
 
 
 def test_generations_and_views() -> None:
-    """F-12.3, F-12.4: `next` grows the generation by one; sealed and unsealed segments are told apart, in order."""
+    """F-12.3, F-12.4: `next` grows the generation by one; sealed and unsealed segments are separate, in order."""
     changed = PLAIN.next(low_watermark=1)
     assert (changed.generation, changed.low_watermark, PLAIN.low_watermark) == (4, 1, 0)
     assert [s.number for s in PLAIN.sealed] == [1] and [s.number for s in PLAIN.unsealed] == [2]

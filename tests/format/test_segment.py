@@ -118,7 +118,7 @@ def test_cut_at_every_byte() -> None:
 
 
 def test_zero_is_a_prepared_segment() -> None:
-    """F-1.5: 4096 zeros are no header; zeros with a right checksum are damage."""
+    """F-1.5: 4096 zeros are not a header; zeros with a right checksum are damage."""
     assert SegmentHeader.decode(bytes(4096), PLAIN.name) is None
     assert SegmentHeader.decode(bytes(1 << 20), PLAIN.name) is None
     with pytest.raises(CorruptionError, match="magic"):
@@ -167,7 +167,7 @@ IMPOSSIBLE: dict[str, dict[str, Any]] = {
     "frames of a GiB and a byte": {"frame_bytes_max": layout.FRAME_BYTES_LIMIT + 1},
     "frames of 2^64 bytes": {"frame_bytes_max": (1 << 64) - 1},
     "a start off the alignment": {"start_position": 6401},
-    "a start before the end of what was before": {"previous_end": 6401},
+    "a start before the previous end": {"previous_end": 6401},
     "a position of 64 bits": {"start_position": 1 << 63},
     "LSN 0": {"first_lsn": 0},
     "an LSN of 64 bits": {"first_lsn": 1 << 63},
@@ -215,7 +215,7 @@ def test_names_sort_as_numbers() -> None:
 
 
 def test_positions_and_offsets() -> None:
-    """F-2.1: position p of a segment stands at 4096 + p - start_position."""
+    """F-2.1: position p of a segment is at 4096 + p - start_position."""
     assert PLAIN.offset_of(6400) == 4096 and PLAIN.offset_of(6400 + 128) == 4224
 
 

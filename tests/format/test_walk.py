@@ -81,7 +81,7 @@ class Walked:
 
 
 def walked(file: StorageFile, segment: SegmentHeader = SEGMENT, **start: Any) -> Walked:
-    """What a walk from the segment's start to the end of its file finds."""
+    """The findings of a walk from the segment's start to the end of its file."""
     end = segment.start_position + file.size() - SEGMENT_HEADER_BYTES
     first = {"position": segment.start_position, "next_lsn": segment.first_lsn, "chain": segment.chain}
     walk = FrameWalk(file, segment, end_position=end, **{**first, **start})
@@ -136,8 +136,8 @@ def test_cut_at_every_byte() -> None:
         assert found.fault is not None
 
 
-def test_zeros_and_noise_behind_the_last_frame() -> None:
-    """F-1.5, F-8.4: zeros behind the frames are END, anything else is a fault too, and nothing is read from either."""
+def test_zeros_and_noise_after_the_last_frame() -> None:
+    """F-1.5, F-8.4: zeros after the frames are END, anything else is a fault too, and nothing is read from either."""
     noise = random.Random(7)
     for behind in (bytes(96), bytes(1 << 16), b"\xff" * 200, noise.randbytes(4096), b"WLKF" + bytes(200)):
         found = walked(segment_file(WHOLE + behind))
@@ -187,7 +187,7 @@ def test_lost_repeated_and_swapped_frames() -> None:
 
 
 def test_a_stale_frame_of_a_cut_history() -> None:
-    """F-3.1: after a cut LSN and position are given again; a frame of the old history is told by its chain."""
+    """F-3.1: after a cut LSN and position are given again; a frame of the old history is known by its chain."""
     old = chained(TRANSACTION, ONE, ONE)
     new = chained([TRANSACTION[0]._replace(value=b"other text"), TRANSACTION[1]])
     assert len(old[0]) == len(new[0]) and old[0] != new[0]
@@ -213,7 +213,7 @@ def test_the_chain_within_a_compacted_segment_is_its_own() -> None:
 
 
 def test_the_last_frame_is_the_one_that_the_segment_was_finished_with() -> None:
-    """F-6.6: another intact frame in the place of the last one is LAST; the manifest tells it, or the header."""
+    """F-6.6: another intact frame instead of the last one is LAST, by the manifest or the header."""
     first = frame_of(ONE, position=START, first_lsn=FIRST_LSN, chain=CHAIN)
     chain = FrameHeader.parse(first).header_crc
     place: dict[str, Any] = {"position": START + len(first), "first_lsn": FIRST_LSN + 1, "chain": chain}
@@ -234,7 +234,7 @@ def test_the_last_frame_is_the_one_that_the_segment_was_finished_with() -> None:
 
 
 def test_a_gap_before_a_segment() -> None:
-    """F-2.4, F-2.5: a segment of a larger alignment begins behind a gap that its header names."""
+    """F-2.4, F-2.5: a segment of a larger alignment begins after a gap that its header names."""
     direct = replace(SEGMENT, alignment=4096, start_position=8192, previous_end=BORDERS[4])
     frame = frame_of(ONE, position=8192, first_lsn=FIRST_LSN, chain=CHAIN, alignment=4096)
     assert len(frame) == 4096

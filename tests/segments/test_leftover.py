@@ -16,7 +16,7 @@ from walkit.storage.interface import Storage
 
 LEFT = (*TEMPORARY_NAMES, "manifest.new", KEPT_NEW_NAME)
 STAY = ("cursor-mine.new", "mine.new")
-"""A consumer of any process may be writing the first now, and the second is nobody's here."""
+"""A consumer of any process may be writing the first now, and the second belongs to no part of walkit."""
 
 WRITERS: dict[str, Callable[[Storage], object]] = {
     "an opening": lambda place: walkit.open(storage=place, options=SMALL).close(),
@@ -64,8 +64,8 @@ def test_who_writes_removes_what_was_left_half_written(writer: Callable[[Storage
         assert [r.value for r in reader.read()] == [b"1", b"2", b"3"]
 
 
-def test_who_reads_removes_nothing() -> None:
-    """Read, scan, verify and repair dry beside such files: each stays, verify tells them, repair says what it would."""
+def test_reading_removes_nothing() -> None:
+    """Read, scan, verify and repair dry beside such files: each stays, verify names them, repair its plan."""
     storage = made()
     before = names_in(storage)
     with walkit.open(storage=storage, mode="r") as reader:

@@ -26,7 +26,7 @@ sys.stdin.readline()
 """
 
 
-def test_a_second_opening_in_this_process_says_so_and_how_to_close(tmp_path: Path) -> None:
+def test_a_second_opening_in_this_process_names_the_first(tmp_path: Path) -> None:
     """Open twice, plainly, through a symlink, by URL and by another spelling: the line to run names the right log."""
     path = tmp_path / "log"
     with walkit.open(tmp_path / "other"), walkit.open(path) as log, walkit.open("memory://third"):
@@ -80,8 +80,8 @@ def test_a_close_in_another_process_frees_the_lock_while_it_lives(tmp_path: Path
             assert values(log.read()) == [b"from the holder"]
 
 
-def test_the_lock_file_is_one_file_for_ever(tmp_path: Path) -> None:
-    """Open, close, fail to open and trim: the same lock file throughout, and it names nobody once it is free."""
+def test_the_lock_file_stays_one_file(tmp_path: Path) -> None:
+    """Open, close, fail to open and trim: the same lock file throughout, and it names no holder once it is free."""
     path = tmp_path / "log"
     inodes = set()
     for _ in range(3):
@@ -228,7 +228,7 @@ def test_a_child_that_exits_does_not_free_the_parents_lock(tmp_path: Path) -> No
         assert values(log.read()) == [b"1", b"2"]
 
 
-def test_a_child_may_open_the_log_anew_once_the_parent_has_closed_it(tmp_path: Path) -> None:
+def test_a_child_may_open_the_log_once_the_parent_has_closed_it(tmp_path: Path) -> None:
     """Fork, close in the parent, open in the child: the child's old copy keeps no lock."""
     script = """
         import os, sys, walkit

@@ -91,7 +91,7 @@ def test_reading_a_manifest_lists_no_folder(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.undo()
 
 
-def test_a_log_that_is_made_this_very_moment_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_made_at_this_moment_is_not_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the manifest and a segment appear between the look for the manifest and the listing: it is read then."""
     with memory_store() as store:
         storage = store.log.parts.storage
@@ -243,7 +243,7 @@ def test_another_draft_is_refused_and_stays(tool: str, where: str) -> None:
         TOOLS[tool](storage)
     except WalkitError as error:
         refusal = error
-    # To the others it is a log without its manifest, whose headers they do not read.
+    # The others see a log without its manifest, whose headers they do not read.
     is_read = where == "manifest" or tool in ("repair", "salvage", "verify", "scan")
     assert isinstance(refusal, FormatVersionError if is_read else CorruptionError), refusal
     after = {name: file_of(storage, name) for name in storage.names() if not name.endswith("/")}

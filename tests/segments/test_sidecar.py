@@ -48,7 +48,7 @@ def contents(storage: Storage, name: str) -> bytes:
 
 
 def put(storage: Storage, name: str, data: bytes) -> None:
-    """Write a file anew."""
+    """Replace a file."""
     if name in storage.names():
         storage.remove(name)
     file = storage.open(name, "create")
@@ -63,7 +63,7 @@ def numbers(storage: Storage, first_lsn: int, last_lsn: int) -> list[int]:
 
 
 def entries_in(storage: Storage, segment: int) -> tuple[IndexIdentity, list[IndexEntry]]:
-    """What the index of a segment holds."""
+    """The entries of a segment's index."""
     manifest = view_of(storage)[0].manifest
     record = manifest.sealed[segment]
     index = read_index(storage, manifest.log_id, record)
@@ -178,7 +178,7 @@ def test_ranges_from_indexes_hold_every_record_once(parts: int | None) -> None:
 
 
 def bytes_read(storage: FaultyMemory, first_lsn: int, last_lsn: int) -> tuple[list[int], int]:
-    """What a reader gets, and how many bytes it read of segments and indexes."""
+    """A reader's LSNs, and the bytes it read of segments and indexes."""
     view = view_of(storage)[0]
     before = len(storage.trace)
     found = [r.lsn for r in view.records(first_lsn, last_lsn)]
@@ -199,8 +199,8 @@ def test_a_read_in_the_middle_reads_few_bytes() -> None:
     assert with_index[1] < 200 << 10 < without[1] // 2
 
 
-def test_damage_before_the_entry_is_met_by_who_reads_it() -> None:
-    """A damaged frame at a segment's start refuses the read that wants it, and verify, but not one behind it."""
+def test_damage_before_the_entry_meets_its_reader() -> None:
+    """A damaged frame at a segment's start refuses the read that wants it, and verify, but not one after it."""
     storage = made()
     name = indexes(storage)[0].removesuffix(".index")
     data = bytearray(contents(storage, name))
@@ -238,7 +238,7 @@ def test_a_crash_between_seal_and_index_leaves_a_log_without() -> None:
 
 
 def test_an_index_is_made_of_a_segment_that_has_none() -> None:
-    """What index_segment makes of a sealed segment's headers is, byte for byte, what its writer wrote."""
+    """index_segment makes from a sealed segment's headers, byte for byte, its writer's index."""
     storage = made()
     manifest = view_of(storage)[0].manifest
     for record in manifest.sealed:
@@ -250,7 +250,7 @@ def test_an_index_is_made_of_a_segment_that_has_none() -> None:
 
 
 @pytest.mark.parametrize("damage", [remove, flip, cut])
-def test_an_index_that_is_absent_or_damaged_is_made_anew(damage: Callable[[Storage, str], None]) -> None:
+def test_an_absent_or_damaged_index_is_rebuilt(damage: Callable[[Storage, str], None]) -> None:
     """Damage one index, append after reopening: beside the appends the same bytes come back; a reader writes none."""
     storage = made()
     name = indexes(storage)[0]
@@ -265,7 +265,7 @@ def test_an_index_that_is_absent_or_damaged_is_made_anew(damage: Callable[[Stora
         assert maintenance._news.wait_for(
             lambda: name in storage.names() and contents(storage, name) == whole, timeout=60
         )
-        log.trim(10)  # which waits for what the thread is to do first
+        log.trim(10)  # which waits for the thread's earlier work
 
 
 def test_a_segment_that_recovery_sealed_gets_an_index() -> None:
@@ -287,7 +287,7 @@ def test_a_segment_that_recovery_sealed_gets_an_index() -> None:
 
 
 def test_a_segment_with_a_lost_range_has_an_index() -> None:
-    """Damage a frame and salvage: the index is made anew over the loss, reads and ranges pass over it."""
+    """Damage a frame and salvage: the index is rebuilt over the loss, reads and ranges pass over it."""
     storage = FaultyMemory()
     made(storage)
     name = indexes(storage)[0].removesuffix(".index")

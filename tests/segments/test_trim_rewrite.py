@@ -1,4 +1,4 @@
-"""What a trim leaves of the segment that straddles the low watermark: copied as it is, above a waste ratio."""
+"""A trim and the segment that straddles the low watermark: copied as it is, above a waste ratio."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def oldest(log: walkit.WriteAheadLog) -> SegmentRecord:
 
 
 def check(log: walkit.WriteAheadLog | walkit.LogReader, low: int) -> None:
-    """Every record above the low watermark is there, and told of alike by everything that tells of the log."""
+    """Every record above the low watermark is there, and every report of the log agrees."""
     assert log.first_lsn == low + 1
     assert [(r.lsn, r.value) for r in log.read()] == [(n, value(n)) for n in range(low + 1, RECORDS + 1)]
     assert lsns(log.follow(low + 1, timeout=0)) == list(range(low + 1, RECORDS + 1))
@@ -69,7 +69,7 @@ def check(log: walkit.WriteAheadLog | walkit.LogReader, low: int) -> None:
     ],
 )
 def test_above_the_waste_ratio_the_segment_is_rewritten(ratio: float, low: int, begins: int) -> None:
-    """Trim to places in the second segment: it begins anew where its waste reaches the ratio, and reads alike."""
+    """Trim to places in the second segment: it is rewritten if its waste reaches the ratio, and reads alike."""
     storage = CrashingStorage()
     with filled(storage) as log:
         before, end = headers(log), log.parts.manifest_store.current.sealed[1]
@@ -132,7 +132,7 @@ def test_a_report_is_the_low_watermark_and_shows_itself() -> None:
 
 
 def test_a_segment_is_rewritten_again_and_again() -> None:
-    """Trim record by record with ratio 0: each copy is of the one before, and every reader sees the same log."""
+    """Trim record by record with ratio 0: each copy is made from the one before, and every reader sees the same log."""
     storage = CrashingStorage()
     with filled(storage) as log:
         for low in range(1, 24):
@@ -174,7 +174,7 @@ def test_the_newest_sealed_segment_stays_as_it_was_written() -> None:
 
 
 def test_a_hold_bounds_what_is_rewritten() -> None:
-    """Hold a record in the midst of a segment and trim everything: what the copy begins with is that record."""
+    """Hold a record in the middle of a segment and trim everything: the copy starts with that record."""
     with filled() as log:
         hold = log.hold("replica", 14)
         assert log.trim(RECORDS) == 13 and oldest(log).first_lsn == 14
@@ -279,7 +279,7 @@ def test_a_callback_may_trim_again_and_close() -> None:
 
 
 def test_damage_above_the_low_watermark_leaves_the_segment_as_it_is() -> None:
-    """Damage a frame that would be copied: the trim succeeds and says why it kept the segment, which still tells."""
+    """Damage a frame that would be copied: the trim succeeds and reports why it kept the segment, still damaged."""
     storage = CrashingStorage()
     told: list[str] = []
     log = walkit.open(storage=storage, options=tiny(), events=lambda name, _: told.append(name))
@@ -297,7 +297,7 @@ def test_damage_above_the_low_watermark_leaves_the_segment_as_it_is() -> None:
             list(log.read())
 
 
-def test_a_manifest_made_anew_beside_both_is_the_same_log() -> None:
+def test_a_manifest_rebuilt_beside_both_is_the_same_log() -> None:
     """Lose the manifest while the segment and its copy stand side by side: the rebuilt log holds every record."""
     film = Filmed(made().process_kill())
     with walkit.open(storage=film, options=tiny()) as log:

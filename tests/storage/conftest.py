@@ -1,4 +1,4 @@
-"""What the storage tests share: a storage in a folder, and failed assertions of the shipped suite with their values."""
+"""Fixtures of the storage tests: a storage in a folder, and the shipped suite's failed assertions with values."""
 
 from __future__ import annotations
 

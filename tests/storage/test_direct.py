@@ -28,7 +28,7 @@ class EveryFileDirect(FileStorage):
 
 @pytest.fixture
 def direct(tmp_path: Path) -> EveryFileDirect:
-    """A folder on a file system that takes direct writes; skips where there is none."""
+    """A folder on a file system that takes direct writes; skips without one."""
     storage = EveryFileDirect(tmp_path / "log")
     storage.create()
     why_not = storage.why_not_direct()

@@ -24,7 +24,7 @@ BUFFERED = walkit.LogOptions(**SIZES)  # type: ignore[arg-type]
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder for a log on a file system that takes direct writes; skips where there is none."""
+    """A folder for a log on a file system that takes direct writes; skips without one."""
     why_not = FileStorage(tmp_path).why_not_direct()
     if why_not is not None:
         pytest.skip(f"no direct I/O here: {why_not}")
@@ -100,8 +100,8 @@ def test_a_reader_in_another_process_sees_what_is_acknowledged(place: Path) -> N
             other.stdin.close()
 
 
-def test_where_the_place_refuses_the_log_is_buffered_and_says_so(tmp_path: Path) -> None:
-    """Ask for direct I/O in memory, behind a wrapper and on a memory file system: an event, and frames at 64."""
+def test_a_place_that_refuses_gets_a_buffered_log_and_an_event(tmp_path: Path) -> None:
+    """Ask for direct I/O in memory, in a wrapper and on a memory file system: an event, and frames at 64."""
     places: list[MemoryStorage | FaultyStorage | FileStorage] = [
         MemoryStorage(),
         FaultyStorage(MemoryStorage()),

@@ -94,7 +94,7 @@ class TestOnSmallExt4(FileHooks, SpaceTests):
 
 
 class TestFlock(FileHooks, LockTests):
-    """Where there are no open file description locks: flock, by the same tests of locks."""
+    """Without open file description locks: flock, by the same tests of locks."""
 
     asks_without_disturbing = False
 
@@ -184,7 +184,7 @@ def test_writes_over_the_limits_are_split(storage: FileStorage, monkeypatch: pyt
 
 
 def test_a_short_read_goes_on(storage: FileStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operating system gives at most 7 bytes a call: a read is still whole, and short only at the end."""
+    """The operating system gives at most 7 bytes per call: a read is still whole, and short only at the end."""
     file = storage.open("file", "create")
     file.write(0, [bytes(range(100))])
     real = os.pread
@@ -267,7 +267,7 @@ def test_syncing_a_sub_folder_syncs_its_own_record(
 
 
 def test_a_removed_folder_does_not_come_back(storage: FileStorage) -> None:
-    """Somebody removes the folder of an open storage: new files are refused with ENOENT instead of made anew."""
+    """Somebody removes the folder of an open storage: new files are refused with ENOENT instead of made again."""
     os.rmdir(storage.location)
     for name in ("file", "sub/file"):
         with Refused(errno.ENOENT):
@@ -275,8 +275,8 @@ def test_a_removed_folder_does_not_come_back(storage: FileStorage) -> None:
     assert not storage.exists()
 
 
-def test_a_file_in_place_of_the_folder(tmp_path: Path) -> None:
-    """A path that is a file is no storage: ENOTDIR from every first call, and the file is untouched."""
+def test_a_file_instead_of_the_folder(tmp_path: Path) -> None:
+    """A path that is a file is not a storage: ENOTDIR from every first call, and the file is untouched."""
     path = tmp_path / "file"
     path.write_bytes(b"precious")
     storage = FileStorage(path)
@@ -334,7 +334,7 @@ def test_descriptors_are_not_inherited_by_programs(storage: FileStorage) -> None
 
 
 def test_a_dropped_file_is_closed_with_a_warning(storage: FileStorage) -> None:
-    """An open file that nobody holds any more closes its descriptor and says so."""
+    """An open file without references closes its descriptor and warns."""
     file = storage.open("file", "create")
     before = len(os.listdir("/dev/fd"))
     with pytest.warns(ResourceWarning, match="file"):
@@ -343,7 +343,7 @@ def test_a_dropped_file_is_closed_with_a_warning(storage: FileStorage) -> None:
 
 
 def test_facts_name_the_file_system(storage: FileStorage) -> None:
-    """On Linux the facts agree with what the kernel says of this folder by another way (stat -f)."""
+    """On Linux the facts agree with the kernel's answer for this folder by another way (stat -f)."""
     facts = storage.facts()
     assert facts["path"] == storage.location
     if sys.platform == "linux":
@@ -413,7 +413,7 @@ def test_an_interrupted_close_leaks_nothing(storage: FileStorage, direct: bool, 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "folder", "link to a device", "link to a folder"])
 @pytest.mark.parametrize("mode", ["read", "write", "cell", "lock", "ask", "create"])
-def test_what_is_no_file_is_refused_at_once(storage: FileStorage, kind: str, mode: Any) -> None:
+def test_other_than_a_file_is_refused_at_once(storage: FileStorage, kind: str, mode: Any) -> None:
     """Put a pipe, socket, folder or device under a file's name: an error that names it, without waiting for it."""
     path = Path(storage.location) / "thing"
     if kind == "pipe":
@@ -447,7 +447,7 @@ def tmp_folder_of(storage: FileStorage) -> Path:
     return folder
 
 
-def test_an_interrupt_is_not_lost_where_a_cell_is_made(
+def test_an_interrupt_is_not_lost_while_a_cell_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Raise KeyboardInterrupt right after the rename that ends the making: it comes out, and the cell is whole."""

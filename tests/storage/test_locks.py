@@ -46,7 +46,7 @@ def test_a_lock_is_known_by_its_file(storage: FileStorage, tmp_path: Path) -> No
 
 
 def test_a_lock_file_of_any_content_can_be_taken(storage: FileStorage) -> None:
-    """What stands in the lock's file is for people: garbage neither holds the lock nor breaks the answer."""
+    """The text in the lock's file is for people: garbage neither holds the lock nor breaks the answer."""
     path = Path(storage.location) / "lock"
     for garbage in (b"\xff\x00", b"[]", b'{"pid": "x", "command": 3}', b"{" * 9, b""):
         path.write_bytes(garbage)
@@ -183,7 +183,7 @@ sys.stdin.readline()
 
 @linux_only
 def test_a_forked_child_keeps_no_lock_of_a_parent_that_was_killed(storage: FileStorage) -> None:
-    """Kill a holder whose forked child lives and knows nothing of the lock: it is free, and nobody is named."""
+    """Kill a holder whose forked child lives and knows nothing of the lock: it is free, and no holder is named."""
     with OtherProcess("", FORKING.format(location=storage.location)) as holder:
         assert holder.line() == "forked"
         assert storage.is_locked("lock")
@@ -194,7 +194,7 @@ def test_a_forked_child_keeps_no_lock_of_a_parent_that_was_killed(storage: FileS
 
 
 def test_a_holder_is_named_in_one_line(storage: FileStorage) -> None:
-    """A command of several lines, and one with what a terminal acts upon, are named in one plain line."""
+    """A command of several lines, and one with control characters, are named in one plain line."""
     with OtherProcess("", HOLDING.format(location=storage.location)) as holder:
         assert holder.line() == "held"
         found = storage.lock("lock")

@@ -1,4 +1,4 @@
-"""MemoryStorage and CrashingStorage: the shared suite in memory, and what a power cut does."""
+"""MemoryStorage and CrashingStorage: the shared suite in memory, and the effect of a power cut."""
 
 from __future__ import annotations
 

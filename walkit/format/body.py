@@ -294,7 +294,7 @@ def decode_body(
 ) -> DecodedColumns:
     """Return the columns of a decompressed body of one record or more that cover `span` LSNs (as many, if None).
 
-    CorruptionError where they do not fill the body exactly, or say what no record is. Allocates nothing that grows
+    CorruptionError if they do not fill the body exactly or are not valid records. Allocates nothing that grows
     with a length before that length has been checked against the body. Without `strict` only the lengths have to fit:
     kinds, timestamps and LSN offsets are as they are.
     """
@@ -316,7 +316,7 @@ def decode_body(
     legal = KIND_BYTES_TIMELESS if stamps is None else KIND_BYTES
     unknown = body[kinds_at:at].tobytes().translate(None, legal)
     if unknown and strict:
-        known = "kinds 1 to 4, with a timestamp only where there is a column for it"
+        known = "kinds 1 to 4, with a timestamp only if that column exists"
         raise _malformed("a kind byte is not known", known, sorted(set(unknown)))
     if strict and body[at - 1] & JOINED:
         raise _malformed("its last record is joined to a next one", "a transaction that ends", "none")
@@ -377,7 +377,7 @@ class _Stack:
         return stacked
 
     def lengths(self, columns: list[Column]) -> Column:
-        """Return the lengths below each other; one int where it is the same for all."""
+        """Return the lengths below each other; one int if it is the same for all."""
         first = columns[0]
         if all(isinstance(c, int) and c == first for c in columns):
             return first

@@ -1,7 +1,7 @@
 """CRC-32C (Castagnoli), in hardware, over any buffer without a copy.
 
 `import crc32c` brings its command line and the metadata of its own version: 70 modules, a tenth of `import walkit`. So
-its extension module is loaded alone, under its own name; where the package is laid out otherwise, the package is.
+its extension module is loaded alone, under its own name; if the package's layout differs, the package is.
 """
 
 from __future__ import annotations

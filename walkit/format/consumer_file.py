@@ -55,7 +55,7 @@ class ConsumerFile:
             raise self.damaged(name, "is cut short", size, len(data))
         magic, version, said, critical, _optional, *fields, crc = self._layout.unpack_from(data)
         if magic != self._magic:
-            raise self.damaged(name, "does not begin with walkit's magic", self._magic, magic)
+            raise self.damaged(name, "does not start with walkit's magic", self._magic, magic)
         found = crc32c(data[: size - _CRC_BYTES])
         if found != crc:
             raise self.damaged(name, "has a wrong checksum", f"{crc:#010x}", f"{found:#010x}")
@@ -80,8 +80,8 @@ _PLACE = ConsumerFile("claim", CLAIM_PLACE, CLAIM_MAGIC)
 class ClaimRecord(NamedTuple):
     """Records from `first_lsn` on are needed until `written_us + lease_us`, microseconds since 1970.
 
-    `generation` grows by one with each writing. `epoch` and `epoch_id` are of the record before `first_lsn` (0 where
-    there is none); `owner` is the consumer's random id, 16 bytes. `acked` and `label` are for a
+    `generation` grows by one with each writing. `epoch` and `epoch_id` are those of the record before `first_lsn` (0
+    without one); `owner` is the consumer's random id, 16 bytes. `acked` and `label` are for a
     replica: how far it has acknowledged, and its own name for itself.
     """
 
@@ -103,7 +103,7 @@ class ClaimRecord(NamedTuple):
 
 
 def encode_claim(mark: ClaimRecord) -> tuple[int, bytes]:
-    """Return (offset in the file, bytes): one place; struct.error where a number is not in 64 bits."""
+    """Return (offset in the file, bytes): one place; struct.error if a number exceeds 64 bits."""
     assert len(mark.owner) == 16 and is_label(mark.label)
     *numbers, acked, label = mark
     fields = (*numbers, acked.last_lsn, acked.position, acked.chain, label.encode())
@@ -165,7 +165,7 @@ _FILE = ConsumerFile("cursor", CURSOR_FILE, CURSOR_MAGIC)
 
 
 class CursorRecord(NamedTuple):
-    """All up to `lsn` is done; `epoch` and `epoch_id` are of the record at that LSN (0 at LSN 0)."""
+    """All up to `lsn` is done; `epoch` and `epoch_id` are those of the record at that LSN (0 at LSN 0)."""
 
     log_id: int
     epoch: int
@@ -175,7 +175,7 @@ class CursorRecord(NamedTuple):
 
 
 def encode_cursor(mark: CursorRecord) -> bytes:
-    """Return the bytes of a cursor file; struct.error where a number is not in 64 bits."""
+    """Return the bytes of a cursor file; struct.error if a number exceeds 64 bits."""
     return _FILE.encode(mark)
 
 

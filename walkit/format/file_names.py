@@ -10,11 +10,11 @@ COMPACTION_NEW_NAME: Final = "compaction.new"
 SNAPSHOT_NEW_NAME: Final = "snapshot.new"
 """A snapshot that is being written; becomes one by being renamed. Never read."""
 SALVAGE_NEW_NAME: Final = "salvage.new"
-"""A copy of a segment with a header made anew; takes the place of the damaged one by being renamed. Never read."""
+"""A copy of a segment with a rebuilt header; a rename replaces the damaged one. Never read."""
 TRIM_NEW_NAME: Final = "trim.new"
 """The rest of a trimmed segment while it is being written; a rename makes it a segment. Never read."""
 HEAL_NEW_NAME: Final = "heal.new"
-"""A segment with the frames of a peer in the place of damaged ones; takes its place by being renamed. Never read."""
+"""A segment with a peer's frames instead of damaged ones; a rename replaces the old one. Never read."""
 TEMPORARY_NAMES: Final = (
     COMPACTION_NEW_NAME,
     SNAPSHOT_NEW_NAME,

@@ -57,8 +57,8 @@ class FrameFault(Enum):
     MAGIC = "the bytes do not begin like a frame"
     HEADER = "the header's checksum is wrong"
     LENGTH = "a field of the header is outside its limits"
-    FOREIGN = "the frame is of another log"
-    EPOCH = "the frame is of another epoch"
+    FOREIGN = "the frame belongs to another log"
+    EPOCH = "the frame belongs to another epoch"
     POSITION = "the frame says it belongs elsewhere"
     CHAIN = "the frame does not follow the one before it"
     LAST = "the frame is not the one that the segment was finished with"
@@ -226,7 +226,7 @@ def prepare_puts(
     """Return the body of one value or more of one kind byte, with as many keys or none: see `encode_puts`.
 
     Values of one length without keys, which most batches are, are encoded here, by the rules of `encode_puts` and
-    `prepare_encoded`: three calls less after a blocking write, where none of their code is in the caches.
+    `prepare_encoded`: three calls less after a blocking write, when the caches hold none of their code.
     """
     count, length = len(values), len(values[0])
     stored_bytes = ONE_RECORD_BYTES + count * length
@@ -272,7 +272,7 @@ def seal_frame(
 ) -> tuple[list[Buffer], int, int]:
     """Give a body its place: return (buffers to write, footprint, header checksum).
 
-    The first buffer begins with the header. The header checksum is the `chain` of the frame that follows. `span`, the
+    The first buffer starts with the header. The header checksum is the `chain` of the frame that follows. `span`, the
     number of LSNs covered, is given for sparse frames only; ValueError if it cannot be.
     """
     if span is not None and (span < body.count or not body.flags & SPARSE):
@@ -308,7 +308,7 @@ def seal_frame(
 
 
 def check_body(header: FrameHeader, frame: memoryview) -> FrameFault | None:
-    """Judge body and padding of a frame whose header can be trusted; `frame` begins with the header."""
+    """Judge body and padding of a frame whose header can be trusted; `frame` starts with the header."""
     if len(frame) < header.footprint:
         return FrameFault.SHORT
     end = FRAME_HEADER_BYTES + header.body_stored_bytes

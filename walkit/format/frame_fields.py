@@ -61,15 +61,15 @@ def header_layout() -> Iterator[tuple[str, int, int]]:
 
 
 def frame_fields(data: Buffer) -> tuple[FrameField, ...]:
-    """Name every byte of the frame that `data` begins with: header, columns of the body, padding; without gaps.
+    """Name every byte of the first frame in `data`: header, columns of the body, padding; without gaps.
 
-    The header's fields are named whether they can be trusted or not, and a checksum's value says whether it is right.
+    The header's fields are named whether they can be trusted or not, and a checksum's value shows whether it is right.
     Where the header does not say how far the frame reaches, or its body is compressed, damaged or cut short, what
     follows is one field. ValueError for less than a header.
     """
     view = memoryview(data).cast("B")
     if len(view) < FRAME_HEADER_BYTES:
-        raise ValueError(f"a frame begins with {FRAME_HEADER_BYTES} bytes of header; these are {len(view):,}")
+        raise ValueError(f"a frame starts with {FRAME_HEADER_BYTES} bytes of header; these are {len(view):,}")
     header = FrameHeader.parse(view)
     head = tuple(
         FrameField(name, at, size, _value(name, getattr(header, name), header, view))
@@ -78,7 +78,7 @@ def frame_fields(data: Buffer) -> tuple[FrameField, ...]:
     body_end = FRAME_HEADER_BYTES + header.body_stored_bytes
     if header.magic != FRAME_MAGIC or not body_end <= header.footprint <= len(view):
         rest = len(view) - FRAME_HEADER_BYTES
-        unknown = FrameField("unknown", FRAME_HEADER_BYTES, rest, "the header does not say what this is")
+        unknown = FrameField("unknown", FRAME_HEADER_BYTES, rest, "the header does not describe these bytes")
         return (*head, unknown) if rest else head
     fields = [*head, *_body_fields(header, view[FRAME_HEADER_BYTES:body_end])]
     if header.footprint > body_end:

@@ -82,7 +82,7 @@ class SegmentIndex(NamedTuple):
         return self.entry(at) if at >= 0 else None
 
     def position_after(self, lsn: int) -> int | None:
-        """Return where the first noted frame begins whose records all come after an LSN; None if there is none."""
+        """Return the start of the first noted frame with all records after an LSN; None without one."""
         at = int(np.searchsorted(self.first_lsns, np.uint64(lsn), side="right"))
         return int(self.positions[at]) if at < len(self.positions) else None
 
@@ -98,7 +98,7 @@ def has_index(record: SegmentRecord) -> bool:
 
 
 def index_bytes_max(record: SegmentRecord) -> int:
-    """Return how many bytes the index of a segment can have; a larger file is none, and is not read."""
+    """Return the size limit of a segment's index in bytes; a larger file is not an index, and is not read."""
     return INDEX_HEADER.size + (record.size_bytes // INDEX_STEP_BYTES + 1) * INDEX_ENTRY_BYTES
 
 

@@ -85,7 +85,7 @@ INDEX_ENTRY_BYTES: Final = 24
 INDEX_STEP_BYTES: Final = 64 * 1024
 """Frames that begin closer to the one noted last are not noted; more than one seek costs anyway is not saved."""
 INDEX_SEGMENT_BYTES_MIN: Final = 256 * 1024
-"""Of frames. Below it there is no index: the headers are read as fast as another file is opened."""
+"""Bytes of frames. A smaller segment has no index: its headers are read as fast as another file is opened."""
 
 CODEC_NONE: Final = 0
 CODEC_ZSTD: Final = 1

@@ -79,7 +79,7 @@ class SegmentRecord(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochRecord:
-    """One epoch of the lineage: its identity, and the LSN, position and chain where it began."""
+    """One epoch of the lineage: its identity, and the LSN, position and chain of its start."""
 
     number: int
     id: int
@@ -113,8 +113,8 @@ class LostRecord:
     """A range that policy "salvage" gave up: positions [start_position, end_position), whose frames cannot be read.
 
     Records may have been acknowledged there: LSN `first_lsn` to `last_lsn`, which are not given again (`last_lsn` is
-    `first_lsn - 1` where only marker frames are lost). The frame after the range follows `chain`. `segment` is the file
-    that held it, `reason` says what was found there.
+    `first_lsn - 1` if only marker frames are lost). The frame after the range follows `chain`. `segment` is the file
+    that held it, `reason` the damage found there.
     """
 
     start_position: int
@@ -132,7 +132,7 @@ class LostRecord:
 
 
 Gap = HoleRecord | LostRecord
-"""Positions without frames that a reader skips, because the manifest says what they are."""
+"""Positions without frames that a reader skips, as the manifest explains them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,19 +203,19 @@ class Manifest:
 
     @property
     def first_lsn(self) -> int:
-        """Oldest LSN that sealed segments hold or, when there is none, the next one after the end."""
+        """Oldest LSN in sealed segments or, without any, the next one after the end."""
         return self.sealed[0].first_lsn if self.sealed else self.end.last_lsn + 1
 
     @property
     def vouched_lsn(self) -> int:
-        """The log was on stable storage up to here, whatever its segments hold: a trim or a checkpoint says so."""
+        """A trim or a checkpoint proves that the log was on stable storage up to here, whatever its segments hold."""
         return max(self.low_watermark, self.checkpoint_lsn)
 
     @property
     def complete_from_lsn(self) -> int:
         """From here on no record is missing: neither dropped, nor superseded and compacted away, nor lost.
 
-        The LSNs of a hole are no missing records: none was ever acknowledged.
+        The LSNs of a hole do not count as missing records: none was ever acknowledged.
         """
         thinned = [
             s.last_lsn
@@ -237,7 +237,7 @@ class Manifest:
     def gaps_of(self, segment: SegmentRecord) -> tuple[Gap, ...]:
         """Return the holes and the lost ranges among the frames of a sealed segment, in position order.
 
-        A lost range may reach to the end of its segment, which stays where it was.
+        A lost range may reach to the end of its segment, which keeps its place.
         """
         if not self.holes and not self.lost:
             return ()
@@ -249,7 +249,7 @@ class Manifest:
         )
 
     def gap_after(self, position: int) -> int:
-        """Return where the holes and lost ranges that begin at `position` end; `position` where none does."""
+        """Return the end of the holes and lost ranges that begin at `position`; `position` without any."""
         ends = {g.start_position: g.end_position for g in self.gaps}
         while position in ends:
             position = ends[position]
@@ -264,7 +264,7 @@ class Manifest:
         return position
 
     def uncompacted_at(self, end_position: int) -> SegmentRecord | None:
-        """Return the sealed segment with the original frame that ends at `end_position`; None if there is none."""
+        """Return the sealed segment with the original frame ending at `end_position`; None if compacted or absent."""
         for s in self.sealed:
             if s.start_position < end_position <= s.end_position:
                 return None if s.flags & SegmentFlag.COMPACTED else s

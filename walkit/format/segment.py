@@ -1,4 +1,4 @@
-"""The segment header: 4096 bytes that say what a file of frames is (FORMAT.md F-1, F-2, F-11)."""
+"""The segment header: 4096 bytes that describe a file of frames (FORMAT.md F-1, F-2, F-11)."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def segment_name(number: int) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SegmentHeader:
-    """The header of a segment. Positions are of the log, sizes are bytes.
+    """The header of a segment. Positions count in the log, sizes are bytes.
 
     `previous_end` is where the frames before this segment ended: the only legal gap in positions is
     [previous_end, start_position). `chain` is the header checksum of the last frame before, `first_lsn` the LSN that
-    the first frame must have. Of a compacted segment, `end_chain` is what the frames it was made of ended with, and
-    `own_end_chain` what its own end with. `manifest_generation` promises: the manifest of this generation was on stable
+    the first frame must have. In a compacted segment `end_chain` is the last chain of its source frames, and
+    `own_end_chain` that of its own. `manifest_generation` promises: the manifest of this generation was on stable
     storage; 0 promises nothing.
     """
 

@@ -89,9 +89,9 @@ class OpenSegment:
         """Returns the file's status now; None if its storage does not say it."""
         self.zero_file: StorageFile | None = None
         self.failed: BaseException | None = None
-        """What a sync or a write of it failed with, once it was begun: for good."""
+        """The error of a sync or write that had started: the file has failed for good."""
         self.sealed = False
-        """Whether the manifest says where it ends: all of it is on stable storage, and the file may be closed."""
+        """Whether the manifest has its end: all of it is on stable storage, and the file may be closed."""
         # Guards `sealed` and the start of a sync. Taken without the commit lock; no other lock is taken under it.
         self.file_lock = threading.RLock()
         """Held by a sync of the file, and while it is closed."""
@@ -143,10 +143,10 @@ class OpenSegment:
             return self.free_files.get()
 
     def sync(self) -> None:
-        """Put on stable storage what was written without sync; nothing where there is none, or where it is sealed.
+        """Put unsynced writes on stable storage; does nothing without any, or if the segment is sealed.
 
-        What is written while it runs, and all of it where it is interrupted, counts as not synced. StorageError where
-        it fails, and ever after: the file has failed then.
+        Writes made while it runs, and all writes if it is interrupted, count as not synced. StorageError if it fails,
+        and in every later call: the file has failed then.
         """
         with once(self.file_lock), self.file_lock:
             if self.sealed:
@@ -177,7 +177,7 @@ class OpenSegment:
             self.failed = cause
 
     def refuse_failed(self) -> None:
-        """StorageError where the file has failed: what a sync of it says now is not to be believed."""
+        """StorageError if the file has failed: its later syncs prove nothing."""
         if self.failed is not None:
             raise StorageError(
                 f"an earlier sync or write of {self.file.name} failed ({self.failed}); what the file holds is known "
@@ -187,7 +187,7 @@ class OpenSegment:
             ) from self.failed
 
     def zero_step(self) -> bool:
-        """Zero one step ahead, and sync it; False where there is nothing left to zero."""
+        """Zero one step ahead, and sync it; False if nothing is left to zero."""
         with once(self.zero_lock), self.zero_lock:
             if self.overtaken or self.failed is not None or self.zeroed >= self.size:
                 return False
@@ -232,9 +232,9 @@ class OpenSegment:
         return self.zero_file
 
     def seal(self, size: int) -> None:
-        """The manifest says where it ends, at this file size: drop what is after it, and close it.
+        """Drop everything after the end in the manifest, at this file size, and close the file.
 
-        A sync that began before ends first, and none begins any more.
+        A running sync ends first, and no other starts.
         """
         with once(self.file_lock), self.file_lock:
             self.sealed = True

@@ -62,7 +62,7 @@ _taken: set[StorageLock] = set()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClaimFact:
-    """What one claim file says, and what that means at one moment by the wall clock."""
+    """The content of one claim file, and its meaning at one moment by the wall clock."""
 
     name: str
     state: ClaimState
@@ -153,7 +153,7 @@ def own_error(name: str) -> ClaimError:
 
 
 def state_of(mark: ClaimRecord, manifest: Manifest, now_us: int) -> ClaimState:
-    """Return how a claim stands at a moment of the wall clock. Pure."""
+    """Return the state of a claim at a moment of the wall clock. Pure."""
     if mark.log_id != manifest.log_id:
         return "foreign"
     if now_us >= mark.lease_until_us:
@@ -162,7 +162,7 @@ def state_of(mark: ClaimRecord, manifest: Manifest, now_us: int) -> ClaimState:
 
 
 def stored_claim(storage: Storage, name: str) -> ClaimRecord | None:
-    """Return what a claim's file says; None where there is none. StorageError, and what `decode_claim` raises."""
+    """Return the content of a claim's file; None if it is absent. StorageError, and the errors of `decode_claim`."""
     file_name = claim_file_name(name)
     data = read_if_there(storage, file_name, CLAIM_FILE_BYTES + 1)
     return None if data is None else decode_claim(data, file_name)
@@ -172,7 +172,7 @@ def stored_claim(storage: Storage, name: str) -> ClaimRecord | None:
 def claims_locked(storage: Storage, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
     """Have the claims' lock in this block. Not reentrant.
 
-    StorageError (ETIMEDOUT), with the holder where it is known, if another has the lock for all of `wait_s` seconds.
+    StorageError (ETIMEDOUT), with the holder if known, if another has the lock for all of `wait_s` seconds.
     """
     with marked():
         lock = _take(storage, wait_s)
@@ -253,11 +253,11 @@ def remove_claims(storage: Storage, names: Iterable[str]) -> bool:
 
 
 def drop_claim(storage: Storage, name: str) -> bool:
-    """Remove a claim, durably, whatever it says; False where there is none.
+    """Remove a claim, durably, whatever its content; False if it is absent.
 
     ClaimError for one of the log's own writer, if that lives.
     """
-    manifest = load_manifest(storage)  # a place that is no log gets no lock file
+    manifest = load_manifest(storage)  # a place without a log gets no lock file
 
     def drop() -> bool:
         there = claim_file_name(name) in storage.names()
@@ -308,7 +308,7 @@ def cursor_facts(storage: Storage) -> list[CursorFact]:
 
 
 def stored_cursor(storage: Storage, name: str) -> CursorRecord | None:
-    """Return what a cursor's file says; None where there is none."""
+    """Return the content of a cursor's file; None if it is absent."""
     file_name = cursor_file_name(name)
     data = read_if_there(storage, file_name, CURSOR_FILE.size + 1)
     return None if data is None else decode_cursor(data, file_name)

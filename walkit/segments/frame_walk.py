@@ -1,7 +1,7 @@
 """Walking the frames of a segment: the one loop that recovery, readers and tools share. Never changes a byte.
 
 A walk yields frames as long as each is intact and follows the one before it: position, LSN, chain, log and epoch. It
-does not judge what an end means; `fault` says why it ended, and recovery decides.
+does not judge what an end means; `fault` is the reason, and recovery decides.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RowSeen = Callable[[VerifiedFrames], object]
 
 
 class Readable(Protocol):
-    """What a walk needs of a file."""
+    """A file, as a walk reads it."""
 
     @property
     def name(self) -> str:
@@ -58,13 +58,13 @@ class FrameWalk:
     begins in the middle of a segment). `last_chain` is the header checksum of the frame that ends at `end_position`,
     where that is known (see `last_chain_of`). `body` off leaves bodies unread for hopping over frames by their headers.
     At the start of one of `gaps` the walk continues after it (FORMAT.md F-2.8, F-2.9). With `row_seen` intact frames
-    are taken many at once where they can be: they are passed to it and not yielded, with `decode` after their bodies
-    were taken apart; what is yielded belongs to the caller until its next step, which overwrites it. `read_bytes` are
-    read at a time, or one frame where that is larger.
+    are taken many at once if possible: they are passed to it and not yielded, with `decode` after their bodies were
+    taken apart. A yielded value belongs to the caller until its next step, which overwrites it. `read_bytes` are read
+    at a time, or one frame if that is larger.
 
-    After the iteration `position`, `next_lsn` and `chain` say what the next frame would have to follow, `fault` why the
-    walk ended before `end_position` (None where it reached it) and `at_fault` what the damaged header said, if it could
-    be read.
+    After the iteration `position`, `next_lsn` and `chain` are the values the next frame must follow, `fault` is why the
+    walk ended before `end_position` (None if it reached it) and `at_fault` the fields of the damaged header, if it
+    could be read.
     """
 
     def __init__(
@@ -224,9 +224,9 @@ class FrameWalk:
         return 0
 
     def _read_on(self, size: int) -> bool:
-        """Read the next bytes into the memory of those before, whose rest is moved to its front; False where it cannot.
+        """Read the next bytes into the memory of the earlier ones, whose rest moves to its front; False at the end.
 
-        What was yielded of them is overwritten.
+        Values yielded from them are overwritten.
         """
         room = ROW_READ_BYTES if self._read_bytes_wanted is None else self._read_bytes_wanted
         left = self.end_position - self.position
@@ -257,7 +257,7 @@ class FrameWalk:
         return True
 
     def _shorten(self, size: int) -> None:
-        """Leave only what was read in the store, in its place where there is no view on it."""
+        """Leave only the bytes read in the store, in its place if it has no view."""
         try:
             del self._store[size:]
         except BufferError:
@@ -316,10 +316,10 @@ def walk_segment(
 
 
 def last_chain_of(record: SegmentRecord, segment: SegmentHeader, end_position: int) -> int | None:
-    """Return the header checksum that the frame which ends at `end_position` must have; None where it is not known.
+    """Return the header checksum that the frame which ends at `end_position` must have; None if it is not known.
 
     A chain vouches for all frames but the last. That of a sealed segment is in the manifest; that of a compacted one,
-    whose end in the manifest is the end of what it was made of, in its own header (FORMAT.md F-6.6).
+    whose end in the manifest is the end of its source frames, in its own header (FORMAT.md F-6.6).
     """
     if record.state is not SegmentState.SEALED or end_position != record.end_position:
         return None

@@ -14,7 +14,7 @@ from walkit.storage.interface import Storage, StorageFile
 
 
 def open_segment(storage: Storage, record: SegmentRecord) -> StorageFile:
-    """Open a segment that the manifest names; SegmentMissingError where it is not there."""
+    """Open a segment that the manifest names; SegmentMissingError if it is absent."""
     try:
         return storage.open(record.name, "read")
     except StorageError as error:
@@ -36,7 +36,7 @@ def missing_segment(storage: Storage, record: SegmentRecord) -> SegmentMissingEr
 
 
 def header_of(storage: Storage, name: str) -> SegmentHeader | None:
-    """Return the header of a segment file; None where it is all zero."""
+    """Return the header of a segment file; None if it is all zero."""
     file = storage.open(name, "read")
     try:
         return SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), name)
@@ -126,7 +126,7 @@ def parted_at(manifest: Manifest, epoch_id: int) -> int:
 
 
 def whole_header(block: bytes) -> SegmentHeader | None:
-    """Return the undamaged header that a block holds, of any segment; None where there is none."""
+    """Return the undamaged header that a block holds, of any segment; None if it holds none."""
     try:
         return SegmentHeader.decode(block)
     except WalkitError:

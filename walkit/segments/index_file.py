@@ -31,7 +31,7 @@ STEP_FRAMES = 256
 
 
 def write_index(storage: Storage, log_id: int, record: SegmentRecord, entries: Sequence[IndexEntry]) -> None:
-    """Write the index of a segment that is sealed, in place of an older one. Not synced: nothing rests on it."""
+    """Write the index of a segment that is sealed, replacing an older one. Not synced: nothing rests on it."""
     if not has_index(record) or not entries:
         return
     name = index_name(record.name)
@@ -49,16 +49,16 @@ def _create(storage: Storage, name: str, data: bytes) -> None:
 
 
 def index_segment(storage: Storage, manifest: Manifest, record: SegmentRecord) -> None:
-    """Make the index of a sealed segment from its headers, where it may have one; not where a header is damaged."""
+    """Make the index of a sealed segment from its headers, if it may have one and no header is damaged."""
     for _ in _index_in_steps(storage, lambda: manifest, record):
         pass
 
 
 def reindex(storage: Storage, current: Callable[[], Manifest]) -> Generator[None]:
-    """Make the indexes of sealed segments anew that are absent or damaged; each step reads some frame headers only.
+    """Rebuild indexes of sealed segments that are absent or damaged; each step reads some frame headers only.
 
-    Those of segments that a recovery sealed are absent. Holes and lost ranges are passed over; where the first frame of
-    a segment is in one, or a header is damaged, there is none.
+    Those of segments that a recovery sealed are absent. Holes and lost ranges are passed over. A segment gets none if
+    its first frame is in one, or a header is damaged.
     """
     for record in current().sealed:
         if read_index(storage, current().log_id, record) is None:
@@ -83,7 +83,7 @@ def _index_in_steps(
 def _entries_in_steps(
     storage: Storage, record: SegmentRecord, gaps: Sequence[Gap]
 ) -> Generator[None, None, list[IndexEntry]]:
-    """Return what the index of a segment holds, after steps; nothing where a header is damaged."""
+    """Return the entries of a segment's index, after steps; [] if a header is damaged."""
     file = storage.open(record.name, "read")
     try:
         segment = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
@@ -112,7 +112,7 @@ def _entries_in_steps(
 
 
 def read_index(storage: Storage, log_id: int, record: SegmentRecord) -> SegmentIndex | None:
-    """Return the index of a sealed segment; None where there is none that is whole and of this very segment."""
+    """Return the index of a sealed segment; None unless it is whole and belongs to this very segment."""
     if not has_index(record):
         return None
     try:
@@ -131,7 +131,7 @@ def read_index(storage: Storage, log_id: int, record: SegmentRecord) -> SegmentI
 
 
 def frame_at(file: StorageFile, segment: SegmentHeader, entry: IndexEntry) -> FrameHeader | None:
-    """Return the header of the frame that an entry points to; None where no such frame is there."""
+    """Return the header of the frame that an entry points to; None if no such frame is there."""
     try:
         block = file.read(segment.offset_of(entry.position), FRAME_HEADER_BYTES)
     except StorageError:

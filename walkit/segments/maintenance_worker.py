@@ -53,7 +53,7 @@ class MaintenanceWorker:
         self._periodic: dict[str, _Periodic] = {}
         """By kind."""
         self.on_failure: Callable[[BaseException], object] = lambda _: None
-        """Called with an error that is no WalkitError; raises nothing."""
+        """Called with an error other than a WalkitError; raises nothing."""
 
     def every(self, period_s: float, job: Callable[[], None], kind: str = "retain") -> None:
         """Do a job of this kind every so many seconds, once the thread has been started by another.
@@ -114,7 +114,7 @@ class MaintenanceWorker:
             self.steps += 1
             try:
                 self._do(*taken)
-            except BaseException as error:  # noqa: BLE001 - no job may end the thread: nothing would be sealed any more
+            except BaseException as error:  # noqa: BLE001 - no job may end the thread: sealing would stop
                 self.on_failure(error)
 
     def _do(self, kind: str, job: Callable[[], None]) -> None:
@@ -124,7 +124,7 @@ class MaintenanceWorker:
             self._events.emit("walkit.upkeep.fail", job=kind, error=str(error))
 
     def _check(self) -> None:
-        """Assert what holds between two steps, from any thread; where no thread could be started, once there is one."""
+        """Assert what holds between two steps, from any thread; if no thread could be started, once one has."""
         with once(self._news.lock), self._news.lock:
             self._check_locked()
 
@@ -153,9 +153,9 @@ class MaintenanceWorker:
             )
 
     def drain(self) -> None:
-        """Wait until all jobs queued so far, but for zeroing and indexing, are done.
+        """Wait until all jobs queued so far, except zeroing and indexing, are done.
 
-        On the thread itself it does not wait. StorageError (ETIMEDOUT) where none of them has moved for twice the
+        On the thread itself it does not wait. StorageError (ETIMEDOUT) if none of them has moved for twice the
         limit: the device hangs.
         """
         if not self.is_current:  # a job, or a host's callback in one
@@ -192,7 +192,7 @@ class MaintenanceWorker:
             steps = self.steps
 
     def close(self) -> None:
-        """Finish the job under way, drop the rest, end the thread. May be called again where it was interrupted."""
+        """Finish the job under way, drop the rest, end the thread. May be called again if it was interrupted."""
         with marked(), self._news.lock:
             self._closing = True
             self._news.notify_locked()

@@ -49,7 +49,7 @@ def orphan_indexes(names: Iterable[str], manifest: Manifest) -> list[str]:
 
 
 def orphaned_by(header: SegmentHeader, manifest: Manifest) -> str | None:
-    """Say which work left a segment that the manifest does not name; None where it may hold what nothing else holds.
+    """Name the work that left a segment outside the manifest; None if the segment may hold unique records.
 
     "trimming": it begins below the log, or it is a copy of the end of a segment, whose place it never took.
     "compaction": it was compacted and never published, so that what it was made of is still the log, or a compacted
@@ -149,12 +149,12 @@ SNAPSHOT_KEY: Final = "snapshot_lsn"
 
 @dataclass(frozen=True, slots=True)
 class StagedLog:
-    """What a log that is ready to take the place of this one has of files that bear a name of this one's."""
+    """The files of a staged log, by the names that they get in this one's place."""
 
     segments: Mapping[str, SegmentRecord] = field(default_factory=dict)
-    """What the plan says of each segment, by the name that it gets."""
+    """The plan's record of each segment, by the name that it gets."""
     snapshot_lsn: int = 0
-    """Where its snapshot is; 0 where it has none."""
+    """LSN of its snapshot; 0 without one."""
 
     def has(self, name: str, header: SegmentHeader) -> bool:
         """Say whether the segment of this name is one of it."""
@@ -170,7 +170,7 @@ NOTHING_STAGED: Final = StagedLog()
 
 
 def staged_in(storage: ReadableFiles, manifest: Manifest) -> StagedLog:
-    """Return what is ready to take the place of the log of this manifest; nothing where none is. StorageError."""
+    """Return the log that is staged to replace the log of this manifest; empty without one. StorageError."""
     data = read_if_there(storage, BOOTSTRAP_READY_NAME, MANIFEST_BYTES_MAX + 1)
     if data is None:
         return NOTHING_STAGED

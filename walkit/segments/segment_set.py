@@ -1,4 +1,4 @@
-"""The segments that a writer writes to: made ahead, zeroed ahead, begun, written, sealed (FORMAT.md F-8, F-9).
+"""The segments that a writer writes to: made ahead, zeroed ahead, started, written, sealed (FORMAT.md F-8, F-9).
 
 Frames are assigned to a segment one after the other, and written side by side; everything that can be done beside the
 path of a record is done by the maintenance thread: making the next segment, zeroing ahead, sealing the last one.
@@ -100,7 +100,7 @@ class SegmentSet:
         self.maintenance = MaintenanceWorker(name, events, options.write_timeout_ms)
         self.time = PassedTime()
         self.reorder_window_bytes = 0
-        """What new segments say of frames after a hole (FORMAT.md F-2.7)."""
+        """The window that new segments allow for frames after a hole (FORMAT.md F-2.7)."""
         self.flags = SegmentFlag(0)
         self.current: OpenSegment | None = None
         # Appended by `begin_segment`, whose calls are serial, and shortened by the one thread that seals; others read
@@ -418,7 +418,8 @@ class SegmentSet:
     def close(self, *, poisoned: bool, hung: bool = False) -> None:
         """Seal what is open and remove what was prepared; a poisoned log is left to recovery as it is.
 
-        With `hung` files stay open: a write to one of them is under way still, and must not find its number given anew.
+        With `hung` files stay open: a write to one of them is under way still, and its number must not be reused
+        meanwhile.
         """
         self.maintenance.close()
         self._index_steps.close()

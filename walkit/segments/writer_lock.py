@@ -205,7 +205,7 @@ def _is_held(storage: Storage, name: str) -> bool:
 
 
 def refuse_a_writer(storage: Storage) -> None:
-    """Raise LogLockedError where the log has a writer; it names it where the storage can say who it is."""
+    """Raise LogLockedError if the log has a writer, named if the storage knows it."""
     try:
         manifest = load_manifest(storage)
     except WalkitError:

@@ -1,6 +1,6 @@
 """Places: where bytes are kept, and what "durable" means there; files in a folder, or objects in a store.
 
-The names load on first use: a log on a file system needs no memory. What crashes, fails, delays or throttles is
+The names load on first use: a log on a file system needs no memory. Wrappers that crash, fail, delay or throttle are
 in `models`.
 """
 

@@ -6,7 +6,7 @@ Nothing here buffers, retries a failed sync, or starts a thread.
 A direct write whose offset and size are multiples of 4096 goes to the device as it is (O_DIRECT, with `sync` as O_DSYNC
 does); any other goes through the page cache. Linux keeps the two coherent on one file: a direct write first writes back
 and then drops the cached pages of its range, so a read that begins after it sees it. Direct writes to different places
-of one file run in parallel, which is what makes several frames in flight worth while.
+of one file run in parallel, which makes several frames in flight worthwhile.
 
 The device reads memory that begins at a page, so the bytes are copied once, into page-aligned buffers that are reused.
 """
@@ -47,7 +47,7 @@ from walkit.storage.openfile import FileStorageFile, make_cell, open_cell
 DIRECT_BYTES: Final = 4096
 """Direct writes begin and end at multiples of this: no device has larger logical blocks."""
 BUFFER_BYTES_MAX: Final = 8 << 20
-"""A longer write is done in parts of this size."""
+"""A longer write is split into parts of this size."""
 POOL_BYTES_MAX: Final = 32 << 20
 O_DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
 
@@ -160,7 +160,7 @@ def open_direct(folder: Folder, flags: int, name: str) -> DirectFile:
 
 
 def why_not_direct(folder: Folder) -> str | None:
-    """Return why files in this folder cannot be written past the page cache; None where they can.
+    """Return why files in this folder cannot be written past the page cache; None if they can.
 
     Asks by a synced write of one block to a file without a name, so nothing is left, also after a crash.
     """
@@ -295,7 +295,7 @@ class FileStorage:
             )
 
     def why_not_direct(self) -> str | None:
-        """Say why files cannot be written past the page cache here; None where they can. See `DirectStorage`."""
+        """Return why files cannot be written past the page cache here; None if they can. See `DirectStorage`."""
         return why_not_direct(self._folder)
 
     def open_direct(self, name: str, mode: OpenMode) -> StorageFile:
@@ -379,7 +379,7 @@ class FileStorage:
         return lock_is_held(self._folder, checked_name(name, self._root))
 
     def cell(self, name: str, size: int, *, writable: bool) -> Cell | None:
-        """Return the shared cell of this name; a writable one that is missing or too short is made anew, zeroed."""
+        """Return the shared cell of this name; a writable one that is missing or too short is replaced by zeros."""
         folder = self._folder
         checked_name(name, self._root)
         with Translated("open the cell", name, self._root):
@@ -408,7 +408,7 @@ class FileStorage:
 
 
 def _make_parents(folder: Folder, name: str) -> None:
-    # The storage's own folder is not made here: a writer whose folder was removed must fail, not begin anew.
+    # The storage's own folder is not made here: a writer whose folder was removed must fail, not start again.
     made = ""
     for part in name.split("/")[:-1]:
         made = f"{made}/{part}" if made else part

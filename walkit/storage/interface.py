@@ -12,8 +12,8 @@ The durability contract, which every implementation keeps and every room above r
 - A file that was created, replaced or removed may be undone by a power cut until `sync_directory` of its folder has
   returned. `replace` is atomic: after a power cut there is the old file or the new one.
 - A failed `write` or `sync` leaves the bytes in an unknown state, and a later successful sync proves nothing about
-  them (failed pages look clean in the page cache). A failed `write(sync=True)` says so of all that was written to the
-  file and not synced yet: the error may be that of any page. Callers never retry on that file.
+  them (failed pages look clean in the page cache). A failed `write(sync=True)` makes all unsynced writes to the file
+  doubtful: the error may be that of any page. Callers never retry on that file.
 - A cell is shared with the other processes of this machine. It is never synced; after a power cut it may hold any
   earlier content, or nothing.
 
@@ -99,7 +99,7 @@ class Cell(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """The holder of a lock: informational, as the holder wrote it. None where it is not known."""
+    """The holder of a lock: informational, as the holder wrote it. None if it is not known."""
 
     pid: int | None
     command: str | None
@@ -141,13 +141,13 @@ class Storage(Protocol):
         """Say whether the folder is there."""
 
     def create(self) -> None:
-        """Make the folder, durably, where it is missing (its parent folders too)."""
+        """Make the folder, durably, if it is missing (its parent folders too)."""
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the names in one folder ("" is the storage itself), sorted; [] where it is missing.
+        """Return the names in one folder ("" is the storage itself), sorted; [] if it is missing.
 
-        Files by the name that `open` takes, sub-folders by theirs and a "/" after it. What is in sub-folders is not
-        looked at: a path that is no log may have a whole disk below it.
+        Files by the name that `open` takes, sub-folders by theirs and a "/" after it. Sub-folders are not read: a path
+        without a log may have a whole disk below it.
         """
 
     def open(self, name: str, mode: OpenMode) -> StorageFile:
@@ -165,7 +165,7 @@ class Storage(Protocol):
     def lock(self, name: str) -> StorageLock | LockHolder:
         """Take the exclusive lock of this name, or return its holder. Never waits.
 
-        The lock's file is made where it is missing, and is never removed.
+        The lock's file is made if it is missing, and is never removed.
         """
 
     def is_locked(self, name: str) -> bool:
@@ -186,12 +186,12 @@ class Storage(Protocol):
 
 @runtime_checkable
 class BulkReads(Protocol):
-    """What a file may offer to readers of much of it. Optional: see `walkit.storage.bulk`."""
+    """An optional offer of a file to readers of much of it: see `walkit.storage.bulk`."""
 
     def data_ranges(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return ranges of [start, end), in order and apart: every byte of the file outside of them reads as zero.
 
-        They may cover zeros too, and bytes beyond the file's end. What is written meanwhile may be left out.
+        They may cover zeros too, and bytes beyond the file's end. Concurrent writes may be left out.
         """
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
@@ -203,21 +203,21 @@ class BulkReads(Protocol):
 
 @runtime_checkable
 class DirectStorage(Protocol):
-    """A storage that can write past the page cache. Optional: through any other, `direct_io` falls back, and says so.
+    """A storage that can write past the page cache. Optional: with any other, `direct_io` falls back and reports it.
 
     The contract of the files is that of all files, reads through the cache included; only the path of the bytes
     differs.
     """
 
     def why_not_direct(self) -> str | None:
-        """Say why files cannot be written past the page cache here; None where they can."""
+        """Return why files cannot be written past the page cache here; None if they can."""
 
     def open_direct(self, name: str, mode: OpenMode) -> StorageFile:
         """Open a file whose writes go past the page cache where offset and size are multiples of 4096."""
 
 
 class FileNumber(NamedTuple):
-    """What tells one file of this machine from each of its copies; a renamed file keeps it."""
+    """Distinguishes one file of this machine from each of its copies; a renamed file keeps it."""
 
     device: int
     inode: int
@@ -255,7 +255,7 @@ class FolderHold(StorageLock, Protocol):
         """Return the number of the folder; None if it was removed. StorageError."""
 
     def number_of(self, name: str) -> FileNumber | None:
-        """Return the number of what has this name in the folder now; for "" of what the location leads to.
+        """Return the number of the file with this name in the folder now; for "" that of the location's target.
 
         None if there is nothing. StorageError.
         """
@@ -342,7 +342,7 @@ def is_held(file: StorageFile) -> bool:
 
 
 def remove_if_there(storage: Storage, name: str) -> bool:
-    """Remove a file that may be missing; False where it is. The folder is not synced. StorageError."""
+    """Remove a file that may be missing; False if it is. The folder is not synced. StorageError."""
     try:
         storage.remove(name)
     except StorageError as error:
@@ -369,7 +369,7 @@ BACK_PRESSURE: Mapping[int, tuple[str, str]] = {
 
 
 def storage_error(action: str, name: str, location: str, code: int | None, reason: str = "") -> StorageError:
-    """Return the error that says what could not be done, to which file, where, and why.
+    """Return the error with the failed action, the file, the location and the reason.
 
     `code` is an errno; `reason` replaces the operating system's text for it.
     """

@@ -163,7 +163,7 @@ def _is_ours(key: FileNumber) -> bool:
 def _after_fork_in_child() -> None:
     """Drop the copies of the parent's locks: a child that outlives it would keep them, in the name of a dead process.
 
-    A child forked while another thread was taking a lock would find the guard taken for ever, too.
+    A child forked while another thread was taking a lock would find the guard taken forever, too.
     """
     global _guard
     _guard = threading.RLock()
@@ -199,7 +199,7 @@ def _take(folder: Folder, name: str) -> FileLock | LockHolder:
             return holder
         if _HAS_OFD and not _try_flock_too(fd, folder.path):
             raw.close()
-            # The content of the file is of a writer that is gone: this holder has written nothing there.
+            # The file was written by a holder that is gone: this one has written nothing there.
             return _UNKNOWN_HOLDER
         _write_information(fd, lock_information())
         lock = FileLock(raw, key, name, folder.path)

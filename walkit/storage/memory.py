@@ -4,7 +4,7 @@ Every opening of one `MemoryStorage` object sees the same files, as processes of
 in a test is given the same object. One that can crash is `walkit.models.CrashingStorage`.
 
 Files share bytes until one is written. Files and names know no locks or threads: the storage calls them under one lock.
-What a power cut does to such files is in `walkit.models`.
+`walkit.models` holds the effect of a power cut on such files.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Content:
         return bytes(memoryview(self._bytes)[offset:end]).ljust(end - offset, b"\0")
 
     def write(self, offset: int, data: bytes | memoryview) -> None:
-        """Store `data` at `offset`, with zeros before it where the content was shorter."""
+        """Store `data` at `offset`, with zeros before it if the content was shorter."""
         if not data:
             return
         end = offset + len(data)
@@ -357,7 +357,7 @@ class MemoryStorage:
         return name in self._locks
 
     def cell(self, name: str, size: int, *, writable: bool) -> Cell | None:
-        """Return the shared cell of this name; a writable one that is missing or too short is made anew, zeroed."""
+        """Return the shared cell of this name; a writable one that is missing or too short is replaced by zeros."""
         checked_name(name, self._location)
         with once(self._guard), self._guard:
             inode = self._names.current.get(name)
@@ -455,7 +455,7 @@ class MemoryFile:
         return self._inode.content.size
 
     def drop_cached(self) -> None:
-        """Read clean bytes again from what is below the memory; without that, do nothing."""
+        """Read clean bytes again from the storage below the memory; without one, do nothing."""
         self._check("drop the cached pages of")
         with once(self._guard), self._guard:
             self._inode.drop_cached()
@@ -531,7 +531,7 @@ class MemoryCell:
 
 
 class MemoryLock:
-    """A held lock: see `walkit.storage.StorageLock`. A forked child's copy of the storage stays locked for ever."""
+    """A held lock: see `walkit.storage.StorageLock`. A forked child's copy of the storage stays locked forever."""
 
     def __init__(self, guard: Any, locks: dict[str, MemoryLock], name: str) -> None:
         self._guard, self._locks, self._name, self.pid = guard, locks, name, os.getpid()

@@ -45,7 +45,7 @@ class Mount:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is known that no other machine writes to it; False for what is not known, FUSE for example."""
+        """Whether surely no other machine writes to it; False if unknown, as for FUSE."""
         return self.file_system in LOCAL_FILE_SYSTEMS
 
     def as_dict(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class Mount:
 
 
 def mount_of(path: str | os.PathLike[str]) -> Mount | None:
-    """Return the mount that holds `path` (or its nearest parent that exists); None where the kernel does not say."""
+    """Return the mount that holds `path` (or its nearest parent that exists); None if the kernel does not report it."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
             text = table.read()
@@ -121,6 +121,6 @@ def _unescaped(field: str) -> str:
 
 
 def require_folder(path: str | os.PathLike[str] | None) -> None:
-    """Refuse a place to measure in that is no folder, before anything is made: OptionsError. None is the usual one."""
+    """OptionsError if a place to measure in is not a folder, before anything is made. None means the usual one."""
     if path is not None and not os.path.isdir(path):
         refuse("path", path, "an existing folder on the device to measure")

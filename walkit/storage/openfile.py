@@ -1,4 +1,4 @@
-"""What a storage of files has open: files, through the page cache, and cells, which processes share.
+"""The open objects of a storage of files: files, through the page cache, and cells, which processes share.
 
 Durability is the file system's: RWF_DSYNC and fdatasync for bytes (macOS: F_FULLFSYNC). Nothing here buffers or retries
 a failed sync.
@@ -29,7 +29,7 @@ _NO_SUCH_CALL = (errno.EOPNOTSUPP, errno.ENOSYS)
 _NO_LOCKS = (errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _SEEK_DATA: int = getattr(os, "SEEK_DATA", -1)
 _SEEK_HOLE: int = getattr(os, "SEEK_HOLE", -1)
-"""Where there are none, lseek refuses them with EINVAL."""
+"""Without them, lseek refuses the calls with EINVAL."""
 
 
 _FULLFSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
@@ -119,7 +119,7 @@ class FileStorageFile:
         return ranges
 
     def read_ahead(self, offset: int, size: int) -> None:
-        """Let the kernel begin to read (a hint; does nothing where there is no fadvise)."""
+        """Let the kernel begin to read (a hint; does nothing without fadvise)."""
         if hasattr(os, "posix_fadvise"):
             with Translated("read ahead in", self._name, self._location):
                 os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_WILLNEED)
@@ -223,7 +223,7 @@ class FileStorageFile:
                 unlock(self._fd)
 
     def drop_cached(self) -> None:
-        """Drop the clean pages of the file from the page cache (a hint; does nothing where there is no fadvise)."""
+        """Drop the clean pages of the file from the page cache (a hint; does nothing without fadvise)."""
         if hasattr(os, "posix_fadvise"):
             with Translated("drop the cached pages of", self._name, self._location):
                 os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -369,7 +369,7 @@ def make_cell(folder: Folder, size: int, name: str) -> None:
         # The rename comes last, so that no reader opens a file that is still growing.
         os.replace(folder.at(temporary), folder.at(name), src_dir_fd=folder.fd, dst_dir_fd=folder.fd)
     except BaseException:
-        # It may have its name by now, and what is raised is the first error.
+        # It may have its name by now, and the first error is the one raised.
         with contextlib.suppress(OSError):
             os.unlink(folder.at(temporary), dir_fd=folder.fd)
         raise
