@@ -103,7 +103,7 @@ def test_repair_from_the_command_line(originals: Path, tmp_path: Path, run: Run)
     assert after == {n: data for n, (data, _) in before.items() if n != "lock"}
     done = run("repair", copy.path, "--policy", "salvage")
     lsn = told["lost"][0]["first_lsn"]
-    assert done.code == 1 and f"lost: LSN {lsn:,}" in done.out and "manifest made anew" in done.out
+    assert done.code == 1 and f"lost: LSN {lsn:,}" in done.out and "manifest rebuilt" in done.out
     again = run("repair", copy.path, "--policy", "salvage")
     assert again.code == 0 and "needs no repair" in again.out
     verify = run("verify", copy.path)

@@ -1,6 +1,6 @@
-"""A corpus of damaged logs, made by number, with what every judge of damage says of each of them.
+"""A corpus of damaged logs, made by number, with the verdict of every judge of damage on each.
 
-The undamaged logs stand in `data/golden/damage/bases.zip` as bytes, so that a case is the same whatever writes logs
+The undamaged logs are in `data/golden/damage/bases.zip` as bytes, so that a case is the same whatever writes logs
 today. A case is a base and one to three damages, both chosen by its number. Its outcome is what opening by each
 recovery policy, the reader, `scan`, `verify` and `repair` report: facts, not words. `data/golden/damage/outcomes.txt`
 holds a short hash of each, so that a change that alters a judgement names the cases it alters::
@@ -94,7 +94,7 @@ class Author:
             self.stale.append(manifest)
 
     def kill(self, log: walkit.WriteAheadLog, without: Sequence[str] = ()) -> None:
-        """Take the files as a killed writer leaves them, but for those that a power cut takes."""
+        """Take the files as a killed writer leaves them, except those that a power cut takes."""
         self.note(log)
         self.killed = {name: data for name, data in files_below(self.path).items() if name not in without}
         log.close()
@@ -279,7 +279,7 @@ def _imported(*, killed: bool) -> Files:
 
 
 def make_bases() -> dict[str, Base]:
-    """Write every base anew."""
+    """Write every base again."""
     made: dict[str, Base] = {}
     for name, write in AUTHORS.items():
         folder = Path(tempfile.mkdtemp(prefix="walkit-corpus-"))
@@ -310,7 +310,7 @@ def packed(bases: dict[str, Base]) -> bytes:
 
 @cache
 def load_bases() -> dict[str, Base]:
-    """Return the bases as they stand in the repository."""
+    """Return the bases of the repository."""
     bases: dict[str, Base] = {}
     with zipfile.ZipFile(BASES) as archive:
         for entry in archive.namelist():
@@ -335,7 +335,7 @@ def _used(data: bytes) -> int:
 
 
 def _some_file(files: Files, chance: random.Random) -> str | None:
-    """Return a file, a segment in most cases; None if there is none."""
+    """Return a file, a segment in most cases; None without one."""
     segments = _segments(files)
     others = sorted(n for n in files if n not in segments and files[n])
     if segments and (not others or chance.random() < 0.75):
@@ -394,7 +394,7 @@ def blank(files: Files, chance: random.Random, base: Base) -> str:
 
 
 def misdirect(files: Files, chance: random.Random, base: Base) -> str:
-    """Write what stands in one place of the log over another place, aligned as frames are."""
+    """Write the bytes of one place of the log over another place, aligned as frames are."""
     segments = _segments(files)
     if not segments:
         return "nothing to misdirect"
@@ -419,7 +419,7 @@ def lose(files: Files, chance: random.Random, base: Base) -> str:
 
 
 def swap(files: Files, chance: random.Random, base: Base) -> str:
-    """Put one segment in the place of another, or exchange two."""
+    """Replace one segment by another, or exchange two."""
     segments = _segments(files)
     if len(segments) < 2:
         return "nothing to swap"
@@ -430,7 +430,7 @@ def swap(files: Files, chance: random.Random, base: Base) -> str:
 
 
 def foreign(files: Files, chance: random.Random, base: Base) -> str:
-    """Put a segment of another log in the place of one, or beside them."""
+    """Replace one segment by one of another log, or put it beside them."""
     others = [b for b in load_bases().values() if b is not base and _segments(b.files)]
     other = chance.choice(others)
     name = chance.choice(_segments(other.files))
@@ -454,7 +454,7 @@ def stale(files: Files, chance: random.Random, base: Base) -> str:
 
 
 def lengthen(files: Files, chance: random.Random, base: Base) -> str:
-    """Add zeros or noise behind the end of what a file holds."""
+    """Add zeros or noise to the end of a file."""
     name = _some_file(files, chance)
     if name is None:
         return "nothing to lengthen"
@@ -647,7 +647,7 @@ def outcome(damaged: Case) -> dict[str, Any]:
 
 
 def hash_of(said: dict[str, Any]) -> str:
-    """Return the short hash that stands in the golden file."""
+    """Return the short hash for the golden file."""
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:HASH_DIGITS]
 
 

@@ -27,7 +27,7 @@ OPTIONS = tiny(segment_bytes=128 * 1024)
 
 
 def killed(records: int, size: int = 900, **options: Any) -> CrashingStorage:
-    """What a power cut leaves of a log in use: all of its frames, and no durable slot."""
+    """A log in use after a power cut: all of its frames, and no durable slot."""
     storage = CrashingStorage()
     log = walkit.open(storage=storage, options=replace(OPTIONS, **options))
     for n in range(records):
@@ -77,7 +77,7 @@ CUTS: dict[str, Callable[[int, int], int | None]] = {
 
 @pytest.mark.parametrize("where", CUTS)
 def test_a_cut_of_the_last_file_is_refused(where: str) -> None:
-    """Cut the last file of a killed log at each kind of place, its cell lost: opening, reading, verifying say so."""
+    """Cut the last file of a killed log at each kind of place, its cell lost: opening, reading, verifying report it."""
     image = killed(60)
     with walkit.open(storage=image.process_kill(), mode="r") as reader:
         assert lsns(reader.read()) == list(range(1, 61))
@@ -102,8 +102,8 @@ def test_a_cut_of_the_last_file_is_refused(where: str) -> None:
 
 
 @pytest.mark.parametrize("where", CUTS)
-def test_salvage_keeps_what_is_left_and_says_that_more_may_have_been_there(where: str) -> None:
-    """Salvage the same cuts: every whole frame is read, a lost range stands behind it, and nothing is needed twice."""
+def test_salvage_keeps_the_rest_and_reports_a_possible_loss(where: str) -> None:
+    """Salvage the same cuts: every whole frame is read, a lost range follows, and nothing is needed twice."""
     image = killed(60)
     name, header, size = last_used(image)
     end = header.offset_of(60 * 1024)
@@ -127,8 +127,8 @@ def test_salvage_keeps_what_is_left_and_says_that_more_may_have_been_there(where
 
 
 @pytest.mark.parametrize("records", [50, 90])
-def test_short_files_that_a_writer_or_recovery_leaves_are_none(records: int) -> None:
-    """Cut what holds no frame: a spare that was never used, and the space behind a file that the next one follows."""
+def test_short_files_of_a_writer_or_recovery_are_not_cut_short(records: int) -> None:
+    """Cut space without frames: a spare that was never used, and the end of a file that the next one follows."""
     image = killed(records)
     manifest = load_manifest(image)
     name, _, _ = last_used(image)
@@ -140,7 +140,7 @@ def test_short_files_that_a_writer_or_recovery_leaves_are_none(records: int) -> 
         assert lsns(log.read()) == list(range(1, records + 1))
 
 
-def test_a_segment_behind_which_the_log_goes_on_may_be_short() -> None:
+def test_a_segment_followed_by_the_log_may_be_short() -> None:
     """Crash between the seal's manifest, lost, and the next segment: the unused end of a full file is not missed."""
     storage = CrashingStorage()
     log = walkit.open(storage=storage, options=OPTIONS)
@@ -205,8 +205,8 @@ def test_a_storage_that_cannot_reserve_is_asked_what_there_is(
         walkit.open(tmp_path / "killed")
 
 
-def test_nothing_is_said_of_a_size_that_is_not_known() -> None:
-    """Make the manifest anew of the headers, which do not know what was reserved: a short file is then a torn tail."""
+def test_an_unknown_size_is_not_reported() -> None:
+    """Rebuild the manifest from the headers, which do not hold the reserved size: a short file is then a torn tail."""
     image = killed(60)
     name, header, _ = last_used(image)
     cut(image, name, header.offset_of(60 * 1024) - 500)

@@ -1,4 +1,4 @@
-"""The corpus of damaged logs: what every judge of damage says of each is what it said before."""
+"""The corpus of damaged logs: every judge of damage gives each the same verdict as before."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _check(numbers: range) -> None:
     different: list[str] = []
     for number in numbers:
         _, found, line = run(number)
-        assert "untyped" not in line, f"an error that is no WalkitError: {line}"
+        assert "untyped" not in line, f"an error outside WalkitError: {line}"
         said = json.loads(line)
         judged = said["outcome"]
         if any("error" in judged[way] for way in ("open prefix", "open holes", "reader")):
@@ -32,7 +32,7 @@ def _check(numbers: range) -> None:
 
 
 def test_a_sample_of_damaged_logs_is_judged_as_before() -> None:
-    """Damage every base in some ways: all say what the golden file holds, none is ok where an opening refuses."""
+    """Damage every base in some ways: all match the golden file, none is ok if an opening refuses."""
     _check(SAMPLE)
 
 

@@ -54,7 +54,7 @@ def small(*, closed: bool) -> tuple[CrashingStorage, Rows]:
 
 
 def told_or_harmless(image: CrashingStorage, rows: Rows) -> str:
-    """Say what became of a flip: verify tells of it ("told"), or every record is read as it was ("harmless")."""
+    """Return the fate of a flip: verify reports it ("told"), or every record is read as before ("harmless")."""
     try:
         found = walkit.verify(image)
     except WalkitError:
@@ -122,7 +122,7 @@ def test_a_flip_in_any_frame_refuses_an_opening_that_reads_all(closed: bool, ste
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("order", ["append", "completion"])
 def test_a_flip_around_a_hole_costs_the_frame_it_is_in(order: str, step: int) -> None:
-    """Flip bits of a log with a hole: a promised frame refuses, one behind the hole is cut, the hole's mean nothing."""
+    """Flip bits of a log with a hole: a promised frame refuses, one after the hole is cut, the hole's do nothing."""
     flight = Flight(order=order, base=1, flying=2)
     image, name = flight.landed((2,), torn, marked=1), segment_name(1)
     whole = planned(image, "holes")
@@ -140,7 +140,7 @@ def test_a_flip_around_a_hole_costs_the_frame_it_is_in(order: str, step: int) ->
 
 
 def last_byte(offset: int, header: FrameHeader) -> int:
-    """The file offset behind the last byte of a frame that is not zero: padding is, and no value here ends so."""
+    """The file offset after the last nonzero byte of a frame: padding is zero, and no value here ends with zero."""
     return offset + FRAME_HEADER_BYTES + header.body_stored_bytes
 
 
@@ -167,7 +167,7 @@ def test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_t
 
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_flip_of_a_sample_of_bits_is_told(closed: bool) -> None:
-    """Flip every 127th bit of all frames, every 997th of the headers and the manifest: verify tells of each."""
+    """Flip every 127th bit of all frames, every 997th of the headers and the manifest: verify reports each."""
     assert _flip_all(closed, 997) == {"told"}
 
 
@@ -175,7 +175,7 @@ def test_a_flip_of_a_sample_of_bits_is_told(closed: bool) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_flip_of_every_bit_is_told(closed: bool) -> None:
-    """Flip every bit of every header, frame and the manifest, one at a time: verify tells of each."""
+    """Flip every bit of every header, frame and the manifest, one at a time: verify reports each."""
     assert _flip_all(closed, 1) == {"told"}
 
 

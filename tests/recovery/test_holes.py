@@ -56,7 +56,7 @@ def prefix_of(flight: Flight, landed: Collection[int]) -> range:
 
 
 def flights(order: str, flying: int) -> Iterator[Flight]:
-    """Yield a log of one segment, and of two with the border at every place, also before and behind all in flight.
+    """Yield a log of one segment, and of two with the border at every place, also before and after all in flight.
 
     With more than three frames in flight at one place: each more doubles the states.
     """
@@ -145,7 +145,7 @@ def test_readers_and_tools_know_holes_from_loss(order: str) -> None:
 @pytest.mark.parametrize("policy", ["prefix", "holes", "absolute"])
 @pytest.mark.parametrize("order", ["append", "completion"])
 @pytest.mark.parametrize("second", [None, 3, 4])
-def test_a_promise_behind_a_hole_makes_it_corruption(second: int | None, order: str, policy: str) -> None:
+def test_a_promise_after_a_hole_makes_it_corruption(second: int | None, order: str, policy: str) -> None:
     """Let a later frame, or the durable slot, say that a frame is durable, and lose it: every policy refuses."""
     for lost, promising in combinations(range(2, 5), 2):
         flight = Flight(order=order, second=second, promises={promising: lost + 1})
@@ -180,8 +180,8 @@ def test_absolute_refuses_every_hole() -> None:
                         opened(image, "absolute")
 
 
-def test_the_window_bounds_what_is_kept() -> None:
-    """Set the window so that it ends behind the second frame, or at none: what is beyond is cut, and kept aside."""
+def test_the_window_bounds_the_kept_frames() -> None:
+    """End the window after the second frame, or inside one: later frames are cut, and kept aside."""
     plain = Flight(flying=4).frames
     ends = [h.end_position - plain[2][0].position for h, _ in plain]
     for window, kept in (
@@ -206,7 +206,7 @@ def test_the_window_bounds_what_is_kept() -> None:
 
 @pytest.mark.parametrize("order", ["append", "completion"])
 def test_a_frame_that_does_not_fit_refuses(order: str) -> None:
-    """Give an intact frame behind the hole an LSN that is taken, or one too high for the next: holes refuses it."""
+    """Give an intact frame after the hole an LSN that is taken, or one too high for the next: holes refuses it."""
     flight = Flight(order=order)
     for first_lsn in (3, 4, 11):
         image = flight.landed((3, 4), torn)
@@ -236,14 +236,12 @@ def test_a_damaged_header_before_frames_that_would_be_kept_refuses() -> None:
         assert caught.value.segment == segment_name(1)
         if policy == "prefix":
             told = walkit.verify(image)
-            assert [p.segment for p in told.problems] == [segment_name(1)], (
-                "verify says what the opening says"
-            )
+            assert [p.segment for p in told.problems] == [segment_name(1)], "verify and the opening agree"
 
 
 @pytest.mark.parametrize("second", [None, 3, 4])
 def test_replication_refuses_to_send_over_a_hole(second: int | None) -> None:
-    """Read frames for a replica up to the hole, and ask behind it: a GapError that names the LSNs, and no frame."""
+    """Read frames for a replica up to the hole, and ask after it: a GapError that names the LSNs, and no frame."""
     flight = Flight(second=second)
     image = flight.landed((4,), torn)
     with opened(image, "holes") as log:
@@ -273,7 +271,7 @@ def test_trim_and_compaction_take_holes_with_them(second: int | None) -> None:
         first_lsn = flight.frames[4][0].first_lsn
         log.trim(first_lsn - 1)
         assert bool(load_manifest(image).holes) == (second != 4), (
-            "a hole before the oldest segment is none of its"
+            "a hole before the oldest segment does not belong to it"
         )
         assert rows_of(log) == flight.rows((4,)) and log.first_lsn == first_lsn
     assert walkit.verify(image).ok

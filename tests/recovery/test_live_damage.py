@@ -59,7 +59,7 @@ def _read(storage: CrashingStorage) -> list[int]:
 
 
 def test_verify_is_never_ok_where_a_reader_beside_the_writer_refuses() -> None:
-    """Damage logs under a held lock: what a reader refuses is a problem of verify, and what it reads has no gap."""
+    """Damage logs under a held lock: a reader's refusal is a problem of verify, and its records have no gap."""
     refused: list[tuple[int, bool]] = []
     for number in range(11, CASES, 211):
         damaged = case(number)

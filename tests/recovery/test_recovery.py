@@ -1,4 +1,4 @@
-"""Recovery: the decision table, every kind of damage, and what each is told as."""
+"""Recovery: the decision table, every kind of damage, and the report of each."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_flip_below_a_promise_is_corruption_of_acknowledged_data(where: int) -
 def test_a_damaged_segment_header_does_not_hide_what_its_frames_promise(
     header: bytes, alignment: int
 ) -> None:
-    """Damage or zero the header of the only segment after a power cut took the cell: refused, and verify says so."""
+    """Damage or zero the header of the only segment after a power cut took the cell: refused, and verify reports it."""
     image = Flight(base=5, flying=1, alignment=alignment).landed((5,))
     file = image.open(segment_name(1), "write")
     file.write(50 if len(header) == 1 else 0, [header], sync=True)
@@ -335,7 +335,7 @@ def test_a_clean_opening_reads_no_frame_and_the_report_shows_its_phases() -> Non
         assert "scan" in html and "clean" in html and "#000" not in html
 
 
-def test_progress_reaches_the_whole_of_what_is_verified() -> None:
+def test_progress_reaches_the_end_of_verification() -> None:
     """Open under policy absolute with a progress callback: it ends at all the bytes of frames there are."""
     sealed = Sealed()
     seen: list[tuple[int, int]] = []

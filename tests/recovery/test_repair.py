@@ -1,4 +1,4 @@
-"""`walkit.repair`: with a manifest and without one, twice, in the midst of a crash, and what it refuses."""
+"""`walkit.repair`: with a manifest and without one, twice, during a crash, and its refusals."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ PLACED = ("the header of another segment", "the header of a segment that is miss
         for damage, spoil in zip((d for d in DAMAGES if d.name not in PLACED), cycle(MANIFESTS), strict=False)
     ],
 )
-def test_a_manifest_is_made_anew_beside_every_damage(damage: Damage, spoil: str) -> None:
+def test_a_manifest_is_rebuilt_beside_every_damage(damage: Damage, spoil: str) -> None:
     """Take the manifest as well, and repair: what is intact is read, and the losses are those told with a manifest."""
     image = crash_image(closed=damage.closed)
     damage.do(image)
@@ -112,7 +112,7 @@ def test_a_manifest_is_made_anew_beside_every_damage(damage: Damage, spoil: str)
 
 
 def test_repair_without_loss_is_what_prefix_does() -> None:
-    """Repair a whole log without its manifest by every policy: all records, next LSN behind them, nothing lost."""
+    """Repair a whole log without its manifest by every policy: all records, next LSN after them, nothing lost."""
     for policy, closed in product(("prefix", "holes", "absolute", "salvage"), (True, False)):
         image = crash_image(closed=closed)
         old = load_manifest(image)
@@ -157,7 +157,7 @@ def compacted_log() -> CrashingStorage:
     return storage.process_kill()
 
 
-def test_a_manifest_of_a_compacted_log_is_made_anew() -> None:
+def test_a_manifest_of_a_compacted_log_is_rebuilt() -> None:
     """Take the manifest of a compacted log: verify tells its segments as they are, repair gives back its state."""
     image = compacted_log()
     old = load_manifest(image)
@@ -291,7 +291,7 @@ def test_a_short_file_of_a_missing_segment_is_told_from_a_missing_one() -> None:
 
 
 def epochs_log() -> CrashingStorage:
-    """Return a log with a compacted front, an original behind it, and two more epochs, the last left by a kill."""
+    """Return a log with a compacted front, an original after it, and two more epochs, the last left by a kill."""
     storage = compacted_log()
     with walkit.open(storage=storage, options=OPTIONS) as log:
         log.append(b"second epoch")
@@ -327,7 +327,7 @@ def test_a_headless_segment_without_a_manifest_is_placed_by_its_frames(which: st
     assert [e.id for e in load_manifest(image).lineage] == [e.id for e in manifest.lineage]
 
 
-def test_a_lost_epoch_is_no_contradiction() -> None:
+def test_a_lost_epoch_does_not_contradict() -> None:
     """Lose the only segment of an epoch in the middle: one lost range, and verify takes the next epoch as it is."""
     image = epochs_log()
     record = next(s for s in load_manifest(image).sealed if s.epoch == 2)
@@ -353,8 +353,8 @@ def test_what_is_missing_before_a_segment_without_header_and_first_frame_is_reco
 
 @pytest.mark.parametrize("policy", ["prefix", "salvage"])
 @pytest.mark.parametrize("missing", [1, 2])
-def test_a_manifest_made_anew_misses_the_segments_at_the_front(policy: Any, missing: int) -> None:
-    """Lose the manifest and the first segments: repair says which LSNs nothing accounts for, and that it is not ok."""
+def test_a_rebuilt_manifest_misses_the_segments_at_the_front(policy: Any, missing: int) -> None:
+    """Lose the manifest and the first segments: repair names the unaccounted LSNs, and is not ok."""
     storage = CrashingStorage()
     with walkit.open(storage=storage, options=TINY) as log:
         log.append_many([bytes(7000)] * 60)
@@ -390,7 +390,7 @@ def test_what_a_snapshot_holds_is_not_missing() -> None:
 
 
 def test_the_slot_of_an_epoch_without_segments_does_not_stop_a_repair() -> None:
-    """Trim an epoch away, lose the manifest, and leave its old slot: the manifest made anew does not know the epoch."""
+    """Trim an epoch away, lose the manifest, and leave its old slot: the rebuilt manifest does not know the epoch."""
     storage = CrashingStorage()
     with opened(storage) as log:
         log.append(value_of(1))
@@ -411,7 +411,7 @@ def test_the_slot_of_an_epoch_without_segments_does_not_stop_a_repair() -> None:
         assert [lsn for lsn, _ in rows_of(log)] == [2, 3, 4, 5]
 
 
-def test_space_before_a_segment_made_anew_is_recorded() -> None:
+def test_space_before_a_rebuilt_segment_is_recorded() -> None:
     """Give up the end of a file, then lose the manifest and the next segment's header: no contradiction is left."""
     image = crash_image(closed=False, without_cell=True)
     last = load_manifest(image).unsealed[-1].name

@@ -77,7 +77,7 @@ def test_every_damage_leaves_the_intact_frames_and_names_the_rest(damage: Damage
 
 
 def test_what_is_removed_is_kept() -> None:
-    """Salvage what is mended, foreign and torn: each byte that leaves its place is found again under lost+found."""
+    """Salvage rebuilt, foreign and torn segments: each byte that leaves its place is found again under lost+found."""
     for name in ("a flip in a segment header", "a segment of another log", "killed: header and all frames"):
         damage = next(h for h in DAMAGES if h.name == name)
         image = crash_image(closed=damage.closed)
@@ -117,7 +117,7 @@ def test_segments_under_other_names_are_refused_and_not_lost(closed: bool, name:
 
 
 def test_a_later_loss_takes_an_earlier_one_in() -> None:
-    """Salvage one frame, then lose its whole segment: one lost range stands for both, and what is left is readable."""
+    """Salvage one frame, then lose its whole segment: one lost range covers both, and the rest is readable."""
     image = crash_image(closed=True)
     in_frame(2, 0, 300)(image)
     opened(image, "salvage").close()
@@ -129,7 +129,7 @@ def test_a_later_loss_takes_an_earlier_one_in() -> None:
     assert walkit.verify(image).ok
 
 
-def test_a_store_of_a_salvaged_log_goes_on_and_tells_what_it_cannot_know() -> None:
+def test_a_store_of_a_salvaged_log_works_and_refuses_unknown_states() -> None:
     """Salvage a store: the state is that of the records left, states within the loss are refused, appends go on."""
     image = crash_image(closed=True)
     in_frame(2, 0, 300)(image)
@@ -144,7 +144,7 @@ def test_a_store_of_a_salvaged_log_goes_on_and_tells_what_it_cannot_know() -> No
         assert store[b"key 0"] == b"new" and not load_manifest(image).lost
 
 
-def test_replication_sends_up_to_the_loss_and_names_what_is_behind_it() -> None:
+def test_replication_sends_up_to_the_loss_and_names_the_next_lsn() -> None:
     """Salvage a frame, read the log as a primary sends it: the frames before, then a GapError with the LSN behind."""
     image = crash_image(closed=True)
     in_frame(2, 0, 300)(image)

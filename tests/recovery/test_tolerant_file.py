@@ -11,7 +11,7 @@ from walkit.recovery.survey import TolerantFile
 
 
 class Refusing:
-    """A file that cannot tell where it has data."""
+    """A file that does not know its ranges with data."""
 
     name = "file"
 
@@ -34,7 +34,7 @@ class Refusing:
         raise StorageError("refused", errno=self.code, name=self.name)
 
 
-def test_where_nobody_can_say_what_is_a_hole_all_of_it_is_read() -> None:
+def test_a_file_with_unknown_holes_is_read_whole() -> None:
     """Fail the question where data is: all may be data; but an error that may pass is told."""
     assert TolerantFile(Refusing(errno.EIO)).data_ranges(4096, 8192) == [(4096, 8192)]  # type: ignore[arg-type]
     with pytest.raises(StorageError):

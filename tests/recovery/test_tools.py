@@ -94,7 +94,7 @@ def test_a_frame_time_that_no_calendar_has(sealed_us: int, tmp_path: Path) -> No
 
 
 def test_damage_is_named_with_place_and_loss(originals: Path, tmp_path: Path) -> None:
-    """Flip a bit in frame 4 of segment 2: its position, LSN, expected and found stand in the problem and the range."""
+    """Flip a bit in frame 4 of segment 2: its position, LSN, expected and found are in the problem and the range."""
     copy = copy_of(originals, "closed", tmp_path)
     _, header = copy.frames(1)[4]
     copy.flip_in_frame(1, 4, "body")
@@ -110,7 +110,7 @@ def test_damage_is_named_with_place_and_loss(originals: Path, tmp_path: Path) ->
     (corrupt,) = [r for r in report.verdict if r.verdict is Verdict.CORRUPT]
     assert (corrupt.start_position, corrupt.end_position) == (header.position, header.end_position)
     assert (corrupt.first_lsn, corrupt.last_lsn) == (header.first_lsn, header.last_lsn)
-    assert report.records_checked == RECORDS - header.records, "what stands behind the damage is told too"
+    assert report.records_checked == RECORDS - header.records, "records after the damage are reported too"
     (bad,) = [row for row in report.frame_rows() if not row.intact]
     assert (bad.position, bad.first_lsn) == (header.position, header.first_lsn)
 
@@ -125,7 +125,7 @@ def test_two_damaged_segments_are_two_problems(originals: Path, tmp_path: Path) 
     assert [p.segment for p in report.problems] == [copy.used(2), copy.used(0)]
 
 
-def test_scan_without_bodies_says_so(originals: Path, tmp_path: Path) -> None:
+def test_scan_without_bodies_reports_it(originals: Path, tmp_path: Path) -> None:
     """Damage a sealed body: a scan of headers alone certifies no sealed frame and names verify; a whole one sees it."""
     copy = copy_of(originals, "closed", tmp_path)
     copy.flip_in_frame(1, 4, "body")
@@ -140,7 +140,7 @@ def test_scan_without_bodies_says_so(originals: Path, tmp_path: Path) -> None:
 
 
 def test_frames_are_a_table(originals: Path) -> None:
-    """Ask for the frames: typed columns, one row a frame, made once, and equal to what the records add up to."""
+    """Ask for the frames: typed columns, one row per frame, made once, and equal to the records' totals."""
     report = scan(originals / "closed")
     frames = report.frames
     assert report.frames is frames
@@ -178,7 +178,7 @@ def test_the_report_is_frozen_and_shown(originals: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("tool", [scan, verify])
-def test_what_is_no_log_raises(tool: object, tmp_path: Path, originals: Path) -> None:
+def test_a_place_without_a_log_raises(tool: object, tmp_path: Path, originals: Path) -> None:
     """Point the tools at nothing, a file, a folder of other files and a newer manifest: the typed error of each."""
     look = verify if tool is verify else scan
     with pytest.raises(LogNotFoundError):

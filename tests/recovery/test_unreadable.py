@@ -1,4 +1,4 @@
-"""Pages that the device does not read: salvage gives up what is on them and no more, all else refuses and says so."""
+"""Pages that the device does not read: salvage gives up only their records, all else refuses with the reason."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _made(bad: Bad) -> tuple[Files, str, dict[int, bytes | None]]:
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.name)
-def test_salvage_gives_up_what_cannot_be_read_and_no_more(bad: Bad) -> None:
+def test_salvage_gives_up_only_unreadable_records(bad: Bad) -> None:
     """Make one page unreadable and salvage: the other records stay, also for who opens again on the bad device."""
     files, name, rows = _made(bad)
     storage = BadPages(
@@ -113,7 +113,7 @@ def test_salvage_gives_up_what_cannot_be_read_and_no_more(bad: Bad) -> None:
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.name)
-def test_what_verify_says_of_an_unreadable_page_is_what_an_opening_does(bad: Bad) -> None:
+def test_verify_and_opening_agree_on_an_unreadable_page(bad: Bad) -> None:
     """Make one page unreadable: prefix refuses, nothing is changed, and verify has a problem; not of a stray file."""
     files, name, rows = _made(bad)
     image = Case(0, bad.base, [], files).image()
@@ -164,7 +164,7 @@ def test_what_is_kept_of_a_huge_file_costs_no_memory(tmp_path: Path, where: str)
     assert segment.stat().st_size < SEGMENT_HEADER_BYTES + (1 << 20)
 
 
-def test_what_was_kept_and_cannot_be_read_any_more_is_kept_again() -> None:
+def test_an_unreadable_kept_file_is_kept_again() -> None:
     """Make a tail under lost+found unreadable, and cut the same tail once more: it is kept under another name."""
     files, name, rows = _made(Bad(name="a torn tail", base="killed, without its durable slot"))
     data = bytearray(files[name])
@@ -180,8 +180,8 @@ def test_what_was_kept_and_cannot_be_read_any_more_is_kept_again() -> None:
     assert {n for n in files_in(again) if n.startswith("lost+found/")} == {tail, f"{tail}.1"}
 
 
-def test_a_lost_and_found_that_is_no_folder_is_a_note(tmp_path: Path) -> None:
-    """Put a link to itself in the place of lost+found: verify says that it cannot be listed, and that all is well."""
+def test_a_lost_and_found_other_than_a_folder_is_a_note(tmp_path: Path) -> None:
+    """Replace lost+found by a link to itself: verify notes that it cannot be listed, and is ok."""
     path = tmp_path / "log"
     with walkit.open(path, options=tiny()) as log:
         log.append(b"here")

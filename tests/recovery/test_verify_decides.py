@@ -1,4 +1,4 @@
-"""What `verify` says of a log is what the next opening decides: the same survey, facts and table."""
+"""The verdict of `verify` on a log equals the next opening's decision: the same survey, facts and table."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_damaged_header_without_a_frame_is_one_problem(tmp_path: Path) -> None
     "base", ["completion, without its durable slot", "completion, holes over a rotation"]
 )
 def test_a_frame_after_a_hole_that_cannot_be_decoded_is_a_problem(base: str) -> None:
-    """Break the last body of a log with holes, its checksums right: the reader keeps and refuses it, verify says so."""
+    """Break the last body of a log with holes, its checksums right: the reader keeps and refuses it, verify too."""
     files = dict(load_bases()[base].files)
     name = max(n for n in files if n.endswith(".segment"))
     data = bytearray(files[name])

@@ -1,4 +1,4 @@
-"""Verify of logs of which little or nothing is left: the durable slot speaks of what is gone, which is no fault."""
+"""Verify of logs with few records left, or none: the durable slot names dropped records, which is not a fault."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 
 
 def filled(storage: CrashingStorage, idle_marker_ms: int) -> walkit.WriteAheadLog:
-    """An open log of several segments; with an idle mark behind the last record where marks are on."""
+    """An open log of several segments; with an idle mark after the last record if marks are on."""
     options = walkit.LogOptions(
         segment_bytes=SMALL.segment_bytes,
         frame_bytes_max=SMALL.frame_bytes_max,
@@ -56,10 +56,10 @@ def stages(idle_marker_ms: int) -> Iterator[tuple[str, CrashingStorage]]:
     assert 0 < read_durable_slot(storage).position <= load_manifest(storage).end.position
     log = walkit.open(storage=storage, options=SMALL)
     log.append(b"after")
-    yield "one record behind it, live", storage
-    yield "one record behind it, killed", storage.process_kill()
+    yield "one record after it, live", storage
+    yield "one record after it, killed", storage.process_kill()
     log.close()
-    yield "one record behind it, closed", storage
+    yield "one record after it, closed", storage
 
 
 @pytest.mark.parametrize("idle_marker_ms", [0, 1])
@@ -75,7 +75,7 @@ def test_a_wholly_trimmed_log_is_not_accused_for_its_cell(idle_marker_ms: int) -
 
 
 def test_a_cell_beyond_what_is_left_is_still_corruption() -> None:
-    """Trim all, then promise more than there is: nothing explains that, and verify says so."""
+    """Trim all, then promise more records than exist: nothing explains that, and verify reports it."""
     storage = CrashingStorage()
     log = filled(storage, 0)
     log.close()

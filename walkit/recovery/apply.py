@@ -86,15 +86,15 @@ def _same(kept: StorageFile, file: Readable, start: int, until: int) -> bool:
 def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> None:
     """Make the plan true: the manifest first, then the files. Doing it again, also after a crash, changes nothing more.
 
-    Bytes that are cut off or set aside are kept under lost+found, durably, before they go from where they were. If
+    Bytes that are cut off or set aside are kept under lost+found, durably, before they leave their place. If
     lost+found lacks room, they stay after the sealed end, or in a file that the manifest does not name, until an
     opening has room. CorruptionError, and no change, where a salvage gives up more ranges than a manifest has room for.
     """
     if plan.policy == "salvage":
         _refuse_without_room(plan.manifest)
     for step in plan.steps:
-        if step.finding.mended and step.sealed is not None:
-            _mend(storage, step.finding, step.sealed, plan.manifest.gaps_of(step.sealed))
+        if step.finding.header_rebuilt and step.sealed is not None:
+            _rebuild(storage, step.finding, step.sealed, plan.manifest.gaps_of(step.sealed))
     if plan.manifest is not plan.findings.manifest:
         store.update(lambda _: plan.manifest)
     changed, salvage = False, plan.policy == "salvage"
@@ -206,8 +206,8 @@ def _set_aside(
     return True
 
 
-def _mend(storage: Storage, finding: SegmentFinding, sealed: SegmentRecord, gaps: Sequence[Gap]) -> None:
-    """Put a copy with a right header in the place of a segment whose header is damaged; the old header is kept.
+def _rebuild(storage: Storage, finding: SegmentFinding, sealed: SegmentRecord, gaps: Sequence[Gap]) -> None:
+    """Replace a segment with a damaged header by a copy with a right one; the old header is kept.
 
     The copy is whole, proved and durable before it takes the name, so there is the old file or the new one, and no
     manifest has to know of it: done twice it finds a right header. Pages that the storage cannot read are zeros in the
@@ -248,9 +248,9 @@ def sync_unsealed(storage: Storage, manifest: Manifest, *, salvage: bool = False
 def sync_segments(storage: Storage, names: Iterable[str], *, salvage: bool = False) -> None:
     """Sync segments and drop their cached pages.
 
-    What was only in the page cache, of a killed writer or after a failed fsync, must not be sealed as if it were on
-    disk: after a failed fsync the pages look clean, and only the device says what is there. With `salvage` a file that
-    does not open is passed over; one that opens and does not sync never is.
+    Bytes that were only in the page cache, of a killed writer or after a failed fsync, must not be sealed as if they
+    were on disk: after a failed fsync the pages look clean, and only the device knows its content. With `salvage` a
+    file that does not open is passed over; one that opens and does not sync never is.
     """
     for name in names:
         try:

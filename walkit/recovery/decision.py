@@ -48,7 +48,7 @@ class Decision(Enum):
     REFUSE_TAIL = "the policy refuses any damage, also that of a tail that was never promised"
     VOUCHED = "a seal vouches for its frames, and its size and header are as the manifest says: the rest is not read"
     REFUSE_SHORT = (
-        "its file is absent or cut short, which no crash does: acknowledged frames may have stood there"
+        "its file is absent or cut short, which no crash does: acknowledged frames may have been there"
     )
 
 
@@ -57,7 +57,7 @@ SEALING = frozenset({Decision.SEAL, Decision.CUT, Decision.KEEP, Decision.SKIP, 
 
 
 class Facts(NamedTuple):
-    """The facts of one segment when it is decided on; MEANINGS says what each means."""
+    """The facts of one segment when it is decided on; MEANINGS explains each."""
 
     header_right: bool = False
     follows: bool = False
@@ -143,7 +143,7 @@ def table_rows() -> Iterator[dict[str, Any]]:
 def recovery_table() -> pd.DataFrame:
     """Return the decision table of recovery as a DataFrame that a notebook shows whole, one line per row.
 
-    `walkit.recovery.decision.MEANINGS` says what its columns mean. For every combination of facts exactly
+    `walkit.recovery.decision.MEANINGS` explains its columns. For every combination of facts exactly
     one row matches; "any" matches both. MissingExtraError without pandas.
     """
     try:

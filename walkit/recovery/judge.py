@@ -95,8 +95,8 @@ class Judge:
         manifest = self.manifest
         for record in manifest.sealed:
             yield None, self._gaps(record.name, record.start_position)
-            finding = inspect_segment(self.storage, manifest, record, mend=True)
-            if finding.header is not None and finding.mended:
+            finding = inspect_segment(self.storage, manifest, record, rebuild=True)
+            if finding.header is not None and finding.header_rebuilt:
                 # A damaged frame may be larger than every intact one.
                 finding.header = replace(finding.header, frame_bytes_max=FRAME_BYTES_LIMIT)
             self._survey(finding)
@@ -213,7 +213,7 @@ class Judge:
         error = sealed_error(self.storage, self.manifest, finding)
         position = record.start_position
         if finding.header is not None:
-            if finding.mended and damaged is not None:
+            if finding.header_rebuilt and damaged is not None:
                 yield self._problem(damaged, record.name, position)  # what is after its header is readable
             yield from self._sealed_regions(finding, finding.header)
             return

@@ -66,7 +66,7 @@ class SegmentFinding:
     """Why its header cannot be trusted: damaged, that of another segment, of a newer format, or unreadable."""
     other: SegmentHeader | None = None
     """The undamaged header of another segment, if this file holds one."""
-    mended: bool = False
+    header_rebuilt: bool = False
     """Whether its header is damaged, and `header` is one that fits its intact frames."""
     span: FrameSpan | None = None
     """The surveyed part of it."""
@@ -83,7 +83,7 @@ class SegmentFinding:
     follows: bool = True
     """Whether its first frame follows the segment before."""
     continued: bool = False
-    """Whether the next segment in use begins where its intact frames end: what stands after them is not of the log."""
+    """Whether the next segment in use begins at the end of its intact frames: bytes after them are outside the log."""
     nonzero_until: int = 0
     """File offset after the last nonzero byte."""
     promised_position: int = 0
@@ -128,7 +128,7 @@ class SegmentFinding:
 
     @property
     def ends_in_bytes(self) -> bool:
-        """Whether bytes stand after the intact frames at its start which may have been frames of the log."""
+        """Whether bytes that may have been frames of the log follow the intact frames at its start."""
         return self.nonzero_until > self.end_offset and not self.continued
 
     @property
@@ -138,18 +138,18 @@ class SegmentFinding:
 
     @property
     def frames_after(self) -> int:
-        """How many intact frames of this log stand after the damage."""
+        """How many intact frames of this log follow the damage."""
         after = [r for r in self.regions if r.start_position >= self.end_position]
         return sum(r.frames + (r.misplaced is not None) for r in after)
 
     @property
     def reason(self) -> str:
-        """Why its header, or all of it, cannot be used; empty if nothing says so."""
+        """Why its header, or all of it, cannot be used; empty without a reason."""
         if not self.present:
             return "the file is missing"
         if self.error is not None:
             return str(self.error)
-        return "the segment has no header" if self.mended or self.header is None else ""
+        return "the segment has no header" if self.header_rebuilt or self.header is None else ""
 
     def why(self, region: Region) -> str:
         """Say what is wrong with a region without intact frames."""
@@ -162,7 +162,7 @@ class SegmentFinding:
         if region.error is not None:
             return str(region.error)
         if region.intact:
-            return "frames of another past stand there"
+            return "it holds frames of another past"
         return (region.fault or FrameFault.END).value
 
 
@@ -186,7 +186,7 @@ class LogFindings:
 
     @property
     def slot_position(self) -> int:
-        """The durable position that the durable slot file tells; 0 if it is of no epoch of this log."""
+        """The position in the durable slot file; 0 if its epoch is not in this log."""
         return self.slot.position if self.slot.epoch_id in {e.id for e in self.manifest.lineage} else 0
 
     @property
@@ -209,7 +209,7 @@ def follows_exactly(header: SegmentHeader, end: LogEnd) -> bool:
 
 
 def region_within(storage: Storage, finding: SegmentFinding, region: Region, position: int) -> Region | None:
-    """Return the frames of an intact region that end up to `position`; None if there is none."""
+    """Return the frames of an intact region that end up to `position`; None without any."""
     if region.end_position <= position or region.start_position >= position:
         return region if region.end_position <= position else None
     header, before = finding.header, region.before
@@ -225,7 +225,7 @@ def region_within(storage: Storage, finding: SegmentFinding, region: Region, pos
 
 def next_start(later: list[SegmentFinding], start: int) -> int | None:
     """Return where the frames of a segment end at the latest, because one of the `later` ones begins after them."""
-    ends = [f.header.previous_end for f in later if f.header is not None and not f.mended]
+    ends = [f.header.previous_end for f in later if f.header is not None and not f.header_rebuilt]
     return min((e for e in ends if e >= start), default=None)
 
 
@@ -235,19 +235,19 @@ def inspect_segment(
     record: SegmentRecord,
     *,
     tolerant: bool = False,
-    mend: bool = False,
+    rebuild: bool = False,
     live: bool = False,
 ) -> SegmentFinding:
     """Look at a segment that the manifest names: is it there, does it open, whose header is in it. Never raises.
 
-    With `tolerant` pages that cannot be read are zeros. With `mend` a header that fits the intact frames takes the
-    place of a damaged one. Of a log with a `live` writer only the header is looked at.
+    With `tolerant` pages that cannot be read are zeros. With `rebuild` a header that fits the intact frames replaces a
+    damaged one. If the log has a `live` writer, only the header is read.
     """
     end = LogEnd(last_lsn=record.last_lsn, position=record.end_position, chain=record.end_chain)
     finding = SegmentFinding(record=record, end=end)
     try:
         with _opened(storage, finding, tolerant) as file:
-            _inspect_file(file, manifest, finding, mend, live)
+            _inspect_file(file, manifest, finding, rebuild, live)
     except SegmentMissingError:
         finding.present = False
     except StorageError as error:
@@ -271,7 +271,7 @@ def _opened(
 
 
 def _inspect_file(
-    file: StorageFile | TolerantFile, manifest: Manifest, finding: SegmentFinding, mend: bool, live: bool
+    file: StorageFile | TolerantFile, manifest: Manifest, finding: SegmentFinding, rebuild: bool, live: bool
 ) -> None:
     record, sealed = finding.record, finding.sealed
     finding.file_bytes = size = file.size()
@@ -291,8 +291,8 @@ def _inspect_file(
         finding.nonzero_until = nonzero_until(file, 0, size)
     if finding.header is None and finding.nonzero_until and not isinstance(finding.error, FormatVersionError):
         fitting, promised = header_from_frames(file, manifest, record, finding.nonzero_until)
-        if mend and fitting is not None and not _is_replaced(finding, fitting):
-            finding.header, finding.mended = fitting, True
+        if rebuild and fitting is not None and not _is_replaced(finding, fitting):
+            finding.header, finding.header_rebuilt = fitting, True
         finding.promised_position = max(finding.promised_position, promised)
 
 
@@ -339,7 +339,7 @@ def survey_segment(
         bodies=bodies,
         last_chain=last_chain_of(record, header, stop),
         gaps=manifest.gaps_of(record) if sealed else (),
-        anywhere=finding.mended and not sealed,
+        anywhere=finding.header_rebuilt and not sealed,
     )
     began = perf_counter_ns()
     known = not sealed and not finding.unopenable and finding.nonzero_until <= header.offset_of(stop)
@@ -368,7 +368,7 @@ def survey_segment(
 
 
 def start_of(header: SegmentHeader) -> LogEnd:
-    """Return what the first frame of a segment follows, at the position where it stands."""
+    """Return what the first frame of a segment follows, at the segment's position."""
     return LogEnd(last_lsn=header.first_lsn - 1, position=header.start_position, chain=header.chain)
 
 
@@ -483,7 +483,7 @@ def scan_log(
 ) -> LogFindings:
     """Return the findings. Raises SegmentMissingError and CorruptionError only for data that the manifest vouches for.
 
-    StorageError if a segment cannot be read, FormatVersionError if one is of a newer format.
+    StorageError if a segment cannot be read, FormatVersionError if one has a newer format.
     """
     findings = scan_folder(storage, manifest, slot)
     counter = ProgressCounter(progress, sum(s.size_bytes for s in manifest.sealed) if deep else 0)
@@ -682,7 +682,7 @@ def refuse_broken_promise(storage: Storage, manifest: Manifest, generation: int,
 
 
 def is_known(manifest: Manifest, slot: DurableSlot | ManifestPromise) -> bool:
-    """Say whether a slot is of an epoch of the lineage, or older than one: a manifest made anew may not know those."""
+    """Say whether a slot's epoch is in the lineage, or older than one: a rebuilt manifest may lack those."""
     epoch = manifest.epoch_of(slot.epoch)
     if epoch is not None:
         return epoch.id == slot.epoch_id
@@ -723,8 +723,8 @@ def survey_all(storage: Storage, findings: LogFindings, progress: Progress | Non
 
 
 def salvaged_segment(storage: Storage, manifest: Manifest, record: SegmentRecord) -> SegmentFinding:
-    """Inspect a segment, and mend it. Raises an error that no repair answers, or that may pass."""
-    finding = inspect_segment(storage, manifest, record, tolerant=True, mend=True)
+    """Inspect a segment, and rebuild a damaged header. Raises an error that no repair answers, or that may pass."""
+    finding = inspect_segment(storage, manifest, record, tolerant=True, rebuild=True)
     error = finding.error
     passing = isinstance(error, StorageError) and error.errno in PASSING_ERRNOS
     if error is not None and (passing or isinstance(error, FormatVersionError)):
@@ -733,7 +733,7 @@ def salvaged_segment(storage: Storage, manifest: Manifest, record: SegmentRecord
 
 
 def survey_salvaged(storage: Storage, manifest: Manifest, finding: SegmentFinding, until: int | None) -> None:
-    """Note every region of a segment with a header. FormatVersionError if a frame is of a newer format."""
+    """Note every region of a segment with a header. FormatVersionError if a frame has a newer format."""
     survey_segment(storage, manifest, finding, until=until, decode=True, tolerant=True)
     for region in finding.regions:
         if isinstance(region.error, FormatVersionError):
@@ -746,9 +746,9 @@ def survey_salvaged(storage: Storage, manifest: Manifest, finding: SegmentFindin
 def refuse_misnamed(storage: Storage, findings: LogFindings, found: list[SegmentFinding]) -> None:
     """Refuse where a segment stands whole under another name: nothing of it is lost, and a person can rename it."""
     manifest = findings.manifest
-    whole = {f.name for f in found if f.header is not None and not f.mended}
+    whole = {f.name for f in found if f.header is not None and not f.header_rebuilt}
     absent = {f.name: f.record for f in found if f.name not in whole}
-    others = [(f.name, f.other) for f in found if not f.mended]
+    others = [(f.name, f.other) for f in found if not f.header_rebuilt]
     others += [(name, _whole_header_in(storage, name)) for name in findings.orphans if absent]
     at = {f.name: f.record.start_position for f in found}
     for name, other in others:

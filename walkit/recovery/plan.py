@@ -11,7 +11,7 @@ Policy "salvage" gives up and records what cannot be read, and every intact fram
 those of sealed segments too. A promised range between intact frames becomes a lost range of the manifest,
 with its LSNs, the segment and the reason; so readers, `verify`, replicas and Spark know it from silent loss, and its
 LSNs are not given again. Nothing is written into a segment: a damaged one stays as it is, with the range beside it;
-only one with a damaged header is replaced by a copy with a header made anew.
+only one with a damaged header is replaced by a copy with a rebuilt header.
 """
 
 from __future__ import annotations
@@ -97,15 +97,15 @@ class _Planner:
         self.steps: list[PlanStep] = []
         self.unsealed = placed(findings.unsealed) if self.salvage else findings.unsealed
         self.headless = [f for f in findings.unsealed if f.header is None]
-        """Segments of which nothing can be placed: what is missing elsewhere may have been in them."""
+        """Segments of which nothing can be placed: records missing elsewhere may have been in them."""
         self.short = names_cut_short(self.unsealed)
-        """Segments whose file is absent or cut short, where the log does not go on after their frames."""
+        """Segments whose file is absent or cut short, if the log does not continue after their frames."""
         self.whole = True
         """Whether the log has no hole so far."""
         self.stopped = False
         """Whether the log without holes ends in a segment that was decided on."""
         self.unlocated: SegmentFinding | None = None
-        """A used segment whose header is damaged, so that nothing tells where its frames belong."""
+        """A used segment whose header is damaged, so the position of its frames is unknown."""
 
     def plan(self) -> RecoveryPlan:
         """Decide on each segment in the order of the log."""
@@ -166,10 +166,10 @@ class _Planner:
         lost, held = _losses(finding)
         frames, records = sum(r.frames for r in held), sum(r.records for r in held)
         otherwise = not self.salvage and _ends_otherwise(finding)
-        if not lost and not finding.mended and not otherwise:
+        if not lost and not finding.header_rebuilt and not otherwise:
             return
         facts = Facts(
-            header_right=header is not None and not finding.mended,
+            header_right=header is not None and not finding.header_rebuilt,
             follows=True,
             bytes_after=finding.unopenable or header is not None or finding.nonzero_until > 0,
             promised_beyond=True,
@@ -201,7 +201,7 @@ class _Planner:
             return at >= 0 and gap.start_position < lost[at].end_position
 
         log.gaps = [*(g for g in log.gaps if not taken_in(g)), *lost]
-        if finding.mended and header is not None:
+        if finding.header_rebuilt and header is not None:
             finding.header = self._refitted(finding, header, before)
         kept = record._replace(frames=frames, records=records)
         log.records[log.records.index(record)] = kept
@@ -221,7 +221,7 @@ class _Planner:
     def _refitted(
         self, finding: SegmentFinding, header: SegmentHeader, before: SegmentRecord | None
     ) -> SegmentHeader:
-        """Return the header made anew of a sealed segment, with what only its neighbour and its last frame know."""
+        """Return the rebuilt header of a sealed segment, with facts that only its neighbour and its last frame have."""
         record = finding.record
         previous_end = (
             header.start_position if before is None else self.findings.manifest.gap_after(before.end_position)
@@ -263,7 +263,7 @@ class _Planner:
         return facts, [*own, *kept]
 
     def _kept(self, finding: SegmentFinding, follows: bool) -> list[Region]:
-        """Return the intact frames that stand after a hole. CorruptionError where one does not fit what is before it.
+        """Return the intact frames after a hole. CorruptionError if one does not fit the frames before it.
 
         No crash leaves such a frame, and an acknowledged record must be neither cut nor moved.
         """
@@ -283,10 +283,10 @@ class _Planner:
             end = region.after
         return finding.beyond
 
-    # -- unsealed segments by their frames: these say where the segments belong, and where they end
+    # -- unsealed segments by their frames: these give the places and ends of the segments
 
     def _suspect_ends(self) -> None:
-        """Take what a file has lost at its end for promised: no crash shortens it, and frames may have stood there."""
+        """Treat a file's lost end as promised: no crash shortens it, and frames may have been there."""
         log, end = self.log, self.findings.manifest.end
         self.short = {f.name for f in self.headless if f.cut_short}
         for index, finding in enumerate(self.unsealed):
@@ -306,7 +306,7 @@ class _Planner:
         """Return the facts of a segment, and its frames that stay: all that fit after the log so far."""
         log, header = self.log, finding.header
         assert header is not None
-        if finding.mended:
+        if finding.header_rebuilt:
             header = finding.header = header_after(log.end, header, finding.regions)
         follows = follows_exactly(header, log.end)
         fits = follows or (header.previous_end > log.end.position and header.first_lsn > log.end.last_lsn)
@@ -316,9 +316,10 @@ class _Planner:
         finding.end = pieces[0].after if ahead else start_of(header)
         reach = pieces[-1].end_position if pieces else log.end.position
         facts = Facts(
-            header_right=not finding.mended,
+            header_right=not finding.header_rebuilt,
             follows=follows,
-            bytes_after=finding.mended or finding.nonzero_until > (finding.end_offset if follows else 0),
+            bytes_after=finding.header_rebuilt
+            or finding.nonzero_until > (finding.end_offset if follows else 0),
             promised_beyond=not later and reach < log.promised,
             keeps_frames=bool(pieces),
             salvage=True,
@@ -357,7 +358,7 @@ class _Planner:
             named = max(self.short)
             absent = any(f.name == named and not f.present for f in self.headless)
             lost = "is missing" if absent else "was cut short: it was larger before it was used"
-            reason = f"the file {lost}, and records may have stood there"
+            reason = f"the file {lost}, and records may have been there"
         log.gaps.append(lost_range(end, to, named, reason))
         log.end = to
 
@@ -384,7 +385,7 @@ def _losses(finding: SegmentFinding) -> tuple[list[LostRecord], list[Region]]:
 
 
 def _that_fit(regions: list[Region], last_lsn: int) -> list[Region]:
-    """Return the intact regions whose LSNs grow; what says otherwise is of another past."""
+    """Return the intact regions whose LSNs grow; others belong to another past."""
     fitting = []
     for region in regions:
         if region.intact and region.before.last_lsn >= last_lsn:
@@ -469,7 +470,7 @@ class LogBuilder:
     def seal(
         self, finding: SegmentFinding, pieces: list[Region], missing: tuple[str, str] = ("", "")
     ) -> SegmentRecord | None:
-        """Take these intact regions of a segment into the log; None if there is none, and so no segment.
+        """Take these intact regions of a segment into the log; None without any, and so without a segment.
 
         A missing range between them becomes a gap, as does one before the segment, for which `missing` gives the
         segment and the reason.
@@ -641,7 +642,7 @@ def missing_end(finding: SegmentFinding, end: LogEnd) -> SegmentMissingError:
     fault, place = (cut, "the rest") if finding.present else ("is missing", "it")
     return SegmentMissingError(
         f"segment {finding.name} {fault}. "
-        f"Acknowledged records from LSN {end.last_lsn + 1:,} on may have stood in {place}. Nothing was changed",
+        f"Acknowledged records from LSN {end.last_lsn + 1:,} on may have been in {place}. Nothing was changed",
         segment=finding.name,
         position=end.position,
         expected=reserved,

@@ -1,6 +1,6 @@
 """A manifest made of the segments' own headers, for a log whose manifest is damaged or missing. Changes nothing.
 
-A segment header says where the segment begins and what it follows, so the next header says where it ends. Facts that
+A segment header has the segment's start and its predecessor, so the next header shows its end. Facts that
 only the manifest had are set to promise too little rather than too much; `Rebuilt.doubts` names it.
 
 The headers may tell more than one history. Two writers whose folders were mixed, or an old manifest that was put back
@@ -303,7 +303,7 @@ class Rebuilt:
     manifest: Manifest
     doubts: tuple[str, ...]
     unaccounted_lsns: int
-    """How many LSNs before the oldest segment stand in none, and in no snapshot: trimmed or lost, nothing tells."""
+    """How many LSNs before the oldest segment are in no segment and no snapshot: trimmed or lost."""
     line: Lineage
     """The history that the manifest is made of."""
     branches: tuple[Lineage, ...]
@@ -315,7 +315,7 @@ class Rebuilt:
 def manifest_of(
     storage: Storage,
 ) -> tuple[Manifest, Rebuilt | None, CorruptionError | NotALogError | None]:
-    """Return the manifest; where it is damaged or missing, one made of the segments' headers, and the damage."""
+    """Return the manifest; if it is damaged or missing, one made from the segments' headers, and the damage."""
     try:
         return load_manifest(storage), None, None
     except (CorruptionError, NotALogError) as error:
@@ -335,7 +335,7 @@ def refuse_without_log(storage: Storage) -> None:
 
 
 def manifest_from_headers(storage: Storage) -> Rebuilt | None:
-    """Return what the segments' own headers say; None if there is no segment of walkit's with a whole header.
+    """Return a manifest from the segments' own headers; None if no segment of walkit's has a whole header.
 
     Of several histories it is the one that `lineages_of` puts first. The segments at its front that are whole up to
     where the next one begins are sealed there, and compacted ones also damaged, since they were whole before they
@@ -392,7 +392,7 @@ def manifest_from_headers(storage: Storage) -> Rebuilt | None:
         exact_from_lsn=max(begin.last_lsn + 1, end.last_lsn if compacted else 1),
         tombstones_from_lsn=min([compacted, *snapshots]) + 1 if compacted else 1,
     )
-    # A checkpoint trims up to its snapshot, so that one is no worse off without the records that it holds.
+    # A checkpoint trims up to its snapshot, so a state with that snapshot does not need the records in it.
     unaccounted = 0 if manifest.checkpoint_lsn >= begin.last_lsn else begin.last_lsn
     doubts = tuple(_doubts(manifest, compacted, unaccounted))
     return Rebuilt(manifest, doubts, unaccounted, line, tuple(branches), frozenset(foreign))
@@ -457,7 +457,7 @@ def _begin_of(
                 last_lsn = frame.last_lsn if whole or start else 0
                 begin = LogEnd(last_lsn=last_lsn, position=start, chain=frame.chain if whole else 0)
             elif number == 1 and finding.nonzero_until:
-                begin = LogEnd()  # every log begins with segment 1, at position 0
+                begin = LogEnd()  # every log starts with segment 1, at position 0
     return begin
 
 
@@ -553,9 +553,9 @@ def _doubts(manifest: Manifest, compacted_lsn: int, unaccounted_lsns: int) -> li
 
 
 def completed(manifest: Manifest) -> Manifest:
-    """Return a rebuilt manifest after its plan: with what only the plan could tell.
+    """Return a rebuilt manifest after its plan: with the facts that only the plan has.
 
-    After a compaction only the last state is exact; an epoch may begin with a segment whose header was made anew.
+    After a compaction only the last state is exact; an epoch may start with a segment whose header was rebuilt.
     """
     lineage = []
     for epoch in manifest.lineage:

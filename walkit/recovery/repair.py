@@ -443,8 +443,8 @@ class RepairReport(Outcome):
     branches: tuple[Branch, ...]
     """The other histories in the folder, each a log of its own beside it now; only policy "salvage" makes them."""
     unaccounted_lsns: int
-    """LSN 1 to this one are in no segment and no snapshot, and a manifest made anew cannot tell whether they were
-    trimmed or are lost; 0 if they are accounted for."""
+    """LSN 1 to this one are in no segment and no snapshot, and a rebuilt manifest does not show whether they were
+    trimmed or lost; 0 if they are accounted for."""
     notes: tuple[str, ...]
     """The facts that a rebuilt manifest lacks."""
     not_read: str
@@ -468,7 +468,7 @@ class RepairReport(Outcome):
         if not self.changed:
             did = "needs no repair"
         lost = f"{counted(len(self.lost), 'range')} given up" if self.lost else "nothing given up"
-        made = "; manifest made anew" if self.manifest_rebuilt else ""
+        made = "; manifest rebuilt" if self.manifest_rebuilt else ""
         if self.unaccounted_lsns:
             made += f"; {lsn_range(1, self.unaccounted_lsns)} were trimmed, or are missing"
         if self.branches:
@@ -513,7 +513,7 @@ def repair(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> RepairReport:
-    """Bring a log that is not open into order, by a recovery policy; what is removed is kept in lost+found.
+    """Repair a log that is not open, by a recovery policy; lost+found keeps all removed bytes.
 
     Every frame is read. A damaged or missing manifest is rebuilt from the segments' headers. Damage of
     promised data is refused by every policy except "salvage", which gives it up and records the loss. With "salvage" a
@@ -522,9 +522,9 @@ def repair(
     everything is sealed and durable; repairing again changes nothing, also after a crash during it. `dry_run`
     changes nothing and takes no lock. `progress` is called with (bytes read, bytes to read).
 
-    Raises LogLockedError where a writer lives, CorruptionError where the policy refuses, FormatVersionError where a
-    newer walkit is needed, LogNotFoundError, NotALogError, OptionsError, StorageError; then nothing was changed, unless
-    a StorageError came in the midst of the work, which can be done again.
+    Raises LogLockedError if a writer lives, CorruptionError if the policy refuses, FormatVersionError if a newer walkit
+    is needed, LogNotFoundError, NotALogError, OptionsError, StorageError; then nothing was changed, unless a
+    StorageError came during the work, which can be done again.
     """
     check_choice(policy, get_args(RecoveryPolicy), "policy")
     check_progress(progress, "(bytes read, bytes to read)")
@@ -551,7 +551,7 @@ def _repair(
     lock = take_writer_lock(storage)
     try:
         settle_manifest(storage)
-        # Each of them, as the manifest that says which ones are sealed may itself come from their bytes.
+        # Each of them, as the manifest, which knows the sealed ones, may itself come from their bytes.
         sync_segments(storage, [n for n in storage.names() if n.endswith(".segment")], salvage=salvage)
         choice = choose_manifest(storage, salvage=salvage)
         plan = _plan(storage, choice, policy, progress)
@@ -584,7 +584,7 @@ def _plan(
     plan = plan_recovery(storage, choice.manifest, choice.slot, policy, deep=True, progress=progress)
     if choice.rebuilt is None:
         return replace(plan, foreign=choice.foreign)
-    # Made anew it is written in any case, and nothing that it does not name goes without being kept.
+    # A rebuilt manifest is written in any case, and every file outside it is kept before it goes.
     made = completed(plan.manifest)
     return replace(plan, manifest=made.next(), keeps_orphans=True, foreign=choice.foreign)
 

@@ -79,8 +79,8 @@ FAULTS = frozenset({Verdict.CORRUPT, Verdict.FOREIGN, Verdict.MISSING, Verdict.U
 class RangeVerdict:
     """The verdict on positions [start_position, end_position) of one segment.
 
-    LSNs are inclusive: those that stand there or, of a fault, those that are lost. None if there is none, or where
-    the damage leaves it open. `reason` is empty for an intact range.
+    LSNs are inclusive: those in the range or, for a fault, those that are lost. None if it has none, or if the damage
+    leaves it open. `reason` is empty for an intact range.
     """
 
     segment: str
@@ -148,7 +148,7 @@ class Problem:
 
     @classmethod
     def of(cls, error: WalkitError, *, segment: str | None = None, position: int | None = None) -> Problem:
-        """Take the facts from the error's attributes; `segment` and `position` stand in where it has none."""
+        """Take the facts from the error's attributes; `segment` and `position` fill gaps."""
         facts = {name: getattr(error, name, None) for name in ("expected", "found", "first_lost_lsn")}
         own_position = getattr(error, "position", None)
         return cls(
@@ -184,7 +184,7 @@ class ScanReport:
 
     `ok` covers data promised to be on stable storage, and certifies nothing that was not read. Promised data that
     is corrupt, missing, foreign or unreadable is a problem. A torn tail that nothing promised is a note: on an
-    honest device it is a write that was never acknowledged as durable. (The promise of the newest frame stands in the
+    honest device it is a write that was never acknowledged as durable. (The promise of the newest frame is in the
     durable slot, which a power cut may take; a marker frame, written when the log falls idle, closes that gap.) Bytes
     that no manifest names are notes too.
     """
@@ -204,7 +204,7 @@ class ScanReport:
     epochs: int
     low_watermark: int
     first_lsn: int
-    """Oldest LSN that can be read; one more than the last where there is none."""
+    """Oldest LSN that can be read; one more than the last if none can be read."""
     last_lsn: int
     """Last LSN of an intact frame, those after damage included; of a live log, up to its durable position."""
     end_position: int
@@ -363,7 +363,7 @@ def _shortened(lines: list[Markup]) -> list[Markup]:
 
 
 def lsn_text(first: int | None, last: int | None) -> str:
-    """Return a range of LSNs for people; "" where there is none."""
+    """Return a range of LSNs for people; "" without one."""
     if first is None and last is None:
         return ""
     if first == last:
@@ -372,7 +372,7 @@ def lsn_text(first: int | None, last: int | None) -> str:
 
 
 def worst(ranges: list[RangeVerdict]) -> Verdict:
-    """Return the gravest verdict among ranges; INTACT if there is none. A tail of zeros does not count."""
+    """Return the gravest verdict among ranges; INTACT without any. A tail of zeros does not count."""
     order = list(Verdict)
     used = [r.verdict for r in ranges if r.verdict not in (Verdict.UNUSED, Verdict.IN_PROGRESS)]
     return max(used, key=order.index, default=ranges[0].verdict if ranges else Verdict.INTACT)

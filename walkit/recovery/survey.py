@@ -1,6 +1,6 @@
 """Surveying a segment of which nothing can be trusted: every region of it as a fact, those after damage included.
 
-Recovery needs to know where the intact log ends, and what stands after that: intact frames there promise what is
+Recovery needs to know where the intact log ends, and what follows it: intact frames there promise the records
 before them (pebble's sync offset is the source of the idea), and some of them can be kept. A survey continues after
 damage: it looks at each alignment boundary for the next whole frame that says it belongs right there, and walks on from
 it. Never changes a byte, never judges: what a damaged region means depends on what was promised.
@@ -34,7 +34,7 @@ PASSING_ERRNOS = OUT_OF_PROCESS | {errno.EINTR, errno.EAGAIN, errno.EBUSY}
 
 
 class TolerantFile(BulkThrough):
-    """A file whose unreadable pages read as zeros, which are never a frame; `unreadable` tells where they are."""
+    """A file whose unreadable pages read as zeros, which are never a frame; `unreadable` lists them."""
 
     def __init__(self, file: StorageFile) -> None:
         self.inner: StorageFile = file
@@ -61,7 +61,7 @@ class TolerantFile(BulkThrough):
         return b"".join(parts)
 
     def data_ranges(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return where the file has data, which bounds what is read of one that is mostly a hole."""
+        """Return the ranges with data, which bounds the reading of a file that is mostly a hole."""
         try:
             return super().data_ranges(start, end)
         except StorageError as error:
@@ -95,7 +95,7 @@ def frame_headers(
 ) -> Iterator[tuple[int, FrameHeader]]:
     """Yield (file offset, header) of each right frame header on a boundary in [start, until), of any log."""
     for first, last in data_ranges(file, start, until):
-        # A header begins with its magic, which is not zero: what begins before the data is none.
+        # A header starts with its magic, which is not zero: none starts before the data.
         offset = SEGMENT_HEADER_BYTES + align_up(first - SEGMENT_HEADER_BYTES, alignment)
         while offset < last:
             block = file.read(offset, min(PROBE_BYTES, last - offset) + FRAME_HEADER_BYTES)
@@ -152,9 +152,9 @@ def next_frame(
 
 
 def nonzero_until(file: Readable, start: int, size: int) -> int:
-    """Return the file offset after the last nonzero byte at or after `start`; `start` where there is none.
+    """Return the file offset after the last nonzero byte at or after `start`; `start` without one.
 
-    Reads from the end on, and only where the file has data.
+    Reads from the end on, and only the ranges with data.
     """
     buffer = memoryview(b"")
     for begin, stop in reversed(data_ranges(file, start, size)):
@@ -172,7 +172,7 @@ def nonzero_until(file: Readable, start: int, size: int) -> int:
 
 
 def _after_nonzero(values: npt.NDArray[np.uint8]) -> int:
-    """Return the index after the last nonzero value, 0 if there is none: the maximum is found at memory's speed."""
+    """Return the index after the last nonzero value, 0 without one: the maximum is found at memory's speed."""
     if not len(values) or not values.max():
         return 0
     low, high = 0, len(values)
@@ -199,8 +199,8 @@ _BROKEN = (FrameFault.BODY, FrameFault.PADDING)
 class Region:
     """Positions [start_position, end_position) of one segment: intact frames (no fault), a gap, damage, or zeros.
 
-    `first_lsn` and `last_lsn` are what stands there or, of damage, what is lost as far as that is known; None where it
-    is not. Zeros are a fault END without bytes after them.
+    `first_lsn` and `last_lsn` are the LSNs there or, for damage, the lost ones as far as known; None if unknown. Zeros
+    are a fault END without bytes after them.
     """
 
     start_position: int
@@ -219,7 +219,7 @@ class Region:
     error: WalkitError | None = None
     """A newer format, an unreadable place, or a body that its checksum vouches for and that cannot be decoded."""
     gap: Gap | None = None
-    """A hole or a lost range that the manifest records; whatever stands there is not looked at."""
+    """A hole or a lost range that the manifest records; its bytes are not read."""
 
     @property
     def intact(self) -> bool:
@@ -322,8 +322,8 @@ class SegmentSurvey:
                 yield from self._damage(stop)
 
     def _begin_anywhere(self) -> None:
-        """Take what the first frame follows from that frame, where one stands there."""
-        with suppress(StorageError):  # the walk says what cannot be read
+        """Take the first frame's predecessor from that frame, if it is there."""
+        with suppress(StorageError):  # the walk reports unreadable bytes
             self._go_on_at(
                 next_frame(self.file, self.segment, self.position, self.end_position, self.position + 1)
             )
@@ -431,7 +431,7 @@ class SegmentSurvey:
             )  # fmt: skip
 
     def _resume(self, fault: FrameFault, header: FrameHeader | None) -> int | None:
-        """Return the position of the next frame that can be walked on from; None if there is none."""
+        """Return the position of the next frame that can be walked on from; None without one."""
         trusted = header is not None and header.end_position <= self.end_position
         if header is not None and trusted and fault in (*_BROKEN, *_MISPLACED):
             self._next_lsn, self._chain = header.last_lsn + 1, header.header_crc

@@ -1,6 +1,6 @@
 """Tools without a writer: `scan` and `verify`. They read any log, in any state, and never change a byte of it.
 
-They take no lock and disturb no writer. Damage ends in the report, not in an error. Only a path that is no log, a
+They take no lock and disturb no writer. Damage ends in the report, not in an error. Only a path without a log, a
 manifest of a newer format, or a place that cannot be listed raises.
 """
 
@@ -201,7 +201,7 @@ def _manifest_facts(manifest: Manifest) -> Iterator[tuple[str, object, object, S
             placed = align_up(epoch.position, ALIGNMENT_DIRECT) == record.start_position
             position = record.start_position if placed or _has_moved(record) else epoch.position
             began = LogEnd(last_lsn=epoch.first_lsn - 1, position=position, chain=epoch.chain)
-            yield f"epoch {epoch.number} begins with it", began, wanted, record
+            yield f"epoch {epoch.number} starts with it", began, wanted, record
     if sealed:
         last = sealed[-1]
         there = LogEnd(last_lsn=last.last_lsn, position=last.end_position, chain=last.end_chain)
@@ -229,12 +229,14 @@ def _end_before(before: SegmentRecord, record: SegmentRecord) -> int:
 
 
 def check_durable_file(results: ScanResults) -> None:
-    """Hold the durable slot against the frames. It is never synced, so that an old or empty one is no fault."""
+    """Hold the durable slot against the frames. It is never synced, so an old or empty one is not a fault."""
     manifest, slot = results.manifest, results.judge.slot
     cell = results.storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=False)
     if cell is None:
         if manifest.lineage:
-            results.notes.append("there is no durable slot: promises come from frames and the manifest alone")
+            results.notes.append(
+                "no durable slot: promises come from frames and the manifest alone"
+            )
         return
     try:
         block = cell.read()
@@ -282,7 +284,7 @@ def check_durable_file(results: ScanResults) -> None:
 
 
 def _lsn_at(results: ScanResults, position: int) -> int | None:
-    """Return the last LSN of the intact frame that ends at `position`; None where none does."""
+    """Return the last LSN of the intact frame that ends at `position`; None without one."""
     for finding in results.findings:
         for region in finding.regions:
             if region.intact and region.start_position < position <= region.end_position:
@@ -347,7 +349,7 @@ def _note_orphan(results: ScanResults, name: str) -> None:
     _add_orphan(results, name, header, size, ranges)
     if staged_in(results.storage, results.manifest).has(name, header):
         results.notes.append(
-            f"{name} is of a log that a replica gathered, to put it in the place of this one: the next opening as a "
+            f"{name} belongs to a log that a replica gathered to replace this one: the next opening as a "
             "replica does the rest"
         )
         return
@@ -361,7 +363,7 @@ def _note_orphan(results: ScanResults, name: str) -> None:
         results.problem(
             CorruptionError(
                 f"segment {name} is not named in the manifest, and its frames promise the log up to "
-                f"position {promised:,}, where it ends at {results.judge.end.position:,}: "
+                f"position {promised:,}, but it ends at {results.judge.end.position:,}: "
                 "the manifest is older than the log",
                 segment=name,
                 position=header.start_position,
@@ -439,9 +441,9 @@ def note_other_files(results: ScanResults) -> None:
     states = [lsn for n in names if (lsn := lsn_of_name(n)) is not None]
     if states:
         at = ", ".join(f"{lsn:,}" for lsn in states)
-        results.notes.append(f"snapshots of the state stand beside the log, at LSN {at}")
+        results.notes.append(f"snapshots of the state are beside the log, at LSN {at}")
     for fact in cursor_facts(results.storage):
-        stands = f"stands at LSN {fact.lsn:,}" if fact.fault is None else f"cannot be used: {fact.fault}"
+        stands = f"is at LSN {fact.lsn:,}" if fact.fault is None else f"cannot be used: {fact.fault}"
         results.notes.append(f"the cursor {fact.name!r} {stands}")
     for claim in claim_facts(results.storage, results.manifest):
         needs = f"needs LSN {claim.first_lsn:,} and what follows" if claim.fault is None else claim.fault
@@ -458,7 +460,7 @@ def note_other_files(results: ScanResults) -> None:
 
 
 def scan(path: Place, *, bodies: bool = True, progress: Progress | None = None) -> ScanReport:
-    """Return what stands in a log in a folder: see `walkit.scan`."""
+    """Return the content of a log in a folder: see `walkit.scan`."""
     return _examine(storage_at(path), "scan", bodies=bodies, progress=progress)
 
 
@@ -500,7 +502,7 @@ def _examine(
 
 
 def _note_refusal(results: ScanResults) -> None:
-    """Add why the next opening refuses the log, where no range says it."""
+    """Add why the next opening refuses the log, if no range has the reason."""
     refusal: CorruptionError | StorageError | None = results.judge.refusal
     try:
         scan_folder(results.storage, results.manifest, results.judge.slot)
